@@ -1,4 +1,5 @@
-//! Frame headers: what is accepted has these bytes again. The checksum is set right, so that fields are reached.
+//! Frame headers: what is accepted has these bytes again. The checksum is set right, so that fields
+//! are reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

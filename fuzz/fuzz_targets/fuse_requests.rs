@@ -1,4 +1,5 @@
-//! Requests of the kernel, of each version that is spoken. The first byte chooses the version, the second the operation; the length is set right.
+//! Requests of the kernel, of each version that is spoken. The first byte chooses the version, the
+//! second the operation; the length is set right.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Values and notes of a target's index: what is accepted comes back the same. The checksum is set right, so that fields are reached.
+//! Values and notes of a target's index: what is accepted comes back the same. The checksum is set
+//! right, so that fields are reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

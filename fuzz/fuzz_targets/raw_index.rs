@@ -1,4 +1,5 @@
-//! An index's file read without its library: whatever bytes of it are changed, what is read is what was written.
+//! An index's file read without its library: whatever bytes of it are changed, what is read is what
+//! was written.
 //!
 //! The input is a list of changes: position (3 bytes), value.
 #![no_main]

@@ -1,4 +1,5 @@
-//! The small files of a store, `power` and `starts`, and streams. Checksums are set right, so that fields are reached.
+//! The small files of a store, `power` and `starts`, and streams. Checksums are set right, so that
+//! fields are reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

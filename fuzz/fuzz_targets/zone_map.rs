@@ -1,4 +1,5 @@
-//! Zone maps, edits, changes and replies of a manager: decoding, checking, looking up and applying never panic.
+//! Zone maps, edits, changes and replies of a manager: decoding, checking, looking up and applying
+//! never panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

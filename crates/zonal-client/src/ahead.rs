@@ -1,16 +1,20 @@
-//! Directories that are listed ahead: a walk through a tree (`ls -lR`, `find`, `du`, `tar`) lists a directory, and then those in it.
+//! Directories that are listed ahead: a walk through a tree (`ls -lR`, `find`, `du`, `tar`) lists a
+//! directory, and then those in it.
 //!
-//! So the first of them is asked for together with some that lie beside it, and those are answered from here: a walk takes one round trip for up to
-//! [`READDIR_TOGETHER_MAX`] directories.
+//! So the first of them is asked for together with some that lie beside it, and those are answered
+//! from here: a walk takes one round trip for up to [`READDIR_TOGETHER_MAX`] directories.
 //!
 //! *Invariant*: what is kept here is told only as it would be if its reply came at that moment.
-//! - No event has been counted at its link since it was asked for, and its lease goes on. A listing of which something lies under no lease is not kept.
-//! - No change of this client's own was under way when it was asked for, or began since: a shard tells nobody of their own changes. One that nobody has an
-//!   answer to may be carried out within the term of a lease; no directory is listed ahead meanwhile.
+//! - No event has been counted at its link since it was asked for, and its lease goes on. A listing
+//!   of which something lies under no lease is not kept.
+//! - No change of this client's own was under way when it was asked for, or began since: a shard
+//!   tells nobody of their own changes. One that nobody has an answer to may be carried out within
+//!   the term of a lease; no directory is listed ahead meanwhile.
 //! - Access times that were told since are of files that it does not have.
 //!
-//! Who changes something lists nothing ahead for [`QUIET_MS`]; nor does who had something here that could not be used any more.
-//! Bound: [`KEPT_MAX`] listings, each of what its walk asked for; what is too old makes room. Per listing: one lock; per change: four atomic operations.
+//! Who changes something lists nothing ahead for [`QUIET_MS`]; nor does who had something here that
+//! could not be used any more. Bound: [`KEPT_MAX`] listings, each of what its walk asked for; what
+//! is too old makes room. Per listing: one lock; per change: four atomic operations.
 
 mod beside;
 
@@ -101,8 +105,9 @@ impl State {
             .collect()
     }
 
-    /// Of what came, in the order in which it was asked for, keeps what `kept` makes something of. Nothing else is asked for together with others
-    /// again: it could not be listed, and who asks for it alone hears why, or it may not be kept.
+    /// Of what came, in the order in which it was asked for, keeps what `kept` makes something of.
+    /// Nothing else is asked for together with others again: it could not be listed, and who asks
+    /// for it alone hears why, or it may not be kept.
     fn take_in(
         &mut self,
         beside: &[Ino],
@@ -166,7 +171,8 @@ impl Ahead {
     }
 }
 
-/// Whether a request may change what a listing tells. Opens and closes are counted where nobody lists them; access times have a way of their own.
+/// Whether a request may change what a listing tells. Opens and closes are counted where nobody
+/// lists them; access times have a way of their own.
 fn changes(request: &MetaRequest) -> bool {
     match request {
         MetaRequest::Open { open_flags, .. } => open_flags & flags::O_TRUNC != 0,
@@ -220,7 +226,8 @@ impl<N: Net> Client<N> {
         })
     }
 
-    /// A part of a listing came: the directories in it may be listed next. Another shard's are not listed together with ours.
+    /// A part of a listing came: the directories in it may be listed next. Another shard's are not
+    /// listed together with ours.
     pub(crate) fn note_beside(&self, entries: &[DirEntry]) {
         let dirs = entries
             .iter()
@@ -229,7 +236,8 @@ impl<N: Net> Client<N> {
         lock(&self.ahead.state).beside.add(dirs, self.net.now());
     }
 
-    /// A directory is listed from the start: its listing, where it may be told now, and otherwise what to ask for.
+    /// A directory is listed from the start: its listing, where it may be told now, and otherwise
+    /// what to ask for.
     pub(crate) fn begin_listing(
         &self,
         link: &Link,
@@ -303,7 +311,8 @@ mod tests {
         state
     }
 
-    /// Of a reply with these directories, of which those from 5 on may not be kept: what is kept, and what is asked for together next.
+    /// Of a reply with these directories, of which those from 5 on may not be kept: what is kept,
+    /// and what is asked for together next.
     fn took_in(asked: &[u64], came: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let mut state = state();
         let turn = state.beside.listed(Ino(1), Instant(1)).unwrap();

@@ -1,8 +1,10 @@
 //! Appends: the shard says where, so that appends of several mounts lose nothing.
 //!
-//! Three round trips: reserve, write, publish; two where all of it lies in bytes that the shard keeps. A reservation that is given up becomes a hole only where a later one was
-//! already written. A place is written to for as long as a restarted shard surely holds places back; then the shard is asked
-//! whether it is ours still. It stays ours where the file grew past it, and where it was then cut behind its beginning, as far as it is left.
+//! Three round trips: reserve, write, publish; two where all of it lies in bytes that the shard
+//! keeps. A reservation that is given up becomes a hole only where a later one was already written.
+//! A place is written to for as long as a restarted shard surely holds places back; then the shard
+//! is asked whether it is ours still. It stays ours where the file grew past it, and where it was
+//! then cut behind its beginning, as far as it is left.
 
 use crate::behind::Behind;
 use crate::file::File;
@@ -41,7 +43,8 @@ impl<N: Net> ClientCall<'_, N> {
         let deadline = self.deadline();
         let appended = loop {
             match self.append_once(file, bytes, kill_suid).await {
-                // The shard was restarted and has forgotten the reservation: nothing of it was published.
+                // The shard was restarted and has forgotten the reservation: nothing of it was
+                // published.
                 Err(ErrorCode::UnknownLease) if !self.is_over(deadline) => {}
                 Err(ErrorCode::UnknownLease) => break Err(ErrorCode::TimedOut),
                 other => break other,
@@ -78,12 +81,14 @@ impl<N: Net> ClientCall<'_, N> {
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(ErrorCode::Protocol);
         }
-        // What is written there is written under this shrink's number, whatever the file's others hear of meanwhile.
+        // What is written there is written under this shrink's number, whatever the file's others
+        // hear of meanwhile.
         let given = data.clone();
         let truncate_seq = data.truncate_seq;
         file.state().take_data(data);
-        // From here on a restarted shard is told of the place before it gives places away. One that was restarted since we asked may
-        // have been told without it: then nothing is written there.
+        // From here on a restarted shard is told of the place before it gives places away. One that
+        // was restarted since we asked may have been told without it: then nothing is written
+        // there.
         let place = AppendPlace {
             offset,
             length,
@@ -119,7 +124,8 @@ impl<N: Net> ClientCall<'_, N> {
             link.give_up_append(file.ino, place, session);
         }
         if link.boot() != boot {
-            // The shard may have heard of this place after it had executed the end: then it holds up the appends behind it.
+            // The shard may have heard of this place after it had executed the end: then it holds
+            // up the appends behind it.
             let over = MetaRequest::AppendEnd {
                 ino: file.ino,
                 offset,
@@ -137,7 +143,8 @@ impl<N: Net> ClientCall<'_, N> {
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
             file.state().report_mut().allocated_delta += allocated_delta;
         }
-        // What is behind the end became nobody's, perhaps: what is written next must not be taken for that.
+        // What is behind the end became nobody's, perhaps: what is written next must not be taken
+        // for that.
         if reply.is_err() && written.is_err() {
             file.state().outdate();
         }
@@ -154,7 +161,8 @@ impl<N: Net> ClientCall<'_, N> {
         written.map(|()| offset)
     }
 
-    /// Writes the last of what is appended, without gathering; `delta` is the change of allocated bytes, also where it fails.
+    /// Writes the last of what is appended, without gathering; `delta` is the change of allocated
+    /// bytes, also where it fails.
     pub(crate) async fn write_pieces(
         &self,
         file: &File<N>,
@@ -177,7 +185,8 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 let part = &bytes[from..from + length as usize];
                 let component = &data.layout.components[piece.component];
-                // Of the file as it was when the place was given, or after the shrink that left this of it.
+                // Of the file as it was when the place was given, or after the shrink that left
+                // this of it.
                 let make = |object: ObjectRef| StorageRequest::Write {
                     object: Self::object(&data, component, piece.column, &object),
                     offset: piece.object_offset,
@@ -212,7 +221,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// The shard has the place still. It is the session's that it was given to: another one of ours may not claim it.
+    /// The shard has the place still. It is the session's that it was given to: another one of ours
+    /// may not claim it.
     async fn still_ours(&self, link: &Link, append: Appending) -> Result<(), ErrorCode> {
         if !link.is_appending(append) {
             return Err(ErrorCode::UnknownLease);
@@ -222,8 +232,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.meta(link, &asked).await.map(|_done| ())
     }
 
-    /// Somebody cut the file, and a target knows. The file as it is now, where the cut left something of the place; else the shard has given
-    /// it up, and nothing of it was published.
+    /// Somebody cut the file, and a target knows. The file as it is now, where the cut left
+    /// something of the place; else the shard has given it up, and nothing of it was published.
     async fn place_after_cut(
         &self,
         file: &File<N>,

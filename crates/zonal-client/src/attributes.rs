@@ -19,11 +19,13 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let mut state = file.state();
         if state.is_doubted() {
-            // What was not sent was cut, perhaps: the shard's size is one that the file has had, or has.
+            // What was not sent was cut, perhaps: the shard's size is one that the file has had, or
+            // has.
             return (attr, 0);
         }
         state.refresh(&attr, None);
-        // An answer from before a report that was answered meanwhile: the kernel would cut its pages at the old size.
+        // An answer from before a report that was answered meanwhile: the kernel would cut its
+        // pages at the old size.
         let is_old = attr.change < state.change;
         if state.is_clean() && !is_old {
             return (attr, attr_ms);
@@ -86,7 +88,8 @@ impl<N: Net> ClientCall<'_, N> {
         lock(&self.ghosts).get(ino)
     }
 
-    /// Changes attributes of what has no name any more and is no file: nobody else sees them. The kernel has judged who may.
+    /// Changes attributes of what has no name any more and is no file: nobody else sees them. The
+    /// kernel has judged who may.
     fn change_ghost(&self, ino: Ino, change: &AttrChange) -> Option<Attr> {
         let mut attr = self.ghost(ino)?;
         let now = self.net.wall();
@@ -120,7 +123,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Changes attributes. Unreported writes are reported first, so that they do not undo a time that is set here.
+    /// Changes attributes. Unreported writes are reported first, so that they do not undo a time
+    /// that is set here.
     ///
     /// # Errors
     /// As the shard answers.

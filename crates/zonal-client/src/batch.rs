@@ -1,10 +1,11 @@
 //! Runs that leave the gathered writes together, and the messages that carry them.
 //!
-//! The pieces of a batch that lie in one object go in one message ([`pack`]): in order, each byte once, within the bounds of a
-//! storage write. A piece of [`ALONE_BYTES`] and more goes by itself, from where it lies: nothing of a stream is copied.
+//! The pieces of a batch that lie in one object go in one message ([`pack`]): in order, each byte
+//! once, within the bounds of a storage write. A piece of [`ALONE_BYTES`] and more goes by itself,
+//! from where it lies: nothing of a stream is copied.
 //!
-//! *Invariant*: the runs of a batch are in order and do not overlap, so that no two messages of one batch write the same byte, and
-//! their order means nothing.
+//! *Invariant*: the runs of a batch are in order and do not overlap, so that no two messages of one
+//! batch write the same byte, and their order means nothing.
 
 use crate::dirty::overlap;
 use crate::run::Run;

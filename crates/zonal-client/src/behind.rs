@@ -1,11 +1,14 @@
-//! What lies behind a file's end at the targets: perhaps what a client wrote that is gone, and never told the shard.
+//! What lies behind a file's end at the targets: perhaps what a client wrote that is gone, and
+//! never told the shard.
 //!
-//! It must not show where the file grows over it (docs/rfcs/2026-11-22-files-grow-over-zeros.md). A truncation to a larger size sees to that
-//! at the shard. Before the first write, or reservation, that leaves a hole behind the end the shard is asked to make nobody's what is there: once an open
-//! file, not where it was made here, and again after [`REFUSED_MS`] where others had it open.
+//! It must not show where the file grows over it (docs/rfcs/2026-11-22-files-grow-over-zeros.md). A
+//! truncation to a larger size sees to that at the shard. Before the first write, or reservation,
+//! that leaves a hole behind the end the shard is asked to make nobody's what is there: once an
+//! open file, not where it was made here, and again after [`REFUSED_MS`] where others had it open.
 //!
-//! *Invariants*: (1) whoever asks has told the shard before of all that targets acknowledged: the rest is cut; (2) where the shard may still
-//! execute a question, nothing is sent to targets before a later one is answered: then the earlier one finds nothing to do.
+//! *Invariants*: (1) whoever asks has told the shard before of all that targets acknowledged: the
+//! rest is cut; (2) where the shard may still execute a question, nothing is sent to targets before
+//! a later one is answered: then the earlier one finds nothing to do.
 
 use crate::file::{File, FileState};
 use crate::inline::end_of_inline;
@@ -15,7 +18,8 @@ use crate::session::{is_unsure, leaves_gathered};
 use zonal_types::{ErrorCode, Instant};
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// When to ask again where others had the file open: one of them may have died before that, and its session is over by then.
+/// When to ask again where others had the file open: one of them may have died before that, and its
+/// session is over by then.
 const REFUSED_MS: u64 = 60_000;
 
 /// What is known of it.
@@ -30,7 +34,8 @@ pub(crate) enum Behind {
 }
 
 impl<N: Net> FileState<N> {
-    /// Whether a write or a reservation that begins at `offset` leaves a hole at the targets behind the end.
+    /// Whether a write or a reservation that begins at `offset` leaves a hole at the targets behind
+    /// the end.
     fn leaves_hole(&self, offset: u64) -> bool {
         offset > self.size.max(end_of_inline(&self.data))
     }
@@ -43,7 +48,8 @@ impl<N: Net> FileState<N> {
         }
     }
 
-    /// A question, or a truncation, was not answered: what it may do is not to meet what is sent from here on.
+    /// A question, or a truncation, was not answered: what it may do is not to meet what is sent
+    /// from here on.
     pub(crate) fn unsure_behind(&mut self, code: ErrorCode) {
         if is_unsure(code) {
             self.outdate();
@@ -71,8 +77,9 @@ impl<N: Net> ClientCall<'_, N> {
         self.own_behind(file, false).await.map(drop)
     }
 
-    /// Before space is reserved up to `end`, to stay there (`keep_size`), or as the file's: true where the shard was asked, and told what the
-    /// file is. The caller holds the gate, and has settled what was written.
+    /// Before space is reserved up to `end`, to stay there (`keep_size`), or as the file's: true
+    /// where the shard was asked, and told what the file is. The caller holds the gate, and has
+    /// settled what was written.
     ///
     /// # Errors
     /// As [`Self::own_hole`].
@@ -92,7 +99,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(false)
     }
 
-    /// Asks. The caller holds the gate, and has told the shard what it wrote; false: it could not, or others may be writing there.
+    /// Asks. The caller holds the gate, and has told the shard what it wrote; false: it could not,
+    /// or others may be writing there.
     pub(crate) async fn own_behind(
         &self,
         file: &File<N>,

@@ -1,7 +1,9 @@
-//! Changes of names and attributes that a shard acknowledged and has not been asked to make durable, and in which of its lives.
+//! Changes of names and attributes that a shard acknowledged and has not been asked to make
+//! durable, and in which of its lives.
 //!
-//! A shard that lost its power may have lost them. Whoever syncs such an inode must hear of it, once. *Invariant*: a change is noted under
-//! the life that was known when it was asked for, so one that is too new to be lost may be told as lost, never the other way round.
+//! A shard that lost its power may have lost them. Whoever syncs such an inode must hear of it,
+//! once. *Invariant*: a change is noted under the life that was known when it was asked for, so one
+//! that is too new to be lost may be told as lost, never the other way round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::Ino;

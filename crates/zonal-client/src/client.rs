@@ -30,16 +30,18 @@ pub struct Options {
     pub client: ClientId,
     /// For people.
     pub name: String,
-    /// Whether directories are listed as the superuser, after the right of their user was asked for. Not where its credential does not let it speak
-    /// for root.
+    /// Whether directories are listed as the superuser, after the right of their user was asked
+    /// for. Not where its credential does not let it speak for root.
     pub lists_as_root: bool,
     /// Whether the kernel may cache names and attributes under call-back leases.
     pub cache: bool,
-    /// How long the kernel may believe names and attributes without a lease, ms: nobody else writes what is mounted. Normally 0.
+    /// How long the kernel may believe names and attributes without a lease, ms: nobody else writes
+    /// what is mounted. Normally 0.
     pub exclusive_ms: u32,
     /// How long a request is tried.
     pub deadline_ms: u64,
-    /// After how long without a request the session at a shard ends, where nothing is held there, ms.
+    /// After how long without a request the session at a shard ends, where nothing is held there,
+    /// ms.
     pub leave_idle_ms: u64,
     /// How long one attempt waits for its reply.
     pub attempt_ms: u64,
@@ -113,7 +115,8 @@ pub struct Client<N: Net> {
     dropper: OnceLock<Dropper>,
 }
 
-/// Drops what is cached of a shard's names and attributes; true where nothing of it is used any more.
+/// Drops what is cached of a shard's names and attributes; true where nothing of it is used any
+/// more.
 type Dropper = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl<N: Net> Client<N> {
@@ -169,8 +172,8 @@ impl<N: Net> Client<N> {
         self.caches.load(Ordering::Relaxed)
     }
 
-    /// How to drop everything that is cached: done after a restart of a shard, which is then told, so that it does not wait
-    /// for the old terms to end. Only the first call counts.
+    /// How to drop everything that is cached: done after a restart of a shard, which is then told,
+    /// so that it does not wait for the old terms to end. Only the first call counts.
     pub fn when_to_drop(&self, dropper: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.dropper.set(Box::new(dropper));
     }

@@ -208,8 +208,9 @@ impl<N: Net> ClientCall<'_, N> {
         Ok((asking.asked, first))
     }
 
-    /// Only the superuser may read whatever lies beside a directory: a mount asks as that one, having asked for the right of whoever opens one, and
-    /// tells what was listed ahead to those alone. And nothing is kept without leases.
+    /// Only the superuser may read whatever lies beside a directory: a mount asks as that one,
+    /// having asked for the right of whoever opens one, and tells what was listed ahead to those
+    /// alone. And nothing is kept without leases.
     fn lists_ahead(&self, who: &Credentials, part: Part) -> bool {
         part.plus && self.caches() && *who == Credentials::root()
     }

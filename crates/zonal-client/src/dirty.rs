@@ -1,14 +1,17 @@
 //! Gathered writes of one file: exact byte ranges, never rounded, sorted, not overlapping.
 //!
-//! Adjacent ranges are joined, so that a stream of small writes becomes one run; long ones that come with their memory are not.
+//! Adjacent ranges are joined, so that a stream of small writes becomes one run; long ones that
+//! come with their memory are not.
 
 use crate::run::Run;
 use std::collections::BTreeMap;
 
-/// What is copied at most from the front of a run to the one before it: there is room for as much behind a long write.
+/// What is copied at most from the front of a run to the one before it: there is room for as much
+/// behind a long write.
 const MISSING_MAX: u64 = 4096;
 
-/// A run of so many bytes may cover a stripe unit (from the end of a file's first bytes on less is enough), or soon does.
+/// A run of so many bytes may cover a stripe unit (from the end of a file's first bytes on less is
+/// enough), or soon does.
 const LONG_BYTES: usize = 32 << 10;
 
 /// Byte ranges that are newer than what the targets have.
@@ -16,7 +19,8 @@ const LONG_BYTES: usize = 32 << 10;
 pub struct Dirty {
     runs: BTreeMap<u64, Run>,
     bytes: usize,
-    /// A run may have become a long one since none was found that covers a unit: many short ones are not looked through again and again.
+    /// A run may have become a long one since none was found that covers a unit: many short ones
+    /// are not looked through again and again.
     has_long: bool,
 }
 
@@ -50,9 +54,10 @@ impl Dirty {
         self.insert_in(offset, data, Run::with_room);
     }
 
-    /// Takes `run` at `offset` as it is, without a copy, but for the few bytes that the run before it lacks to a multiple of `unit`: a
-    /// stream from memory that does not begin on a page comes in pieces that end just before one. Not where it meets or touches
-    /// another one otherwise: it comes back then.
+    /// Takes `run` at `offset` as it is, without a copy, but for the few bytes that the run before
+    /// it lacks to a multiple of `unit`: a stream from memory that does not begin on a page comes
+    /// in pieces that end just before one. Not where it meets or touches another one otherwise: it
+    /// comes back then.
     ///
     /// # Errors
     /// The run.
@@ -171,8 +176,8 @@ impl Dirty {
         }
     }
 
-    /// Takes a run out that covers multiples of `unit`, the first of them from `behind` on at least: the covered part of the
-    /// first such run.
+    /// Takes a run out that covers multiples of `unit`, the first of them from `behind` on at
+    /// least: the covered part of the first such run.
     pub fn take_full(&mut self, unit: u64, behind: u64) -> Option<(u64, Run)> {
         if !self.has_long {
             return None;
@@ -223,7 +228,8 @@ impl Dirty {
         Some((start, run))
     }
 
-    /// Takes the first runs from `behind` on out: at most `runs`, and no more when they have `bytes` bytes.
+    /// Takes the first runs from `behind` on out: at most `runs`, and no more when they have
+    /// `bytes` bytes.
     pub fn take_many(&mut self, behind: u64, runs: usize, bytes: usize) -> Vec<(u64, Run)> {
         let mut taken = Vec::new();
         let mut left = bytes;
@@ -290,12 +296,13 @@ impl Dirty {
     }
 }
 
-/// A run of so many bytes gets room for a unit: it is a stream, or becomes one out of what several processes write in turn.
+/// A run of so many bytes gets room for a unit: it is a stream, or becomes one out of what several
+/// processes write in turn.
 const LARGE: usize = 64 << 10;
 const UNIT: usize = 1 << 20;
 
-/// Room for a run that begins with `bytes`. A large write that does not begin on a page comes in two requests, the second of a
-/// few bytes: they must not move the first.
+/// Room for a run that begins with `bytes`. A large write that does not begin on a page comes in
+/// two requests, the second of a few bytes: they must not move the first.
 fn room_for(bytes: usize) -> usize {
     if bytes < LARGE {
         bytes
@@ -304,8 +311,8 @@ fn room_for(bytes: usize) -> usize {
     }
 }
 
-/// Moves a run that becomes a large one to where there is room for a unit and the write that goes past it, so that what follows
-/// does not move it again and again.
+/// Moves a run that becomes a large one to where there is room for a unit and the write that goes
+/// past it, so that what follows does not move it again and again.
 fn make_room(run: &mut Run, more: usize, room: impl Fn(usize) -> Run) {
     let length = run.len() + more;
     if (LARGE..=UNIT).contains(&length) && !run.has_room(more) {

@@ -28,8 +28,8 @@ impl Polled {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Acknowledges what was returned before, then waits for more. Call it again and again from one place per shard; carry
-    /// the events out between the calls.
+    /// Acknowledges what was returned before, then waits for more. Call it again and again from one
+    /// place per shard; carry the events out between the calls.
     ///
     /// # Errors
     /// A shard that does not answer; nothing is cached until a poll succeeds again.
@@ -42,7 +42,8 @@ impl<N: Net> ClientCall<'_, N> {
             acked,
             wait_ms,
         };
-        // Events are queued at the shard from the session's start, so caching may begin with the first poll.
+        // Events are queued at the shard from the session's start, so caching may begin with the
+        // first poll.
         link.set_listening(true);
         let boot_before = link.boot();
         let reply = match self.meta(link, &request).await {
@@ -59,8 +60,8 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(ErrorCode::Protocol);
         };
         if boot == boot_before && boot != link.boot() {
-            // The shard was restarted, and has heard what we hold, while this was on its way: its grants are void, and its
-            // numbers are not the new ones.
+            // The shard was restarted, and has heard what we hold, while this was on its way: its
+            // grants are void, and its numbers are not the new ones.
             link.count_event();
             self.forget_granted();
             self.give_up_leases(link).await;
@@ -99,7 +100,8 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         if link.life() != life || life.0 != boot {
-            // As above, while they were noted: the new life may have heard what we hold without them.
+            // As above, while they were noted: the new life may have heard what we hold without
+            // them.
             let mut locks = lock(&self.locks);
             for (waiter, noted) in granted {
                 locks.ungrant(waiter, noted);
@@ -113,7 +115,8 @@ impl<N: Net> ClientCall<'_, N> {
         })
     }
 
-    /// Forgets what was kept of whatever an event names, after it was counted: their leases are over, whatever they were for.
+    /// Forgets what was kept of whatever an event names, after it was counted: their leases are
+    /// over, whatever they were for.
     fn forget_named(&self, event: &Event) {
         let Event::Invalidate {
             entries,
@@ -135,7 +138,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Forgets what shards let us keep here: a former life of one did, which the next one knows nothing of.
+    /// Forgets what shards let us keep here: a former life of one did, which the next one knows
+    /// nothing of.
     pub(crate) fn forget_granted(&self) {
         lock(&self.known).forget_all();
         lock(&self.fresh).forget_all();

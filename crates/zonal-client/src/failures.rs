@@ -1,10 +1,11 @@
-//! Writes that failed after they had been accepted: a sequence, so that each open of the file is told of each failure once,
-//! whatever others were told before (as errseq of Linux, lib/errseq.c).
+//! Writes that failed after they had been accepted: a sequence, so that each open of the file is
+//! told of each failure once, whatever others were told before (as errseq of Linux, lib/errseq.c).
 //!
-//! A failure that passes (a server that does not answer) is none: its bytes are gathered again, and only the call that waited
-//! is told.
+//! A failure that passes (a server that does not answer) is none: its bytes are gathered again, and
+//! only the call that waited is told.
 //!
-//! Locks that were lost are another matter: each open of then is told by its next write, its next fsync and its next close.
+//! Locks that were lost are another matter: each open of then is told by its next write, its next
+//! fsync and its next close.
 
 use zonal_types::ErrorCode;
 
@@ -104,7 +105,8 @@ impl Failures {
         self.locks_since(&mut told.fsync).and(failed)
     }
 
-    /// Tells a call of write: of writes that failed one of those of all opens. An fsync tells of it all the same.
+    /// Tells a call of write: of writes that failed one of those of all opens. An fsync tells of it
+    /// all the same.
     pub(crate) fn tell_writer(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures.max(self.writers));
         self.writer_told();

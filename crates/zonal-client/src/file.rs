@@ -1,8 +1,9 @@
 //! A file that this client has open or has unwritten data of.
 //!
-//! Lock order: `gate` (async, held across flush, truncation, append and the like) before `state` (never held across an
-//! await). Every byte that was written is in `gathered`, in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
-//! first three over what the targets say, in that order of age. (Or, for a moment, aside: `truncate.rs`.)
+//! Lock order: `gate` (async, held across flush, truncation, append and the like) before `state`
+//! (never held across an await). Every byte that was written is in `gathered`, in `dirty`, in
+//! `inflight`, or acknowledged by its target; reads lay the first three over what the targets say,
+//! in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
 use crate::batch::Batch;
 use crate::behind::Behind;
@@ -37,7 +38,8 @@ pub struct File<N: Net> {
 
 pub(crate) struct FileState<N: Net> {
     pub(crate) data: FileData,
-    /// The shard may know of a later shrink: it is asked before anything is sent to targets, or read.
+    /// The shard may know of a later shrink: it is asked before anything is sent to targets, or
+    /// read.
     pub(crate) is_outdated: bool,
     /// How often it became so: an answer to an earlier question says nothing of it.
     pub(crate) outdatings: u64,
@@ -49,7 +51,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) gathered: Gathered,
     pub(crate) dirty: Dirty,
     pub(crate) inflight: VecDeque<Inflight<N>>,
-    /// Up to where targets may have what is gathered again, since its writer was killed or its time was over.
+    /// Up to where targets may have what is gathered again, since its writer was killed or its time
+    /// was over.
     pub(crate) unsure_end: u64,
     /// What the shard has not been told yet.
     pub(crate) report: Option<Report>,
@@ -104,7 +107,8 @@ pub(crate) struct Report {
 }
 
 impl<N: Net> File<N> {
-    /// That nobody has open, and whose size is not known yet. `attempt`: the first number of its changes.
+    /// That nobody has open, and whose size is not known yet. `attempt`: the first number of its
+    /// changes.
     pub(crate) fn new(ino: Ino, data: FileData, attempt: u32) -> Self {
         Self {
             ino,
@@ -167,7 +171,8 @@ impl<N: Net> File<N> {
 }
 
 impl<N: Net> FileState<N> {
-    /// Notes that a target acknowledged a change; returns by how much it changed the allocated bytes.
+    /// Notes that a target acknowledged a change; returns by how much it changed the allocated
+    /// bytes.
     pub(crate) fn note_written(&mut self, target: TargetId, reply: &StorageReply) -> i64 {
         let StorageReply::Written {
             allocated_delta,
@@ -211,8 +216,8 @@ impl<N: Net> FileState<N> {
         self.report.get_or_insert_with(Report::default)
     }
 
-    /// Takes what the shard says of the file, unless a later answer was taken already; our own unreported writes stay on
-    /// top.
+    /// Takes what the shard says of the file, unless a later answer was taken already; our own
+    /// unreported writes stay on top.
     pub(crate) fn refresh(&mut self, attr: &Attr, data: Option<FileData>) {
         if let Some(data) = data {
             self.take_data(data);
@@ -240,8 +245,8 @@ impl<N: Net> FileState<N> {
         }
     }
 
-    /// [`left_of`] what targets acknowledged. A file that others had made longer meanwhile, because our session was over, has lost the rest: that is
-    /// told.
+    /// [`left_of`] what targets acknowledged. A file that others had made longer meanwhile, because
+    /// our session was over, has lost the rest: that is told.
     pub(crate) fn left_of(&mut self, truncate_seq: u64, end: u64) -> u64 {
         let left = left_of(&self.data, truncate_seq, end);
         if left < end
@@ -253,8 +258,9 @@ impl<N: Net> FileState<N> {
         left
     }
 
-    /// The parts of `bytes` at `offset` that no run under way covers, from the one numbered `newer` on: what is sent again must not come after
-    /// what was written over it, and is on its way already.
+    /// The parts of `bytes` at `offset` that no run under way covers, from the one numbered `newer`
+    /// on: what is sent again must not come after what was written over it, and is on its way
+    /// already.
     pub(crate) fn beneath<'a>(
         &self,
         newer: usize,
@@ -296,7 +302,8 @@ impl<N: Net> FileState<N> {
         reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
-    /// Moves runs from the gathered writes to those under way, without a moment in which readers miss them.
+    /// Moves runs from the gathered writes to those under way, without a moment in which readers
+    /// miss them.
     pub(crate) fn take_batch(
         &mut self,
         take: impl FnOnce(&mut Dirty) -> Vec<(u64, Run)>,
@@ -327,8 +334,8 @@ impl<N: Net> FileState<N> {
     }
 }
 
-/// Up to where bytes are left of those up to `end` that targets acknowledged when `truncate_seq` was the last shrink known: a later
-/// one cuts them.
+/// Up to where bytes are left of those up to `end` that targets acknowledged when `truncate_seq`
+/// was the last shrink known: a later one cuts them.
 pub(crate) fn left_of(data: &FileData, truncate_seq: u64, end: u64) -> u64 {
     if truncate_seq < data.truncate_seq {
         end.min(data.truncate_size)

@@ -1,4 +1,5 @@
-//! The files that are open or dirty here: how they come into the table, are counted, and leave it again.
+//! The files that are open or dirty here: how they come into the table, are counted, and leave it
+//! again.
 
 use crate::client::Client;
 use crate::dirty::Dirty;
@@ -69,8 +70,9 @@ impl<N: Net> ClientCall<'_, N> {
             let mut state = file.state();
             state.opens = state.opens.saturating_sub(1);
             let is_last = state.opens == 0;
-            // What a server did not take is sent again later, although nobody has the file open any more. Until the shard knows of it others
-            // must not take what lies behind the end for nobody's.
+            // What a server did not take is sent again later, although nobody has the file open any
+            // more. Until the shard knows of it others must not take what lies behind the end for
+            // nobody's.
             let is_late = is_last && flushed.is_err_and(leaves_gathered);
             let queued = if is_late {
                 state.late_closes += 1;

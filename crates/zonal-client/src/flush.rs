@@ -1,4 +1,5 @@
-//! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close, fsync, lock, and by age.
+//! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close,
+//! fsync, lock, and by age.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
 use crate::failures::Told;
@@ -11,7 +12,8 @@ use zonal_types::{ErrorCode, Ino, Instant};
 use zonal_wire::MetaReply;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends to the targets what is gathered for them and waits for all of it: the first failure of that. The caller holds the gate.
+    /// Sends to the targets what is gathered for them and waits for all of it: the first failure of
+    /// that. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let mut done = self.publish_gathered(file).await;
         if done.is_err_and(leaves_gathered) {
@@ -54,8 +56,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.flush_gated(file).await
     }
 
-    /// [`Self::flush`] at a close: the open that ends is told what failed since it was told last. Its fsync, or that of a
-    /// descriptor that shares it, tells again.
+    /// [`Self::flush`] at a close: the open that ends is told what failed since it was told last.
+    /// Its fsync, or that of a descriptor that shares it, tells again.
     ///
     /// # Errors
     /// As [`Self::flush`]; a write that had failed before.
@@ -65,8 +67,8 @@ impl<N: Net> ClientCall<'_, N> {
         failed.and(flushed)
     }
 
-    /// [`Self::flush`] before something else is done with the file, perhaps by somebody who wrote none of it: what is lost is
-    /// told to those who have it open, and is no reason not to go on.
+    /// [`Self::flush`] before something else is done with the file, perhaps by somebody who wrote
+    /// none of it: what is lost is told to those who have it open, and is no reason not to go on.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -102,7 +104,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay, if there are any.
+    /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay,
+    /// if there are any.
     pub async fn flush_aged(&self) -> Option<u64> {
         let mut oldest = None;
         let mut due = Vec::new();
@@ -121,7 +124,8 @@ impl<N: Net> ClientCall<'_, N> {
                 (since, state.was_kept)
             };
             let Some(since) = since else {
-                // One that was closed while its servers did not answer, and was flushed by somebody else.
+                // One that was closed while its servers did not answer, and was flushed by somebody
+                // else.
                 self.forget_file(&file);
                 continue;
             };
@@ -143,7 +147,8 @@ impl<N: Net> ClientCall<'_, N> {
                 file.state().dirty_since = Some(self.net.now());
                 return oldest.max(Some(0));
             }
-            // Who wrote it is told by the file's failures. It may have been closed while its servers did not answer.
+            // Who wrote it is told by the file's failures. It may have been closed while its
+            // servers did not answer.
             self.forget_file(&file);
         }
         oldest

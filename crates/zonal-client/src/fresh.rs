@@ -1,10 +1,13 @@
-//! Directories as they were after the last change that this client made in them: the kernel asks for a directory's attributes
-//! before it looks at the next name in it, each time after it made or removed one. The reply of the change has them.
+//! Directories as they were after the last change that this client made in them: the kernel asks
+//! for a directory's attributes before it looks at the next name in it, each time after it made or
+//! removed one. The reply of the change has them.
 //!
-//! *Invariants*: (1) an event is counted at its link before it is looked for here, and a grant is checked against that count under
-//! the table's lock, so that nothing is kept past an event; (2) what another request of this client may have changed is not
-//! kept from a reply to what was asked before that one ended; (3) of two changes of entries the later one stays, whichever reply comes
-//! first: also one that may not be believed stays, as the least that a later one must have. Bound: [`FRESH_MAX`]; a full table is emptied.
+//! *Invariants*: (1) an event is counted at its link before it is looked for here, and a grant is
+//! checked against that count under the table's lock, so that nothing is kept past an event; (2)
+//! what another request of this client may have changed is not kept from a reply to what was asked
+//! before that one ended; (3) of two changes of entries the later one stays, whichever reply comes
+//! first: also one that may not be believed stays, as the least that a later one must have. Bound:
+//! [`FRESH_MAX`]; a full table is emptied.
 //!
 //! Per change: one lock; per hit: one lock instead of a round trip.
 
@@ -49,7 +52,8 @@ impl Fresh {
         self.directories.remove(&ino);
     }
 
-    /// An event named it. Replies on their way are judged by the events that their link has counted.
+    /// An event named it. Replies on their way are judged by the events that their link has
+    /// counted.
     pub(crate) fn drop_named(&mut self, ino: Ino) {
         self.directories.remove(&ino);
     }
@@ -93,8 +97,9 @@ fn what(request: &MetaRequest) -> Option<What> {
     }
 }
 
-/// Whether no directory is another one than before: it was refused, an existing file was opened, or it was about no directory. (The
-/// attributes in the reply of a removal or a rename are of what lost its name.)
+/// Whether no directory is another one than before: it was refused, an existing file was opened, or
+/// it was about no directory. (The attributes in the reply of a removal or a rename are of what
+/// lost its name.)
 fn is_nothing_changed(what: &What, reply: &Result<MetaReply, ErrorCode>) -> bool {
     match reply {
         Ok(MetaReply::OpenedSmall { .. }) => true,

@@ -1,12 +1,17 @@
-//! Appends that are gathered: records behind the end of a file that is lent to this client, published together as one long append.
+//! Appends that are gathered: records behind the end of a file that is lent to this client,
+//! published together as one long append.
 //!
-//! The shard lends the end to a client that alone has the file open (docs/rfcs/2026-11-25-appends-gathered.md). From then on a record gets its offset here,
-//! and is kept like any other write. Only the shard's answer to `AppendAt` says whether the end is lent still.
+//! The shard lends the end to a client that alone has the file open
+//! (docs/rfcs/2026-11-25-appends-gathered.md). From then on a record gets its offset here, and is
+//! kept like any other write. Only the shard's answer to `AppendAt` says whether the end is lent
+//! still.
 //!
-//! *Invariants*: (1) who changes anything here holds the file's gate, but for `is_recalled` and `cuts`; (2) records are gathered while nothing else of the file is
-//! unsent, and nothing else is sent before they are published: so they are older than what is in `dirty` and `inflight`; (3) a record's
-//! offset never changes: where its place is gone it is lost, and told; (4) an end of an append that was not answered keeps its slot, and is
-//! repeated there before anything else is asked of the file's end, or gathered.
+//! *Invariants*: (1) who changes anything here holds the file's gate, but for `is_recalled` and
+//! `cuts`; (2) records are gathered while nothing else of the file is unsent, and nothing else is
+//! sent before they are published: so they are older than what is in `dirty` and `inflight`; (3) a
+//! record's offset never changes: where its place is gone it is lost, and told; (4) an end of an
+//! append that was not answered keeps its slot, and is repeated there before anything else is asked
+//! of the file's end, or gathered.
 
 use crate::behind::Behind;
 use crate::dirty::overlap;
@@ -105,7 +110,8 @@ impl Gathered {
         overlap(self.at, &self.records, offset, end)
     }
 
-    /// The first `length` bytes are published, or all are lost. Returns how many are gathered no more.
+    /// The first `length` bytes are published, or all are lost. Returns how many are gathered no
+    /// more.
     fn take(&mut self, length: usize) -> usize {
         let length = length.min(self.records.len());
         if length == self.records.len() {
@@ -175,7 +181,8 @@ impl<N: Net> FileState<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Appends `bytes`, gathered where the end of the file is lent to this client, as [`Self::append`] else; returns where they are.
+    /// Appends `bytes`, gathered where the end of the file is lent to this client, as
+    /// [`Self::append`] else; returns where they are.
     ///
     /// # Errors
     /// As [`Self::append`]; what was gathered before and is lost now.
@@ -234,7 +241,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(Some(at))
     }
 
-    /// An append went through, from and to these offsets, or failed: is the end to be had? The caller holds the gate.
+    /// An append went through, from and to these offsets, or failed: is the end to be had? The
+    /// caller holds the gate.
     async fn after_append(&self, file: &File<N>, appended: Option<(u64, u64)>) {
         let Ok(link) = self.link_of(file.ino) else {
             return;
@@ -274,7 +282,8 @@ impl<N: Net> ClientCall<'_, N> {
         link.begin_append(append);
         let mut state = file.state();
         state.take_data(data);
-        // A shard that was restarted since was told without it, and a session that was opened since does not have it.
+        // A shard that was restarted since was told without it, and a session that was opened since
+        // does not have it.
         if link.life() == life && state.size == offset {
             state.gathered.lent = Some(Lent {
                 append,
@@ -288,7 +297,8 @@ impl<N: Net> ClientCall<'_, N> {
     /// Publishes what is gathered of appends. The caller holds the gate.
     ///
     /// # Errors
-    /// A server that does not answer: they stay gathered. Else they are lost, and their writers will be told.
+    /// A server that does not answer: they stay gathered. Else they are lost, and their writers
+    /// will be told.
     pub(crate) async fn publish_gathered(&self, file: &File<N>) -> Result<(), ErrorCode> {
         if file.state().gathered.is_empty() {
             return Ok(());
@@ -460,7 +470,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A restarted shard may have heard of a place after it had executed its end: then it holds up the appends behind it.
+    /// A restarted shard may have heard of a place after it had executed its end: then it holds up
+    /// the appends behind it.
     async fn end_again(&self, file: &File<N>, link: &Link, place: AppendPlace) {
         let over = MetaRequest::AppendEnd {
             ino: file.ino,
@@ -525,7 +536,8 @@ impl<N: Net> ClientCall<'_, N> {
         link.want_end(ino);
     }
 
-    /// Publishes what was appended to files whose ends others want, and gives these back. True where some stay.
+    /// Publishes what was appended to files whose ends others want, and gives these back. True
+    /// where some stay.
     pub async fn return_ends(&self) -> bool {
         let mut some_stay = false;
         for link in self.all_links() {
@@ -557,7 +569,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.give_end_back(link, file.ino).await
     }
 
-    /// Before this client cuts a file by opening it: what was appended comes before that. Nothing is gathered before [`Self::cut_ends`].
+    /// Before this client cuts a file by opening it: what was appended comes before that. Nothing
+    /// is gathered before [`Self::cut_ends`].
     ///
     /// # Errors
     /// A server that does not answer.
@@ -568,7 +581,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// It has cut the file, or has not: the end is another one. The caller need not hold the gate: nothing is gathered.
+    /// It has cut the file, or has not: the end is another one. The caller need not hold the gate:
+    /// nothing is gathered.
     pub(crate) fn cut_ends(&self, file: &File<N>) {
         let link = self.link_of(file.ino);
         let mut state = file.state();
@@ -578,7 +592,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The end is another one, or others may get it. The caller holds the gate, and has published what was gathered.
+    /// The end is another one, or others may get it. The caller holds the gate, and has published
+    /// what was gathered.
     pub(crate) fn end_moves(&self, file: &File<N>) {
         if let Ok(link) = self.link_of(file.ino) {
             file.state().unlend(&link);

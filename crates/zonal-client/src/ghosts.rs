@@ -1,10 +1,12 @@
-//! Attributes of what a process may still have open or stand in when it has lost its last name, through this mount or another one: directories,
-//! devices, FIFOs, links.
+//! Attributes of what a process may still have open or stand in when it has lost its last name,
+//! through this mount or another one: directories, devices, FIFOs, links.
 //!
-//! Shards count the opens of files only, so that they know nothing more of other inodes once the last name is gone; and the kernel asks for the
-//! attributes of a directory before it does anything in it. So what was told of such inodes is kept here, and stands where the shard knows them
-//! no more. Inode numbers are never used again: what a shard does not know was removed. Names in it are refused by the shard (`NotFound`).
-//! Bounded by [`GHOSTS_MAX`]: what was not told for longest is forgotten.
+//! Shards count the opens of files only, so that they know nothing more of other inodes once the
+//! last name is gone; and the kernel asks for the attributes of a directory before it does anything
+//! in it. So what was told of such inodes is kept here, and stands where the shard knows them no
+//! more. Inode numbers are never used again: what a shard does not know was removed. Names in it
+//! are refused by the shard (`NotFound`). Bounded by [`GHOSTS_MAX`]: what was not told for longest
+//! is forgotten.
 
 use std::collections::BTreeMap;
 use zonal_types::{Attr, Ino};

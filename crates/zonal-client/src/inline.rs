@@ -1,7 +1,8 @@
-//! The first bytes of a file, where its layout leaves them to its shard: written with reports, read with one request.
+//! The first bytes of a file, where its layout leaves them to its shard: written with reports, read
+//! with one request.
 //!
-//! Per flush of a small file: one message, no target. Nothing of them is kept here but gathered writes, so that a read sees what
-//! other clients wrote, as reads of targets do.
+//! Per flush of a small file: one message, no target. Nothing of them is kept here but gathered
+//! writes, so that a read sees what other clients wrote, as reads of targets do.
 
 use crate::batch::Batch;
 use crate::file::{File, FileState, Inflight};
@@ -49,14 +50,16 @@ pub(crate) fn split(data: &FileData, offset: u64, bytes: &[u8]) -> (Option<(u32,
 }
 
 impl<N: Net> FileState<N> {
-    /// Takes the first gathered run of the shard's bytes; readers go on to see it. The caller holds the gate, and nothing is under way.
+    /// Takes the first gathered run of the shard's bytes; readers go on to see it. The caller holds
+    /// the gate, and nothing is under way.
     pub(crate) fn take_inline(&mut self) -> Option<InlineRun> {
         let end = end_of_inline(&self.data);
         let batch = self.take_batch(|dirty| dirty.take_before(end).into_iter().collect())?;
         Some(InlineRun(batch))
     }
 
-    /// The request with it has ended. Returns how many bytes are gathered again, and how many no more.
+    /// The request with it has ended. Returns how many bytes are gathered again, and how many no
+    /// more.
     fn inline_ended(&mut self, run: &InlineRun, is_taken: bool) -> (usize, usize) {
         self.inflight
             .retain(|other: &Inflight<N>| !Arc::ptr_eq(&other.batch, &run.0));
@@ -68,7 +71,8 @@ impl<N: Net> FileState<N> {
         (again, run.0.bytes())
     }
 
-    /// Puts the runs of a batch back among the gathered ones, below what is newer. Returns by how much they grew.
+    /// Puts the runs of a batch back among the gathered ones, below what is newer. Returns by how
+    /// much they grew.
     pub(crate) fn give_batch_back(&mut self, batch: &Batch) -> usize {
         if self.is_forfeited(batch) {
             self.failures.note(ErrorCode::Io);
@@ -91,7 +95,8 @@ impl<N: Net> FileState<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The request with `run` has ended: the shard has it, or it is gathered again (`is_taken` false).
+    /// The request with `run` has ended: the shard has it, or it is gathered again (`is_taken`
+    /// false).
     pub(crate) fn inline_ended(&self, file: &File<N>, run: Option<&InlineRun>, is_taken: bool) {
         let Some(run) = run else { return };
         let mut state = file.state();

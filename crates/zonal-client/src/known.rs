@@ -1,12 +1,15 @@
 //! Directories of which every name is known: nobody need be asked for a name that is not there.
 //!
-//! A directory is known from the moment this client makes it, while the lease on it goes on without a gap and no event names
-//! it. Each creation asks the kernel's question first (LOOKUP, then CREATE), so this halves its round trips.
+//! A directory is known from the moment this client makes it, while the lease on it goes on without
+//! a gap and no event names it. Each creation asks the kernel's question first (LOOKUP, then
+//! CREATE), so this halves its round trips.
 //!
-//! *Invariants*: (1) a name is added before the request that makes it is sent, and never taken out, so that a name said to be
-//! absent is absent; (2) an event is counted at its link before it is looked for here, and a grant is checked against that
-//! count under the table's lock, so that no directory is known past an event. Names are kept as 64-bit sums: two that collide cost a
-//! round trip. Bounds: [`KNOWN_DIRECTORIES_MAX`], [`KNOWN_NAMES_MAX`]; a directory that would pass them is forgotten.
+//! *Invariants*: (1) a name is added before the request that makes it is sent, and never taken out,
+//! so that a name said to be absent is absent; (2) an event is counted at its link before it is
+//! looked for here, and a grant is checked against that count under the table's lock, so that no
+//! directory is known past an event. Names are kept as 64-bit sums: two that collide cost a round
+//! trip. Bounds: [`KNOWN_DIRECTORIES_MAX`], [`KNOWN_NAMES_MAX`]; a directory that would pass them
+//! is forgotten.
 
 use crate::client::Client;
 use crate::net::Net;
@@ -107,7 +110,8 @@ fn sum(name: &Name) -> u64 {
 }
 
 impl<N: Net> Client<N> {
-    /// How long it is known that `dir` has no entry `name`, ms; `None` where the shard must be asked.
+    /// How long it is known that `dir` has no entry `name`, ms; `None` where the shard must be
+    /// asked.
     pub(crate) fn known_absent(&self, dir: Ino, name: &Name) -> Option<u32> {
         lock(&self.known).absent_ms(dir, name, self.net.now())
     }

@@ -1,10 +1,12 @@
 //! Directories whose listing the kernel may keep from one open to the next.
 //!
-//! The kernel keeps what a listing told it in pages of the directory. They are the directory's present names while the lease goes on
-//! under which the listing began, and no event names the directory; changes through this mount the kernel sees itself.
+//! The kernel keeps what a listing told it in pages of the directory. They are the directory's
+//! present names while the lease goes on under which the listing began, and no event names the
+//! directory; changes through this mount the kernel sees itself.
 //!
-//! *Invariant*: an event is counted at its link before it is looked for here, and a grant is checked against that count under
-//! the table's lock, so that no listing is kept past an event. Bound: [`LISTED_MAX`]; a full table is emptied. Per listing: one lock.
+//! *Invariant*: an event is counted at its link before it is looked for here, and a grant is
+//! checked against that count under the table's lock, so that no listing is kept past an event.
+//! Bound: [`LISTED_MAX`]; a full table is emptied. Per listing: one lock.
 
 use crate::client::Client;
 use crate::net::Net;
@@ -16,7 +18,8 @@ use zonal_wire::DirEntry;
 /// Listings remembered.
 pub const LISTED_MAX: usize = 4_096;
 
-/// A kept listing must be worth that long, ms: its entries' names and attributes end with it, and would be asked for one by one.
+/// A kept listing must be worth that long, ms: its entries' names and attributes end with it, and
+/// would be asked for one by one.
 const LEFT_MIN_MS: u64 = 1_000;
 
 /// Until when the listing of a directory may be kept.
@@ -70,7 +73,8 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// How long what the kernel keeps of the last listing of `dir` is what it would be told, ms; 0: it must not keep it.
+    /// How long what the kernel keeps of the last listing of `dir` is what it would be told, ms; 0:
+    /// it must not keep it.
     pub fn listing_left_ms(&self, dir: Ino) -> u64 {
         lock(&self.listed).left_ms(dir, self.net.now())
     }
@@ -80,8 +84,8 @@ impl<N: Net> Client<N> {
         lock(&self.listed).forget(dir);
     }
 
-    /// Whether what the kernel kept of the last listing of `dir` is what it would be told now. Where not, it has to be
-    /// dropped before the next listing begins.
+    /// Whether what the kernel kept of the last listing of `dir` is what it would be told now.
+    /// Where not, it has to be dropped before the next listing begins.
     pub fn keeps_listing(&self, dir: Ino) -> bool {
         lock(&self.listed).keeps(dir, self.net.now())
     }

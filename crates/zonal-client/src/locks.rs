@@ -1,8 +1,8 @@
 //! POSIX and flock locks: the shard decides; what is held is remembered for the shard's restart.
 //!
-//! The reply to a request may be from a life of the shard that is over, and the next life has heard what is held without it. So a
-//! grant is noted first, and counts only if the shard has not been heard to restart since the request was sent; else it is asked for
-//! again, under its number.
+//! The reply to a request may be from a life of the shard that is over, and the next life has heard
+//! what is held without it. So a grant is noted first, and counts only if the shard has not been
+//! heard to restart since the request was sent; else it is asked for again, under its number.
 
 mod held;
 pub(crate) mod late;
@@ -52,8 +52,8 @@ enum Again {
 /// The outcome of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockOutcome {
-    /// Held. `changed`: the file's data is newer than what the kernel's pages show, which are to be dropped before anybody acts on the
-    /// grant; then [`Client::pages_dropped`] is told.
+    /// Held. `changed`: the file's data is newer than what the kernel's pages show, which are to be
+    /// dropped before anybody acts on the grant; then [`Client::pages_dropped`] is told.
     Granted {
         /// See above.
         changed: Option<Changed>,
@@ -70,7 +70,8 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Asks for a lock. `waiter`: waits under this number where it is not free. The range has a [`Self::lock_number`]; 0: it gets one.
+    /// Asks for a lock. `waiter`: waits under this number where it is not free. The range has a
+    /// [`Self::lock_number`]; 0: it gets one.
     ///
     /// # Errors
     /// `WouldBlock`, `Deadlock`, `NoLocks`, a shard that does not answer.
@@ -91,7 +92,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
         match outcome {
             Ok(LockOutcome::Granted { .. }) => lock(&self.locks).settle(ino, &range),
-            // The caller hears of an error and will not release it: the shard may have granted it, or grant it later.
+            // The caller hears of an error and will not release it: the shard may have granted it,
+            // or grant it later.
             Err(code) if leaves_gathered(code) => self.take_back_later(ino, range, waiter),
             Err(_refused) => {
                 let mut locks = lock(&self.locks);
@@ -125,7 +127,8 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok(_done) => {
                     let mut locks = lock(&self.locks);
                     if waiter.is_some_and(|waiter| !locks.waiting.contains_key(&waiter)) {
-                        // An event was quicker, and counted: its waiter knows, and restarted shards are told. To ask again would forget it.
+                        // An event was quicker, and counted: its waiter knows, and restarted shards
+                        // are told. To ask again would forget it.
                         return Ok(LockOutcome::Queued);
                     }
                     locks.granted(ino, range, waiter);
@@ -150,8 +153,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Queues again what a restarted shard has forgotten. Returns what waits no more, and whether all was asked for: otherwise the shard
-    /// did not answer, and this is to be called again.
+    /// Queues again what a restarted shard has forgotten. Returns what waits no more, and whether
+    /// all was asked for: otherwise the shard did not answer, and this is to be called again.
     pub async fn queue_locks_again(&self, shard: ShardId) -> (Vec<QueuedAgain>, bool) {
         let map = self.map();
         let at_shard = |ino: Ino| {
@@ -259,20 +262,23 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// The kernel has dropped the pages of a file that were there when `changed` was told: it shows what is newer from here on.
+    /// The kernel has dropped the pages of a file that were there when `changed` was told: it shows
+    /// what is newer from here on.
     pub fn pages_dropped(&self, ino: Ino, changed: Changed) {
         lock(&self.seen).dropped(ino, changed);
     }
 
-    /// The kernel's pages of a file may be older than what is known of them: drops that were asked for until now do not mend that.
+    /// The kernel's pages of a file may be older than what is known of them: drops that were asked
+    /// for until now do not mend that.
     pub fn doubt_pages(&self, ino: Ino) {
         lock(&self.seen).doubt(ino);
     }
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Releases a range. What was written under the lock is flushed first: where a server does not take it, the lock stays, for whoever holds
-    /// it next would not find it, and it would be written over what they write.
+    /// Releases a range. What was written under the lock is flushed first: where a server does not
+    /// take it, the lock stays, for whoever holds it next would not find it, and it would be
+    /// written over what they write.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -301,7 +307,8 @@ impl<N: Net> ClientCall<'_, N> {
         if answer.is_err() {
             let mut locks = lock(&self.locks);
             for range in released {
-                // Where another owner here has been granted what excludes it, the shard has executed the release, and its answer is lost.
+                // Where another owner here has been granted what excludes it, the shard has
+                // executed the release, and its answer is lost.
                 if !locks.held.excludes(ino, &range) {
                     locks.held.hold(ino, range);
                 }
@@ -310,7 +317,8 @@ impl<N: Net> ClientCall<'_, N> {
         answer.map(drop)
     }
 
-    /// Releases the locks that an owner has got on an inode until now, where there may be any; `handle`: through this open file only.
+    /// Releases the locks that an owner has got on an inode until now, where there may be any;
+    /// `handle`: through this open file only.
     ///
     /// # Errors
     /// As [`Self::unlock`].

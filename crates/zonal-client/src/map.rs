@@ -1,4 +1,5 @@
-//! The zone map as this client knows it: fetched from a manager, followed as others name newer versions, and doubted where it leads nowhere.
+//! The zone map as this client knows it: fetched from a manager, followed as others name newer
+//! versions, and doubted where it leads nowhere.
 
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
@@ -72,8 +73,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.map.is_doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Has the manager's map, where ours was doubted, or where `is_sure`. The manager is believed whatever version its map has: a map
-    /// that nobody else has is never followed by a newer one.
+    /// Has the manager's map, where ours was doubted, or where `is_sure`. The manager is believed
+    /// whatever version its map has: a map that nobody else has is never followed by a newer one.
     pub(crate) async fn settle_doubts(&self, is_sure: bool) {
         if !self.map.is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
             return;
@@ -84,7 +85,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the caller tries again later.
+    /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the
+    /// caller tries again later.
     pub(crate) async fn try_refresh_map(&self) -> Result<(), ErrorCode> {
         match self.refresh_map().await {
             Err(code) if is_passing(code) => Ok(()),
@@ -92,8 +94,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is). The manager that
-    /// answered last is asked first.
+    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever
+    /// it is). The manager that answered last is asked first.
     pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
         let mut last = ErrorCode::Unreachable;
         let first = self.map.answered.load(Ordering::Relaxed);

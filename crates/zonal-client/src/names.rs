@@ -1,5 +1,5 @@
-//! Names: looked up, made, renamed, linked, removed. One round trip each, except where an inode lies in another shard
-//! than its name.
+//! Names: looked up, made, renamed, linked, removed. One round trip each, except where an inode
+//! lies in another shard than its name.
 
 use crate::file::File;
 use crate::net::Net;
@@ -37,7 +37,8 @@ pub struct Opened<N: Net> {
     pub file: Arc<File<N>>,
     /// The kernel's pages of it are still right.
     pub keep_pages: bool,
-    /// The kernel drops them when it hears of the open; [`crate::Client::pages_dropped`] is told then.
+    /// The kernel drops them when it hears of the open; [`crate::Client::pages_dropped`] is told
+    /// then.
     pub changed: Option<crate::seen::Changed>,
 }
 
@@ -92,7 +93,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Fills in the attributes where another shard has the inode, and lays our own writes over them.
+    /// Fills in the attributes where another shard has the inode, and lays our own writes over
+    /// them.
     pub(crate) async fn complete(&self, entry: Entry) -> Result<Found, ErrorCode> {
         match entry.attr {
             Some(attr) => {

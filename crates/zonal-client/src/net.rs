@@ -1,7 +1,8 @@
 //! What the client core needs from outside: messages, time, randomness.
 //!
-//! In a mount, futures of this trait are ready when first polled: sending and receiving happen on the calling thread.
-//! In the simulator they wait for simulated messages. The core never knows which.
+//! In a mount, futures of this trait are ready when first polled: sending and receiving happen on
+//! the calling thread. In the simulator they wait for simulated messages. The core never knows
+//! which.
 
 use crate::operation::OperationContext;
 use crate::run::Brought;
@@ -51,7 +52,8 @@ pub enum NetFailure {
 /// What people are to hear of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
-    /// It has a session at a shard, where it had none: its events are to be polled. For the shell alone.
+    /// It has a session at a shard, where it had none: its events are to be polled. For the shell
+    /// alone.
     Opened(ShardId),
     /// A shard has given it its first session there.
     Session(ShardId, ClientIdentity),
@@ -69,7 +71,8 @@ pub trait Net {
     /// Where a payload may go that is not for a buffer of ours.
     type Sink;
 
-    /// Memory for gathered bytes, of which the transport sends without a copy; `None` where it has none.
+    /// Memory for gathered bytes, of which the transport sends without a copy; `None` where it has
+    /// none.
     fn memory(&self, _bytes: usize) -> Option<Box<dyn Brought>> {
         None
     }
@@ -97,8 +100,8 @@ pub trait Net {
         message: &Message<'_>,
     ) -> Result<Self::Pending, NetFailure>;
 
-    /// Receives the reply; its payload goes into `payload` (one that does not fit is a protocol violation). Ends at once where the
-    /// operation is given up.
+    /// Receives the reply; its payload goes into `payload` (one that does not fit is a protocol
+    /// violation). Ends at once where the operation is given up.
     fn finish(
         &self,
         context: &OperationContext,
@@ -109,8 +112,8 @@ pub trait Net {
     /// Whether payloads from `address` can go into a sink for less than into a buffer.
     fn suits_sink(&self, address: &str, node: NodeId) -> bool;
 
-    /// As [`Self::finish`] of a request that gave room for `bytes` bytes: they go into an empty sink. Where the reply has no payload of that
-    /// length, the sink is empty again.
+    /// As [`Self::finish`] of a request that gave room for `bytes` bytes: they go into an empty
+    /// sink. Where the reply has no payload of that length, the sink is empty again.
     fn finish_into(
         &self,
         context: &OperationContext,

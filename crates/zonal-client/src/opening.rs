@@ -107,7 +107,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.opening(ino, &request).await
     }
 
-    /// Somebody's truncation of the file that this opens to cut was never confirmed: it is finished first.
+    /// Somebody's truncation of the file that this opens to cut was never confirmed: it is finished
+    /// first.
     async fn finish_truncate_before(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
         let ino = match request {
             MetaRequest::Open { ino, .. } => Some(*ino),
@@ -182,7 +183,8 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some(bytes) = bytes
             && entry.attr_ms > 0
         {
-            // Nobody reads them before it is sure that no event has come meanwhile, which would not have found them.
+            // Nobody reads them before it is sure that no event has come meanwhile, which would not
+            // have found them.
             let mut small = lock(&self.small);
             small.keep(entry.ino, attr.change, until, bytes);
             if self.cache_ms(&link, asked, entry.attr_ms) == 0 {
@@ -205,7 +207,8 @@ impl<N: Net> ClientCall<'_, N> {
             if keep_pages || is_new {
                 seen.note(entry.ino, attr.change, moment);
             }
-            // The kernel drops what it has when it hears the answer, which another program here may get ahead of.
+            // The kernel drops what it has when it hears the answer, which another program here may
+            // get ahead of.
             let drops = !keep_pages && !is_new;
             let changed = drops.then(|| Changed::new(attr.change, moment));
             (keep_pages && !push, changed)

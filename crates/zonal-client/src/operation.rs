@@ -1,12 +1,14 @@
 //! The context of an operation: for whom it is done, its trace, its deadline, and what gives it up.
 //!
-//! Whoever begins an operation makes its context: a request of the kernel, a program's call, a round of the client's own work. It goes
-//! down to each request and each wait by reference ([`ClientCall`]); nothing of it is kept by a thread.
+//! Whoever begins an operation makes its context: a request of the kernel, a program's call, a
+//! round of the client's own work. It goes down to each request and each wait by reference
+//! ([`ClientCall`]); nothing of it is kept by a thread.
 //!
-//! *How long an operation takes at most*: each request is tried until its deadline. From the first that gets no answer the
-//! operation has one deadline and a fifth for everything that it still has to do, until that server answers. (The fifth is
-//! for asking the servers that live.) An operation whose servers answer has no end of its own. A server for which one has
-//! waited in vain is given little time by those that follow ([`crate::silence`]).
+//! *How long an operation takes at most*: each request is tried until its deadline. From the first
+//! that gets no answer the operation has one deadline and a fifth for everything that it still has
+//! to do, until that server answers. (The fifth is for asking the servers that live.) An operation
+//! whose servers answer has no end of its own. A server for which one has waited in vain is given
+//! little time by those that follow ([`crate::silence`]).
 
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure, Reply};
@@ -104,7 +106,8 @@ impl OperationContext {
         &self.cancellation
     }
 
-    /// It waits, and `waker` is woken where it is given up meanwhile. Until [`Self::waits_no_more`], or the next wait.
+    /// It waits, and `waker` is woken where it is given up meanwhile. Until
+    /// [`Self::waits_no_more`], or the next wait.
     ///
     /// # Errors
     /// It has been given up.
@@ -126,8 +129,8 @@ impl OperationContext {
         lock(&self.trouble).as_ref().map(|known| known.ends)
     }
 
-    /// How long a reply of a server that is asked now is waited for, which may take `deadline_ms`. As long again is left for the servers
-    /// that live.
+    /// How long a reply of a server that is asked now is waited for, which may take `deadline_ms`.
+    /// As long again is left for the servers that live.
     fn limit(&self, silences: &Silences, server: &str, at: Instant, deadline_ms: u32) -> u32 {
         if !self.is_awaited || !silences.is_silent(server, at) {
             return deadline_ms;
@@ -216,7 +219,8 @@ impl<N: Net> Client<N> {
         self.call(true, Cancellation::default())
     }
 
-    /// Begins an operation of the client's own: it has all its patience with servers that are silent.
+    /// Begins an operation of the client's own: it has all its patience with servers that are
+    /// silent.
     pub fn background(&self) -> ClientCall<'_, N> {
         self.background_until(&Cancellation::default())
     }
@@ -240,7 +244,8 @@ impl<N: Net> Client<N> {
 }
 
 impl<'a, N: Net> ClientCall<'a, N> {
-    /// Another operation for the same caller: what went wrong before does not concern it. It is given up with this one.
+    /// Another operation for the same caller: what went wrong before does not concern it. It is
+    /// given up with this one.
     #[must_use]
     pub fn another(&self) -> ClientCall<'a, N> {
         let cancellation = self.context.cancellation.clone();

@@ -71,7 +71,8 @@ impl<N: Net> ClientCall<'_, N> {
         .map_err(zonal_layout::LayoutError::code)
     }
 
-    /// Fetches the map where a layout names a stripe set that ours does not have: one that was made since.
+    /// Fetches the map where a layout names a stripe set that ours does not have: one that was made
+    /// since.
     pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
         if self.knows_sets(data) {
             return Ok(());
@@ -82,7 +83,8 @@ impl<N: Net> ClientCall<'_, N> {
     /// [`Self::pieces`], with a newer map where ours lacks a stripe set.
     ///
     /// # Errors
-    /// As [`Self::pieces`]; `Unreachable` or what else passes where no manager gives a map that has the set.
+    /// As [`Self::pieces`]; `Unreachable` or what else passes where no manager gives a map that has
+    /// the set.
     pub(crate) async fn known_pieces(
         &self,
         data: &FileData,

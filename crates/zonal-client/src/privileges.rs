@@ -1,14 +1,18 @@
-//! Set-id bits and capabilities of a file, which a write by one who has no right to keep them takes: before anybody executes with them what was
-//! written. A write asks for nothing where it is known that there are none.
+//! Set-id bits and capabilities of a file, which a write by one who has no right to keep them
+//! takes: before anybody executes with them what was written. A write asks for nothing where it is
+//! known that there are none.
 //!
-//! *Invariants*: (1) it is known under a grant of the shard only, whose change waits until this client has acknowledged the event that ends
-//! what is known here; (2) the event is counted at its link before that, and a grant is checked against the count under the file's lock; (3) of
-//! two answers the one with the later change counts.
+//! *Invariants*: (1) it is known under a grant of the shard only, whose change waits until this
+//! client has acknowledged the event that ends what is known here; (2) the event is counted at its
+//! link before that, and a grant is checked against the count under the file's lock; (3) of two
+//! answers the one with the later change counts.
 //!
-//! The write's own report takes the bits again, where another client gave some between the question and its bytes' arrival.
+//! The write's own report takes the bits again, where another client gave some between the question
+//! and its bytes' arrival.
 //!
-//! Per write: nothing; one round trip a grant's term ([`zonal_types::limits::CACHE_TERM_MS`]), which an open brings along; one a write to a file
-//! with several names, whose attributes nobody grants.
+//! Per write: nothing; one round trip a grant's term ([`zonal_types::limits::CACHE_TERM_MS`]),
+//! which an open brings along; one a write to a file with several names, whose attributes nobody
+//! grants.
 
 use crate::client::Client;
 use crate::file::File;
@@ -119,7 +123,8 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Before a write by `who`, who has no right to keep them, through an open file: takes set-id bits and capabilities. True where there were some.
+    /// Before a write by `who`, who has no right to keep them, through an open file: takes set-id
+    /// bits and capabilities. True where there were some.
     ///
     /// # Errors
     /// As the shard answers.

@@ -1,6 +1,7 @@
 //! Reading: one request per target in parallel, payloads straight into the caller's buffer.
 //!
-//! Per call: one lock of the file's state, one allocation for the pieces, one request a piece; no copy of the data.
+//! Per call: one lock of the file's state, one allocation for the pieces, one request a piece; no
+//! copy of the data.
 
 use crate::file::{File, lay_over};
 use crate::inline::{copy_out, end_of_inline};
@@ -10,7 +11,8 @@ use crate::session::lock;
 use zonal_types::{ErrorCode, FileData, Ino};
 use zonal_wire::{ObjectRef, StorageRequest};
 
-/// Reads shorter than this go into a buffer, sink or not: a copy of a few pages costs less than moving them.
+/// Reads shorter than this go into a buffer, sink or not: a copy of a few pages costs less than
+/// moving them.
 const SINK_BYTES_MIN: usize = 64 << 10;
 
 /// How often a read is done again that met a truncation.
@@ -26,7 +28,8 @@ pub enum ReadInto {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Reads at `offset` into `out`; returns the number of bytes, less than asked only at the end of the file.
+    /// Reads at `offset` into `out`; returns the number of bytes, less than asked only at the end
+    /// of the file.
     ///
     /// # Errors
     /// `Corrupt`, `Io` from a target; `TimedOut` or `Unreachable` where one does not answer.
@@ -42,7 +45,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// As [`Self::read`], or, where the whole range lies in one piece and nothing of our own is to be laid over it, into `sink`.
+    /// As [`Self::read`], or, where the whole range lies in one piece and nothing of our own is to
+    /// be laid over it, into `sink`.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -70,7 +74,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(into)
     }
 
-    /// Reads by what is known of the file now: the number of its last shrink, where less was stored than its size says.
+    /// Reads by what is known of the file now: the number of its last shrink, where less was stored
+    /// than its size says.
     async fn read_now(
         &self,
         file: &File<N>,
@@ -113,12 +118,14 @@ impl<N: Net> ClientCall<'_, N> {
         let out = &mut out[..length];
         let is_short = self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
-        // Own writes that nobody knows of make it longer than what is stored; a truncation may have met it as well.
+        // Own writes that nobody knows of make it longer than what is stored; a truncation may have
+        // met it as well.
         let short = is_short.then_some(data.truncate_seq);
         Ok((ReadInto::Buffer(length), short))
     }
 
-    /// Reads a range that lies in one piece into an empty sink. False: not done, for whatever reason; the sink is empty.
+    /// Reads a range that lies in one piece into an empty sink. False: not done, for whatever
+    /// reason; the sink is empty.
     async fn read_sunk(
         &self,
         (ino, data): (Ino, &FileData),
@@ -151,7 +158,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Reads what the targets and the shard have; holes are zeros. True where some of them had less than that.
+    /// Reads what the targets and the shard have; holes are zeros. True where some of them had less
+    /// than that.
     async fn read_stored(
         &self,
         file: &File<N>,

@@ -1,6 +1,7 @@
 //! Reports: what a flush tells the shard, with the bytes that the shard keeps itself.
 //!
-//! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small file is this one message.
+//! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small
+//! file is this one message.
 
 use crate::file::{File, Report};
 use crate::inline::InlineRun;
@@ -12,12 +13,14 @@ use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The caller holds the gate.
+    /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The
+    /// caller holds the gate.
     pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
         self.send_reports(file, false).await.map(|_synced| ())
     }
 
-    /// The same; `sync`: and makes durable what the shard acknowledged. Returns its boot where it did so in this one life.
+    /// The same; `sync`: and makes durable what the shard acknowledged. Returns its boot where it
+    /// did so in this one life.
     pub(crate) async fn send_reports(
         &self,
         file: &File<N>,

@@ -25,7 +25,8 @@ pub enum Reserve {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end unless `keep_size`.
+    /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end
+    /// unless `keep_size`.
     ///
     /// # Errors
     /// `FileTooBig`, `NoSpace`, a target that does not answer.
@@ -110,7 +111,8 @@ impl<N: Net> ClientCall<'_, N> {
         reserved.and(reported)
     }
 
-    /// One column of it: by how much its allocated bytes changed, also where it failed. `whole`: the target does all of it or nothing.
+    /// One column of it: by how much its allocated bytes changed, also where it failed. `whole`:
+    /// the target does all of it or nothing.
     async fn reserve_column(
         &self,
         file: &File<N>,
@@ -152,7 +154,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The part of [`Self::reserve`] that the shard has, for the report: zeros take space there, also where they are a hole.
+    /// The part of [`Self::reserve`] that the shard has, for the report: zeros take space there,
+    /// also where they are a hole.
     fn reserve_inline(
         &self,
         file: &File<N>,

@@ -1,13 +1,15 @@
 //! The bytes of one run: a part of a piece of memory that may have room behind it.
 //!
-//! A long write comes with its memory (a worker's buffer, whose first bytes are the request's head), so that nothing is copied
-//! between the kernel and the transport; a short one is copied to the end of the run it continues. What lies outside of the part
-//! is initialised and is overwritten, never shown.
+//! A long write comes with its memory (a worker's buffer, whose first bytes are the request's
+//! head), so that nothing is copied between the kernel and the transport; a short one is copied to
+//! the end of the run it continues. What lies outside of the part is initialised and is
+//! overwritten, never shown.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Memory of a fixed length that a shell brings, from which its transport may take bytes without a copy.
+/// Memory of a fixed length that a shell brings, from which its transport may take bytes without a
+/// copy.
 pub trait Brought: DerefMut<Target = [u8]> + Debug + Send + Sync {}
 
 impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> Brought for T {}

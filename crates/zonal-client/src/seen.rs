@@ -1,6 +1,7 @@
 //! Which version of a file the kernel's pages show: decides whether an open may keep them.
 //!
-//! Bounded: the oldest entries are forgotten first; a forgotten file's pages are dropped at its next open.
+//! Bounded: the oldest entries are forgotten first; a forgotten file's pages are dropped at its
+//! next open.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;
@@ -24,8 +25,8 @@ pub struct Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(u64);
 
-/// What the kernel's pages of a file show from the moment on in which it has dropped those it had. Only then it is noted: until then
-/// others who ask must not take them for newer than they are.
+/// What the kernel's pages of a file show from the moment on in which it has dropped those it had.
+/// Only then it is noted: until then others who ask must not take them for newer than they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     change: u64,
@@ -47,7 +48,8 @@ impl Seen {
         Moment(self.clock)
     }
 
-    /// True where pages of `ino` show `change`, as the shard said that was asked then, or what we have changed since.
+    /// True where pages of `ino` show `change`, as the shard said that was asked then, or what we
+    /// have changed since.
     #[must_use]
     pub fn shows(&self, ino: Ino, change: u64, asked: Moment) -> bool {
         let known = self.changes.get(&ino).map(|(known, _at)| *known);
@@ -60,8 +62,8 @@ impl Seen {
         self.note(ino, changed.change, changed.asked);
     }
 
-    /// Notes that pages of `ino` show `change`, as the shard said that was asked then; true where they already did, or show what we have
-    /// changed since.
+    /// Notes that pages of `ino` show `change`, as the shard said that was asked then; true where
+    /// they already did, or show what we have changed since.
     pub fn note(&mut self, ino: Ino, change: u64, asked: Moment) -> bool {
         if asked.0 < self.doubted {
             return false;
@@ -122,7 +124,8 @@ impl Seen {
         self.changes.is_empty()
     }
 
-    /// Pages of `ino` may be older than is known: what was asked before this moment says nothing of them. Nor of others, which are then dropped once more.
+    /// Pages of `ino` may be older than is known: what was asked before this moment says nothing of
+    /// them. Nor of others, which are then dropped once more.
     pub fn doubt(&mut self, ino: Ino) {
         self.forget(ino);
         self.clock += 1;
@@ -182,7 +185,8 @@ mod tests {
         assert!(seen.differs(Ino(5), 10));
         note(&mut seen, Ino(5), 10);
         assert!(!seen.differs(Ino(5), 10));
-        // Another mount's change came between: an event about it is on its way, its pages are not yet dropped.
+        // Another mount's change came between: an event about it is on its way, its pages are not
+        // yet dropped.
         seen.own_change(Ino(5), 12);
         assert!(seen.differs(Ino(5), 12));
         note(&mut seen, Ino(5), 12);

@@ -1,14 +1,18 @@
-//! Batches of gathered writes on their way: sent without waiting, within windows, acknowledged oldest first.
+//! Batches of gathered writes on their way: sent without waiting, within windows, acknowledged
+//! oldest first.
 //!
-//! Under way of one file are at most [`WINDOW_BYTES`] and [`WINDOW_BATCHES`], and what one batch more brings; of a mount at one
-//! target `TARGET_WRITES_MAX`, and a batch of each file. Whoever would pass that waits for the oldest of the file: its replies are taken, in
-//! the order in which they were sent.
+//! Under way of one file are at most [`WINDOW_BYTES`] and [`WINDOW_BATCHES`], and what one batch
+//! more brings; of a mount at one target `TARGET_WRITES_MAX`, and a batch of each file. Whoever
+//! would pass that waits for the oldest of the file: its replies are taken, in the order in which
+//! they were sent.
 //!
-//! A message is repeated as a whole: all its ranges are written again, by a later attempt, before anything that is gathered later may
-//! overtake it. Where a target refuses a message of many pieces for what may be the fault of one (a damaged block, no space), its halves are
-//! sent: one piece does not take the others with it.
+//! A message is repeated as a whole: all its ranges are written again, by a later attempt, before
+//! anything that is gathered later may overtake it. Where a target refuses a message of many pieces
+//! for what may be the fault of one (a damaged block, no space), its halves are sent: one piece
+//! does not take the others with it.
 //!
-//! *Invariants*: (1) two messages under way have no byte of the file in common; (2) the caller of everything here holds the file's gate.
+//! *Invariants*: (1) two messages under way have no byte of the file in common; (2) the caller of
+//! everything here holds the file's gate.
 
 use crate::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, Part};
@@ -36,7 +40,8 @@ const HALVINGS_MAX: usize = 32;
 type Outcome = Result<(StorageReply, TargetId, u64), ErrorCode>;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The pieces of the batch that was taken last. Where they are not known now, it is gathered again.
+    /// The pieces of the batch that was taken last. Where they are not known now, it is gathered
+    /// again.
     pub(crate) async fn pieces_of_batch(
         &self,
         file: &File<N>,
@@ -212,7 +217,8 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Notes what became of a message; the halves of one that was refused for what may be the fault of one piece are sent before.
+    /// Notes what became of a message; the halves of one that was refused for what may be the fault
+    /// of one piece are sent before.
     async fn settle_message(
         &self,
         file: &File<N>,
@@ -242,9 +248,10 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Notes what became of pieces; batches under way are newer from the one numbered `newer` on. Pieces whose target did not answer, or whose writer was killed while it waited (they may be
-    /// another process's), go back among the gathered writes, below what is newer: only the call that waited is told. What is
-    /// lost is told to each open of the file.
+    /// Notes what became of pieces; batches under way are newer from the one numbered `newer` on.
+    /// Pieces whose target did not answer, or whose writer was killed while it waited (they may be
+    /// another process's), go back among the gathered writes, below what is newer: only the call
+    /// that waited is told. What is lost is told to each open of the file.
     fn note_outcome(
         &self,
         file: &File<N>,

@@ -21,7 +21,8 @@ use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionI
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The shard does not know the session: with it goes what may be cached, and the incarnation is over. The next request opens another.
+    /// The shard does not know the session: with it goes what may be cached, and the incarnation is
+    /// over. The next request opens another.
     fn lose_session(&self, link: &Link, session: SessionId, incarnation: Incarnation) {
         self.begin_anew(incarnation);
         // So that no answer under way is cached: its lease is nobody's now.
@@ -74,7 +75,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// Opens the session and tells what is held: only then it counts as open. `is_old`: an earlier attempt resumed it.
+    /// Opens the session and tells what is held: only then it counts as open. `is_old`: an earlier
+    /// attempt resumed it.
     async fn open_once(&self, link: &Link, is_old: &mut bool) -> Result<(), ErrorCode> {
         let request = self.opening_request();
         let mut header = self.header(Service::Meta);
@@ -130,10 +132,11 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells a new or restarted session what this client still holds there.
     ///
-    /// `always`: also that it holds nothing. A restarted shard keeps what an old session had open until it hears that.
+    /// `always`: also that it holds nothing. A restarted shard keeps what an old session had open
+    /// until it hears that.
     ///
-    /// A restarted shard has forgotten reservations, and gives places away again once it has heard this: places that appends are being
-    /// written to come first.
+    /// A restarted shard has forgotten reservations, and gives places away again once it has heard
+    /// this: places that appends are being written to come first.
     async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
         let mut places = lock(&link.appending).clone();
         // Ends first: where one is another's, so are the places behind it.
@@ -160,7 +163,8 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(code) => return Err(code),
             }
         }
-        // Got in a session that is over: others may have had them since, though the shard, which may have started anew, does not know.
+        // Got in a session that is over: others may have had them since, though the shard, which
+        // may have started anew, does not know.
         let is_same = {
             let state = lock(&link.state);
             // Session 0: it was lost meanwhile, and what opens the next one asks again.

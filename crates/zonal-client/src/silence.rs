@@ -1,8 +1,11 @@
-//! Servers that let a whole operation end without an answer: for a while no other call of a process waits long for them.
+//! Servers that let a whole operation end without an answer: for a while no other call of a process
+//! waits long for them.
 //!
-//! The kernel lets calls that change one file, or one directory, through one by one. Where each waited its whole deadline for a
-//! server that stands still, the last of ten would wait for two minutes. The mount's own threads begin no silence, as they may wait for
-//! what takes long, and keep asking with all their patience. An answer to anybody ends a silence; so does time, as the server may be slow.
+//! The kernel lets calls that change one file, or one directory, through one by one. Where each
+//! waited its whole deadline for a server that stands still, the last of ten would wait for two
+//! minutes. The mount's own threads begin no silence, as they may wait for what takes long, and
+//! keep asking with all their patience. An answer to anybody ends a silence; so does time, as the
+//! server may be slow.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

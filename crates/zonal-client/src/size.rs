@@ -1,6 +1,7 @@
 //! Seeking, copying, and what lies where: what asks where a file has bytes.
 //!
-//! Data and holes are told by whole blocks: programs take a hole that begins inside a block for a mistake, or copy the rest of it as data.
+//! Data and holes are told by whole blocks: programs take a hole that begins inside a block for a
+//! mistake, or copy the rest of it as data.
 
 use crate::client::Client;
 use crate::file::File;
@@ -108,8 +109,8 @@ impl<N: Net> ClientCall<'_, N> {
         take_ranges(known, from, ranges)
     }
 
-    /// Copies a range between files of the cell, through this client: from and to an offset. `begins` hears of each range before it is written. Returns
-    /// the bytes copied.
+    /// Copies a range between files of the cell, through this client: from and to an offset.
+    /// `begins` hears of each range before it is written. Returns the bytes copied.
     ///
     /// # Errors
     /// Of reading, of writing, or of `begins`, where nothing was copied.

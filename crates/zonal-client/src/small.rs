@@ -1,8 +1,9 @@
-//! Bytes of small files that came with their opens, each until its first read: opening and reading one is one question.
+//! Bytes of small files that came with their opens, each until its first read: opening and reading
+//! one is one question.
 //!
-//! Good for as long as the open's attributes may be cached: whoever changes the file waits until this client has heard of
-//! it, or for that time to pass (docs/semantics.md). Dropped by that event, and by the change counter of a later answer or of
-//! a write of our own.
+//! Good for as long as the open's attributes may be cached: whoever changes the file waits until
+//! this client has heard of it, or for that time to pass (docs/semantics.md). Dropped by that
+//! event, and by the change counter of a later answer or of a write of our own.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant};

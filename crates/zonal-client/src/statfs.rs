@@ -1,5 +1,6 @@
-//! Capacity, asked of all servers concerned at once. Below a first-level directory: of its home zone, which is all that a file there can fill.
-//! In the root: of the cell. A zone's is told without asking another zone.
+//! Capacity, asked of all servers concerned at once. Below a first-level directory: of its home
+//! zone, which is all that a file there can fill. In the root: of the cell. A zone's is told
+//! without asking another zone.
 
 use crate::net::Net;
 use crate::operation::ClientCall;
@@ -20,7 +21,8 @@ pub struct Capacity {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Bytes and inodes of the zone that `ino` is homed in, or of the cell for what is in the root, and room for names beside it.
+    /// Bytes and inodes of the zone that `ino` is homed in, or of the cell for what is in the root,
+    /// and room for names beside it.
     ///
     /// # Errors
     /// Never today; reserved.

@@ -36,7 +36,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.start_numbered(self.identity_for(ino), place, request, (&[], room), 0)
     }
 
-    /// Sends one request as an attempt with the file's number of now. (A number that was read earlier may have been raised since.)
+    /// Sends one request as an attempt with the file's number of now. (A number that was read
+    /// earlier may have been raised since.)
     pub(crate) fn start_change(
         &self,
         file: &File<N>,
@@ -126,8 +127,9 @@ impl<N: Net> ClientCall<'_, N> {
             .await
     }
 
-    /// As [`Self::storage_retry`], with another deadline: no attempt begins after it. `follows_cuts`: where somebody has cut the file
-    /// meanwhile, the request is made anew for what is left.
+    /// As [`Self::storage_retry`], with another deadline: no attempt begins after it.
+    /// `follows_cuts`: where somebody has cut the file meanwhile, the request is made anew for what
+    /// is left.
     pub(crate) async fn storage_until(
         &self,
         file: &File<N>,
@@ -217,9 +219,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A target refused a request of this incarnation, or of one before it: the shard of the file is told of a newer one. What it has
-    /// forgotten meanwhile is told to who has the file open. A session is opened where there is none: until then the shard has not
-    /// acknowledged the incarnation that targets serve.
+    /// A target refused a request of this incarnation, or of one before it: the shard of the file
+    /// is told of a newer one. What it has forgotten meanwhile is told to who has the file open. A
+    /// session is opened where there is none: until then the shard has not acknowledged the
+    /// incarnation that targets serve.
     async fn was_fenced(
         &self,
         file: &File<N>,
@@ -240,14 +243,16 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A target may carry out yet what was sent: what follows has a higher number, so that the target refuses it when it comes too late.
+    /// A target may carry out yet what was sent: what follows has a higher number, so that the
+    /// target refuses it when it comes too late.
     fn number_anew(&self, file: &File<N>) {
         // Under the lock: a file's number never falls.
         let mut state = file.state();
         state.attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
     }
 
-    /// The same request to every column of the file, all at once. Returns the replies with their targets, and why one is missing.
+    /// The same request to every column of the file, all at once. Returns the replies with their
+    /// targets, and why one is missing.
     pub(crate) async fn all_columns(
         &self,
         file: &File<N>,

@@ -18,7 +18,8 @@ pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
 #[derive(Debug, Default, Clone)]
 pub(crate) struct LeftBehind {
     files: BTreeMap<Ino, Unsynced>,
-    /// Targets of files that were forgotten. Where there are some, every target of a file must be asked.
+    /// Targets of files that were forgotten. Where there are some, every target of a file must be
+    /// asked.
     forgotten: BTreeSet<TargetId>,
     /// How often files were forgotten.
     overflows: u64,
@@ -48,11 +49,12 @@ impl LeftBehind {
 impl<N: Net> ClientCall<'_, N> {
     /// Makes a file's data, size and name durable.
     ///
-    /// The targets that were written flush while the shard takes the report and flushes its log: one flush of latency.
+    /// The targets that were written flush while the shard takes the report and flushes its log:
+    /// one flush of latency.
     ///
     /// # Errors
-    /// A write that failed since `told`; a target or shard that cannot make it durable; `Io` where a target lost what it had
-    /// acknowledged. What is lost is told once to each open.
+    /// A write that failed since `told`; a target or shard that cannot make it durable; `Io` where
+    /// a target lost what it had acknowledged. What is lost is told once to each open.
     pub async fn fsync_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
         let done = self.make_durable(file).await;
         let failed = file.state().failures.tell(told);
@@ -103,8 +105,8 @@ impl<N: Net> ClientCall<'_, N> {
         written.and(synced).and(logged).and(reported.map(drop))
     }
 
-    /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may have lost it with its power:
-    /// then it is told again.
+    /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may
+    /// have lost it with its power: then it is told again.
     async fn sync_file_at_shard(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let deadline = self.deadline();
         loop {
@@ -147,7 +149,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Remembers what a file that is closed now has not made durable: a later open's fsync covers it.
+    /// Remembers what a file that is closed now has not made durable: a later open's fsync covers
+    /// it.
     pub(crate) fn leave_behind(&self, ino: Ino, unsynced: Unsynced) {
         if unsynced.is_empty() {
             return;
@@ -182,7 +185,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.sync_link(&link).await
     }
 
-    /// Makes durable what a shard acknowledged; finds out which changes it has lost with its power. Returns its boot.
+    /// Makes durable what a shard acknowledged; finds out which changes it has lost with its power.
+    /// Returns its boot.
     async fn sync_link(&self, link: &Link) -> Result<u64, ErrorCode> {
         let count = lock(&link.changes).count();
         match self.meta(link, &MetaRequest::Sync).await? {
@@ -207,7 +211,8 @@ impl<N: Net> ClientCall<'_, N> {
     /// Makes the names of a directory durable, and the directory's own.
     ///
     /// # Errors
-    /// What the shard answers; `Io`, once, where it lost its power after it had acknowledged a change of them.
+    /// What the shard answers; `Io`, once, where it lost its power after it had acknowledged a
+    /// change of them.
     pub async fn sync_directory(&self, dir: Ino) -> Result<(), ErrorCode> {
         self.sync_shard(dir).await?;
         self.told_of_loss(dir)
@@ -220,8 +225,9 @@ impl<N: Net> ClientCall<'_, N> {
     pub async fn sync_all(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
         let mut open = Vec::new();
-        // Before and after the open files: none is missed that is opened or closed meanwhile. All of it stays where it is until
-        // it is durable, so that whoever syncs beside us waits for it, too.
+        // Before and after the open files: none is missed that is opened or closed meanwhile. All
+        // of it stays where it is until it is durable, so that whoever syncs beside us waits for
+        // it, too.
         let (mut unsynced, _) = self.left_unsynced();
         for file in self.all_files() {
             let (flushed, own) = self.flush_to_sync(&file).await;
@@ -280,7 +286,8 @@ impl<N: Net> ClientCall<'_, N> {
         failed.map_or(synced, Err)
     }
 
-    /// Flushes a file; with the targets that are to make it durable. No fsync of it is under way then.
+    /// Flushes a file; with the targets that are to make it durable. No fsync of it is under way
+    /// then.
     async fn flush_to_sync(&self, file: &File<N>) -> (Result<(), ErrorCode>, Unsynced) {
         let gate = self.wait_for(&file.gate).await;
         let flushed = match &gate {
@@ -307,7 +314,8 @@ impl<N: Net> ClientCall<'_, N> {
         (unsynced, left)
     }
 
-    /// The shard has flushed its log in this boot. A file about which it was told in another one is looked after.
+    /// The shard has flushed its log in this boot. A file about which it was told in another one is
+    /// looked after.
     async fn settle_file(&self, file: &File<N>, boot: u64) -> Result<(), ErrorCode> {
         if file.state().unsynced.shard_boot == Some(boot) {
             return Ok(());

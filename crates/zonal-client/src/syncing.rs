@@ -21,7 +21,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.finish_sync(started, unsynced).await
     }
 
-    /// Asks targets to make durable what they acknowledged; the replies are for [`Self::finish_sync`].
+    /// Asks targets to make durable what they acknowledged; the replies are for
+    /// [`Self::finish_sync`].
     pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<Syncing<N>> {
         let start = |target: &TargetId| {
             let started = self.target_place(*target).map(|place| {
@@ -36,8 +37,8 @@ impl<N: Net> ClientCall<'_, N> {
         targets.iter().map(start).collect()
     }
 
-    /// Waits until all of them have; repeats what failed for as long as the deadline allows. What is durable, or is lost
-    /// (`Io`, once), leaves `unsynced`.
+    /// Waits until all of them have; repeats what failed for as long as the deadline allows. What
+    /// is durable, or is lost (`Io`, once), leaves `unsynced`.
     pub(crate) async fn finish_sync(
         &self,
         started: Vec<Syncing<N>>,

@@ -1,7 +1,8 @@
-//! Access times: reads that the shard is to apply relatime to. They are told together, a moment later: a read waits for none.
+//! Access times: reads that the shard is to apply relatime to. They are told together, a moment
+//! later: a read waits for none.
 //!
-//! Until then this mount sees the time of its read laid over what the shard says. One that cannot be told is lost: an access
-//! time is no reason to try again.
+//! Until then this mount sees the time of its read laid over what the shard says. One that cannot
+//! be told is lost: an access time is no reason to try again.
 
 use crate::net::Net;
 use crate::operation::ClientCall;
@@ -18,7 +19,8 @@ const GATHERED_MAX: usize = 256;
 pub(crate) type Touches = BTreeMap<Ino, Timestamp>;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// A file was read whose access time may be due: its shard hears of it with the next [`Self::keep_house`].
+    /// A file was read whose access time may be due: its shard hears of it with the next
+    /// [`Self::keep_house`].
     ///
     /// # Errors
     /// What the shard answers, where many wait.
@@ -57,7 +59,8 @@ impl<N: Net> ClientCall<'_, N> {
                 };
                 done = done.and(told.map(drop));
                 self.ahead.forget_touched(reads);
-                // Until here they were laid over what the shard said without them. One that was read again meanwhile stays.
+                // Until here they were laid over what the shard said without them. One that was
+                // read again meanwhile stays.
                 let mut touches = lock(&self.touches);
                 for (ino, read) in reads {
                     if touches.get(ino) == Some(read) {

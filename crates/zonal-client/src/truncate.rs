@@ -1,10 +1,13 @@
 //! Truncation: the shard first, then the columns.
 //!
-//! What is gathered behind the new end stays aside meanwhile ([`Aside`]), and is read as if nothing had been cut. Where the shard did not answer it may have
-//! cut the file, or may not: then it stays there, and nothing of the file is sent before the shard has told.
-//! *Invariant*: when bytes are put aside nothing is under way; so what is gathered later is newer, and what was sent before is older.
+//! What is gathered behind the new end stays aside meanwhile ([`Aside`]), and is read as if nothing
+//! had been cut. Where the shard did not answer it may have cut the file, or may not: then it stays
+//! there, and nothing of the file is sent before the shard has told. *Invariant*: when bytes are
+//! put aside nothing is under way; so what is gathered later is newer, and what was sent before is
+//! older.
 //!
-//! A file that another process opens while it is truncated by its name may be told of as it was before: `cuts_by_name` tells an open of that.
+//! A file that another process opens while it is truncated by its name may be told of as it was
+//! before: `cuts_by_name` tells an open of that.
 
 use crate::behind::Behind;
 use crate::dirty::overlap;
@@ -117,7 +120,8 @@ impl<N: Net> ClientCall<'_, N> {
         shrunk
     }
 
-    /// At the shard, and here. A column that does not hear of it afterwards cuts before it is read or written next. The caller holds the gate.
+    /// At the shard, and here. A column that does not hear of it afterwards cuts before it is read
+    /// or written next. The caller holds the gate.
     async fn truncate_open(
         &self,
         file: &File<N>,
@@ -156,7 +160,8 @@ impl<N: Net> ClientCall<'_, N> {
                 state.size = size.max(state.unreported_end());
                 state.change = state.change.max(attr.change);
                 if cuts_unsent {
-                    // The shard saw no other size, perhaps, and then left the times where they were.
+                    // The shard saw no other size, perhaps, and then left the times where they
+                    // were.
                     let now = self.net.wall();
                     state.report_mut().mtime = Some(now);
                     attr.mtime = attr.mtime.max(now);
@@ -189,7 +194,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Before anything is sent: what became of a truncation that the shard did not answer. The caller holds the gate.
+    /// Before anything is sent: what became of a truncation that the shard did not answer. The
+    /// caller holds the gate.
     ///
     /// # Errors
     /// A shard that does not answer: nothing may be sent.
@@ -239,7 +245,8 @@ impl<N: Net> ClientCall<'_, N> {
         });
     }
 
-    /// Targets may have bytes behind `size` of which the shard does not know: with them the file is longer, and the shard numbers the cut.
+    /// Targets may have bytes behind `size` of which the shard does not know: with them the file is
+    /// longer, and the shard numbers the cut.
     fn tell_unsure(&self, file: &File<N>, size: u64) {
         let mut state = file.state();
         let end = state.unsure_end;
@@ -306,7 +313,8 @@ impl<N: Net> ClientCall<'_, N> {
         let link = self.reach(ino).await?;
         let request = MetaRequest::ConfirmTruncate {
             ino,
-            // What some columns gave up counts, though the shrink is not confirmed before all of them have seen it.
+            // What some columns gave up counts, though the shrink is not confirmed before all of
+            // them have seen it.
             truncate_seq: if all.is_ok() { data.truncate_seq } else { 0 },
             allocated_delta,
         };

@@ -1,8 +1,10 @@
 //! How many writes of this mount each target has not answered.
 //!
-//! Each holds a connection. A file that has writes under way waits for its own oldest before it sends more to a target that has
-//! [`TARGET_WRITES_MAX`] of this mount; a file that has none sends one batch all the same, as it would wait for others that may not look
-//! after theirs. So a target never has more than that of one mount, and a batch of each file that is written. Nobody waits for another file.
+//! Each holds a connection. A file that has writes under way waits for its own oldest before it
+//! sends more to a target that has [`TARGET_WRITES_MAX`] of this mount; a file that has none sends
+//! one batch all the same, as it would wait for others that may not look after theirs. So a target
+//! never has more than that of one mount, and a batch of each file that is written. Nobody waits
+//! for another file.
 
 use crate::session::lock;
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
-//! What targets and the shard acknowledged of a file and have not been asked to make durable, and in which of their lives.
+//! What targets and the shard acknowledged of a file and have not been asked to make durable, and
+//! in which of their lives.
 //!
-//! A target that lost its power may have lost what it acknowledged before; its verifier is another one then. A sync
-//! of the new life says nothing of the old one's writes: whoever syncs must hear of it. A restarted shard is asked what it
-//! knows, and told again.
+//! A target that lost its power may have lost what it acknowledged before; its verifier is another
+//! one then. A sync of the new life says nothing of the old one's writes: whoever syncs must hear
+//! of it. A restarted shard is asked what it knows, and told again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{TargetId, Timestamp};
@@ -73,7 +74,8 @@ impl Unsynced {
         });
     }
 
-    /// The shard made durable what it was told in this boot. False: it was told something in another one.
+    /// The shard made durable what it was told in this boot. False: it was told something in
+    /// another one.
     #[must_use]
     pub(crate) fn shard_synced(&mut self, boot: u64) -> bool {
         if self.shard_boot.is_some_and(|known| known != boot) {
@@ -92,8 +94,8 @@ impl Unsynced {
         self.targets.keys().copied().collect()
     }
 
-    /// What a copy had is durable or lost, but for what concerns these targets. What was acknowledged since stays, and what the
-    /// shard was told.
+    /// What a copy had is durable or lost, but for what concerns these targets. What was
+    /// acknowledged since stays, and what the shard was told.
     pub(crate) fn settle(&mut self, copy: &Self, left: &[TargetId]) {
         self.targets.retain(|target, now| {
             let then = copy.targets.get(target);
@@ -117,8 +119,8 @@ impl Unsynced {
         }
     }
 
-    /// The target made durable what it acknowledged under `verifier`. False: it acknowledged something in another life,
-    /// which is lost.
+    /// The target made durable what it acknowledged under `verifier`. False: it acknowledged
+    /// something in another life, which is lost.
     #[must_use]
     pub(crate) fn synced(&mut self, target: TargetId, verifier: u64) -> bool {
         let known = self.targets.remove(&target).unwrap_or_default();

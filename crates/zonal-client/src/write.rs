@@ -1,9 +1,11 @@
-//! Writing: gathered, then sent by whole stripe units without waiting, bounded; acknowledged in order at the flush.
+//! Writing: gathered, then sent by whole stripe units without waiting, bounded; acknowledged in
+//! order at the flush.
 //!
-//! A streaming write costs no copy here (its memory becomes the run that is kept until its target has acknowledged it; the
-//! worker goes on with that of an earlier one: no page fault), one send on the calling thread, and no wait while little is under
-//! way (`sending.rs`). Bytes are kept until acknowledged, so that a restarted target gets them again. Scattered writes stay
-//! gathered until there are so many that a batch of them leaves.
+//! A streaming write costs no copy here (its memory becomes the run that is kept until its target
+//! has acknowledged it; the worker goes on with that of an earlier one: no page fault), one send on
+//! the calling thread, and no wait while little is under way (`sending.rs`). Bytes are kept until
+//! acknowledged, so that a restarted target gets them again. Scattered writes stay gathered until
+//! there are so many that a batch of them leaves.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
 use crate::behind::Behind;
@@ -24,8 +26,9 @@ const SEND_UNIT: u64 = 1 << 20;
 const GATHERED_RUNS_MAX: usize = 4096;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Writes `bytes` at `offset`. They are on their way or gathered when this returns; errors of that show at the
-    /// next write, close and fsync. `kill_suid`: the writer has no right to keep set-id bits.
+    /// Writes `bytes` at `offset`. They are on their way or gathered when this returns; errors of
+    /// that show at the next write, close and fsync. `kill_suid`: the writer has no right to keep
+    /// set-id bits.
     ///
     /// # Errors
     /// `FileTooBig`; what fails of bytes that are waited for meanwhile.
@@ -45,7 +48,8 @@ impl<N: Net> ClientCall<'_, N> {
             .await
     }
 
-    /// [`Self::write`] of bytes that come with their memory: not copied, where they do not meet what is gathered.
+    /// [`Self::write`] of bytes that come with their memory: not copied, where they do not meet
+    /// what is gathered.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -115,12 +119,14 @@ impl<N: Net> ClientCall<'_, N> {
         sent
     }
 
-    /// Whether so much is gathered of a file, or in so many runs, that some of it leaves although it covers no stripe unit.
+    /// Whether so much is gathered of a file, or in so many runs, that some of it leaves although
+    /// it covers no stripe unit.
     fn is_crowded(&self, dirty: &Dirty) -> bool {
         dirty.runs() > GATHERED_RUNS_MAX || dirty.bytes() > self.options.write_behind_file_bytes / 2
     }
 
-    /// Sends whole units, what is too much of the rest, and everything where that does not help. The caller holds the gate.
+    /// Sends whole units, what is too much of the rest, and everything where that does not help.
+    /// The caller holds the gate.
     async fn send_full(&self, file: &File<N>, unit: u64) -> Result<(), ErrorCode> {
         self.hear_of_cut(file).await?;
         self.publish_gathered(file).await?;

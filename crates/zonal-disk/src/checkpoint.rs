@@ -1,7 +1,8 @@
 //! Checkpoints: the overlay goes into the index, and the log's tail moves up.
 //!
-//! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order is
-//! log and data durable, caller's last step, the copy's record, one durable commit with the position reached, tail.
+//! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order
+//! is log and data durable, caller's last step, the copy's record, one durable commit with the
+//! position reached, tail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -32,7 +33,8 @@ impl Engine {
     /// `before_commit` runs when the log is durable and before the index is.
     ///
     /// # Errors
-    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or what `before_commit` gave.
+    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or what `before_commit`
+    /// gave.
     pub fn checkpoint(
         &self,
         before_commit: &mut dyn FnMut() -> Result<(), DiskError>,
@@ -40,9 +42,9 @@ impl Engine {
         self.begin_checkpoint().commit(before_commit)
     }
 
-    /// Freezes the overlay at the present head; waits where another checkpoint runs. A caller that keeps
-    /// state of its own beside the records takes its lock around this call, and nothing else: the
-    /// records at or below [`Checkpoint::lsn`] are then exactly those its state has seen.
+    /// Freezes the overlay at the present head; waits where another checkpoint runs. A caller that
+    /// keeps state of its own beside the records takes its lock around this call, and nothing else:
+    /// the records at or below [`Checkpoint::lsn`] are then exactly those its state has seen.
     #[must_use]
     pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
         let turn = lock(&self.checkpoint_turn);
@@ -68,7 +70,8 @@ impl Engine {
         self.room.notify_all();
     }
 
-    /// The medium may have lost what the index had flushed, as with any failed flush; a full one has not.
+    /// The medium may have lost what the index had flushed, as with any failed flush; a full one
+    /// has not.
     pub(crate) fn index_failed(&self, error: &DiskError) {
         let why = format!("the index cannot be written: {error}");
         match error {
@@ -80,8 +83,8 @@ impl Engine {
         }
     }
 
-    /// An index commit that runs out of space would end the index's use: refuse before. Of the pages that are free inside the
-    /// index, it may not get all before it takes new ones.
+    /// An index commit that runs out of space would end the index's use: refuse before. Of the
+    /// pages that are free inside the index, it may not get all before it takes new ones.
     fn check_space(&self, bytes: usize) -> Result<(), DiskError> {
         let Some(free_space) = &self.free_space else {
             return Ok(());
@@ -168,7 +171,8 @@ impl Checkpoint<'_> {
         engine.look_inside()
     }
 
-    /// Writes the copy's record, where there is a copy. It gives way where the index would not have the space it may need.
+    /// Writes the copy's record, where there is a copy. It gives way where the index would not have
+    /// the space it may need.
     fn copy(
         &mut self,
         frozen: &Overlay,
@@ -213,7 +217,8 @@ impl Drop for Checkpoint<'_> {
             merged.cover_with(std::mem::take(&mut views.active));
             views.active = merged;
         });
-        // Counted as an attempt by the checkpointer, which also sees jobs that end before they begin.
+        // Counted as an attempt by the checkpointer, which also sees jobs that end before they
+        // begin.
         guard.frozen_bytes = 0;
     }
 }
@@ -266,15 +271,16 @@ impl Signal {
 /// What a checkpointer does when a checkpoint is due.
 pub type Job = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
 
-/// The thread that makes checkpoints when they are due. Dropping it ends it after the one under way.
+/// The thread that makes checkpoints when they are due. Dropping it ends it after the one under
+/// way.
 pub struct Checkpointer {
     signal: Arc<Signal>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Starts the checkpointer of `engine`. It sleeps until an append makes a checkpoint due, then runs
-/// `job`, which calls [`Engine::checkpoint`] or its two halves; `report` hears of failures. It does not
-/// keep the engine alive.
+/// `job`, which calls [`Engine::checkpoint`] or its two halves; `report` hears of failures. It does
+/// not keep the engine alive.
 ///
 /// # Errors
 /// When the thread cannot be started.

@@ -1,4 +1,5 @@
-//! The seam between the engine and the files below it, small enough that tests put crashing disks there.
+//! The seam between the engine and the files below it, small enough that tests put crashing disks
+//! there.
 
 use std::fs::File;
 use std::io;
@@ -27,14 +28,15 @@ pub trait LogFile: Send + Sync {
     /// When the medium fails or the range passes the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `bytes` at `offset`; a crash of the machine may lose any part until [`Self::sync`].
+    /// Writes all of `bytes` at `offset`; a crash of the machine may lose any part until
+    /// [`Self::sync`].
     ///
     /// # Errors
     /// When the medium fails.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Advice: this range will be written next, in parts that are no whole pages. What is not in the page cache then would be read
-    /// within the write.
+    /// Advice: this range will be written next, in parts that are no whole pages. What is not in
+    /// the page cache then would be read within the write.
     fn will_write(&self, _offset: u64, _length: u64) {}
 
     /// Makes all writes that were finished before the call durable.
@@ -68,7 +70,8 @@ impl LogFile for File {
     }
 }
 
-/// What else a sync of the engine has to make durable (a target's segments), in parallel with the log.
+/// What else a sync of the engine has to make durable (a target's segments), in parallel with the
+/// log.
 pub trait DataSync: Send + Sync {
     /// Whether there is anything to flush, or a flush of somebody else under way.
     fn dirty(&self) -> bool;

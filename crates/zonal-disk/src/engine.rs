@@ -3,8 +3,8 @@
 //! Invariants:
 //! - The overlay and the log change in the same order, under the append lock.
 //! - A record's changes are visible to reads when `append` returns, all or none of them.
-//! - What `sync` returned for survives power loss; what `append` returned for survives a kill of the
-//!   process; what survives is a prefix (apart from records that the replay's caller drops).
+//! - What `sync` returned for survives power loss; what `append` returned for survives a kill of
+//!   the process; what survives is a prefix (apart from records that the replay's caller drops).
 //! - The log's tail never passes what the index holds durably.
 //!
 //! Costs: see [`append`]; `sync` is one `fdatasync` for all who wait, see [`crate::group`].
@@ -246,8 +246,8 @@ impl Engine {
         self.past
     }
 
-    /// A number that stays as long as everything acknowledged is there, flushed or not; another one tells that
-    /// unflushed writes may be gone.
+    /// A number that stays as long as everything acknowledged is there, flushed or not; another one
+    /// tells that unflushed writes may be gone.
     #[must_use]
     pub fn verifier(&self) -> u64 {
         self.verifier
@@ -276,8 +276,8 @@ impl Engine {
         }
     }
 
-    /// Memory of both overlays now, and its bound: changes wait at twice the configured size, and what was let in
-    /// before ends below four times.
+    /// Memory of both overlays now, and its bound: changes wait at twice the configured size, and
+    /// what was let in before ends below four times.
     #[must_use]
     pub fn overlay_memory(&self) -> (u64, u64) {
         let frozen = lock(&self.append_lock).frozen_bytes;

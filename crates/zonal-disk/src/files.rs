@@ -1,7 +1,8 @@
-//! How the files of a store are reached: its folder, and files in it, with a recorder where one was asked for.
+//! How the files of a store are reached: its folder, and files in it, with a recorder where one was
+//! asked for.
 //!
-//! Everything that changes an open store's files goes through here. Without a recorder a call is the system's own, behind one look
-//! at a field.
+//! Everything that changes an open store's files goes through here. Without a recorder a call is
+//! the system's own, behind one look at a field.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -37,8 +38,8 @@ impl StoreDir {
         }
     }
 
-    /// The folder `path`; from its opening on, what is done to the store is written down in a new file in the folder
-    /// `recordings`.
+    /// The folder `path`; from its opening on, what is done to the store is written down in a new
+    /// file in the folder `recordings`.
     #[must_use]
     pub fn recorded(path: &Path, recordings: &Path) -> Self {
         Self::recorded_up_to(path, recordings, RECORDING_BYTES_MAX)
@@ -125,7 +126,8 @@ impl StoreDir {
         })
     }
 
-    /// Puts a file of these bytes in the place of `name`, durably and atomically, by way of `temporary`.
+    /// Puts a file of these bytes in the place of `name`, durably and atomically, by way of
+    /// `temporary`.
     pub(crate) fn replace(&self, name: &str, temporary: &str, bytes: &[u8]) -> io::Result<()> {
         let file = self.create(temporary)?;
         file.write_all_at(bytes, 0)?;

@@ -1,10 +1,10 @@
 //! Group commit: one leader flushes for everybody who waits, log and caller's data in parallel.
 //!
-//! As many as waited at the end of the last flush probably come again: the leader waits for them a little, as long as they keep
-//! coming. A caller who is alone never waits.
+//! As many as waited at the end of the last flush probably come again: the leader waits for them a
+//! little, as long as they keep coming. A caller who is alone never waits.
 //!
-//! A flush that failed may have lost what it was to make durable, and a second one would report success
-//! without it: after the first failure nothing is ever reported durable again.
+//! A flush that failed may have lost what it was to make durable, and a second one would report
+//! success without it: after the first failure nothing is ever reported durable again.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +97,8 @@ impl Group {
         let _ = self.doubt.set(note);
     }
 
-    /// A flush failed: what was to become durable may be gone, also for those who come after this process.
+    /// A flush failed: what was to become durable may be gone, also for those who come after this
+    /// process.
     pub(crate) fn fail_flush(&self, mut why: String) {
         if let Some(note) = self.doubt.get()
             && !self.failed()
@@ -124,7 +125,8 @@ impl Group {
             .map_err(|_| DiskError::Config("the data sync is already set".into()))
     }
 
-    /// Returns when everything below `position` is durable. `written` tells what is in the log's file.
+    /// Returns when everything below `position` is durable. `written` tells what is in the log's
+    /// file.
     pub(crate) fn sync(
         &self,
         log: &dyn LogFile,

@@ -1,4 +1,5 @@
-//! Calls of the index's library (redb), which panics on damaged bytes: such a panic becomes `Corrupt`.
+//! Calls of the index's library (redb), which panics on damaged bytes: such a panic becomes
+//! `Corrupt`.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,8 @@ pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T, DiskError>) -> Result<
     })
 }
 
-/// For a panic hook: whether this thread's panic is one that becomes an error, which its caller tells.
+/// For a panic hook: whether this thread's panic is one that becomes an error, which its caller
+/// tells.
 #[must_use]
 pub fn is_guarded() -> bool {
     UNDER_WAY.get()

@@ -106,7 +106,8 @@ impl Stored {
     /// Decodes an identity file's bytes.
     ///
     /// # Errors
-    /// `WrongVersion` for a version that this program does not know, `Corrupt` for anything else amiss.
+    /// `WrongVersion` for a version that this program does not know, `Corrupt` for anything else
+    /// amiss.
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskError> {
         let corrupt = |what: &str| DiskError::Corrupt(format!("identity file: {what}"));
         let word = |at: usize| -> Result<u32, DiskError> {
@@ -193,7 +194,8 @@ pub fn load(dir: &Path) -> Result<Option<Stored>, DiskError> {
     Stored::decode(&bytes).map(Some)
 }
 
-/// Fails where a file of a store is none: to open a pipe waits for ever, to read a device may never end.
+/// Fails where a file of a store is none: to open a pipe waits for ever, to read a device may never
+/// end.
 fn refuse_pipes(dir: &Path) -> Result<(), DiskError> {
     for name in crate::store::FILES {
         let path = dir.join(name);
@@ -209,7 +211,8 @@ fn refuse_pipes(dir: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// The identity in `dir` with one flipped bit put right, where that makes it whole: no other store's is one bit away.
+/// The identity in `dir` with one flipped bit put right, where that makes it whole: no other
+/// store's is one bit away.
 pub(crate) fn load_mended(dir: &Path) -> Option<Stored> {
     let mut bytes = fs::read(dir.join(FILE_NAME)).ok()?;
     if bytes.len() != SIZE {

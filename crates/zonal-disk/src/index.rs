@@ -1,9 +1,10 @@
-//! The checkpointed state: one ordered table in an embedded store (redb), and how far the log is in it.
+//! The checkpointed state: one ordered table in an embedded store (redb), and how far the log is in
+//! it.
 //!
-//! The library does not check what it reads: every value carries a crc32c of key and value behind it, and every block
-//! of the file has one beside the file ([`crate::sums`]). Damage may make the library panic: each call is [`guarded`], and a panic becomes
-//! `Corrupt`. Commits are durable and leave the allocator's state behind, so that opening after a crash
-//! does not walk the whole file.
+//! The library does not check what it reads: every value carries a crc32c of key and value behind
+//! it, and every block of the file has one beside the file ([`crate::sums`]). Damage may make the
+//! library panic: each call is [`guarded`], and a panic becomes `Corrupt`. Commits are durable and
+//! leave the allocator's state behind, so that opening after a crash does not walk the whole file.
 
 mod progress;
 
@@ -213,8 +214,8 @@ impl Index {
         })
     }
 
-    /// Bytes of the file that have space on the disk and that the next commits may write. Walks the whole index; nobody else
-    /// may be writing.
+    /// Bytes of the file that have space on the disk and that the next commits may write. Walks the
+    /// whole index; nobody else may be writing.
     pub(crate) fn reusable(&self) -> Result<u64, DiskError> {
         let Some(file) = &self.file else {
             return Ok(0);
@@ -241,7 +242,8 @@ impl Index {
 }
 
 impl Drop for Index {
-    /// Closing reads what it tidies up, which may be damaged. Nothing is lost by it: commits are durable, with the allocator's state.
+    /// Closing reads what it tidies up, which may be damaged. Nothing is lost by it: commits are
+    /// durable, with the allocator's state.
     fn drop(&mut self) {
         let database = self.database.take();
         drop(guarded(|| {

@@ -1,16 +1,19 @@
 //! The copy of an index: written by checkpoints, read when the index is damaged.
 //!
-//! A checkpoint appends one record: a *slice* (the next entries of the index as it was before, in the order of keys), and its
-//! own changes. When slices have reached the last key the cycle is whole, and the next begins in the other file. So either one file
-//! has everything, or the older one has, with the newer one's changes behind it.
+//! A checkpoint appends one record: a *slice* (the next entries of the index as it was before, in
+//! the order of keys), and its own changes. When slices have reached the last key the cycle is
+//! whole, and the next begins in the other file. So either one file has everything, or the older
+//! one has, with the newer one's changes behind it.
 //!
 //! Invariants:
 //! - A record is durable before the index commits; the commit names it ([`Progress::copy`]).
-//! - The file of a whole cycle is not touched before the next cycle is whole, unless space is short or [`WAITING_BYTES_MAX`] wait behind it.
+//! - The file of a whole cycle is not touched before the next cycle is whole, unless space is short
+//!   or [`WAITING_BYTES_MAX`] wait behind it.
 //! - No entry that fails its checksum is copied.
 //!
-//! Costs: a checkpoint's changes are written twice (once as a slice of the same size), one flush more a checkpoint, one of the
-//! folder a cycle. Space: four times the entries of the index at most.
+//! Costs: a checkpoint's changes are written twice (once as a slice of the same size), one flush
+//! more a checkpoint, one of the folder a cycle. Space: four times the entries of the index at
+//! most.
 
 mod chain;
 mod record;
@@ -30,7 +33,8 @@ use std::io;
 
 /// Least bytes of a slice, where there are as many.
 const SLICE_BYTES_MIN: usize = 256 << 10;
-/// Bytes of changes that are kept behind a whole copy while the next cycle waits for an entry that cannot be read.
+/// Bytes of changes that are kept behind a whole copy while the next cycle waits for an entry that
+/// cannot be read.
 pub(crate) const WAITING_BYTES_MAX: u64 = 4 << 30;
 /// Bytes written at once.
 const BUFFER: usize = 1 << 20;
@@ -74,7 +78,8 @@ impl Written {
 }
 
 impl IndexCopy {
-    /// Finds in the store's folder what belongs to an index at `progress`. What does not is written over.
+    /// Finds in the store's folder what belongs to an index at `progress`. What does not is written
+    /// over.
     pub(crate) fn open(dir: &StoreDir, store: u64, progress: &Progress) -> Self {
         let mut copy = Self {
             dir: dir.clone(),

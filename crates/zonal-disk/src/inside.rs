@@ -1,13 +1,15 @@
 //! Room on the disk for what adds to a store, and what of it lies inside the index's own file.
 //!
-//! The file of the index hardly ever shrinks: pages that deletions free stay in it, and later commits take them again
-//! before they take new ones. A disk whose free space the index has used up would look full for ever if only the disk
-//! were asked. So while the disk is short, the pages of the file that nobody uses are counted as well.
+//! The file of the index hardly ever shrinks: pages that deletions free stay in it, and later
+//! commits take them again before they take new ones. A disk whose free space the index has used up
+//! would look full for ever if only the disk were asked. So while the disk is short, the pages of
+//! the file that nobody uses are counted as well.
 //!
 //! Invariants:
-//! 1. What is counted has space on the disk behind it, and neither the last commit nor any before needs it. What commits
-//!    write since is taken off.
-//! 2. Counting walks the whole index: nothing is counted while the disk has room, and at most a tenth of the time after.
+//! 1. What is counted has space on the disk behind it, and neither the last commit nor any before
+//!    needs it. What commits write since is taken off.
+//! 2. Counting walks the whole index: nothing is counted while the disk has room, and at most a
+//!    tenth of the time after.
 //! 3. While the disk is short the overlay is kept small, so that a checkpoint needs little.
 
 use std::sync::Mutex;
@@ -70,8 +72,9 @@ impl Inside {
 }
 
 impl Engine {
-    /// Whether something may be added that leaves `headroom` bytes for checkpoints: free on the disk, or with at least half of it there,
-    /// inside the index. Where only a new count of that tells, it waits for one.
+    /// Whether something may be added that leaves `headroom` bytes for checkpoints: free on the
+    /// disk, or with at least half of it there, inside the index. Where only a new count of that
+    /// tells, it waits for one.
     #[must_use]
     pub fn has_room(&self, headroom: u64) -> bool {
         let Some(free) = self.free_below() else {
@@ -126,7 +129,8 @@ impl Engine {
             && (free < headroom / 2 || free.saturating_add(self.inside.reusable()) < headroom)
     }
 
-    /// Bytes that may be added before adding is refused, about, as of the last count inside the index; 0 where it is refused.
+    /// Bytes that may be added before adding is refused, about, as of the last count inside the
+    /// index; 0 where it is refused.
     #[must_use]
     pub fn room_left(&self, headroom: u64) -> u64 {
         let Some(free) = self.free_below() else {
@@ -139,7 +143,8 @@ impl Engine {
             .saturating_sub(headroom)
     }
 
-    /// Counts what may be written again, where that was asked for and is due. Within a checkpoint's turn only.
+    /// Counts what may be written again, where that was asked for and is due. Within a checkpoint's
+    /// turn only.
     pub(crate) fn look_inside(&self) -> Result<(), DiskError> {
         let start = Instant::now();
         let is_early = lock(&self.inside.due).is_some_and(|due| start < due);

@@ -1,14 +1,14 @@
 //! The circular log: headers, placing of records, and reading after a crash.
 //!
-//! A position (LSN) counts bytes since formatting and never goes back; it lies in the file at `lsn %
-//! capacity`. Records begin at multiples of [`ALIGN`] so that a header never straddles a sector (its
-//! rewriting is atomic), and never wrap: a pad fills the rest of a lap.
+//! A position (LSN) counts bytes since formatting and never goes back; it lies in the file at `lsn
+//! % capacity`. Records begin at multiples of [`ALIGN`] so that a header never straddles a sector
+//! (its rewriting is atomic), and never wrap: a pad fills the rest of a lap.
 //!
 //! What a valid header proves, and replay relies on:
 //! - `lsn` equal to the position: not a left-over of an earlier lap.
 //! - `store` equal to ours: not a left-over of an earlier format.
-//! - `epoch` not below the predecessor's: not of a time line that a crash ended (each opening starts
-//!   a new epoch, made durable in the index before the first append).
+//! - `epoch` not below the predecessor's: not of a time line that a crash ended (each opening
+//!   starts a new epoch, made durable in the index before the first append).
 //! - `synced`: everything below it was durable when this header was written.
 
 use crate::disk::LogFile;
@@ -294,7 +294,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks, in what lies beyond the end, for the position of a header that proves that more was once durable.
+    /// Looks, in what lies beyond the end, for the position of a header that proves that more was
+    /// once durable.
     pub(crate) fn proof_beyond(&mut self, end: u64, epoch: u64) -> Result<Option<u64>, DiskError> {
         let mut position = end;
         while position < self.origin.applied + self.origin.capacity {
@@ -307,7 +308,8 @@ impl<'a> Reader<'a> {
                 let later_epoch = header.epoch > self.origin.epoch;
                 let here = header.lsn == position;
                 let claims = here && header.epoch >= epoch && header.synced > end;
-                // Appends follow one another: what stands behind proves that what is before it was written whole.
+                // Appends follow one another: what stands behind proves that what is before it was
+                // written whole.
                 let follows =
                     self.origin.kept && here && position > end && header.epoch == self.origin.epoch;
                 if later_lap || later_epoch || claims || follows {

@@ -1,4 +1,5 @@
-//! Reading segments past the page cache, for a scrub: what the cache holds says nothing about the medium.
+//! Reading segments past the page cache, for a scrub: what the cache holds says nothing about the
+//! medium.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,8 +11,9 @@ use crate::error::DiskError;
 use crate::segments::{PREFIX, Segments};
 
 impl Segments {
-    /// Fills `buffer` from `offset` of `segment`, out of the medium where the file system below lets us (offset, length
-    /// and address of the buffer are then multiples of 4096), else through the page cache.
+    /// Fills `buffer` from `offset` of `segment`, out of the medium where the file system below
+    /// lets us (offset, length and address of the buffer are then multiples of 4096), else through
+    /// the page cache.
     ///
     /// # Errors
     /// As [`Segments::read_at`].

@@ -1,7 +1,9 @@
-//! A store whose files are damaged gets new ones: an index with all that can still be read, an empty log, an identity.
+//! A store whose files are damaged gets new ones: an index with all that can still be read, an
+//! empty log, an identity.
 //!
-//! Everything is written beside what is there and put in its place by renames ([`placing`]), the index first, so that an interruption
-//! leaves a store that can be mended again. The damaged index stays as `index.redb.bad` in the store's `lost+found`.
+//! Everything is written beside what is there and put in its place by renames ([`placing`]), the
+//! index first, so that an interruption leaves a store that can be mended again. The damaged index
+//! stays as `index.redb.bad` in the store's `lost+found`.
 
 mod from_copy;
 mod placing;
@@ -48,7 +50,8 @@ pub struct Mend<'a> {
     pub uuid: Option<[u8; 16]>,
     /// Changes that belong on top: what only the log's notes said.
     pub extra: Vec<KvChange>,
-    /// Of two values of one key, whether the second is the newer one. For entries of a lost index, of any age.
+    /// Of two values of one key, whether the second is the newer one. For entries of a lost index,
+    /// of any age.
     pub is_newer: &'a IsNewer<'a>,
 }
 
@@ -112,8 +115,8 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// Mends the files of the store in `dir`; `replay` as at an opening for use. Gives the keys that are lost with pages of
-/// the index.
+/// Mends the files of the store in `dir`; `replay` as at an opening for use. Gives the keys that
+/// are lost with pages of the index.
 ///
 /// # Errors
 /// As [`ReadStore::open`]; `NoSpace`, `Io`.

@@ -1,8 +1,8 @@
 //! Whether reads of the index have missed its cache lately.
 //!
 //! Where they have, a server reads what a request needs before it takes a lock under which requests
-//! run one at a time. Where all is cached that would only be done twice: then it costs one load and a
-//! comparison a request. No clock is read: "lately" is counted in requests.
+//! run one at a time. Where all is cached that would only be done twice: then it costs one load and
+//! a comparison a request. No clock is read: "lately" is counted in requests.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

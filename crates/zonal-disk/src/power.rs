@@ -1,13 +1,15 @@
 //! Whether what a store wrote without a flush is still there: the `power` file of its directory.
 //!
-//! While the kernel runs on, it keeps what a process gave it, though the process be killed. Two things end that:
-//! another start of the kernel (its boot id tells), and a flush that failed (the kernel may drop pages that it
-//! could not write, and later flushes say nothing of them). The file holds the boot under which the store was
-//! last open, whether a flush failed since, and the *verifier*: a random number that is drawn anew whenever
-//! unflushed writes may be gone, so that whoever got them acknowledged can tell.
+//! While the kernel runs on, it keeps what a process gave it, though the process be killed. Two
+//! things end that: another start of the kernel (its boot id tells), and a flush that failed (the
+//! kernel may drop pages that it could not write, and later flushes say nothing of them). The file
+//! holds the boot under which the store was last open, whether a flush failed since, and the
+//! *verifier*: a random number that is drawn anew whenever unflushed writes may be gone, so that
+//! whoever got them acknowledged can tell.
 //!
-//! Invariants: the file is written when the opening has verified everything, so a start that is cut short counts for
-//! nothing; a file that is missing or damaged means that nothing is known, as after a loss of power.
+//! Invariants: the file is written when the opening has verified everything, so a start that is cut
+//! short counts for nothing; a file that is missing or damaged means that nothing is known, as
+//! after a loss of power.
 
 use std::fs::{self, File};
 use std::io;
@@ -147,20 +149,22 @@ pub fn save(store: &StoreDir, note: &Note) -> Result<(), DiskError> {
         .map_err(|error| DiskError::io("write the power file", error))
 }
 
-/// Notes that a flush failed. On a medium that takes no writes any more the file is taken away instead, which says the
-/// same; true where one of the two was done.
+/// Notes that a flush failed. On a medium that takes no writes any more the file is taken away
+/// instead, which says the same; true where one of the two was done.
 #[must_use]
 pub fn save_doubt(store: &StoreDir, note: &Note) -> bool {
     let doubtful = Note {
         doubt: true,
         ..*note
     };
-    // Removed first: if the second step fails, the file is at least not there to say that all is well.
+    // Removed first: if the second step fails, the file is at least not there to say that all is
+    // well.
     let removed = store.remove(FILE_NAME).is_ok();
     save(store, &doubtful).is_ok() || removed
 }
 
-/// Lets go of what the page cache has of the files in `dir` and its `segments`, so that reads show what the medium has.
+/// Lets go of what the page cache has of the files in `dir` and its `segments`, so that reads show
+/// what the medium has.
 pub(crate) fn drop_cached(dir: &Path) -> Result<(), DiskError> {
     let fail = |error| DiskError::io("read what the medium has", error);
     for folder in [dir.to_path_buf(), dir.join("segments")] {
@@ -176,7 +180,8 @@ pub(crate) fn drop_cached(dir: &Path) -> Result<(), DiskError> {
             }
             let file = File::options().read(true).write(true).open(entry.path());
             let file = file.map_err(fail)?;
-            // Dirty pages are not dropped. Whether this one fails again does not matter: what is read counts.
+            // Dirty pages are not dropped. Whether this one fails again does not matter: what is
+            // read counts.
             let _ = file.sync_data();
             fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| fail(error.into()))?;
         }

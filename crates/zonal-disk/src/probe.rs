@@ -1,5 +1,5 @@
-//! Whether the library that serves an index can open it, found out without changing the file: what it writes stays in
-//! memory and is forgotten.
+//! Whether the library that serves an index can open it, found out without changing the file: what
+//! it writes stays in memory and is forgotten.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -125,7 +125,8 @@ impl SumsStore for Sums {
     }
 }
 
-/// Opens the index at `index` with the checksums at `sums` as a server would, and commits: only that reads what the library knows of free space.
+/// Opens the index at `index` with the checksums at `sums` as a server would, and commits: only
+/// that reads what the library knows of free space.
 ///
 /// # Errors
 /// What a server would meet.

@@ -1,10 +1,12 @@
-//! The index's file read without the library that writes it: nothing is changed, nothing is trusted.
+//! The index's file read without the library that writes it: nothing is changed, nothing is
+//! trusted.
 //!
-//! A walk goes down from the committed root (layout of redb 4, docs/on-disk-format.md). Each page is compared with the
-//! checksum that the page above has of it, so that a page that is old, elsewhere's or torn is found out. One flipped bit
-//! is put right: of all the pages that differ in one bit, the checksum names the one. A page beyond help is told with
-//! the keys that it should have held, and the walk goes on behind it. Depth and pages are bounded, so that a damaged
-//! file ends it too.
+//! A walk goes down from the committed root (layout of redb 4, docs/on-disk-format.md). Each page
+//! is compared with the checksum that the page above has of it, so that a page that is old,
+//! elsewhere's or torn is found out. One flipped bit is put right: of all the pages that differ in
+//! one bit, the checksum names the one. A page beyond help is told with the keys that it should
+//! have held, and the walk goes on behind it. Depth and pages are bounded, so that a damaged file
+//! ends it too.
 //!
 //! Costs: one `pread` and one checksum a page; some 30 ms a damaged page.
 
@@ -32,7 +34,8 @@ const DEPTH_MAX: u32 = 32;
 /// Largest page believed, as a power of two of [`PAGE`]: holds the largest value twice.
 const ORDER_MAX: u64 = 12;
 
-/// Largest page in which a flipped bit is looked for, and how many pages are tried: minutes at most.
+/// Largest page in which a flipped bit is looked for, and how many pages are tried: minutes at
+/// most.
 const MEND_BYTES_MAX: usize = 16 << 10;
 const MENDS_MAX: u32 = 2048;
 const SLOT_BYTES: usize = 128;
@@ -53,7 +56,8 @@ pub enum Found<'a> {
         /// Where it is in the file.
         offset: u64,
     },
-    /// A page that cannot be used: keys above `above` and up to `upto` (`None`: all behind) may be lost.
+    /// A page that cannot be used: keys above `above` and up to `upto` (`None`: all behind) may be
+    /// lost.
     BadPage {
         /// Where it is in the file.
         offset: u64,
@@ -200,7 +204,8 @@ impl RawIndex {
         }
     }
 
-    /// From now on, a sound page that the file `sums` says is damaged counts as mended: a server would refuse it.
+    /// From now on, a sound page that the file `sums` says is damaged counts as mended: a server
+    /// would refuse it.
     pub fn compare_with(&mut self, sums: &Path) {
         let bytes = std::fs::read(sums).unwrap_or_default();
         let (words, _rest) = bytes.as_chunks::<4>();
@@ -304,7 +309,8 @@ impl RawIndex {
     }
 }
 
-/// Walks all that an index's file gives by itself, without the store around it: for the fuzzers, which make such files.
+/// Walks all that an index's file gives by itself, without the store around it: for the fuzzers,
+/// which make such files.
 ///
 /// # Errors
 /// `Corrupt` where no commit can be used, `Io`.

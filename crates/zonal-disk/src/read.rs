@@ -1,8 +1,8 @@
 //! Reading: active overlay over frozen overlay over index.
 //!
-//! A reader holds the views' lock only to look into the active overlay or to copy a batch out of it; the
-//! frozen overlay and the index's snapshot are immutable and read without any lock. A whole batch thus
-//! sees one moment; two batches may see two.
+//! A reader holds the views' lock only to look into the active overlay or to copy a batch out of
+//! it; the frozen overlay and the index's snapshot are immutable and read without any lock. A whole
+//! batch thus sees one moment; two batches may see two.
 
 use std::sync::Arc;
 

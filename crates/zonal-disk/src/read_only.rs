@@ -1,8 +1,10 @@
-//! A store of a stopped process, opened to be looked at: nothing is written, and damage is told instead of refused.
+//! A store of a stopped process, opened to be looked at: nothing is written, and damage is told
+//! instead of refused.
 //!
-//! The log's records behind the index are replayed into memory; the index is read by [`RawIndex`], which needs no repair
-//! of the library's. What cannot be read is listed ([`ReadStore::damage`]) or met by a walk ([`Found`]). Holds the
-//! store's lock where there is one, so that no process opens it meanwhile.
+//! The log's records behind the index are replayed into memory; the index is read by [`RawIndex`],
+//! which needs no repair of the library's. What cannot be read is listed ([`ReadStore::damage`]) or
+//! met by a walk ([`Found`]). Holds the store's lock where there is one, so that no process opens
+//! it meanwhile.
 
 mod log;
 mod log_bits;
@@ -122,7 +124,8 @@ impl ReadStore {
     /// Opens the store in `dir`; `replay` is told of the log's records as at an opening for use.
     ///
     /// # Errors
-    /// `NotFormatted` where there is no store, the differences of [`Stored::check`], `WrongVersion`, `Locked`, `Io`.
+    /// `NotFormatted` where there is no store, the differences of [`Stored::check`],
+    /// `WrongVersion`, `Locked`, `Io`.
     pub fn open(
         dir: &Path,
         expected: &Identity,
@@ -213,7 +216,8 @@ impl ReadStore {
         &self.damage
     }
 
-    /// What is wrong inside of the index's copy, where nothing is known to be wrong with it yet. Reads all of it.
+    /// What is wrong inside of the index's copy, where nothing is known to be wrong with it yet.
+    /// Reads all of it.
     #[must_use]
     pub fn copy_damage(&self) -> Option<StoreDamage> {
         let (stored, index) = (self.stored.as_ref()?, self.index.as_ref()?);
@@ -233,8 +237,8 @@ impl ReadStore {
         index.map_or((0, 0), |index| (index.pages_read.get(), index.pages()))
     }
 
-    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind), in key order, damage
-    /// included; false ends the walk.
+    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind), in
+    /// key order, damage included; false ends the walk.
     pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut dyn FnMut(Found<'_>) -> bool) {
         let mut recent = self
             .overlay
@@ -282,7 +286,8 @@ impl ReadStore {
         self.overlay.get(key).is_some()
     }
 
-    /// Every entry that lies anywhere in the index's file, of any age, in no order; none of another store's file.
+    /// Every entry that lies anywhere in the index's file, of any age, in no order; none of another
+    /// store's file.
     ///
     /// # Errors
     /// `Io`.

@@ -1,7 +1,8 @@
 //! A record of the log and its encoding.
 //!
 //! Payload, little-endian: `count u32`, then for each change `op u8` (0 remove, 1 put), `key length
-//! u16`, key, and for a put `value length u32`, value; then `note length u32`, note; nothing after it.
+//! u16`, key, and for a put `value length u32`, value; then `note length u32`, note; nothing after
+//! it.
 
 use zonal_types::KvChange;
 
@@ -71,7 +72,8 @@ pub fn encoded_size(changes: &[KvChange], note: &[u8]) -> usize {
 pub fn decode(payload: &[u8]) -> Option<Record> {
     let mut rest = payload;
     let count = take_u32(&mut rest)? as usize;
-    // A change takes at least 3 bytes: a hostile count cannot make us allocate more than its payload.
+    // A change takes at least 3 bytes: a hostile count cannot make us allocate more than its
+    // payload.
     if count > rest.len() / 3 {
         return None;
     }

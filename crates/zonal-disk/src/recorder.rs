@@ -1,8 +1,10 @@
-//! Writes down what is done to a store's files, for tests of what a loss of power may leave. Off unless asked for.
+//! Writes down what is done to a store's files, for tests of what a loss of power may leave. Off
+//! unless asked for.
 //!
-//! Each thing is written down when it is issued, before it is done, and again when it has ended, before its caller hears of it:
-//! of what the store was told to be durable, the recording has the flush. A recording ends by itself, with a mark, where the next
-//! event would exceed its bound, and without one where its own disk fails: the store goes on in both cases.
+//! Each thing is written down when it is issued, before it is done, and again when it has ended,
+//! before its caller hears of it: of what the store was told to be durable, the recording has the
+//! flush. A recording ends by itself, with a mark, where the next event would exceed its bound, and
+//! without one where its own disk fails: the store goes on in both cases.
 //!
 //! Lock order: the recording's lock is the last, and is held for one write.
 
@@ -57,7 +59,8 @@ impl Recorder {
         }
     }
 
-    /// Begins the recording of the store in `dir`, with what it holds now, which is made durable. Where it has begun, it goes on.
+    /// Begins the recording of the store in `dir`, with what it holds now, which is made durable.
+    /// Where it has begun, it goes on.
     ///
     /// # Errors
     /// `Io`, `NoSpace`; `Config` where the store alone holds more than a recording may.
@@ -113,7 +116,8 @@ impl Recorder {
         result
     }
 
-    /// As [`Self::around`] for a file that `act` makes; its number with it, where a recording has begun.
+    /// As [`Self::around`] for a file that `act` makes; its number with it, where a recording has
+    /// begun.
     pub(crate) fn around_create<T>(
         &self,
         path: &str,
@@ -185,7 +189,8 @@ impl Tape {
         let out = self.out.as_mut()?;
         let written = out.write_all(head).and_then(|()| out.write_all(payload));
         if written.is_err() {
-            // Its disk fails: it is over. What is there of the frame is not to be taken for a damaged one.
+            // Its disk fails: it is over. What is there of the frame is not to be taken for a
+            // damaged one.
             let _ = out.set_len(self.bytes);
             self.out = None;
             return None;
@@ -269,7 +274,8 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     }
 }
 
-/// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on. It will hold all that the store does: it is its owner's.
+/// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on. It will hold all
+/// that the store does: it is its owner's.
 fn make(folder: &Path, identity: &Identity) -> io::Result<File> {
     let kind = match identity.kind {
         StoreKind::Shard => "shard",

@@ -1,8 +1,10 @@
-//! The format of a recording: what was done to the files of one store, in order. See `docs/rfcs/2026-11-22-recorder.md`.
+//! The format of a recording: what was done to the files of one store, in order. See
+//! `docs/rfcs/2026-11-22-recorder.md`.
 //!
-//! A header, then frames: `length u32` and `crc32c u32` of a body, the body: `kind u8`, then its fields, integers little-endian,
-//! a path as `length u16` and bytes. What happens later than a [`Event::Begun`] is numbered: the event's place in the recording,
-//! from 0. Its [`Event::Ended`] tells that number. Units: bytes.
+//! A header, then frames: `length u32` and `crc32c u32` of a body, the body: `kind u8`, then its
+//! fields, integers little-endian, a path as `length u16` and bytes. What happens later than a
+//! [`Event::Begun`] is numbered: the event's place in the recording, from 0. Its [`Event::Ended`]
+//! tells that number. Units: bytes.
 
 use crate::error::DiskError;
 use crate::identity::{Identity, StoreKind};
@@ -25,7 +27,8 @@ pub enum Ending {
     Full,
 }
 
-/// Something done to the files of a store. Paths are below the store's folder; a file keeps its number under other names.
+/// Something done to the files of a store. Paths are below the store's folder; a file keeps its
+/// number under other names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
     /// What is before was there when the recording began, and durable.

@@ -8,12 +8,13 @@ use crate::log::{self, Extent, Kind, Origin, Reader};
 use crate::overlay::Overlay;
 use crate::record::{self, Lsn, Record};
 
-/// Told of each record in order: the record, its name, and whether it is certain to be there with its caller's
-/// data (it was durable, or the kernel has kept all writes). Returns false to drop a record whose data did not arrive.
+/// Told of each record in order: the record, its name, and whether it is certain to be there with
+/// its caller's data (it was durable, or the kernel has kept all writes). Returns false to drop a
+/// record whose data did not arrive.
 pub type Replay<'a> = dyn FnMut(&Record, Lsn, bool) -> bool + 'a;
 
-/// Opens an engine over its parts: the log's file, the index, and the tag of the store. Nothing is known of writes
-/// that were not flushed.
+/// Opens an engine over its parts: the log's file, the index, and the tag of the store. Nothing is
+/// known of writes that were not flushed.
 ///
 /// # Errors
 /// `Corrupt` where records are missing that were durable, or one is dropped that was; `Io`.
@@ -27,8 +28,9 @@ pub fn open_parts(
     open_parts_after(false, log, index, store, config, replay)
 }
 
-/// As [`open_parts`]; `kept` says that the kernel has kept all that was written: then only the last record may be
-/// incomplete (its writing was cut by the kill of the process), and anything else that is missing is damage.
+/// As [`open_parts`]; `kept` says that the kernel has kept all that was written: then only the last
+/// record may be incomplete (its writing was cut by the kill of the process), and anything else
+/// that is missing is damage.
 ///
 /// # Errors
 /// As [`open_parts`].

@@ -1,10 +1,10 @@
 //! The segment files of a target: where the bytes of its objects lie.
 //!
-//! `seg.00000000`, `seg.00000001`, ... each of the same length, made when first written, with its space
-//! allocated then, so that a later write does not run out of it. Offsets and lengths in bytes. A read is
-//! one `pread`, a write one `pwrite`, a sync one `fdatasync` a dirtied segment. The bytes of a long write are
-//! on their way to the disk when it returns (one `fadvise` more): the disk works while further writes arrive,
-//! not only from the sync on.
+//! `seg.00000000`, `seg.00000001`, ... each of the same length, made when first written, with its
+//! space allocated then, so that a later write does not run out of it. Offsets and lengths in
+//! bytes. A read is one `pread`, a write one `pwrite`, a sync one `fdatasync` a dirtied segment.
+//! The bytes of a long write are on their way to the disk when it returns (one `fadvise` more): the
+//! disk works while further writes arrive, not only from the sync on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -32,7 +32,8 @@ pub const MAX_SEGMENT: u64 = 1 << 30;
 pub(crate) const FOLDER: &str = "segments";
 pub(crate) const PREFIX: &str = "seg.";
 const UNFINISHED: &str = ".new";
-/// A write of this length is sent to the disk at once. Shorter ones are left to the kernel, which may join them.
+/// A write of this length is sent to the disk at once. Shorter ones are left to the kernel, which
+/// may join them.
 const STREAM_BYTES: usize = 256 << 10;
 
 /// Bounds of a folder of segments.
@@ -92,7 +93,8 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Opens the folder `dir`, made if need be. What a process before us left unflushed counts as dirty.
+    /// Opens the folder `dir`, made if need be. What a process before us left unflushed counts as
+    /// dirty.
     ///
     /// # Errors
     /// `Config`, `Corrupt` for a segment of another length, `Io`.
@@ -380,8 +382,9 @@ impl DataSync for Segments {
     }
 }
 
-/// Starts writing a dirty range to the disk and does not wait. The kernel does this for the advice that the range is not needed
-/// soon; being written, its pages stay in the cache. A failure comes back from the next sync.
+/// Starts writing a dirty range to the disk and does not wait. The kernel does this for the advice
+/// that the range is not needed soon; being written, its pages stay in the cache. A failure comes
+/// back from the next sync.
 fn begin_writeback(file: &File, offset: u64, length: usize) {
     let _ = rustix::fs::fadvise(
         file,

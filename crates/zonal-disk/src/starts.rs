@@ -1,10 +1,11 @@
-//! Which start of a store this is: the `starts` file of its directory, by which a cell tells a store from its copies and
-//! from older images of it.
+//! Which start of a store this is: the `starts` file of its directory, by which a cell tells a
+//! store from its copies and from older images of it.
 //!
-//! Each start of a store proposes a new *mark* (a number that rises, and a random tag) and goes to work only when the
-//! manager has taken it. The file holds the last mark that the manager took, and those proposed since then: the manager
-//! may have taken one of them and its answer may have been lost. A copy has the marks of the time when it was made. Once
-//! the store itself, or another copy, has had a mark taken, none of the copy's is the newest.
+//! Each start of a store proposes a new *mark* (a number that rises, and a random tag) and goes to
+//! work only when the manager has taken it. The file holds the last mark that the manager took, and
+//! those proposed since then: the manager may have taken one of them and its answer may have been
+//! lost. A copy has the marks of the time when it was made. Once the store itself, or another copy,
+//! has had a mark taken, none of the copy's is the newest.
 //!
 //! Invariants: a mark is durable here before it is proposed; a mark is drawn once.
 
@@ -19,7 +20,8 @@ use crate::files::StoreDir;
 pub const FILE_NAME: &str = "starts";
 /// What a writing that was cut short leaves.
 pub(crate) const TEMP_NAME: &str = "starts.new";
-/// Marks that are proposed and not known to be taken, at most: after so many starts in vain the last is used again.
+/// Marks that are proposed and not known to be taken, at most: after so many starts in vain the
+/// last is used again.
 pub const PROPOSALS_MAX: usize = 16;
 const MAGIC: &[u8; 8] = b"ZONALSTA";
 const VERSION: u32 = 1;
@@ -92,7 +94,8 @@ impl Starts {
 
 fn load(dir: &Path) -> Result<Starts, DiskError> {
     match fs::read(dir.join(FILE_NAME)) {
-        // Damaged is as good as missing: whether the store is the newest is then the manager's to say.
+        // Damaged is as good as missing: whether the store is the newest is then the manager's to
+        // say.
         Ok(bytes) => Ok(Starts::decode(&bytes).unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Starts::default()),
         Err(error) => Err(DiskError::io("read the starts", error)),

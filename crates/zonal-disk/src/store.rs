@@ -57,7 +57,8 @@ impl Engine {
     /// Makes an empty store in `dir`, which is created if need be.
     ///
     /// # Errors
-    /// `AlreadyFormatted`, `NotOurs` where the directory holds anything else, `Config`, `NoSpace`, `Io`.
+    /// `AlreadyFormatted`, `NotOurs` where the directory holds anything else, `Config`, `NoSpace`,
+    /// `Io`.
     pub fn format(dir: &Path, identity: Identity, config: &Config) -> Result<Stored, DiskError> {
         if !log::valid_capacity(config.log_bytes) {
             let what = format!(
@@ -98,8 +99,8 @@ impl Engine {
         Ok(stored)
     }
 
-    /// Opens the store in `dir`, if it is `expected`; `replay` is told of the records that the index does
-    /// not hold. The log's length is the one it was formatted with.
+    /// Opens the store in `dir`, if it is `expected`; `replay` is told of the records that the
+    /// index does not hold. The log's length is the one it was formatted with.
     ///
     /// # Errors
     /// `NotFormatted`, `NotOurs`, `Locked`, the differences of [`Stored::check`], `Corrupt`, `Io`.
@@ -201,8 +202,8 @@ impl Engine {
     }
 }
 
-/// Fails where others could have put there what is in `dir`, or could change it, and where a name in it is a link: what it leads to would be
-/// written. Nothing there is no matter of trust.
+/// Fails where others could have put there what is in `dir`, or could change it, and where a name
+/// in it is a link: what it leads to would be written. Nothing there is no matter of trust.
 pub(crate) fn check_trust(dir: &Path) -> Result<(), DiskError> {
     match trusted::open(dir) {
         Err(error) if error.is_missing() => Ok(()),
@@ -237,7 +238,8 @@ pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
 /// Of an opening: not through a link.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
-/// How often, and at which distance, a lock that another process has is tried again: two seconds in all.
+/// How often, and at which distance, a lock that another process has is tried again: two seconds in
+/// all.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
@@ -261,7 +263,8 @@ pub fn is_in_use(dir: &Path) -> bool {
 
 /// Takes the lock on the open lock file of `dir`.
 pub(crate) fn take_lock(file: File, dir: &Path) -> Result<File, DiskError> {
-    // A process that was killed holds its locks until the kernel has taken all of it down, which is after kill(2) returned.
+    // A process that was killed holds its locks until the kernel has taken all of it down, which is
+    // after kill(2) returned.
     let mut tries = LOCK_TRIES;
     loop {
         match file.try_lock() {

@@ -1,8 +1,8 @@
-//! The portable form in which stores leave a cell and come back: a header, then frames, each with a checksum that covers
-//! the one before it, then an end. Bytes: docs/on-disk-format.md, "Streams".
+//! The portable form in which stores leave a cell and come back: a header, then frames, each with a
+//! checksum that covers the one before it, then an end. Bytes: docs/on-disk-format.md, "Streams".
 //!
-//! What is inside the frames is for those who write and read them. Any damage, a missing, swapped or foreign frame and a
-//! stream that was cut short are `Corrupt`, with the offset.
+//! What is inside the frames is for those who write and read them. Any damage, a missing, swapped
+//! or foreign frame and a stream that was cut short are `Corrupt`, with the offset.
 
 use std::io::{self, Read, Write};
 
@@ -51,7 +51,8 @@ pub struct StreamHeader {
     pub kind: StreamKind,
     /// The cell it comes from.
     pub cell: [u8; 16],
-    /// The target it comes from; `None` where it is of none, or was written by a version that did not say.
+    /// The target it comes from; `None` where it is of none, or was written by a version that did
+    /// not say.
     pub target: Option<u32>,
     /// When it was made: seconds since 1970-01-01 UTC.
     pub made: i64,

@@ -1,15 +1,16 @@
 //! Checksums of the index's blocks: the `index.sums` file beside `index.redb`.
 //!
-//! The library does not check a page when it reads it, and a flipped bit in an inner page could hide a key without
-//! anybody noticing. So a layer below it keeps a crc32c of each 4 KiB block and compares at each read. A block that
-//! fails is handed up as bytes that are no page of the library's: the one look-up fails, not the whole store.
+//! The library does not check a page when it reads it, and a flipped bit in an inner page could
+//! hide a key without anybody noticing. So a layer below it keeps a crc32c of each 4 KiB block and
+//! compares at each read. A block that fails is handed up as bytes that are no page of the
+//! library's: the one look-up fails, not the whole store.
 //!
-//! The file: one little-endian u32 a block of the index; 0: not known. Block 0 is left out: the library rewrites it in
-//! place and checks it itself.
+//! The file: one little-endian u32 a block of the index; 0: not known. Block 0 is left out: the
+//! library rewrites it in place and checks it itself.
 //!
-//! Invariants: checksums are durable before the flush of the blocks that they are of returns; a block that a durable
-//! commit refers to is not written again before a later one is durable, so what a crash mixes up is of blocks that
-//! nobody refers to.
+//! Invariants: checksums are durable before the flush of the blocks that they are of returns; a
+//! block that a durable commit refers to is not written again before a later one is durable, so
+//! what a crash mixes up is of blocks that nobody refers to.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -80,7 +81,8 @@ pub(crate) struct Summed<B> {
     below: B,
     store: Box<dyn SumsStore>,
     known: RwLock<Known>,
-    /// One flush at a time: whoever comes second must not return before the first one's checksums are durable.
+    /// One flush at a time: whoever comes second must not return before the first one's checksums
+    /// are durable.
     flushing: Mutex<()>,
     reads: Arc<Reads>,
 }

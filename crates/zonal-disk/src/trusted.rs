@@ -1,10 +1,15 @@
-//! Folders that are trusted, and secrets that are secret: the one place that says so, for every command and every server.
+//! Folders that are trusted, and secrets that are secret: the one place that says so, for every
+//! command and every server.
 //!
-//! 1. A folder is trusted where it, every folder above it and every link on the way belong to root or to this user, and nobody else can
-//!    write there. Above it a sticky folder such as /tmp is good enough: in it nobody moves away what is another's.
-//! 2. From then on its path means the same until root or this user changes that. So a path is checked first, and used then.
-//! 3. A file in a trusted folder is opened without following a link, and is a regular one of root or this user.
-//! 4. What is removed is removed from an open folder, step by step, through no link and out of no other mount.
+//! 1. A folder is trusted where it, every folder above it and every link on the way belong to root
+//!    or to this user, and nobody else can write there. Above it a sticky folder such as /tmp is
+//!    good enough: in it nobody moves away what is another's.
+//! 2. From then on its path means the same until root or this user changes that. So a path is
+//!    checked first, and used then.
+//! 3. A file in a trusted folder is opened without following a link, and is a regular one of root
+//!    or this user.
+//! 4. What is removed is removed from an open folder, step by step, through no link and out of no
+//!    other mount.
 //! 5. A secret belongs to root or this user, and others cannot read it; a group may read root's.
 
 mod removing;
@@ -265,7 +270,8 @@ impl Folder {
         &self.path
     }
 
-    /// A file in it as it is there: no link, and nothing but a regular file. `None` where there is none.
+    /// A file in it as it is there: no link, and nothing but a regular file. `None` where there is
+    /// none.
     fn open_with(&self, name: &str, how: OFlags) -> Result<Option<File>, Distrust> {
         let path = self.path.join(name);
         // The opening of a pipe would wait.
@@ -381,7 +387,8 @@ impl Folder {
         written.inspect_err(|_error| drop(self.unlink(&new)))
     }
 
-    /// Writes another text of the same length over that of a file, which needs no more room on the disk.
+    /// Writes another text of the same length over that of a file, which needs no more room on the
+    /// disk.
     ///
     /// # Errors
     /// See [`Distrust`]; where there is no such file.
@@ -411,8 +418,8 @@ impl Folder {
         Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
     }
 
-    /// Takes away what is there under a name, a folder with all that is in it: through no link, and out of no other mount. It is no error
-    /// where nothing is there.
+    /// Takes away what is there under a name, a folder with all that is in it: through no link, and
+    /// out of no other mount. It is no error where nothing is there.
     ///
     /// # Errors
     /// What the system says; what is left stays.

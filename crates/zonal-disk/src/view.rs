@@ -1,7 +1,7 @@
 //! The contents of a store at one position of its log, readable while the store goes on.
 //!
-//! Memory: a copy of the active overlay, at most four times its configured size. On disk: pages of the index that later
-//! checkpoints replace stay until the view is dropped.
+//! Memory: a copy of the active overlay, at most four times its configured size. On disk: pages of
+//! the index that later checkpoints replace stay until the view is dropped.
 
 use std::sync::Arc;
 

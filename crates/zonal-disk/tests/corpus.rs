@@ -1,6 +1,6 @@
-//! Hostile bytes never make a decoder of a store's files panic, and what it accepts it writes back as it came. Runs over the
-//! committed corpus (`testdata/corpus.hex`): as it is, its prefixes, its flipped bits and bytes from a seed, with checksums as they
-//! come and set right.
+//! Hostile bytes never make a decoder of a store's files panic, and what it accepts it writes back
+//! as it came. Runs over the committed corpus (`testdata/corpus.hex`): as it is, its prefixes, its
+//! flipped bits and bytes from a seed, with checksums as they come and set right.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -11,12 +11,14 @@ use zonal_disk::stream::StreamReader;
 use zonal_disk::{power, record};
 use zonal_testkit::{Rng, from_hex, mangled};
 
-/// Decodes; `None` where the bytes are refused, else what they are written as, where they are written in one form.
+/// Decodes; `None` where the bytes are refused, else what they are written as, where they are
+/// written in one form.
 type Decode = fn(&[u8]) -> Option<Vec<u8>>;
 
 struct Kind {
     name: &'static str,
-    /// Where the checksum of all before it lies: from the start, or from the end where it is negative.
+    /// Where the checksum of all before it lies: from the start, or from the end where it is
+    /// negative.
     sum_at: Option<isize>,
     decode: Decode,
 }
@@ -89,7 +91,8 @@ fn feed(kind: &Kind, bytes: &[u8]) -> bool {
     true
 }
 
-/// The bytes as they are, and with their checksum set right; tells whether the latter were accepted.
+/// The bytes as they are, and with their checksum set right; tells whether the latter were
+/// accepted.
 fn feed_both(kind: &Kind, bytes: &[u8]) -> bool {
     let is_good = feed(kind, bytes);
     let Some(at) = kind.sum_at else {

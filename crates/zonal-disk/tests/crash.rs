@@ -26,7 +26,8 @@ fn state(history: &[Changes]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     map
 }
 
-/// Record `number` of a history: it tells its number, so that a reader knows how long the prefix is.
+/// Record `number` of a history: it tells its number, so that a reader knows how long the prefix
+/// is.
 fn changes(number: usize, rng: &mut Rng) -> Changes {
     let key = format!("k{:02}", rng.below(50)).into_bytes();
     let size = if rng.below(20) == 0 { 9000 } else { 300 };
@@ -180,7 +181,8 @@ fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
         history.push(next);
     }
     drop(engine);
-    // The last 10 records are damaged one byte at a time: never more than the prefix before is left.
+    // The last 10 records are damaged one byte at a time: never more than the prefix before is
+    // left.
     for lost in 20..30 {
         let mut bytes = disk.log.live();
         let from = ends[lost - 1];

@@ -172,7 +172,8 @@ fn a_flipped_bit_anywhere_in_the_index_hides_nothing() {
     let mut rng = Rng(5);
     let mut failed = Vec::new();
     for block in 0..index.len() / 4096 {
-        // Most of what matters lies at a page's beginning: its kind, its length, its first keys and children.
+        // Most of what matters lies at a page's beginning: its kind, its length, its first keys and
+        // children.
         for reach in [16, 4096] {
             let at = block * 4096 + usize::try_from(rng.below(reach)).unwrap();
             let mut bytes = index.clone();

@@ -238,7 +238,8 @@ fn readers_see_whole_records_while_checkpoints_run() {
             scope.spawn(|| {
                 let mut last = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    // Fewer keys than a batch: one moment. The overlay may be empty or hold them all.
+                    // Fewer keys than a batch: one moment. The overlay may be empty or hold them
+                    // all.
                     let mut values = Vec::new();
                     let mut visit = |_: &[u8], value: &[u8]| {
                         let value = std::str::from_utf8(value).unwrap();
@@ -298,7 +299,8 @@ fn unlogged_changes_become_durable_with_the_checkpoint() {
     );
 }
 
-/// A log that was opened when none of it was in the page cache must not be read while it is written.
+/// A log that was opened when none of it was in the page cache must not be read while it is
+/// written.
 #[test]
 fn the_log_is_announced_before_it_is_written() {
     struct Log {

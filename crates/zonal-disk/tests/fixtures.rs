@@ -1,4 +1,5 @@
-//! The stores of every released version open, for use and to be looked at, with exactly the entries that they had.
+//! The stores of every released version open, for use and to be looked at, with exactly the entries
+//! that they had.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "common/pack.rs"]

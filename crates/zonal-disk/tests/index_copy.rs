@@ -1,4 +1,5 @@
-//! The copy of an index: whatever happens to the index, what is made from the copy and the log is what was there.
+//! The copy of an index: whatever happens to the index, what is made from the copy and the log is
+//! what was there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -121,7 +122,8 @@ fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
             checkpoint(&engine);
             let live: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
             let copies = bytes_of(&dir, &COPIES);
-            // Four times the entries, with what a cycle that began when there was less has of its own.
+            // Four times the entries, with what a cycle that began when there was less has of its
+            // own.
             assert!(copies < 5 * live as u64 + (2 << 20), "{copies} for {live}");
             largest = largest.max(copies);
         }
@@ -205,7 +207,8 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
         save(&dir, &[COPIES, INDEX].concat(), &before);
         checkpoint(&engine);
         drop(engine);
-        // Power was lost after the header had reached the medium, before all of the rest did, and before the commit of the index.
+        // Power was lost after the header had reached the medium, before all of the rest did, and
+        // before the commit of the index.
         save(&before, &INDEX, &dir);
         let written = |name: &&&str| {
             let old = fs::read(before.join(name)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! A store that is only looked at: what is read is what was written, nothing changes on disk, damage is told.
+//! A store that is only looked at: what is read is what was written, nothing changes on disk,
+//! damage is told.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

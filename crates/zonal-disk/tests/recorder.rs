@@ -1,5 +1,5 @@
-//! Recordings of what is done to a store's files: they have all of it, in order, they end at their bound, and what is no recording is
-//! refused. States made from them hold what was durable.
+//! Recordings of what is done to a store's files: they have all of it, in order, they end at their
+//! bound, and what is no recording is refused. States made from them hold what was durable.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -39,8 +39,9 @@ fn length(recordings: &Path) -> u64 {
     fs::metadata(recordings.join("shard-3.0")).unwrap().len()
 }
 
-/// Everything that a store does: records, checkpoints, segments, its small files. Each step puts its number under `n` and in the
-/// segments; gives the length of the recording when a step was durable.
+/// Everything that a store does: records, checkpoints, segments, its small files. Each step puts
+/// its number under `n` and in the segments; gives the length of the recording when a step was
+/// durable.
 fn history(store: &StoreDir, recordings: &Path) -> Vec<(u64, u32)> {
     let (engine, segments) = open(store).unwrap();
     let found = starts::propose(store).unwrap();

@@ -1,8 +1,8 @@
 //! Driver of a metadata shard.
 //!
-//! The shard's mutex is held from deciding to logging, so that records are in the order of decisions.
-//! Waits, flushes and calls to other servers happen outside of it. The effect of a request is in the log
-//! before its reply leaves.
+//! The shard's mutex is held from deciding to logging, so that records are in the order of
+//! decisions. Waits, flushes and calls to other servers happen outside of it. The effect of a
+//! request is in the log before its reply leaves.
 //!
 //! *Lock order*: `ShardDriver::state`, then the host's own, then [`waits`].
 
@@ -171,8 +171,9 @@ impl<H: ShardHost> ShardDriver<H> {
         }
         use zonal_meta::keys::{TAG_DATA_IDS, TAG_DELETION, TAG_DETACHED, TAG_FENCE, TAG_IDS};
         let (deletes, fences) = (puts(&effect, TAG_DELETION), puts(&effect, TAG_FENCE));
-        // Few flushes in a thousand creates: a number that was given must not be given again after a loss of power. And
-        // before the root's shard hears of a first-level directory's half here, this half is durable: the root's is at once.
+        // Few flushes in a thousand creates: a number that was given must not be given again after
+        // a loss of power. And before the root's shard hears of a first-level directory's half
+        // here, this half is durable: the root's is at once.
         let at_once = [TAG_IDS, TAG_DATA_IDS, TAG_DETACHED];
         let durability = match at_once.iter().any(|tag| puts(&effect, *tag)) {
             true => Durability::AtOnce,
@@ -223,7 +224,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it is the one known here.
+    /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it
+    /// is the one known here.
     pub async fn adopt_newest_map(&self) -> MapVersion {
         self.host.seek_map(self.host.map().version).await;
         let mut state = self.lock();

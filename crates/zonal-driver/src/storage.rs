@@ -1,14 +1,14 @@
 //! A target on its host: drives the core [`Target`] as `zonal_object` tells, with what a
 //! [`TargetHost`] has of a log, an index and segments.
 //!
-//! A request plans under the target's mutex, reads and writes segments outside of it, and commits with
-//! the append of its record under it. Checksums are computed outside. The bytes of a read go from the
-//! segment to the reply's room.
+//! A request plans under the target's mutex, reads and writes segments outside of it, and commits
+//! with the append of its record under it. Checksums are computed outside. The bytes of a read go
+//! from the segment to the reply's room.
 //!
-//! Invariants: records are appended in the order in which the target changed; a plan that took space is
-//! committed or aborted; once an append failed, nothing is served until a restart (the target is ahead
-//! of its log); the mutex is held over no await.
-//! Lock order: the host's turn for checkpoints, the target's mutex, then the host's own.
+//! Invariants: records are appended in the order in which the target changed; a plan that took
+//! space is committed or aborted; once an append failed, nothing is served until a restart (the
+//! target is ahead of its log); the mutex is held over no await. Lock order: the host's turn for
+//! checkpoints, the target's mutex, then the host's own.
 
 mod admission;
 mod checkpoint;
@@ -71,7 +71,8 @@ pub struct TargetDriver<H> {
     host: H,
     /// Why it does not serve any more.
     failed: OnceLock<String>,
-    /// Checkpoints that are done. Counted under the target's mutex, together with the space that they free.
+    /// Checkpoints that are done. Counted under the target's mutex, together with the space that
+    /// they free.
     checkpoints: AtomicU64,
     gate: FenceGate,
 }
@@ -107,8 +108,8 @@ impl<H: TargetHost> TargetDriver<H> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The target, when there is room in the log for any one record: an append under the mutex must not
-    /// wait for a checkpoint, which needs the mutex.
+    /// The target, when there is room in the log for any one record: an append under the mutex must
+    /// not wait for a checkpoint, which needs the mutex.
     async fn lock_with_room(&self) -> Result<MutexGuard<'_, Target>, Refused> {
         loop {
             self.host.wait_for_room().await.map_err(Refused::by_host)?;
@@ -133,7 +134,8 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Makes everything up to a position durable. The first failure is told with what becomes of the target.
+    /// Makes everything up to a position durable. The first failure is told with what becomes of
+    /// the target.
     async fn flush(&self, upto: H::Position) -> Result<(), Refused> {
         let flushed = self.host.flush(upto).await;
         flushed.map_err(Refused::by_host).inspect_err(|refused| {

@@ -1,4 +1,5 @@
-//! Requests of a target that stand still where a host waits, with others in their midst; and hosts that fail.
+//! Requests of a target that stand still where a host waits, with others in their midst; and hosts
+//! that fail.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod memory;

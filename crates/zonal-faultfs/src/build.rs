@@ -1,7 +1,7 @@
 //! Makes the folder that a loss of power would leave at some moment.
 //!
-//! All changes from the first that was not durable on are undone, newest first; then those up to the moment are done
-//! again: durable ones whole, of the others what the choice says.
+//! All changes from the first that was not durable on are undone, newest first; then those up to
+//! the moment are done again: durable ones whole, of the others what the choice says.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -44,7 +44,8 @@ impl Choice {
     }
 }
 
-/// Turns the folder `root`, which is as after all of `history`, into a state of before. `places` are the files' paths in it.
+/// Turns the folder `root`, which is as after all of `history`, into a state of before. `places`
+/// are the files' paths in it.
 ///
 /// # Errors
 /// When the folder fails, or is not what the history says.

@@ -1,6 +1,7 @@
 //! The folder with its faults and its history; what the file system and the control socket call.
 //!
-//! One lock for all: the order of events is the order in which they were done. Paths are below the root.
+//! One lock for all: the order of events is the order in which they were done. Paths are below the
+//! root.
 
 mod bytes;
 mod names;
@@ -126,8 +127,8 @@ impl Disk {
         self.lock().counts
     }
 
-    /// The power goes and comes back: the folder becomes one of the states that may be left. Who had files open
-    /// must have ended.
+    /// The power goes and comes back: the folder becomes one of the states that may be left. Who
+    /// had files open must have ended.
     ///
     /// # Errors
     /// When the folder fails.

@@ -1,4 +1,5 @@
-//! `zonal-faultfs FOLDER MOUNT SOCKET`: mounts a disk that fails, takes orders at SOCKET, ends when it is unmounted.
+//! `zonal-faultfs FOLDER MOUNT SOCKET`: mounts a disk that fails, takes orders at SOCKET, ends when
+//! it is unmounted.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;

@@ -153,7 +153,8 @@ fn slow_reads_are_slow_side_by_side_and_counted() {
     read(0, 100);
     read(4096, 100);
     assert_eq!(mounted.disk.counts().reads_at_once, 1);
-    // Where the machine is busy, the four meet only if each takes longer than the last of them needs to begin.
+    // Where the machine is busy, the four meet only if each takes longer than the last of them
+    // needs to begin.
     let met = (0..6).map(|turn| 100 << turn).any(|ms| {
         mounted.order(&format!("slow-reads {ms}"));
         std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! What inodes, deletions and targets say of a file's bytes, as facts that can be sorted by data id.
+//! What inodes, deletions and targets say of a file's bytes, as facts that can be sorted by data
+//! id.
 
 use zonal_meta::check::Data;
 use zonal_meta::check::sorted::{self, FACT_BYTES};

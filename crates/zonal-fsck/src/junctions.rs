@@ -1,5 +1,5 @@
-//! First-level directories: the root's entries, the junctions beside the zone map, and the inodes in the zones' shards have
-//! to agree.
+//! First-level directories: the root's entries, the junctions beside the zone map, and the inodes
+//! in the zones' shards have to agree.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, ZoneId};

@@ -1,6 +1,7 @@
 //! Inodes against objects: what layouts say should lie on targets, and what does.
 //!
-//! Facts of both sides, sorted by data id, are joined group by group; a group has as many objects as a file has columns.
+//! Facts of both sides, sorted by data id, are joined group by group; a group has as many objects
+//! as a file has columns.
 
 use crate::data_fact::{About, DataFact, Owner};
 use crate::finding::What;
@@ -38,8 +39,9 @@ pub enum Joined {
     Wrong(Option<TargetId>, Owner, What),
     /// Bytes without an inode.
     Lonely(DataId, Vec<Lonely>),
-    /// A file whose objects could not be compared with what its inode counts, as its target is not there or damaged:
-    /// allocated bytes that are missing, and for each column the bytes that it should have.
+    /// A file whose objects could not be compared with what its inode counts, as its target is not
+    /// there or damaged: allocated bytes that are missing, and for each column the bytes that it
+    /// should have.
     Short(DataId, Owner, u64),
 }
 
@@ -277,8 +279,9 @@ pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<
     set.slots.get(usize::from(slot)).map(|slot| slot.target)
 }
 
-/// A layout for bytes without an inode that agrees with where their objects lie, and the size that they make. The
-/// stripe unit is the default: with one column it does not matter, with more it is a guess. `None` where no layout agrees.
+/// A layout for bytes without an inode that agrees with where their objects lie, and the size that
+/// they make. The stripe unit is the default: with one column it does not matter, with more it is a
+/// guess. `None` where no layout agrees.
 #[must_use]
 pub fn guess_layout(map: &ZoneMap, data_id: DataId, lonely: &[Lonely]) -> Option<(Layout, u64)> {
     let first = lonely.first()?;

@@ -1,5 +1,5 @@
-//! Findings as bytes, for a check that goes on where it was interrupted. Not a format: whoever reads them is the program that
-//! wrote them.
+//! Findings as bytes, for a check that goes on where it was interrupted. Not a format: whoever
+//! reads them is the program that wrote them.
 
 use crate::finding::{StoreFault, What};
 use crate::junctions::Mismatch;

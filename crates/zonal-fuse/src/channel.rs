@@ -41,8 +41,9 @@ impl Channel {
         Ok(Self { fd })
     }
 
-    /// A descriptor of the same mount that only this thread has, in a table of descriptors of its own that has no other of the mount: while
-    /// the thread is in a call on it, all others are closed where the process is killed. This one itself where that cannot be had.
+    /// A descriptor of the same mount that only this thread has, in a table of descriptors of its
+    /// own that has no other of the mount: while the thread is in a call on it, all others are
+    /// closed where the process is killed. This one itself where that cannot be had.
     pub(crate) fn alone(self: &Arc<Self>) -> Arc<Self> {
         // Linux 5.9.
         if close_range(u32::MAX, u32::MAX).is_err() || unshare_files().is_err() {
@@ -50,7 +51,8 @@ impl Channel {
         }
         let own = self.try_clone().map_or_else(|_| self.clone(), Arc::new);
         let kept = own.fd.as_raw_fd().unsigned_abs();
-        // Nothing of the standard streams; the table is this thread's, and what is asked for is there.
+        // Nothing of the standard streams; the table is this thread's, and what is asked for is
+        // there.
         let _ = close_range(FIRST, kept.saturating_sub(1));
         let _ = close_range(kept.saturating_add(1), u32::MAX);
         own
@@ -108,7 +110,8 @@ const FIRST: u32 = 3;
 
 #[expect(unsafe_code, reason = "the safe wrapper is deprecated")]
 fn unshare_files() -> Result<(), Errno> {
-    // SAFETY: who asks for it uses no descriptor of another thread afterwards: see `Notifier::alone`.
+    // SAFETY: who asks for it uses no descriptor of another thread afterwards: see
+    // `Notifier::alone`.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }
 }
 
@@ -118,7 +121,8 @@ fn close_range(first: u32, last: u32) -> Result<(), Errno> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: the call takes three numbers. The table is this thread's alone, or the range has no descriptor.
+    // SAFETY: the call takes three numbers. The table is this thread's alone, or the range has no
+    // descriptor.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if done == 0 {
         Ok(())

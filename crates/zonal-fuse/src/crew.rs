@@ -4,11 +4,13 @@
 //! each request would wake another thread, mostly on another core, and waking a core costs several
 //! times what the request does. So one worker reads, the others are parked in here, and
 //!
-//! * a worker that is about to answer a *long* request (it waited for something) and finds another one queued calls another
-//!   worker in. Where several are at work, also one that finds it behind its answer; a single one does not, for its one client
-//!   has queued its next request by then and needs nobody else;
-//! * of requests with much data only one that was queued before the answer counts: a program that writes a stream would be
-//!   served by all workers in turn, each with memory that has left the cache;
+//! * a worker that is about to answer a *long* request (it waited for something) and finds another
+//!   one queued calls another worker in. Where several are at work, also one that finds it behind
+//!   its answer; a single one does not, for its one client has queued its next request by then and
+//!   needs nobody else;
+//! * of requests with much data only one that was queued before the answer counts: a program that
+//!   writes a stream would be served by all workers in turn, each with memory that has left the
+//!   cache;
 //! * so does one that finds a queue nearly every time behind its short requests without
 //!   ever losing its processor (it is the bottleneck);
 //! * when over many requests it was rare that all active workers were busy at once, one parks;
@@ -28,7 +30,8 @@ pub(crate) const LONG: Duration = Duration::from_micros(60);
 const WINDOW: u32 = 32;
 /// Samples of the queue between two judgements whether it is always full.
 const SAMPLES: u32 = 64;
-/// How often the first of the parked looks up while requests flow, and while none do: twice as seldom each time, to the last one.
+/// How often the first of the parked looks up while requests flow, and while none do: twice as
+/// seldom each time, to the last one.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOK_IDLE: Duration = Duration::from_millis(20);
 const LOOK_IDLE_MAX: Duration = Duration::from_millis(640);
@@ -114,7 +117,8 @@ impl Crew {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes to read. Returns whether nobody else does: the kernel would wake the other one for a request that this one takes.
+    /// Goes to read. Returns whether nobody else does: the kernel would wake the other one for a
+    /// request that this one takes.
     pub(crate) fn reads(&self) -> bool {
         self.reading.fetch_add(1, Ordering::AcqRel) == 0
     }

@@ -1,4 +1,5 @@
-//! The memory that a worker reads requests to, and the data of a WRITE in it, which may be kept instead of copied.
+//! The memory that a worker reads requests to, and the data of a WRITE in it, which may be kept
+//! instead of copied.
 
 use std::ops::Range;
 
@@ -44,7 +45,8 @@ impl Desk {
             .unwrap_or_default()
     }
 
-    /// The `size` bytes behind the head of the WRITE that was read; decoding has seen that they are there.
+    /// The `size` bytes behind the head of the WRITE that was read; decoding has seen that they are
+    /// there.
     pub(crate) fn data(&mut self, size: u32) -> Data<'_> {
         let begin = (self.start + HEAD).min(self.bytes.len());
         let end = (begin + size as usize).min(self.bytes.len());
@@ -75,8 +77,9 @@ impl Data<'_> {
         self.desk.bytes.len()
     }
 
-    /// Keeps the bytes without a copy: the worker's memory, and where in it they are. The worker goes on with `other`, if that
-    /// is as long, else with fresh memory. There is some room behind the bytes.
+    /// Keeps the bytes without a copy: the worker's memory, and where in it they are. The worker
+    /// goes on with `other`, if that is as long, else with fresh memory. There is some room behind
+    /// the bytes.
     #[must_use]
     pub fn take(self, other: Memory) -> (Memory, Range<usize>) {
         let length = self.desk.bytes.len();

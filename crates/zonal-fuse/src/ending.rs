@@ -1,7 +1,8 @@
 //! The end of a FUSE connection by force, also where its mount is nowhere to be found any more.
 //!
-//! The kernel has a file for it in the file system fusectl: `NUMBER/abort`, which belongs to whoever mounted. It is opened while the mount
-//! is there for certain: from then on the file is that of this connection and of no later one with its number, and it needs no mount point.
+//! The kernel has a file for it in the file system fusectl: `NUMBER/abort`, which belongs to
+//! whoever mounted. It is opened while the mount is there for certain: from then on the file is
+//! that of this connection and of no later one with its number, and it needs no mount point.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,10 +22,12 @@ const MAGIC: i64 = 0x6573_5543;
 pub struct Abort(File);
 
 impl Abort {
-    /// Of what is mounted at `path`. The mount is not asked for anything, and busy only while this runs.
+    /// Of what is mounted at `path`. The mount is not asked for anything, and busy only while this
+    /// runs.
     ///
     /// # Errors
-    /// Where nothing can be opened there; where fusectl is not mounted, and this process has no right to mount it.
+    /// Where nothing can be opened there; where fusectl is not mounted, and this process has no
+    /// right to mount it.
     pub fn of(path: &Path) -> Result<Self, Errno> {
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // While it is held its number is of nobody else.
@@ -54,7 +57,8 @@ impl Abort {
         (kind == MAGIC).then_some(Self(file))
     }
 
-    /// Ends the connection: everything under way and after it fails. It is no error where it has ended.
+    /// Ends the connection: everything under way and after it fails. It is no error where it has
+    /// ended.
     ///
     /// # Errors
     /// What the system says.

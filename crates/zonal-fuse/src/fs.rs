@@ -94,8 +94,9 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
-    /// A worker has had a request for a while; told again and again, about four times a second. The caller may be about to
-    /// die, and where all workers wait nobody reads the kernel's word of it. Runs beside everything else; must not wait.
+    /// A worker has had a request for a while; told again and again, about four times a second. The
+    /// caller may be about to die, and where all workers wait nobody reads the kernel's word of it.
+    /// Runs beside everything else; must not wait.
     fn lingers(&self, unique: u64) {}
 
     /// The kernel dropped `nlookup` references to a node.

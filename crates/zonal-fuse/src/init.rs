@@ -30,8 +30,9 @@ pub struct SessionConfig {
     pub cache_symlinks: bool,
     /// Ask READDIRPLUS always, rather than when the kernel sees that attributes are used.
     pub readdirplus_always: bool,
-    /// The kernel checks permissions, ACLs included, with the attributes that it caches (implies default_permissions).
-    /// Needed where names are cached: a cached name is followed without asking.
+    /// The kernel checks permissions, ACLs included, with the attributes that it caches (implies
+    /// default_permissions). Needed where names are cached: a cached name is followed without
+    /// asking.
     pub check_permissions: bool,
 }
 
@@ -68,7 +69,8 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
-    /// A cached name can be made to be asked for at its next use, with all that hangs on it left as it is (FUSE_EXPIRE_ONLY, Linux 6.3).
+    /// A cached name can be made to be asked for at its next use, with all that hangs on it left as
+    /// it is (FUSE_EXPIRE_ONLY, Linux 6.3).
     #[must_use]
     pub fn has_expire_only(&self) -> bool {
         self.flags & init::HAS_EXPIRE_ONLY != 0

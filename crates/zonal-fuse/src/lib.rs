@@ -21,13 +21,13 @@
 //!
 //! With two clients on two cores, two workers made 0.7 to 1.7 times the rates of one: noise, not a
 //! reason. Several are needed all the same, since requests wait for servers, locks and leases. So
-//! only as many read as the load needs (`crew`), and one that is stuck is replaced. With one client,
-//! one worker then does nearly all the work (2 of 108,000 requests called another in). That cures
-//! the rotation, not the placement: the one worker may still sit on another core than its client.
-//! In slices alternating between four mounts (median, one client, a worker alone = 1): `crew` of
-//! 16 0.5 to 0.8 in one run and 0.1 to 0.2 in another (its best tenth 0.8 to 1.1 in both), eight
-//! all reading 0.4 to 0.6, two all reading 0.6 to 0.8. What is left to try is to let the worker
-//! follow its caller's core.
+//! only as many read as the load needs (`crew`), and one that is stuck is replaced. With one
+//! client, one worker then does nearly all the work (2 of 108,000 requests called another in). That
+//! cures the rotation, not the placement: the one worker may still sit on another core than its
+//! client. In slices alternating between four mounts (median, one client, a worker alone = 1):
+//! `crew` of 16 0.5 to 0.8 in one run and 0.1 to 0.2 in another (its best tenth 0.8 to 1.1 in
+//! both), eight all reading 0.4 to 0.6, two all reading 0.6 to 0.8. What is left to try is to let
+//! the worker follow its caller's core.
 //!
 //! Many parked workers cost nothing: the default is 16. As every request holds a worker while it
 //! waits (unless its reply is parked), their number bounds what can be under way, including the

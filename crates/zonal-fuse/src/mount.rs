@@ -276,7 +276,8 @@ pub fn abort(path: &Path) -> Result<(), MountError> {
     detach(path, UnmountFlags::DETACH | UnmountFlags::FORCE)
 }
 
-/// Ends the connection of a mount, and leaves the mount where it is: everything under way and after it fails.
+/// Ends the connection of a mount, and leaves the mount where it is: everything under way and after
+/// it fails.
 pub fn end_connection(path: &Path) -> Result<(), MountError> {
     let name = |error| MountError::Mount(path.display().to_string(), error);
     // Held open it is busy, so that only the connection ends.

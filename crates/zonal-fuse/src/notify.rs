@@ -1,12 +1,14 @@
 //! Notifications: telling the kernel that what it caches is no longer true.
 //!
-//! Which of them may wait, and for what: `inval_inode` with a negative offset (attributes only) never waits. `inval_inode` of a range waits for page locks, and writes dirty
-//! pages (mmap, write-back cache) to the file system before it returns: a thread that must answer
-//! those WRITEs must not call it. `inval_entry` and `delete` take the parent directory's lock,
-//! which the kernel also holds around LOOKUP, CREATE, UNLINK and READDIR of that directory: never
-//! call them from a thread that serves requests, nor while holding what such a request waits for.
-//! `store` waits for page locks. `prune` may write back and drops inodes. `inval_entry` that does not only expire takes away
-//! what is mounted on the name or below it, as does a look-up that finds something else there.
+//! Which of them may wait, and for what: `inval_inode` with a negative offset (attributes only)
+//! never waits. `inval_inode` of a range waits for page locks, and writes dirty pages (mmap,
+//! write-back cache) to the file system before it returns: a thread that must answer those WRITEs
+//! must not call it. `inval_entry` and `delete` take the parent directory's lock, which the kernel
+//! also holds around LOOKUP, CREATE, UNLINK and READDIR of that directory: never call them from a
+//! thread that serves requests, nor while holding what such a request waits for. `store` waits for
+//! page locks. `prune` may write back and drops inodes. `inval_entry` that does not only expire
+//! takes away what is mounted on the name or below it, as does a look-up that finds something else
+//! there.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -27,8 +29,9 @@ pub struct Notifier {
 
 /// Sends notifications that wait for directories' locks, from the one thread that it was made on.
 ///
-/// A thread that sleeps in such a call keeps the descriptors of its table open, also when its process is killed; the kernel fails what the
-/// process had read only when they are closed, and of that something may hold the lock. So this thread's table has one of its own and no other.
+/// A thread that sleeps in such a call keeps the descriptors of its table open, also when its
+/// process is killed; the kernel fails what the process had read only when they are closed, and of
+/// that something may hold the lock. So this thread's table has one of its own and no other.
 #[derive(Debug)]
 pub struct LoneNotifier {
     notifier: Notifier,
@@ -65,7 +68,8 @@ impl Notifier {
         Self { channel, kernel }
     }
 
-    /// For this thread, which from now on uses no other descriptor of the process but the standard streams.
+    /// For this thread, which from now on uses no other descriptor of the process but the standard
+    /// streams.
     #[must_use]
     pub fn alone(&self) -> LoneNotifier {
         LoneNotifier {

@@ -26,8 +26,9 @@ pub(crate) struct Raw {
     open: bool,
 }
 
-/// What a worker saw when it was about to answer its request. Whether others waited is asked then and not behind the answer: its
-/// caller queues its next request at once, and needs nobody else for it.
+/// What a worker saw when it was about to answer its request. Whether others waited is asked then
+/// and not behind the answer: its caller queues its next request at once, and needs nobody else for
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It took no time, or was not answered by this thread.

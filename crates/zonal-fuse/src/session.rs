@@ -224,7 +224,8 @@ fn run<F: FileSystem>(shared: &Shared<F>, index: usize) {
     }
 }
 
-/// Tells the file system of requests that take long. A worker that reads the kernel's interrupts may not be left then.
+/// Tells the file system of requests that take long. A worker that reads the kernel's interrupts
+/// may not be left then.
 fn watch<F: FileSystem>(shared: &Shared<F>) {
     let mut seen = vec![0; shared.slots.len()];
     while shared.running.load(Ordering::Acquire) > 0 {
@@ -232,7 +233,8 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
         for (slot, before) in shared.slots.iter().zip(&mut seen) {
             let current = slot.current.load(Ordering::SeqCst);
             if std::mem::replace(before, current) == current && current != 0 {
-                // Nothing is answered here, so a panic concerns this look only; it was logged by the hook.
+                // Nothing is answered here, so a panic concerns this look only; it was logged by
+                // the hook.
                 let _ = catch_unwind(AssertUnwindSafe(|| shared.fs.lingers(current)));
             }
         }
@@ -253,7 +255,8 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
         let is_there = is_alone && waiter.look(look).is_some();
         let taken = channel.read(desk.room());
         if !is_there {
-            // Beside others nobody looked: how long that took tells nothing, and who is alone next sleeps at first.
+            // Beside others nobody looked: how long that took tells nothing, and who is alone next
+            // sleeps at first.
             waiter.slept();
         }
         match taken {

@@ -112,7 +112,8 @@ fn task_of_a_child() {
     let _ = fs::metadata(path);
 }
 
-/// Mounts in `dir`, looks a name up that is never found, and has the kernel drop a name of that directory: `dir/waits` is there then.
+/// Mounts in `dir`, looks a name up that is never found, and has the kernel drop a name of that
+/// directory: `dir/waits` is there then.
 fn waits_for_a_lock(dir: &Path) -> ! {
     let moody = Arc::new(Moody::default());
     let mount = Mount::at_point(moody.clone(), &dir.join("point")).unwrap();
@@ -143,7 +144,8 @@ fn ends_within(child: &mut std::process::Child, limit: Duration) -> bool {
     false
 }
 
-/// A mount of another process, which waits for the lock of a directory that a look-up of its own holds; and that look-up.
+/// A mount of another process, which waits for the lock of a directory that a look-up of its own
+/// holds; and that look-up.
 fn other_process(dir: &Path) -> Option<(std::process::Child, std::process::Child, Abort)> {
     if !rustix::process::geteuid().is_root() {
         zonal_testkit::skip_mount(&"only root sees where another process waits");

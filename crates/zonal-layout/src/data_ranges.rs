@@ -1,8 +1,9 @@
 //! From the columns' data ranges to the file's: what SEEK_DATA and SEEK_HOLE need.
 //!
-//! Each query costs one binary search a column, whatever the stripe unit and however long the ranges:
-//! a terabyte of data in one range is not walked unit by unit. What a column has told may end early
-//! (its reply had a limit); a query whose answer depends on what is behind says so with [`Seek::Ask`].
+//! Each query costs one binary search a column, whatever the stripe unit and however long the
+//! ranges: a terabyte of data in one range is not walked unit by unit. What a column has told may
+//! end early (its reply had a limit); a query whose answer depends on what is behind says so with
+//! [`Seek::Ask`].
 
 use crate::stripe::{file_offset_of, object_bytes};
 use zonal_types::{Column, Component};
@@ -74,7 +75,8 @@ pub fn next_data(component: &Component, columns: &[ColumnRanges], from: u64) -> 
     })
 }
 
-/// The first byte at or behind `from` that is a hole (the end of the file is the caller's to apply).
+/// The first byte at or behind `from` that is a hole (the end of the file is the caller's to
+/// apply).
 #[must_use]
 pub fn next_hole(component: &Component, columns: &[ColumnRanges], from: u64) -> Seek {
     nearest(component, columns, from, |column, start| {
@@ -92,8 +94,8 @@ pub fn next_hole(component: &Component, columns: &[ColumnRanges], from: u64) -> 
 /// Data ranges (start, end) of a file, and what to ask to learn more.
 pub type MergedRanges = (Vec<(u64, u64)>, Option<(Column, u64)>);
 
-/// Data ranges (start, end) of the file in `from..size`, at most `limit`, merged. Stops early at what is
-/// not known yet; the second value is then what to ask.
+/// Data ranges (start, end) of the file in `from..size`, at most `limit`, merged. Stops early at
+/// what is not known yet; the second value is then what to ask.
 #[must_use]
 pub fn merge_data_ranges(
     component: &Component,

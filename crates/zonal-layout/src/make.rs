@@ -7,8 +7,8 @@ use zonal_types::{
 
 /// One striped component over the whole file, by `policy`, in a set of `width` slots.
 ///
-/// The start rotates with the data id: ids are given in sequence, so that files smaller than a stripe
-/// unit go round the targets instead of all to the first.
+/// The start rotates with the data id: ids are given in sequence, so that files smaller than a
+/// stripe unit go round the targets instead of all to the first.
 ///
 /// # Errors
 /// `BadComponent` for an invalid policy or a set without slots.

@@ -1,7 +1,7 @@
 //! The arithmetic of one striped component, and of a layout made of them.
 //!
-//! Units: bytes. Offsets are in the file unless called object offsets. All arithmetic saturates or is
-//! checked, because layouts arrive from the network.
+//! Units: bytes. Offsets are in the file unless called object offsets. All arithmetic saturates or
+//! is checked, because layouts arrive from the network.
 
 use zonal_types::limits::{
     BLOCK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN,
@@ -86,7 +86,8 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
     let unit_ok = component.unit.is_power_of_two()
         && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&component.unit);
     let count_ok = (1..=SLOTS_MAX).contains(&usize::from(component.count));
-    // Spans belong to redundancy, which no program writes yet: one that has them is from a newer one.
+    // Spans belong to redundancy, which no program writes yet: one that has them is from a newer
+    // one.
     let range_ok = component.start < component.end && component.span == 0;
     if unit_ok && count_ok && inline_ok && range_ok {
         Ok(())
@@ -118,8 +119,8 @@ fn row_bytes(component: &Component) -> u64 {
     u64::from(component.unit) * u64::from(component.count)
 }
 
-/// Splits `offset..offset + length` of a file into pieces, in file order. `width_of` gives the width of a
-/// component's stripe set (from the zone map).
+/// Splits `offset..offset + length` of a file into pieces, in file order. `width_of` gives the
+/// width of a component's stripe set (from the zone map).
 ///
 /// Costs one allocation for any range; the number of pieces is known before it is made.
 ///
@@ -221,9 +222,9 @@ fn push_pieces(
     Ok(())
 }
 
-/// Bytes of `column`'s object where the file has `file_size` bytes and no holes at its end; also the
-/// smallest object offset of the column that lies at or behind byte `file_size`. A truncation to
-/// `file_size` cuts the object here. 0 for a column or component that means nothing.
+/// Bytes of `column`'s object where the file has `file_size` bytes and no holes at its end; also
+/// the smallest object offset of the column that lies at or behind byte `file_size`. A truncation
+/// to `file_size` cuts the object here. 0 for a column or component that means nothing.
 #[must_use]
 pub fn object_bytes(component: &Component, file_size: u64, column: Column) -> u64 {
     if check_component(component).is_err() || column.0 >= component.count {
@@ -247,8 +248,8 @@ pub fn file_offset_of(component: &Component, column: Column, object_offset: u64)
         .saturating_add(component.start)
 }
 
-/// The smallest file size that has all bytes of the columns' objects (`columns[c]`: length of column c's
-/// object). 0 where all are empty.
+/// The smallest file size that has all bytes of the columns' objects (`columns[c]`: length of
+/// column c's object). 0 where all are empty.
 #[must_use]
 pub fn file_size_from_columns(component: &Component, columns: &[u64]) -> u64 {
     columns

@@ -1,4 +1,5 @@
-//! POSIX access control lists in Linux's extended-attribute form (version 2), and the draft's rules on them.
+//! POSIX access control lists in Linux's extended-attribute form (version 2), and the draft's rules
+//! on them.
 
 use zonal_types::{Credentials, ErrorCode};
 
@@ -34,7 +35,8 @@ impl Acl {
     /// Reads the attribute's value. `None`: it is empty, which means no ACL.
     ///
     /// # Errors
-    /// `Invalid` where lines are missing, doubled or out of order; `NotSupported` for another version.
+    /// `Invalid` where lines are missing, doubled or out of order; `NotSupported` for another
+    /// version.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, ErrorCode> {
         if bytes.is_empty() {
             return Ok(None);
@@ -151,8 +153,8 @@ impl Acl {
         self.restrict(TAG_OTHER, mode);
     }
 
-    /// As the default ACL of a directory: the access ACL of a new inode that was asked for with `mode`. Its mode is
-    /// then [`Self::mode_bits`].
+    /// As the default ACL of a directory: the access ACL of a new inode that was asked for with
+    /// `mode`. Its mode is then [`Self::mode_bits`].
     #[must_use]
     pub fn inherited(&self, mode: u32) -> Self {
         let mut new = self.clone();

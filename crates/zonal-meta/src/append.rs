@@ -1,22 +1,25 @@
 //! Tickets for appends: who writes where behind the end of a file.
 //!
-//! A ticket reserves bytes behind all others. The size that readers see rises only over the finished tickets before
-//! the first unfinished one, so nobody reads reserved bytes; and an append is acknowledged only when its bytes are
-//! published, so that every later reader sees it and no crash takes it back: its end waits for the tickets before it, at most
-//! [`TICKET_MS`] from their beginning, which is longer than any client tries: no append that was passed over is finished or repeated
-//! later. Each end publishes its own bytes and no others: else a crash could publish an append
-//! whose client then repeats it. What a given-up ticket reserved is returned where nothing follows it, and
-//! stays a hole otherwise.
+//! A ticket reserves bytes behind all others. The size that readers see rises only over the
+//! finished tickets before the first unfinished one, so nobody reads reserved bytes; and an append
+//! is acknowledged only when its bytes are published, so that every later reader sees it and no
+//! crash takes it back: its end waits for the tickets before it, at most [`TICKET_MS`] from their
+//! beginning, which is longer than any client tries: no append that was passed over is finished or
+//! repeated later. Each end publishes its own bytes and no others: else a crash could publish an
+//! append whose client then repeats it. What a given-up ticket reserved is returned where nothing
+//! follows it, and stays a hole otherwise.
 //!
-//! A place, once given, is given up as seldom as can be: what was written there may lie over what others wrote with an offset. Where
-//! the file grew past it, it stays. Where the file was then cut behind its beginning, it stays, once, as far as the file goes: appended,
-//! then cut. The client finds the same from the last shrink that it knows.
+//! A place, once given, is given up as seldom as can be: what was written there may lie over what
+//! others wrote with an offset. Where the file grew past it, it stays. Where the file was then cut
+//! behind its beginning, it stays, once, as far as the file goes: appended, then cut. The client
+//! finds the same from the last shrink that it knows.
 //!
-//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for places at offsets of its own. Others wait
-//! for these. Who keeps one too long is [`Tickets::overdue`], and its session is ended.
+//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for
+//! places at offsets of its own. Others wait for these. Who keeps one too long is
+//! [`Tickets::overdue`], and its session is ended.
 //!
-//! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard forgets tickets, and
-//! [`Tickets::end`] refuses them then; nothing of them was acknowledged).
+//! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard
+//! forgets tickets, and [`Tickets::end`] refuses them then; nothing of them was acknowledged).
 //! *Units*: bytes.
 
 pub mod ends;
@@ -39,8 +42,8 @@ struct Ticket {
     written: Option<u64>,
     /// The file was cut behind its beginning: `reserved` and `written` are what is left.
     is_cut: bool,
-    /// Its caller is gone: it is not published any more, and nobody waits for it. Its place stays its own until it is ended, as a
-    /// write of it may be on its way.
+    /// Its caller is gone: it is not published any more, and nobody waits for it. Its place stays
+    /// its own until it is ended, as a write of it may be on its way.
     is_given_up: bool,
     /// At the end that was lent: its session may ask for it again, with what was appended since.
     is_lent: bool,
@@ -80,10 +83,12 @@ pub enum End {
 pub struct Tickets {
     /// By offset.
     files: BTreeMap<Ino, BTreeMap<u64, Ticket>>,
-    /// Tickets that were passed over, as too old or given up; their clients may still end them. True: given up.
+    /// Tickets that were passed over, as too old or given up; their clients may still end them.
+    /// True: given up.
     passed: BTreeMap<(Ino, u64), (SessionId, bool)>,
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
-    /// Places given since our start while sessions from before it may still have some: the first of each file.
+    /// Places given since our start while sessions from before it may still have some: the first of
+    /// each file.
     given: BTreeMap<Ino, u64>,
 }
 
@@ -97,8 +102,8 @@ impl Tickets {
     /// Reserves `length` bytes behind the committed size and all tickets; returns where.
     ///
     /// # Errors
-    /// `FileTooBig` where that is beyond the largest file; `Overloaded` where there are [`APPEND_TICKETS_MAX`]; `Invalid` past
-    /// [`APPEND_BYTES_MAX`].
+    /// `FileTooBig` where that is beyond the largest file; `Overloaded` where there are
+    /// [`APPEND_TICKETS_MAX`]; `Invalid` past [`APPEND_BYTES_MAX`].
     pub fn begin(
         &mut self,
         ino: Ino,
@@ -132,10 +137,12 @@ impl Tickets {
         Ok(offset)
     }
 
-    /// Reserves `length` bytes at `offset`, the end that is lent to the session; where it asked for that before, at least as much as then.
+    /// Reserves `length` bytes at `offset`, the end that is lent to the session; where it asked for
+    /// that before, at least as much as then.
     ///
     /// # Errors
-    /// `FileTooBig`, `Overloaded`, `Invalid` as [`Self::begin`]; `UnknownLease` where a part of it was given otherwise.
+    /// `FileTooBig`, `Overloaded`, `Invalid` as [`Self::begin`]; `UnknownLease` where a part of it
+    /// was given otherwise.
     pub fn begin_at(
         &mut self,
         ino: Ino,
@@ -187,8 +194,8 @@ impl Tickets {
         self.files.contains_key(&ino) || passed.next().is_some()
     }
 
-    /// Whose append keeps the lent end of the file from others, who want it since `since`, for longer than it may: nobody asks for its place
-    /// again, or it is too late for that.
+    /// Whose append keeps the lent end of the file from others, who want it since `since`, for
+    /// longer than it may: nobody asks for its place again, or it is too late for that.
     #[must_use]
     pub fn overdue(&self, ino: Ino, since: Instant, now: Instant) -> BTreeSet<SessionId> {
         if now < since.plus_ms(TICKET_MS) {
@@ -226,7 +233,8 @@ impl Tickets {
         self.given.contains_key(&ino) || self.given.contains_key(&ANY)
     }
 
-    /// A place was given while sessions from before our start may have some in that file: only what lies before it is theirs still.
+    /// A place was given while sessions from before our start may have some in that file: only what
+    /// lies before it is theirs still.
     pub fn note_given(&mut self, ino: Ino, offset: u64) {
         if self.given.len() >= APPEND_TICKETS_MAX && !self.given.contains_key(&ino) {
             // Too many to tell: from here on nothing is theirs.
@@ -251,12 +259,12 @@ impl Tickets {
         self.given.clear();
     }
 
-    /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up). To be asked again
-    /// with the same numbers after [`End::Wait`].
+    /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up).
+    /// To be asked again with the same numbers after [`End::Wait`].
     ///
     /// # Errors
-    /// `UnknownLease` where there is no such ticket (the shard restarted, or the session was gone meanwhile): the
-    /// client must begin and write again. `Invalid` where the numbers do not fit.
+    /// `UnknownLease` where there is no such ticket (the shard restarted, or the session was gone
+    /// meanwhile): the client must begin and write again. `Invalid` where the numbers do not fit.
     pub fn end(
         &mut self,
         ino: Ino,
@@ -335,8 +343,8 @@ impl Tickets {
         Ok(end)
     }
 
-    /// A ticket from before our restart, whose bytes may be on their way still. Nothing where its place is taken. `is_cut`: the file was,
-    /// since, and this is what is left.
+    /// A ticket from before our restart, whose bytes may be on their way still. Nothing where its
+    /// place is taken. `is_cut`: the file was, since, and this is what is left.
     pub fn reclaim(
         &mut self,
         ino: Ino,
@@ -367,7 +375,8 @@ impl Tickets {
         self.sessions.entry(session).or_default().insert(ino);
     }
 
-    /// The end of this append was executed before our restart: its ticket, if it was reclaimed, is over.
+    /// The end of this append was executed before our restart: its ticket, if it was reclaimed, is
+    /// over.
     pub fn was_ended(&mut self, ino: Ino, session: SessionId, offset: u64) {
         if self.is_open(ino, session, offset)
             && let Some(tickets) = self.files.get_mut(&ino)
@@ -400,7 +409,8 @@ impl Tickets {
             .is_some_and(|ticket| ticket.session == session && ticket.written.is_none())
     }
 
-    /// The session is gone: its tickets are given up, also those that wait. Whoever waits for them should ask again.
+    /// The session is gone: its tickets are given up, also those that wait. Whoever waits for them
+    /// should ask again.
     pub fn session_gone(&mut self, session: SessionId) {
         for ino in self.sessions.remove(&session).unwrap_or_default() {
             if let Some(tickets) = self.files.get_mut(&ino) {
@@ -426,7 +436,8 @@ impl Tickets {
         self.cut(ino, 0);
     }
 
-    /// The file was cut: an end of a ticket that begins behind its end now, or that was cut before, is refused.
+    /// The file was cut: an end of a ticket that begins behind its end now, or that was cut before,
+    /// is refused.
     pub fn cut(&mut self, ino: Ino, size: u64) {
         let mut tickets = self.files.remove(&ino).unwrap_or_default();
         let mut sessions: BTreeSet<SessionId> = tickets.values().map(|t| t.session).collect();

@@ -85,7 +85,8 @@ pub(crate) fn grant(
     }
 }
 
-/// The directory whose entries the request changes, as it is then: its client need not ask, as the kernel does after each change.
+/// The directory whose entries the request changes, as it is then: its client need not ask, as the
+/// kernel does after each change.
 pub(crate) fn directory_after(tx: &mut Tx<'_>, request: &MetaRequest) -> Option<Attr> {
     let dir = request.changes_entries_of()?;
     let dir = tx.is_ours(dir).then(|| tx.inode(dir).ok())??;
@@ -93,8 +94,8 @@ pub(crate) fn directory_after(tx: &mut Tx<'_>, request: &MetaRequest) -> Option<
     (dir.parent != Ino::ROOT).then(|| dir.attr())
 }
 
-/// Takes all times out of a reply: one that is kept for a repeat must not promise anything. Nor does it have a file's bytes: they
-/// are asked for.
+/// Takes all times out of a reply: one that is kept for a repeat must not promise anything. Nor
+/// does it have a file's bytes: they are asked for.
 pub(crate) fn without_times(reply: &MetaReply) -> MetaReply {
     let mut reply = match reply {
         MetaReply::OpenedSmall { entry, data, .. } => MetaReply::Opened {

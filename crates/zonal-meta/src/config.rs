@@ -44,7 +44,8 @@ impl Caller {
 pub struct ShardConfig {
     /// Which shard this is.
     pub shard: ShardId,
-    /// Its zone; for the root shard the zone that first-level directories get where none is asked for.
+    /// Its zone; for the root shard the zone that first-level directories get where none is asked
+    /// for.
     pub zone: ZoneId,
     /// Changes with each start of the shard.
     pub boot: u64,
@@ -56,9 +57,11 @@ pub struct ShardConfig {
     pub sessions_max: usize,
     /// Open files at once, over all sessions.
     pub opens_max: usize,
-    /// Bits of a name's hash that are used, at most 55 (fewer only in tests of collisions). Part of the format.
+    /// Bits of a name's hash that are used, at most 55 (fewer only in tests of collisions). Part of
+    /// the format.
     pub hash_bits: u32,
-    /// How many of their first bytes new files leave to the shard: [`zonal_layout::is_inline_size`].
+    /// How many of their first bytes new files leave to the shard:
+    /// [`zonal_layout::is_inline_size`].
     pub inline_bytes: u32,
     /// False: nothing is granted for caching, and no change waits.
     pub caching: bool,

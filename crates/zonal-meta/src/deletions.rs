@@ -1,11 +1,11 @@
 //! Layouts whose objects are to be deleted at the targets.
 //!
-//! The store has a key for each (`keys::deletion`). Looking for them there means stepping over all that were removed since the
-//! last checkpoint, so their inodes are remembered too: those of this life as they come, those from before by reading the
-//! store once, in parts.
+//! The store has a key for each (`keys::deletion`). Looking for them there means stepping over all
+//! that were removed since the last checkpoint, so their inodes are remembered too: those of this
+//! life as they come, those from before by reading the store once, in parts.
 //!
-//! *Invariants*: what is not known lies at or behind the place where reading goes on; bounded by [`DELETIONS_KNOWN_MAX`]: where more
-//! come, reading begins anew.
+//! *Invariants*: what is not known lies at or behind the place where reading goes on; bounded by
+//! [`DELETIONS_KNOWN_MAX`]: where more come, reading begins anew.
 
 use crate::keys;
 use crate::outcome::Deletion;
@@ -76,8 +76,9 @@ fn deletion(kv: &dyn KvRead, ino: Ino) -> Result<Option<Deletion>, ErrorCode> {
 }
 
 impl Shard {
-    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those of inodes removed a
-    /// moment ago wait, see [`Self::next_deletion`]. Those that cannot be read keep no other from being done.
+    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those
+    /// of inodes removed a moment ago wait, see [`Self::next_deletion`]. Those that cannot be read
+    /// keep no other from being done.
     ///
     /// # Errors
     /// What the store says, and `Corrupt`, where there is nothing else to be done.
@@ -119,8 +120,8 @@ impl Shard {
         }
     }
 
-    /// Reads more of the store, where there is room for what is found. False: nothing new. Fails where there is nothing new before
-    /// what cannot be read.
+    /// Reads more of the store, where there is room for what is found. False: nothing new. Fails
+    /// where there is nothing new before what cannot be read.
     fn read_deletions(&mut self, kv: &dyn KvRead) -> Result<bool, ErrorCode> {
         let room = DELETIONS_KNOWN_MAX.saturating_sub(self.deletions.known.len());
         let limit = room.min(READ_AT_ONCE);

@@ -1,9 +1,10 @@
 //! Directory entries in the order of their names' hashes.
 //!
-//! An entry's cookie is the hash of its name (55 bits, SipHash-2-4 with a fixed key, above 8 bits that tell apart names
-//! with the same hash). It never changes while the entry lives, so listings survive concurrent changes. Cookies
-//! below 256 are never given (0 start, 1 `.`, 2 `..`). A chain's first place (low byte 0) is always taken while the
-//! chain has entries: a removed first entry leaves a mark (inode 0). So one key read finds most names, or their absence.
+//! An entry's cookie is the hash of its name (55 bits, SipHash-2-4 with a fixed key, above 8 bits
+//! that tell apart names with the same hash). It never changes while the entry lives, so listings
+//! survive concurrent changes. Cookies below 256 are never given (0 start, 1 `.`, 2 `..`). A
+//! chain's first place (low byte 0) is always taken while the chain has entries: a removed first
+//! entry leaves a mark (inode 0). So one key read finds most names, or their absence.
 
 use zonal_types::{Codec, ErrorCode, FileKind, Ino, Name, codec_struct};
 

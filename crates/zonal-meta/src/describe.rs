@@ -1,5 +1,5 @@
-//! Keys and values of a shard's store in words, for `zonal dump`. The zone map beside the root's shard is the manager's and
-//! not described here.
+//! Keys and values of a shard's store in words, for `zonal dump`. The zone map beside the root's
+//! shard is the manager's and not described here.
 
 use crate::dentry::Dentry;
 use crate::fencing::FenceRecord;

@@ -1,7 +1,8 @@
-//! Events for sessions: one queue a session, numbered from 1, kept until the session acknowledges them.
+//! Events for sessions: one queue a session, numbered from 1, kept until the session acknowledges
+//! them.
 //!
-//! *Invariants*: numbers of one queue rise without gaps; what was handed out is not changed any more (only
-//! events that were never handed out take in others); no queue is longer than its bound.
+//! *Invariants*: numbers of one queue rise without gaps; what was handed out is not changed any
+//! more (only events that were never handed out take in others); no queue is longer than its bound.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::SESSION_EVENTS_MAX;
@@ -54,7 +55,8 @@ impl EventQueues {
         }
     }
 
-    /// A session begins (or continues after a restart of the shard, numbers from 1 again). Nothing happens where it has a queue.
+    /// A session begins (or continues after a restart of the shard, numbers from 1 again). Nothing
+    /// happens where it has a queue.
     pub fn open(&mut self, session: SessionId) {
         self.queues.entry(session).or_insert_with(|| Queue {
             next: 1,
@@ -70,8 +72,9 @@ impl EventQueues {
         self.overflowed.remove(&session);
     }
 
-    /// Queues an event and returns its number; `None` where the session is unknown or its queue full (then the
-    /// session must be ended, see [`Self::take_overflowed`]). An `Invalidate` may join one that was not handed out yet.
+    /// Queues an event and returns its number; `None` where the session is unknown or its queue
+    /// full (then the session must be ended, see [`Self::take_overflowed`]). An `Invalidate` may
+    /// join one that was not handed out yet.
     pub fn push(&mut self, session: SessionId, event: Event) -> Option<u64> {
         let queue = self.queues.get_mut(&session)?;
         if let Some(number) = queue.coalesce(&event) {
@@ -87,7 +90,8 @@ impl EventQueues {
         Some(number)
     }
 
-    /// The session has acted on all events to `number`. Returns true where that is news. Numbers never handed out do not count.
+    /// The session has acted on all events to `number`. Returns true where that is news. Numbers
+    /// never handed out do not count.
     pub fn ack(&mut self, session: SessionId, number: u64) -> bool {
         let Some(queue) = self.queues.get_mut(&session) else {
             return false;
@@ -121,7 +125,8 @@ impl EventQueues {
             .is_some_and(|queue| !queue.pending.is_empty())
     }
 
-    /// Events not yet acknowledged, oldest first, at most `limit`; the same ones again until they are acknowledged.
+    /// Events not yet acknowledged, oldest first, at most `limit`; the same ones again until they
+    /// are acknowledged.
     pub fn poll(&mut self, session: SessionId, limit: usize) -> Vec<(u64, Event)> {
         let Some(queue) = self.queues.get_mut(&session) else {
             return Vec::new();

@@ -1,11 +1,14 @@
 //! Clients that are to be fenced at targets, and sessions that end when they are.
 //!
-//! A session that expires or is evicted, and may have bytes on their way to targets, is *ending* first: it answers nothing and keeps what it has.
-//! Its fence is logged with the targets that have to hear of it. Once all have, or [`FENCE_WAIT_MS`] is over, the session ends. What a target
-//! has not acknowledged stays in the store, over restarts, until it has. docs/rfcs/2026-11-25-client-identity.md has the reasons.
+//! A session that expires or is evicted, and may have bytes on their way to targets, is *ending*
+//! first: it answers nothing and keeps what it has. Its fence is logged with the targets that have
+//! to hear of it. Once all have, or [`FENCE_WAIT_MS`] is over, the session ends. What a target has
+//! not acknowledged stays in the store, over restarts, until it has.
+//! docs/rfcs/2026-11-25-client-identity.md has the reasons.
 //!
-//! *Invariants*: (1) a fence in memory is in the store; (2) an ending session has a fence of its client. *Bound*: one fence a client and
-//! holder, `FENCES_MAX` in all; past it a session ends without one, which is told in the log.
+//! *Invariants*: (1) a fence in memory is in the store; (2) an ending session has a fence of its
+//! client. *Bound*: one fence a client and holder, `FENCES_MAX` in all; past it a session ends
+//! without one, which is told in the log.
 
 use crate::config::Now;
 use crate::keys;
@@ -105,7 +108,8 @@ impl Fencing {
 }
 
 impl Shard {
-    /// Whether a session may have bytes on their way to targets. One from before our start has not told.
+    /// Whether a session may have bytes on their way to targets. One from before our start has not
+    /// told.
     fn may_write(&self, session: SessionId) -> bool {
         self.sessions.silent.contains(&session)
             || self.opens.files_of(session) > 0
@@ -123,7 +127,8 @@ impl Shard {
             .collect()
     }
 
-    /// A session is to end that its client has not closed. `None`: nothing is to be waited for. Else what is logged: it is ending from now on.
+    /// A session is to end that its client has not closed. `None`: nothing is to be waited for.
+    /// Else what is logged: it is ending from now on.
     pub(crate) fn begin_ending(&mut self, now: Now, session: SessionId) -> Option<Vec<KvChange>> {
         if self.fencing.is_ending(session) {
             return Some(Vec::new());
@@ -195,8 +200,9 @@ impl Shard {
         fences
     }
 
-    /// What a target that starts has to hear before it changes anything of this shard's files: the fences that it has not acknowledged, from behind
-    /// `after` on, as many as one message may have.
+    /// What a target that starts has to hear before it changes anything of this shard's files: the
+    /// fences that it has not acknowledged, from behind `after` on, as many as one message may
+    /// have.
     #[must_use]
     pub fn fences_of(&self, target: TargetId, after: (ClientId, HolderNumber)) -> MetaReply {
         let behind = (Bound::Excluded(after), Bound::Unbounded);
@@ -215,7 +221,8 @@ impl Shard {
         MetaReply::Fences { fences, end }
     }
 
-    /// A target has acknowledged these, or is in no map any more: what is logged. Housekeeping is due then.
+    /// A target has acknowledged these, or is in no map any more: what is logged. Housekeeping is
+    /// due then.
     pub fn fenced(&mut self, target: TargetId, fences: &[Fence]) -> Vec<KvChange> {
         let mut changes = Vec::new();
         for fence in fences {

@@ -1,6 +1,8 @@
-//! Which numbers of cuts a shard's log has on its medium, so that a file that is made longer again and again under one number costs one flush.
+//! Which numbers of cuts a shard's log has on its medium, so that a file that is made longer again
+//! and again under one number costs one flush.
 //!
-//! A number that targets may hear of must not be lost with the shard's power (docs/rfcs/2026-11-22-files-grow-over-zeros.md). What this forgets is flushed once more.
+//! A number that targets may hear of must not be lost with the shard's power
+//! (docs/rfcs/2026-11-22-files-grow-over-zeros.md). What this forgets is flushed once more.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;

@@ -1,5 +1,6 @@
-//! Inode numbers and data ids. Each partition counts both, apart from one another; a range is reserved in the store before a number of it is
-//! given, so that a crash skips numbers and never gives one twice.
+//! Inode numbers and data ids. Each partition counts both, apart from one another; a range is
+//! reserved in the store before a number of it is given, so that a crash skips numbers and never
+//! gives one twice.
 
 use crate::keys;
 use std::collections::BTreeMap;
@@ -8,7 +9,8 @@ use zonal_types::{Codec, ErrorCode, KvRead, PartitionId, codec_struct};
 
 /// First inode number given; smaller ones are for what the shard makes itself (the root is 1).
 pub(crate) const FIRST: u64 = 16;
-/// First data id given: far above the inode numbers of a young partition, so that who takes one for the other is found out.
+/// First data id given: far above the inode numbers of a young partition, so that who takes one for
+/// the other is found out.
 pub(crate) const DATA_FIRST: u64 = 1 << 20;
 /// First number that does not fit any more.
 const END: u64 = 1 << zonal_types::ids::INO_SEQUENCE_BITS;
@@ -48,7 +50,8 @@ impl Counter {
         }
     }
 
-    /// Numbers reserved at a time. Each time costs a flush: of a thousand files that is one, and a quarter more for their data.
+    /// Numbers reserved at a time. Each time costs a flush: of a thousand files that is one, and a
+    /// quarter more for their data.
     fn step(self) -> u64 {
         match self {
             Self::Inodes => 1024,
@@ -76,7 +79,8 @@ impl Counter {
         }
     }
 
-    /// What a record becomes when its shard is restored from a backup: what was given since is never given again.
+    /// What a record becomes when its shard is restored from a backup: what was given since is
+    /// never given again.
     pub fn restored(self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
         let (reserved, live) = match stored {
             Some(bytes) => {

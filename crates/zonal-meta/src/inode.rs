@@ -1,6 +1,7 @@
 //! The stored inode.
 //!
-//! Format 2. The record names its own inode number, so that a record under a wrong key is found out.
+//! Format 2. The record names its own inode number, so that a record under a wrong key is found
+//! out.
 
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
@@ -11,13 +12,15 @@ use zonal_types::{
 /// Version of the record.
 pub const INODE_FORMAT: u8 = 2;
 
-/// Of a first-level directory: its entry in the root shard is not settled. It was just made, or is being removed.
+/// Of a first-level directory: its entry in the root shard is not settled. It was just made, or is
+/// being removed.
 pub const FLAG_DETACHED: u32 = 1 << 0;
 /// It has no name (any more) and lives while it is open.
 pub const FLAG_ORPHAN: u32 = 1 << 1;
 /// Made by `O_TMPFILE | O_EXCL`: never gets a name.
 pub const FLAG_UNLINKABLE: u32 = 1 << 2;
-/// The last cut was pushed, and has not reached all columns, as far as we know. States of a cut: `op/number.rs`.
+/// The last cut was pushed, and has not reached all columns, as far as we know. States of a cut:
+/// `op/number.rs`.
 pub const FLAG_UNCONFIRMED: u32 = 1 << 3;
 /// `mtime` was set by utimens; reports of writes made before `times_set` do not change it.
 pub const FLAG_MTIME_SET: u32 = 1 << 4;
@@ -29,9 +32,11 @@ pub const FLAG_CLOSING: u32 = 1 << 6;
 pub const FLAG_UNPUSHED: u32 = 1 << 7;
 /// Of a file: space was reserved behind its end since the last cut.
 pub const FLAG_RESERVED: u32 = 1 << 8;
-/// Of what is no directory: it has lost a name while it had others, so `parent` may be a directory that it had.
+/// Of what is no directory: it has lost a name while it had others, so `parent` may be a directory
+/// that it had.
 pub const FLAG_STRAYED: u32 = 1 << 9;
-/// Something was written at targets since the last number of a cut was given, which was pushed to no column.
+/// Something was written at targets since the last number of a cut was given, which was pushed to
+/// no column.
 pub const FLAG_WRITTEN: u32 = 1 << 10;
 /// All flags that have a meaning.
 const FLAGS_KNOWN: u32 = (1 << 11) - 1;
@@ -234,8 +239,8 @@ impl Inode {
         }
     }
 
-    /// Adds to the allocated bytes. What several clients tell may come in any order, a shrink's before that of the writes it cut:
-    /// the sum may be below 0 for a while, and is not cut there.
+    /// Adds to the allocated bytes. What several clients tell may come in any order, a shrink's
+    /// before that of the writes it cut: the sum may be below 0 for a while, and is not cut there.
     pub(crate) fn count_allocated(&mut self, delta: i64) {
         self.allocated = self.allocated.wrapping_add_signed(delta);
     }

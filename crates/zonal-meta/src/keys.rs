@@ -1,7 +1,7 @@
 //! Keys of the shard's store. All numbers big-endian, so that keys sort as they are meant to.
 //!
-//! A key begins with the partition (u32) and a tag (u8). What belongs to the shard and not to a partition has the
-//! partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
+//! A key begins with the partition (u32) and a tag (u8). What belongs to the shard and not to a
+//! partition has the partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
 
 use zonal_types::{ClientId, DataId, HolderNumber, Ino, PartitionId, SessionId};
 
@@ -126,7 +126,8 @@ pub fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// All extended attributes of an inode: first key and the key behind the last. Names follow 13 bytes.
+/// All extended attributes of an inode: first key and the key behind the last. Names follow 13
+/// bytes.
 pub fn xattrs(ino: Ino) -> (Vec<u8>, Vec<u8>) {
     let first = of_ino(ino, TAG_XATTR, 0);
     let mut end = start(ino.partition().0, TAG_XATTR, 8);

@@ -1,14 +1,15 @@
 //! Call-back leases: which sessions may have cached what of a directory, and for how long.
 //! docs/rfcs/2026-11-21-callback-leases.md says what a lease covers.
 //!
-//! A record {directory, session} has two halves: the entries with the directory's own attributes, and the attributes of
-//! its children. A change asks [`Leases::recall`] again and again (after each acknowledgement, or at the
-//! time that it named) until it says `None`; then it may be executed. Halves that were recalled and acknowledged need
-//! no further recall until something new is granted; nothing is granted while a change waits.
+//! A record {directory, session} has two halves: the entries with the directory's own attributes,
+//! and the attributes of its children. A change asks [`Leases::recall`] again and again (after each
+//! acknowledgement, or at the time that it named) until it says `None`; then it may be executed.
+//! Halves that were recalled and acknowledged need no further recall until something new is
+//! granted; nothing is granted while a change waits.
 //!
-//! *Invariants*: at most `records_max` records; a record that may still be used by its session is never dropped;
-//! a directory with a waiting change grants nothing.
-//! *Units*: grants in ms from the sending of the request; records end [`CACHE_GRACE_MS`] after that.
+//! *Invariants*: at most `records_max` records; a record that may still be used by its session is
+//! never dropped; a directory with a waiting change grants nothing. *Units*: grants in ms from the
+//! sending of the request; records end [`CACHE_GRACE_MS`] after that.
 
 use crate::events::EventQueues;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,8 @@ const RECALLED_CHILDREN_MAX: usize = 64;
 #[derive(Debug)]
 struct Record {
     expiry: Instant,
-    /// Number of the event that recalled the entries and the directory's attributes since the last grant.
+    /// Number of the event that recalled the entries and the directory's attributes since the last
+    /// grant.
     entries_recalled: Option<u64>,
     /// The same for children.
     children_recalled: BTreeMap<Ino, u64>,
@@ -75,8 +77,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// No records. `before`: the sessions that the shard knew when it stopped; for as long as their leases may run,
-    /// changes by others wait.
+    /// No records. `before`: the sessions that the shard knew when it stopped; for as long as their
+    /// leases may run, changes by others wait.
     #[must_use]
     pub fn new(now: Instant, before: BTreeSet<SessionId>) -> Self {
         Self {
@@ -96,8 +98,9 @@ impl Leases {
         self
     }
 
-    /// For how long the session may cache the directory's entries and the attributes that the lease covers, in
-    /// ms; 0: not at all. `now` is when the shard got the request, which is later than its sending.
+    /// For how long the session may cache the directory's entries and the attributes that the lease
+    /// covers, in ms; 0: not at all. `now` is when the shard got the request, which is later than
+    /// its sending.
     pub fn grant(&mut self, directory: Ino, session: SessionId, now: Instant) -> u32 {
         self.sweep(now, SWEEP_AT_GRANT);
         if self.is_blocked(directory, now) {
@@ -116,11 +119,12 @@ impl Leases {
         CACHE_TERM_MS as u32
     }
 
-    /// Queues events for whoever may have cached what these changes of session `by` touch. `None`: nobody (any more), the
-    /// change may be executed now. Else it waits, and the directories grant nothing until [`Self::finish`].
+    /// Queues events for whoever may have cached what these changes of session `by` touch. `None`:
+    /// nobody (any more), the change may be executed now. Else it waits, and the directories grant
+    /// nothing until [`Self::finish`].
     ///
-    /// `waiting`: this change was told to wait before, with the same directories (so they are blocked already). Where
-    /// it names other ones now, finish the old ones first and pass false.
+    /// `waiting`: this change was told to wait before, with the same directories (so they are
+    /// blocked already). Where it names other ones now, finish the old ones first and pass false.
     pub fn recall(
         &mut self,
         changes: &[Change],
@@ -155,8 +159,8 @@ impl Leases {
         Some(recall)
     }
 
-    /// A change that waited was executed, refused or abandoned: once for each change that got `Some` from
-    /// [`Self::recall`], with the same directories.
+    /// A change that waited was executed, refused or abandoned: once for each change that got
+    /// `Some` from [`Self::recall`], with the same directories.
     pub fn finish(&mut self, changes: &[Change]) {
         for change in changes {
             if let Some(blocked) = self.blocked.get_mut(&change.directory) {
@@ -181,7 +185,8 @@ impl Leases {
             .retain(|(_directory, of), _record| *of != session);
     }
 
-    /// Looks at the next `count` records and drops those that expired. Housekeeping when nothing is granted.
+    /// Looks at the next `count` records and drops those that expired. Housekeeping when nothing is
+    /// granted.
     pub fn sweep(&mut self, now: Instant, count: usize) {
         if now >= self.grace_until && !self.grace_sessions.is_empty() {
             self.grace_sessions = BTreeSet::new();
@@ -317,8 +322,8 @@ impl Record {
         (number, new)
     }
 
-    /// Remembers that `number` covers what `new` said. Children that are acknowledged make room: recalling one of
-    /// them again costs a message and is never wrong.
+    /// Remembers that `number` covers what `new` said. Children that are acknowledged make room:
+    /// recalling one of them again costs a message and is never wrong.
     fn recalled(&mut self, new: &New, number: u64, acked: u64) {
         if new.entries {
             self.entries_recalled = Some(number);

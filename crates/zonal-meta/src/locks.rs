@@ -1,20 +1,24 @@
-//! Locks of programs: POSIX byte ranges (fcntl, also open-file-description locks) and flock, in two spaces that do not
-//! see one another.
+//! Locks of programs: POSIX byte ranges (fcntl, also open-file-description locks) and flock, in two
+//! spaces that do not see one another.
 //!
-//! The table is volatile; after a restart sessions bring their locks back with [`LockTable::reclaim`]. Owners are
-//! {session, owner}. A waiter is granted in the order of arrival where its range is free. As in Linux a later request
-//! may overtake a waiter that it conflicts with, but only [`OVERTAKEN_MAX`] times; then owners that hold nothing
-//! on that inode queue behind it. (Owners that hold something may still pass: making them wait could deadlock
-//! where Linux would not.)
+//! The table is volatile; after a restart sessions bring their locks back with
+//! [`LockTable::reclaim`]. Owners are {session, owner}. A waiter is granted in the order of arrival
+//! where its range is free. As in Linux a later request may overtake a waiter that it conflicts
+//! with, but only [`OVERTAKEN_MAX`] times; then owners that hold nothing on that inode queue behind
+//! it. (Owners that hold something may still pass: making them wait could deadlock where Linux
+//! would not.)
 //!
-//! An owner may be named again by the kernel when the open file or process that it was is gone, and a release or a take-back may come
-//! late, or twice. So each range remembers the open file and the request (a number that grows) that took it last. A close gives up
-//! what was got through its open file; a take-back what its request got; an unlock what was got before it; a request that comes when
-//! it is over for its caller gets nothing. The order in which messages arrive cannot matter then.
+//! An owner may be named again by the kernel when the open file or process that it was is gone, and
+//! a release or a take-back may come late, or twice. So each range remembers the open file and the
+//! request (a number that grows) that took it last. A close gives up what was got through its open
+//! file; a take-back what its request got; an unlock what was got before it; a request that comes
+//! when it is over for its caller gets nothing. The order in which messages arrive cannot matter
+//! then.
 //!
-//! *Invariants*: ranges of one owner in one space are sorted and disjoint, and adjacent ones differ in kind, open file or request; ranges of
-//! two owners overlap only if both are shared; each waiter is in the index; `ranges + 2 * waiting` stays within
-//! the bound, so that a grant out of the queue cannot fail.
+//! *Invariants*: ranges of one owner in one space are sorted and disjoint, and adjacent ones differ
+//! in kind, open file or request; ranges of two owners overlap only if both are shared; each waiter
+//! is in the index; `ranges + 2 * waiting` stays within the bound, so that a grant out of the queue
+//! cannot fail.
 
 mod check;
 mod deadlock;
@@ -30,7 +34,8 @@ use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
 use zonal_types::{ErrorCode, Ino, SessionId};
 use zonal_wire::meta::{Event, LockKind, LockRange};
 
-/// How often conflicting requests may be granted before a waiter, until newcomers must queue behind it.
+/// How often conflicting requests may be granted before a waiter, until newcomers must queue behind
+/// it.
 pub const OVERTAKEN_MAX: u32 = 64;
 
 /// Who holds or wants a lock: session, and the owner within it.
@@ -150,13 +155,14 @@ impl LockTable {
         self.waiters.len()
     }
 
-    /// Asks for a lock; with `waiter` it is queued where it conflicts. Also returns the waiters that a
-    /// downgrade let in. A repeated request (same waiter) gets the same answer. `settled`: requests of the owner below it are never
-    /// taken back, so that their ranges may become one with this.
+    /// Asks for a lock; with `waiter` it is queued where it conflicts. Also returns the waiters
+    /// that a downgrade let in. A repeated request (same waiter) gets the same answer. `settled`:
+    /// requests of the owner below it are never taken back, so that their ranges may become one
+    /// with this.
     ///
     /// # Errors
-    /// `Invalid` (empty range, waiter number in use elsewhere), `NoLocks` (bound reached), `Deadlock`; `UnknownLease` where the request
-    /// comes when it is over for its caller.
+    /// `Invalid` (empty range, waiter number in use elsewhere), `NoLocks` (bound reached),
+    /// `Deadlock`; `UnknownLease` where the request comes when it is over for its caller.
     pub fn lock(
         &mut self,
         session: SessionId,
@@ -266,10 +272,12 @@ impl LockTable {
             .map(|(_owner, held)| held)
     }
 
-    /// Takes a request back, whether it waits or was granted; its going may let others in. `before`: what its owner held there without it.
+    /// Takes a request back, whether it waits or was granted; its going may let others in.
+    /// `before`: what its owner held there without it.
     ///
     /// # Errors
-    /// `Invalid` (empty range, `before` of another owner), `NoLocks` where what was before does not fit.
+    /// `Invalid` (empty range, `before` of another owner), `NoLocks` where what was before does not
+    /// fit.
     pub fn cancel(
         &mut self,
         session: SessionId,
@@ -307,8 +315,8 @@ impl LockTable {
         Ok(granted)
     }
 
-    /// Releases the locks that one owner got in one space of an inode by requests before `number` (a close), through one open file
-    /// (`handle`) or all. Its waiters stay.
+    /// Releases the locks that one owner got in one space of an inode by requests before `number`
+    /// (a close), through one open file (`handle`) or all. Its waiters stay.
     pub fn release_owner(
         &mut self,
         session: SessionId,
@@ -366,7 +374,8 @@ impl LockTable {
         granted
     }
 
-    /// All locks on an inode are gone (it was deleted). Waiters are granted: there is nothing left to wait for.
+    /// All locks on an inode are gone (it was deleted). Waiters are granted: there is nothing left
+    /// to wait for.
     pub fn release_inode(&mut self, ino: Ino) -> Vec<Granted> {
         let Some(file) = self.files.remove(&ino) else {
             return Vec::new();
@@ -537,7 +546,8 @@ impl LockTable {
             self.forget_waiter(ino, &waiter);
             self.change(ino, owner, &range, &Change::Take(settled));
             granted.push(event(ino, &waiter));
-            // The owner's own range may have shrunk in kind (a downgrade): look from the start again.
+            // The owner's own range may have shrunk in kind (a downgrade): look from the start
+            // again.
             index = 0;
         }
         granted

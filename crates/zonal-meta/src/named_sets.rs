@@ -4,8 +4,8 @@ use crate::inode::Inode;
 use crate::keys;
 use zonal_types::{Codec, ErrorCode, Ino, Layout};
 
-/// The layout in an entry, and the inode whose it is or was: of a file, or of one that is removed and whose objects are not yet.
-/// `None` where an entry of this sort has none.
+/// The layout in an entry, and the inode whose it is or was: of a file, or of one that is removed
+/// and whose objects are not yet. `None` where an entry of this sort has none.
 ///
 /// # Errors
 /// `Corrupt` where it cannot be decoded.

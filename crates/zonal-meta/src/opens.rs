@@ -1,6 +1,7 @@
 //! Which session has which file open, how often; and the inodes that live only because of it.
 //!
-//! Counts are volatile (clients tell them again after a restart); the sessions of an orphan are durable.
+//! Counts are volatile (clients tell them again after a restart); the sessions of an orphan are
+//! durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Ino, SessionId};
@@ -21,7 +22,8 @@ pub(crate) struct Opens {
     entries: usize,
     /// Files that each session has open, where it has any.
     files: BTreeMap<SessionId, u32>,
-    /// Files of which what lies behind the end is known to one session that has them open: nobody else had them open since.
+    /// Files of which what lies behind the end is known to one session that has them open: nobody
+    /// else had them open since.
     owners: BTreeMap<Ino, SessionId>,
     /// How, of sessions that have proved whose they are.
     ways: BTreeMap<(Ino, SessionId), Ways>,

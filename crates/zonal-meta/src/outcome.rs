@@ -29,8 +29,8 @@ pub enum WaitOn {
 /// What the shell is to do for a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Log `effect` and `junctions` in one record (if any), apply it, wake, then send `reply`; then make the calls in
-    /// `after` (best effort: housekeeping settles what is lost).
+    /// Log `effect` and `junctions` in one record (if any), apply it, wake, then send `reply`; then
+    /// make the calls in `after` (best effort: housekeeping settles what is lost).
     Reply {
         /// The answer.
         reply: MetaReply,
@@ -58,8 +58,8 @@ pub enum Outcome {
         /// As in `Reply`.
         recheck: bool,
     },
-    /// Send `request` to `shard` (unslotted), then call `resume` with the answer; where there is none, with
-    /// `MetaReply::Failed`.
+    /// Send `request` to `shard` (unslotted), then call `resume` with the answer; where there is
+    /// none, with `MetaReply::Failed`.
     Call {
         /// The shard that is asked.
         shard: ShardId,
@@ -140,8 +140,8 @@ pub struct Deletion {
     pub layout: Layout,
 }
 
-/// A directory inode whose entry in the root is not settled: ask the root shard `HasEntry`, then send this shard the
-/// answer as `SettleDir`.
+/// A directory inode whose entry in the root is not settled: ask the root shard `HasEntry`, then
+/// send this shard the answer as `SettleDir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Detached {
     /// The directory.
@@ -155,7 +155,8 @@ pub struct Detached {
 pub struct Ticked {
     /// Changes of the store.
     pub effect: Vec<KvChange>,
-    /// Why an inode that an ended session held could not be read: it stays, until a start of the shard can read it.
+    /// Why an inode that an ended session held could not be read: it stays, until a start of the
+    /// shard can read it.
     pub unread: Option<ErrorCode>,
     /// Requests that wait on one of these should be tried again.
     pub wake: Vec<WaitOn>,

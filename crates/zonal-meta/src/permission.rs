@@ -1,7 +1,7 @@
 //! Who may do what: Linux's checks, as the kernel would make them on a local file system.
 //!
-//! `EACCES` is for mode bits and ACLs, `EPERM` for ownership and privilege. User 0 has every privilege, but executes
-//! only what has an execute bit.
+//! `EACCES` is for mode bits and ACLs, `EPERM` for ownership and privilege. User 0 has every
+//! privilege, but executes only what has an execute bit.
 
 use crate::acl::Acl;
 use crate::inode::Inode;
@@ -116,7 +116,8 @@ pub fn open_mask(open_flags: u32) -> u32 {
     mask
 }
 
-/// True where the sticky bit of `dir` keeps the caller from touching an entry that belongs to `victim_uid`.
+/// True where the sticky bit of `dir` keeps the caller from touching an entry that belongs to
+/// `victim_uid`.
 #[must_use]
 pub fn is_sticky_refused(who: &Credentials, dir: &Inode, victim_uid: u32) -> bool {
     dir.mode & S_ISVTX != 0 && !is_root(who) && who.uid != victim_uid && who.uid != dir.uid
@@ -174,8 +175,8 @@ pub(crate) fn may_create(tx: &Tx<'_>, who: &Credentials, dir: &Inode) -> Result<
     check(tx, who, dir, WRITE | EXEC)
 }
 
-/// The set-id bits that a change by `who` leaves (Linux's `setattr_should_drop_suidgid`): for writes, truncations and
-/// changes of the owner.
+/// The set-id bits that a change by `who` leaves (Linux's `setattr_should_drop_suidgid`): for
+/// writes, truncations and changes of the owner.
 #[must_use]
 pub fn without_set_id(mode: u32, drops_group: bool) -> u32 {
     let mut left = mode & !S_ISUID;

@@ -1,10 +1,10 @@
 //! Prefetch: the reads that a request begins with, made before it has the shard to itself.
 //!
-//! A shard runs one request at a time. A read of the store that misses its cache takes as long as the
-//! disk does, and all other requests would wait meanwhile. So where reads have missed lately, the
-//! server calls [`prefetch`] first, without the shard: many threads read the disk at the same time,
-//! and the request finds its pages in the store's cache afterwards. Nothing is decided here: what
-//! cannot be read is met again, and reported, by the request itself.
+//! A shard runs one request at a time. A read of the store that misses its cache takes as long as
+//! the disk does, and all other requests would wait meanwhile. So where reads have missed lately,
+//! the server calls [`prefetch`] first, without the shard: many threads read the disk at the same
+//! time, and the request finds its pages in the store's cache afterwards. Nothing is decided here:
+//! what cannot be read is met again, and reported, by the request itself.
 //!
 //! Cost: as many look-ups as the request makes itself, at most [`READDIR_ENTRIES_MAX`] and one.
 

@@ -1,11 +1,13 @@
 //! What was removed a moment ago and can still be asked for by its number.
 //!
-//! A client resolves a name and then opens what it found: two requests, between which another client may have replaced
-//! the file. POSIX knows no such gap, so a removed inode is kept in memory for [`RECENT_MS`]: its attributes can be
-//! read, and an open brings a file back as an orphan of the session that opens it. Its objects are not deleted before.
+//! A client resolves a name and then opens what it found: two requests, between which another
+//! client may have replaced the file. POSIX knows no such gap, so a removed inode is kept in memory
+//! for [`RECENT_MS`]: its attributes can be read, and an open brings a file back as an orphan of
+//! the session that opens it. Its objects are not deleted before.
 //!
-//! *Invariants*: bounded by [`RECENT_MAX`] (the oldest go first); what was once given to the deletions is not here any
-//! more, so nothing comes back whose bytes may be gone; volatile (after a restart what was removed is removed).
+//! *Invariants*: bounded by [`RECENT_MAX`] (the oldest go first); what was once given to the
+//! deletions is not here any more, so nothing comes back whose bytes may be gone; volatile (after a
+//! restart what was removed is removed).
 
 use crate::inode::Inode;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,9 +1,10 @@
 //! What puts a shard's store right where [`crate::check`] found it broken.
 //!
-//! Each repair is one small effect, for the store's own log. It looks at the store again first, so that what an earlier
-//! repair has settled gives nothing, and doing it twice does no harm. Counts follow entries: a repair that moves entries
-//! leaves directories that count wrongly, which the next pass finds. Nothing that can be reached or read is removed;
-//! what has no name gets one in `lost+found`.
+//! Each repair is one small effect, for the store's own log. It looks at the store again first, so
+//! that what an earlier repair has settled gives nothing, and doing it twice does no harm. Counts
+//! follow entries: a repair that moves entries leaves directories that count wrongly, which the
+//! next pass finds. Nothing that can be reached or read is removed; what has no name gets one in
+//! `lost+found`.
 
 mod across;
 mod key;
@@ -43,11 +44,13 @@ pub fn entry_name(kv: &dyn KvRead, dir: Ino, cookie: u64) -> Result<Option<Name>
 }
 
 impl Shard {
-    /// The changes that put `broken` right; none where that has been done. `lost_found`: the directory for what has no
-    /// name (the root, in the root's shard). `is_first_level`: whether an entry of the root leads to a directory.
+    /// The changes that put `broken` right; none where that has been done. `lost_found`: the
+    /// directory for what has no name (the root, in the root's shard). `is_first_level`: whether an
+    /// entry of the root leads to a directory.
     ///
     /// # Errors
-    /// `NotFound` where `lost_found` is needed and not there; `Corrupt` where a damaged key is in the way; what `kv` gives.
+    /// `NotFound` where `lost_found` is needed and not there; `Corrupt` where a damaged key is in
+    /// the way; what `kv` gives.
     pub fn repair(
         &self,
         kv: &dyn KvRead,
@@ -233,8 +236,9 @@ fn directory_anew(tx: &mut Tx<'_>, ino: Ino, parent: Ino) -> Result {
     Ok(())
 }
 
-/// The inode of a file is lost, its first bytes are not: a file is made for them, without a name until the next pass, which
-/// brings it to lost+found. The layout is that of a new file, a guess about what its objects have; `data_id`: bytes that led to it.
+/// The inode of a file is lost, its first bytes are not: a file is made for them, without a name
+/// until the next pass, which brings it to lost+found. The layout is that of a new file, a guess
+/// about what its objects have; `data_id`: bytes that led to it.
 fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
     let Some(bytes) = tx.get(&keys::inline(ino))? else {
         return Ok(());
@@ -267,7 +271,8 @@ fn has_entries(tx: &Tx<'_>, dir: Ino) -> Result<bool> {
 fn not_in_directory(tx: &mut Tx<'_>, dir: Ino, parent: Option<Ino>) -> Result {
     match tx.find(dir)? {
         Some(inode) if inode.is_dir() => Ok(()),
-        // One that is not of the first level is nameless until the next pass, which brings it to lost+found.
+        // One that is not of the first level is nameless until the next pass, which brings it to
+        // lost+found.
         None => directory_anew(tx, dir, parent.ok_or(ErrorCode::NotFound)?),
         Some(_) => {
             let (start, end) = keys::dentries(dir);

@@ -1,10 +1,11 @@
 //! What a backup's entries become in the store that takes the shard's place.
 //!
-//! Between the backup and its restoring numbers were given, files were cut, and caches were filled, of which the backup
-//! knows nothing. So every number that must never be given twice goes up by [`RESTORE_STEP`]: inode numbers, data
-//! ids and sessions; change counters, so that no cache takes its copy for the present one; and the number of the last
-//! shrink of each file with data, which is then its size in the backup: targets cut what was written behind it later, and
-//! refuse nothing as older than they know.
+//! Between the backup and its restoring numbers were given, files were cut, and caches were filled,
+//! of which the backup knows nothing. So every number that must never be given twice goes up by
+//! [`RESTORE_STEP`]: inode numbers, data ids and sessions; change counters, so that no cache takes
+//! its copy for the present one; and the number of the last shrink of each file with data, which is
+//! then its size in the backup: targets cut what was written behind it later, and refuse nothing as
+//! older than they know.
 
 use crate::ids::Counter;
 use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
@@ -55,8 +56,8 @@ pub fn value(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, ErrorCode> {
     }
 }
 
-/// Entries that the new store needs and the backup did not have: of partitions without a number given so far, and of
-/// sessions.
+/// Entries that the new store needs and the backup did not have: of partitions without a number
+/// given so far, and of sessions.
 ///
 /// # Errors
 /// `NoSpace` where a partition has no numbers left.

@@ -1,9 +1,10 @@
-//! What a shard remembers for clients with a scope: which directories lie inside of a path, which files were reached there by a name, which
-//! were cut by name.
+//! What a shard remembers for clients with a scope: which directories lie inside of a path, which
+//! files were reached there by a name, which were cut by name.
 //!
-//! *Invariants*: (1) a directory is in `inside` only while it is at or below the path's directory: each move or removal of a
-//! directory empties it; (2) a file is in `reached` only while none of its names has changed, and no directory moved, since a client of that
-//! path reached it by a name; (3) all of it may be forgotten at any time.
+//! *Invariants*: (1) a directory is in `inside` only while it is at or below the path's directory:
+//! each move or removal of a directory empties it; (2) a file is in `reached` only while none of
+//! its names has changed, and no directory moved, since a client of that path reached it by a name;
+//! (3) all of it may be forgotten at any time.
 
 use crate::tx::Changed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,8 @@ use zonal_wire::MetaRequest;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC, O_WRONLY};
 use zonal_wire::meta::{FileUse, LockKind, LockRange};
 
-/// How long it is believed what the root shard said of a first-level directory. It tells of changes, too, where that arrives.
+/// How long it is believed what the root shard said of a first-level directory. It tells of
+/// changes, too, where that arrives.
 const FIRST_LEVEL_MS: u64 = 2_000;
 
 /// User and group of a root that counts as nobody.
@@ -22,7 +24,8 @@ pub(crate) const NOBODY: u32 = 65_534;
 /// How a request sees the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sight {
-    /// The client's whole view: this directory and what is below it. `None` for a client with a path: nothing of this shard.
+    /// The client's whole view: this directory and what is below it. `None` for a client with a
+    /// path: nothing of this shard.
     pub dir: Option<Ino>,
     /// True for a client with a path.
     pub has_path: bool,
@@ -60,7 +63,8 @@ impl Resolved {
 /// See above.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    /// First-level directories by name, as the root shard has them, and until when that is believed.
+    /// First-level directories by name, as the root shard has them, and until when that is
+    /// believed.
     first_level: BTreeMap<Name, (Ino, Instant)>,
     /// Directory, and the path's directory that it is at or below.
     inside: BTreeSet<(Ino, Ino)>,
@@ -87,7 +91,8 @@ impl Scopes {
         }
     }
 
-    /// The root shard does not answer: what it said before is believed a while longer. False where it said nothing.
+    /// The root shard does not answer: what it said before is believed a while longer. False where
+    /// it said nothing.
     pub fn keep_first(&mut self, name: &Name, now: Instant) -> bool {
         let known = self.first_level.get_mut(name);
         known.is_some_and(|(_, until)| {
@@ -228,8 +233,8 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
     }
 }
 
-/// Whether a client that changes nothing may have this lock: a write lock of fcntl needs a file that is open for writing, LOCK_EX of flock
-/// does not.
+/// Whether a client that changes nothing may have this lock: a write lock of fcntl needs a file
+/// that is open for writing, LOCK_EX of flock does not.
 pub(crate) fn reader_may_lock(range: &LockRange) -> bool {
     range.whole_file || range.kind == LockKind::Shared
 }

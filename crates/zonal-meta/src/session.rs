@@ -1,11 +1,12 @@
 //! Sessions and their slots.
 //!
-//! A session belongs to who opened it: where a connection has proved that, its subject is stored beside it. Its number has 64 random
-//! bits, so that nobody guesses one.
+//! A session belongs to who opened it: where a connection has proved that, its subject is stored
+//! beside it. Its number has 64 random bits, so that nobody guesses one.
 //!
-//! A session and the last replies with an effect are durable; replies without one are kept in memory only: after a restart
-//! such a request simply runs again. A slot's sequence must rise; a repeat of the last one gets the last reply. (It may
-//! rise by more than one, as what had no effect is forgotten by a restart.)
+//! A session and the last replies with an effect are durable; replies without one are kept in
+//! memory only: after a restart such a request simply runs again. A slot's sequence must rise; a
+//! repeat of the last one gets the last reply. (It may rise by more than one, as what had no effect
+//! is forgotten by a restart.)
 
 use crate::keys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,14 +63,16 @@ pub(crate) struct Session {
     pub last_seen: Instant,
     /// It answers nothing any more, and ends when its client is fenced.
     pub is_ending: bool,
-    /// It has told what it holds, in this life of ours: from then on what it opens and closes is counted here.
+    /// It has told what it holds, in this life of ours: from then on what it opens and closes is
+    /// counted here.
     pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
 }
 
 impl Session {
-    /// Whether a client that has proved to be `from` may go on with the session. A client that had to prove nothing is trusted,
-    /// and goes on by a connection where it has to: the session's number, which nobody guesses, is its proof then.
+    /// Whether a client that has proved to be `from` may go on with the session. A client that had
+    /// to prove nothing is trusted, and goes on by a connection where it has to: the session's
+    /// number, which nobody guesses, is its proof then.
     pub fn is_of(&self, from: Option<&Arc<Holder>>) -> bool {
         from.is_none_or(|from| match &self.holder {
             Some(holder) => *holder == from.subject,
@@ -84,7 +87,8 @@ impl Session {
 pub(crate) enum SlotAnswer {
     /// New: to be run.
     Run,
-    /// A repeat: this was the reply. True where it was executed before our start and this is its first repeat.
+    /// A repeat: this was the reply. True where it was executed before our start and this is its
+    /// first repeat.
     Repeat(MetaReply, bool),
 }
 
@@ -185,7 +189,8 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// Other sessions from before our start that have not told yet what they hold, and have asked for a lock.
+    /// Other sessions from before our start that have not told yet what they hold, and have asked
+    /// for a lock.
     pub fn others_with_locks(&self, id: SessionId) -> Vec<SessionId> {
         let others = self.silent.iter().filter(|other| **other != id);
         let has_locked = |id: &SessionId| {
@@ -200,7 +205,8 @@ impl Sessions {
         self.chance = bits;
     }
 
-    /// A number for a new session: a count, so that none is given twice where chance is always the same, under random bits. Session 0 is none.
+    /// A number for a new session: a count, so that none is given twice where chance is always the
+    /// same, under random bits. Session 0 is none.
     pub fn take_id(&mut self) -> SessionId {
         let chance = std::mem::take(&mut self.chance);
         loop {
@@ -342,7 +348,8 @@ impl Sessions {
     /// Remembers the reply of a slot; `stored`: it goes into the store with its effect.
     pub fn replied(&mut self, id: SessionId, slot: u32, sequence: u32, reply: Option<MetaReply>) {
         if let Some(session) = self.by_id.get_mut(&id) {
-            // Another shard's answer may come when the client has given the request up and moved the slot on.
+            // Another shard's answer may come when the client has given the request up and moved
+            // the slot on.
             let is_behind = |last: &Slot| sequence.wrapping_sub(last.sequence) > u32::MAX / 2;
             if session.slots.get(&slot).is_some_and(is_behind) {
                 return;

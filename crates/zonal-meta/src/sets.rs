@@ -1,7 +1,9 @@
-//! Which stripe set a new file gets: the zone's default sets in turn, wider ones more often, by the number of the file's bytes.
+//! Which stripe set a new file gets: the zone's default sets in turn, wider ones more often, by the
+//! number of the file's bytes.
 //!
-//! *Invariant*: only a set that is open is given, in the shard's own map or in a newer one of which the manager told. Where the map's are
-//! not, the root shard is asked to open them: its process keeps the map. As long as that one does not answer, files get open sets of before.
+//! *Invariant*: only a set that is open is given, in the shard's own map or in a newer one of which
+//! the manager told. Where the map's are not, the root shard is asked to open them: its process
+//! keeps the map. As long as that one does not answer, files get open sets of before.
 
 use crate::dentry::siphash;
 use std::collections::BTreeMap;

@@ -1,8 +1,10 @@
-//! The shard as a value: it takes a request, the time and a reader of its store, and says what to do.
+//! The shard as a value: it takes a request, the time and a reader of its store, and says what to
+//! do.
 //!
-//! Invariants: nothing in memory changes before a request counts; a request that waits or asks another shard runs again
-//! from its start; what is in memory beside the store is volatile by design (opens, locks, leases, events, tickets) or
-//! comes back from it (sessions, slots, orphans, number ranges).
+//! Invariants: nothing in memory changes before a request counts; a request that waits or asks
+//! another shard runs again from its start; what is in memory beside the store is volatile by
+//! design (opens, locks, leases, events, tickets) or comes back from it (sessions, slots, orphans,
+//! number ranges).
 
 mod admission;
 mod calls;
@@ -70,7 +72,8 @@ pub struct Shard {
     pub(crate) lock_grace_until: Instant,
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
-    /// Sessions from before our start to be ended, unless they tell at once what they hold: others wait for locks that they may have.
+    /// Sessions from before our start to be ended, unless they tell at once what they hold: others
+    /// wait for locks that they may have.
     pub(crate) late: BTreeSet<SessionId>,
     has_lost_orphans: bool,
     pub(crate) woken: BTreeSet<WaitOn>,
@@ -92,7 +95,8 @@ impl Shard {
         self.map = map;
     }
 
-    /// One request. `attempt` is what the last [`Outcome::Wait`] for this same request said (`None` first).
+    /// One request. `attempt` is what the last [`Outcome::Wait`] for this same request said (`None`
+    /// first).
     pub fn handle(
         &mut self,
         kv: &dyn KvRead,
@@ -104,7 +108,8 @@ impl Shard {
         self.handle_from(kv, now, caller, None, request, attempt)
     }
 
-    /// As [`Self::handle`], from a connection that has proved who it is (`None`: it had to prove nothing).
+    /// As [`Self::handle`], from a connection that has proved who it is (`None`: it had to prove
+    /// nothing).
     pub fn handle_from(
         &mut self,
         kv: &dyn KvRead,
@@ -120,8 +125,8 @@ impl Shard {
         self.handle_waited(kv, now, caller, from, request, waited)
     }
 
-    /// As [`Self::handle`], where the disk has no room for what the request may write: one that was executed before gets its reply again, any
-    /// other is refused with `NoSpace`.
+    /// As [`Self::handle`], where the disk has no room for what the request may write: one that was
+    /// executed before gets its reply again, any other is refused with `NoSpace`.
     pub fn handle_full(
         &mut self,
         kv: &dyn KvRead,

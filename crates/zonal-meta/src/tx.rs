@@ -1,5 +1,6 @@
-//! One request's view of the store: what is there, and what the request would change. Nothing of it counts until the
-//! shard takes it over ([`Tx::finish`]); a request that must wait first is dropped and runs again later.
+//! One request's view of the store: what is there, and what the request would change. Nothing of it
+//! counts until the shard takes it over ([`Tx::finish`]); a request that must wait first is dropped
+//! and runs again later.
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
@@ -49,7 +50,8 @@ pub(crate) struct Env<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Volatile {
     Open(Ino),
-    /// What lies behind the end of a file is known to this session alone, if it has it open; or it is not.
+    /// What lies behind the end of a file is known to this session alone, if it has it open; or it
+    /// is not.
     Owned(Ino),
     Unowned(Ino),
     Orphaned(Ino, BTreeSet<SessionId>),
@@ -193,7 +195,8 @@ impl<'a> Tx<'a> {
         Ok(inode)
     }
 
-    /// The inode that a request names. `NotOwner` where its partition is another shard's, `Stale` where it is gone.
+    /// The inode that a request names. `NotOwner` where its partition is another shard's, `Stale`
+    /// where it is gone.
     pub fn inode(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
         if !ino.is_valid() {
             return Err(ErrorCode::Stale);
@@ -370,7 +373,8 @@ impl<'a> Tx<'a> {
         Ok(Ino::new(partition, sequence))
     }
 
-    /// A new data id: of the partition of its inode, so that both are at one shard wherever the partition goes.
+    /// A new data id: of the partition of its inode, so that both are at one shard wherever the
+    /// partition goes.
     pub fn new_data_id(&mut self, partition: PartitionId) -> Result<DataId, ErrorCode> {
         let sequence = self.new_number(Counter::Data, partition)?;
         Ok(DataId::new(partition, sequence))

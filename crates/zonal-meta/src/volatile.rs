@@ -1,4 +1,5 @@
-//! Requests about what the shard keeps in memory: sessions and events; [`appending`], [`holdings`] and [`locking`] have the rest.
+//! Requests about what the shard keeps in memory: sessions and events; [`appending`], [`holdings`]
+//! and [`locking`] have the rest.
 
 mod appending;
 mod holdings;
@@ -195,7 +196,8 @@ impl Shard {
         let until = waited
             .until
             .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
-        // One from before our start must hear of it soon: others wait until it has told what it holds, and it queues its locks again.
+        // One from before our start must hear of it soon: others wait until it has told what it
+        // holds, and it queues its locks again.
         let is_silent = self.sessions.silent.contains(&session);
         if events.is_empty() && now.instant < until && !is_silent && !is_first {
             let waiting = Waiting {

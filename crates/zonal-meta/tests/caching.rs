@@ -47,7 +47,8 @@ fn what_a_directorys_lease_covers_may_be_cached() {
     one.link(&mut cell, f, home, "g").unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!((entry.entry_ms, entry.attr_ms), (TERM, 0), "two links");
-    // Who may follow a cached name is the kernel's to check, so a closed directory is cached like any other.
+    // Who may follow a cached name is the kernel's to check, so a closed directory is cached like
+    // any other.
     one.chmod(&mut cell, home, 0o700).unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!(entry.entry_ms, TERM);

@@ -1,5 +1,6 @@
-//! Hostile entries of a shard's store never make a decoder panic, and what it accepts it writes back as it came. Runs over the committed
-//! corpus (`testdata/corpus.hex`): as it is, its prefixes, its flipped bits, its parts mixed, and bytes from a seed.
+//! Hostile entries of a shard's store never make a decoder panic, and what it accepts it writes
+//! back as it came. Runs over the committed corpus (`testdata/corpus.hex`): as it is, its prefixes,
+//! its flipped bits, its parts mixed, and bytes from a seed.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 use zonal_meta::check::{Broken, Fact, Scan};

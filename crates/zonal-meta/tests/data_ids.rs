@@ -1,4 +1,5 @@
-//! Data ids: none is given twice, each leads to the inode that has its bytes, and none is an inode number.
+//! Data ids: none is given twice, each leads to the inode that has its bytes, and none is an inode
+//! number.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod common;

@@ -199,7 +199,8 @@ fn repeats_get_the_same_reply_and_change_nothing() {
 
 use zonal_meta::{Caller, Outcome, PendingCall};
 
-/// A first-level mkdir up to its question to the zone's shard: the request, the question, and how it goes on.
+/// A first-level mkdir up to its question to the zone's shard: the request, the question, and how
+/// it goes on.
 fn begin_mkdir(cell: &mut Cell, client: &mut Client) -> (MetaRequest, MetaRequest, PendingCall) {
     client.sequence += 1;
     let mkdir = MetaRequest::Mkdir {
@@ -385,7 +386,8 @@ fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
     let refused = client.create_request(home, "refused", NewKind::File, 0o644, true);
     client.sequence += 1;
     assert_eq!(full(&mut cell, &client, &refused), no_space);
-    // A repeat hears the same, also where there is room again: its sender may have heard the first answer.
+    // A repeat hears the same, also where there is room again: its sender may have heard the first
+    // answer.
     assert_eq!(cell.send(1, client.caller(1), &refused), no_space);
     client.sequence += 1;
     let again = cell.send(1, client.caller(1), &refused);

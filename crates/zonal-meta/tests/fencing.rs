@@ -1,4 +1,5 @@
-//! A session that ends keeps its locks until targets have heard that its client is fenced, or have had their time.
+//! A session that ends keeps its locks until targets have heard that its client is fenced, or have
+//! had their time.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

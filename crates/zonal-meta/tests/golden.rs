@@ -1,4 +1,5 @@
-//! The stored form of a shard, byte for byte. A change here is a change of the format (docs/on-disk-format.md).
+//! The stored form of a shard, byte for byte. A change here is a change of the format
+//! (docs/on-disk-format.md).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

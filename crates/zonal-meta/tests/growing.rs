@@ -1,4 +1,5 @@
-//! Files are made longer over zeros: numbers that make nobody's what lies behind the end (`op/number.rs`).
+//! Files are made longer over zeros: numbers that make nobody's what lies behind the end
+//! (`op/number.rs`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

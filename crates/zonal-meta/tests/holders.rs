@@ -1,4 +1,5 @@
-//! Sessions belong to who opened them: nobody goes on with another one's, and nobody guesses its number.
+//! Sessions belong to who opened them: nobody goes on with another one's, and nobody guesses its
+//! number.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

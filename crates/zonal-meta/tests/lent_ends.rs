@@ -1,4 +1,5 @@
-//! Ends of files that are lent to the session which alone has them open: others get them back, restarts and ends of sessions included.
+//! Ends of files that are lent to the session which alone has them open: others get them back,
+//! restarts and ends of sessions included.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -230,8 +231,8 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
     assert_eq!(place_at(&mut one, &mut cell, f, 8020, 10), gone);
 }
 
-/// Asks again for a place at the lent end every so often, as one does whose target does not answer, and never ends it: how long another's
-/// append waits, housekeeping done meanwhile.
+/// Asks again for a place at the lent end every so often, as one does whose target does not answer,
+/// and never ends it: how long another's append waits, housekeeping done meanwhile.
 fn held_up(step_ms: u64, renews: impl Fn(&mut Client, &mut Cell, Ino)) -> u64 {
     let (mut cell, mut one, mut two, f) = file();
     two.open(&mut cell, f, 2).unwrap();

@@ -109,7 +109,8 @@ fn one_damaged_inode_does_not_hide_the_rest_of_its_directory() {
     assert_eq!(client.attr(&mut cell, files[1]), Err(ErrorCode::Corrupt));
 }
 
-/// What the shard says of several directories, by directory: how many entries, and whether nothing follows.
+/// What the shard says of several directories, by directory: how many entries, and whether nothing
+/// follows.
 fn together(
     client: &mut Client,
     cell: &mut Cell,

@@ -1,4 +1,5 @@
-//! Generated operations against a plain model of a tree; whole trees compared, with restarts in between.
+//! Generated operations against a plain model of a tree; whole trees compared, with restarts in
+//! between.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

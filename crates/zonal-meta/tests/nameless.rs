@@ -1,4 +1,5 @@
-//! Inodes without a name live for each session that has them open, whenever and however it opened them.
+//! Inodes without a name live for each session that has them open, whenever and however it opened
+//! them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -18,7 +19,8 @@ fn open_request(client: &Client, ino: Ino) -> MetaRequest {
     }
 }
 
-/// A cell with an orphan of `first`, which `second` has opened after the name was gone. `is_small`: its bytes come with the open.
+/// A cell with an orphan of `first`, which `second` has opened after the name was gone. `is_small`:
+/// its bytes come with the open.
 fn shared_orphan(is_small: bool) -> (Cell, Client, Client, Ino) {
     let (mut cell, mut first, home) = start();
     let mut second = cell.client(2);

@@ -1,4 +1,5 @@
-//! Clients with a scope: what they may do at a shard, and that the rest of the tree does not exist for them.
+//! Clients with a scope: what they may do at a shard, and that the rest of the tree does not exist
+//! for them.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,4 +1,5 @@
-//! New files lie over stripe sets that are open: the first file of a zone, a zone that grows, a manager that is away.
+//! New files lie over stripe sets that are open: the first file of a zone, a zone that grows, a
+//! manager that is away.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! The threads beside the workers: those of the client ([`zonal_native::background`]), three for [`jobs`], some for expiries, one for listings.
+//! The threads beside the workers: those of the client ([`zonal_native::background`]), three for
+//! [`jobs`], some for expiries, one for listings.
 
 mod drops;
 mod jobs;
@@ -20,7 +21,8 @@ use zonal_wire::Event;
 #[derive(Default)]
 pub struct Signal {
     jobs: jobs::Jobs,
-    /// Of files whose servers do not answer, and of what others have changed: these may wait for pages for long.
+    /// Of files whose servers do not answer, and of what others have changed: these may wait for
+    /// pages for long.
     doubts: jobs::Jobs,
     /// Questions for holes, which wait for pages and servers.
     seeks: jobs::Jobs,
@@ -64,8 +66,9 @@ impl Listener for ZonalFs {
         dirs
     }
 
-    /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment only. Names are expired beside it, too: how
-    /// long it waits for that is said in [`crate::expiries`].
+    /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment
+    /// only. Names are expired beside it, too: how long it waits for that is said in
+    /// [`crate::expiries`].
     fn settle(&self, dirs: &[Ino]) -> bool {
         self.settle_names(dirs)
     }

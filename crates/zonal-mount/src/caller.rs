@@ -1,6 +1,7 @@
 //! Who asks: ids from the kernel's request, supplementary groups and pending signals from /proc.
 //!
-//! The calling thread waits inside the kernel for our answer, so what /proc says of it holds until then.
+//! The calling thread waits inside the kernel for our answer, so what /proc says of it holds until
+//! then.
 
 use zonal_fuse::Context;
 use zonal_types::Credentials;

@@ -1,4 +1,5 @@
-//! Operations that are under way for callers in the kernel: who waits for each, and what gives it up.
+//! Operations that are under way for callers in the kernel: who waits for each, and what gives it
+//! up.
 //!
 //! *Bound*: one for each worker.
 

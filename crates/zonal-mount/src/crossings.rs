@@ -1,17 +1,23 @@
 //! Writes through pages that a read has got ahead of: their page lacks them.
 //!
-//! The kernel copies a program's bytes into the page that it has, unlocks it, and only then asks the mount to write them. If that page is dropped
-//! meanwhile, another thread may read it again, and be answered before the write is carried out. Then the kernel has the bytes of before, and keeps
-//! them. So whoever carries out a write through pages asks whether that may have happened, and drops the page before the write is answered.
+//! The kernel copies a program's bytes into the page that it has, unlocks it, and only then asks
+//! the mount to write them. If that page is dropped meanwhile, another thread may read it again,
+//! and be answered before the write is carried out. Then the kernel has the bytes of before, and
+//! keeps them. So whoever carries out a write through pages asks whether that may have happened,
+//! and drops the page before the write is answered.
 //!
 //! It may have where, since the write before was answered,
-//! 1. pages of the file were dropped: by the mount, or by the kernel at an open that does not keep them; and
-//! 2. a read of the write's page began (it is under way still, or was answered), by another thread: one's own came before one's write.
+//! 1. pages of the file were dropped: by the mount, or by the kernel at an open that does not keep
+//!    them; and
+//! 2. a read of the write's page began (it is under way still, or was answered), by another thread:
+//!    one's own came before one's write.
 //!
-//! The kernel lets one program at a time write through the pages of a file: the bytes were copied after the write before was answered. So at most the
-//! first write after a drop is in doubt. Files whose pages nobody drops, and those that nobody here may write through pages, cost nothing.
+//! The kernel lets one program at a time write through the pages of a file: the bytes were copied
+//! after the write before was answered. So at most the first write after a drop is in doubt. Files
+//! whose pages nobody drops, and those that nobody here may write through pages, cost nothing.
 //!
-//! The kernel gives up no page for want of memory, nor at drop_caches(5) or POSIX_FADV_DONTNEED, while a write from it is under way.
+//! The kernel gives up no page for want of memory, nor at drop_caches(5) or POSIX_FADV_DONTNEED,
+//! while a write from it is under way.
 
 use crate::masks::Range;
 use std::time::{Duration, Instant};
@@ -150,7 +156,8 @@ impl Crossings {
         self.reading.iter().any(|read| overlap(read.0, range))
     }
 
-    /// A write of a program through pages is carried out: whether a read may have filled them without it.
+    /// A write of a program through pages is carried out: whether a read may have filled them
+    /// without it.
     #[must_use]
     pub fn is_crossed(&self, range: Range, thread: u32) -> bool {
         let is_other = |fill: &Fill| fill.thread == UNKNOWN || fill.thread != thread;
@@ -199,7 +206,8 @@ mod tests {
         let mut file = Crossings::default();
         drops(&mut file);
         reads(&mut file, PAGE, P);
-        // P's bytes are copied into the page, and it is dropped; then Q reads it, and P's write comes.
+        // P's bytes are copied into the page, and it is dropped; then Q reads it, and P's write
+        // comes.
         drops(&mut file);
         reads(&mut file, PAGE, Q);
         assert!(!file.is_crossed((4096, 4104), P), "another page");
@@ -231,7 +239,8 @@ mod tests {
         drops(&mut file);
         reads(&mut file, PAGE, P);
         assert!(!writes(&mut file, (8, 16), P));
-        // Not so where it was answered while the drop was under way, and where only a part was dropped.
+        // Not so where it was answered while the drop was under way, and where only a part was
+        // dropped.
         drops(&mut file);
         let drop = file.drop_begins();
         reads(&mut file, PAGE, Q);

@@ -1,7 +1,9 @@
-//! What the mount remembers of directories to save round trips: where a listing ended, and what is above.
+//! What the mount remembers of directories to save round trips: where a listing ended, and what is
+//! above.
 //!
-//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry an open directory handle. (A handle whose opener was killed before
-//! it had the answer is never closed: its directory's listings are not kept any more.)
+//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry an open directory handle.
+//! (A handle whose opener was killed before it had the answer is never closed: its directory's
+//! listings are not kept any more.)
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +15,8 @@ const PARENTS_MAX: usize = 65_536;
 /// Tables of directories.
 #[derive(Default)]
 pub struct Directories {
-    /// Directory above, as the last look-up or listing had it. Only for the number of `..` in listings.
+    /// Directory above, as the last look-up or listing had it. Only for the number of `..` in
+    /// listings.
     parents: Mutex<BTreeMap<Ino, Ino>>,
     /// By open handle: the cookie behind which the shard said that nothing follows.
     ends: Mutex<BTreeMap<u64, u64>>,
@@ -46,8 +49,9 @@ impl Directories {
         lock(&self.ends).insert(fh, cookie);
     }
 
-    /// True where a listing through this handle was told that nothing follows `cookie`. (What is made behind it meanwhile
-    /// may be listed or not, as POSIX has it; a rewound listing asks again.)
+    /// True where a listing through this handle was told that nothing follows `cookie`. (What is
+    /// made behind it meanwhile may be listed or not, as POSIX has it; a rewound listing asks
+    /// again.)
     #[must_use]
     pub fn is_at_end(&self, fh: u64, cookie: u64) -> bool {
         cookie != 0 && lock(&self.ends).get(&fh) == Some(&cookie)

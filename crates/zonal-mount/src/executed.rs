@@ -1,16 +1,19 @@
 //! Files that are open to be executed.
 //!
-//! The kernel refuses to write a running program (ETXTBSY) when a handle for writing is opened, or a size set. Where an open with O_TRUNC is one
-//! request (ATOMIC_O_TRUNC), it does so before that request, too, but not where the handle is to read only: it looks after the open, when the
-//! program is gone. So that one is refused here. The kernel holds a handle opened to be executed for as long as it refuses.
-//! *Bound*: open handles. Per operation: nothing, but for those opens and the ends of such handles.
+//! The kernel refuses to write a running program (ETXTBSY) when a handle for writing is opened, or
+//! a size set. Where an open with O_TRUNC is one request (ATOMIC_O_TRUNC), it does so before that
+//! request, too, but not where the handle is to read only: it looks after the open, when the
+//! program is gone. So that one is refused here. The kernel holds a handle opened to be executed
+//! for as long as it refuses. *Bound*: open handles. Per operation: nothing, but for those opens
+//! and the ends of such handles.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zonal_types::Ino;
 
-/// The kernel says that a program has ended, and that its handle is released, at about the same time.
+/// The kernel says that a program has ended, and that its handle is released, at about the same
+/// time.
 const RELEASED: Duration = Duration::from_millis(50);
 
 /// How many handles to be executed each file has.
@@ -69,7 +72,8 @@ mod tests {
         executed.close(other);
         assert!(executed.is_busy(one) && !executed.is_busy(other));
         std::thread::scope(|scope| {
-            // Each waits for a while; however long this thread pauses before the next line, one of them sees the end.
+            // Each waits for a while; however long this thread pauses before the next line, one of
+            // them sees the end.
             let asked = scope.spawn(|| (0..200).any(|_| !executed.is_busy(one)));
             executed.close(one);
             assert_eq!(asked.join().ok(), Some(true), "it ended meanwhile");

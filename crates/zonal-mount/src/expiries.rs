@@ -1,19 +1,27 @@
-//! Has the kernel expire names, on threads that serve no request, and tells when an event may be acknowledged.
+//! Has the kernel expire names, on threads that serve no request, and tells when an event may be
+//! acknowledged.
 //!
-//! FUSE_NOTIFY_INVAL_ENTRY takes the directory's lock, which the kernel holds while this mount serves a LOOKUP or READDIR in it (shared) or changes
-//! it (alone). A look-up waits for nobody's acknowledgement. A change does: of this mount's change in D for the other mounts' acknowledgements, of theirs for
-//! this one's. If both waited for their own change, each would wait for the other until the leases are over.
+//! FUSE_NOTIFY_INVAL_ENTRY takes the directory's lock, which the kernel holds while this mount
+//! serves a LOOKUP or READDIR in it (shared) or changes it (alone). A look-up waits for nobody's
+//! acknowledgement. A change does: of this mount's change in D for the other mounts'
+//! acknowledgements, of theirs for this one's. If both waited for their own change, each would wait
+//! for the other until the leases are over.
 //!
-//! *Rule*: an event about D is acknowledged when its names are expired, or as soon as a change that holds D's lock is under way here ([`Expiries::change`]
-//! is called before its request is sent). The expiry then follows when the lock is free. So nobody waits in a ring: whoever waits for an
-//! acknowledgement waits for threads that wait for a lock of which no holder waits for an acknowledgement. What a removal or a rename takes besides is the
-//! lock of the directory that it moves: an event about a directory is also acknowledged while such a change is under way in the one above.
+//! *Rule*: an event about D is acknowledged when its names are expired, or as soon as a change that
+//! holds D's lock is under way here ([`Expiries::change`] is called before its request is sent).
+//! The expiry then follows when the lock is free. So nobody waits in a ring: whoever waits for an
+//! acknowledgement waits for threads that wait for a lock of which no holder waits for an
+//! acknowledgement. What a removal or a rename takes besides is the lock of the directory that it
+//! moves: an event about a directory is also acknowledged while such a change is under way in the
+//! one above.
 //!
-//! The lock also tells when the kernel has taken an answer over: an inode that is new to it gets its attributes under the lock of the directory in
-//! which it was found. So its attributes are dropped once more behind that lock.
+//! The lock also tells when the kernel has taken an answer over: an inode that is new to it gets
+//! its attributes under the lock of the directory in which it was found. So its attributes are
+//! dropped once more behind that lock.
 //!
-//! A directory is worked on by one thread at a time, and what comes meanwhile is added to what waits: [`THREADS`] directories whose locks are held for long
-//! hold up the others. A wait is bounded by the longest lease ([`LONGEST`]).
+//! A directory is worked on by one thread at a time, and what comes meanwhile is added to what
+//! waits: [`THREADS`] directories whose locks are held for long hold up the others. A wait is
+//! bounded by the longest lease ([`LONGEST`]).
 
 use crate::fs::ZonalFs;
 use crate::names::Bytes;
@@ -30,7 +38,8 @@ use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
 pub const THREADS: usize = 8;
 /// When leases that are not acknowledged are over.
 const LONGEST: Duration = Duration::from_millis(CACHE_TERM_MS + CACHE_GRACE_MS);
-/// An answer of a look-up that is younger may still be on its way into the kernel: its name is expired again after this time, before the acknowledgement.
+/// An answer of a look-up that is younger may still be on its way into the kernel: its name is
+/// expired again after this time, before the acknowledgement.
 const CROSSING: Duration = Duration::from_millis(1);
 /// No name of a file: who expires it waits for the directory's lock.
 const NO_NAME: &[u8] = b"\x01zonal: the lock alone";
@@ -129,13 +138,15 @@ impl Expiries {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request of this mount is about to change `dir`, whose lock the kernel holds until it is answered.
+    /// A request of this mount is about to change `dir`, whose lock the kernel holds until it is
+    /// answered.
     #[must_use]
     pub fn change(&self, dir: Ino) -> Changing<'_> {
         self.begin([dir, dir], false)
     }
 
-    /// One that removes or renames what may be a directory, from the first to the second one: it holds the lock of that as well.
+    /// One that removes or renames what may be a directory, from the first to the second one: it
+    /// holds the lock of that as well.
     #[must_use]
     pub fn move_between(&self, from: Ino, to: Ino) -> Changing<'_> {
         self.begin([from, to], true)
@@ -173,7 +184,8 @@ impl Expiries {
         });
     }
 
-    /// Has an inode's attributes dropped as soon as the kernel has taken over what was found in the directory before.
+    /// Has an inode's attributes dropped as soon as the kernel has taken over what was found in the
+    /// directory before.
     pub fn drop_behind(&self, dir: Ino, ino: Ino) {
         self.add(dir, |work| work.inodes.push(ino));
     }
@@ -187,7 +199,8 @@ impl Expiries {
         }
     }
 
-    /// Waits until an event about these directories may be acknowledged; false where the time was over before. `above`: the directory above one.
+    /// Waits until an event about these directories may be acknowledged; false where the time was
+    /// over before. `above`: the directory above one.
     pub fn settle(&self, dirs: &[Ino], above: impl Fn(Ino) -> Option<Ino>) -> bool {
         let is_settled = |state: &State, dir: Ino| {
             let moves = |above: Ino| state.moves.contains_key(&above);

@@ -1,6 +1,7 @@
 //! The kernel's operations, each handed to the client core on the worker that took it.
 //!
-//! What an operation does is in `ops_*`; this file only names them, so that the list can be read at a glance.
+//! What an operation does is in `ops_*`; this file only names them, so that the list can be read at
+//! a glance.
 
 use crate::background::Signal;
 use crate::callers::Begun;
@@ -39,7 +40,8 @@ pub struct ZonalFs {
     pub(crate) opening: crate::opening::Opening,
     pub(crate) told: crate::told::ToldHandles,
     pub(crate) next_handle: AtomicU64,
-    /// Files whose access time is due at their next read; true: an open stands for it where none comes soon.
+    /// Files whose access time is due at their next read; true: an open stands for it where none
+    /// comes soon.
     pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
     pub(crate) callers: crate::callers::Callers,
     pub(crate) tails: crate::tails::Tails,
@@ -181,8 +183,9 @@ impl FileSystem for ZonalFs {
                 reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
             };
             if change.size.is_some() {
-                // Until it has this answer the kernel sends no page that a mapping has changed, and who drops one waits for that. It
-                // drops all pages itself where the size is another one than it knew.
+                // Until it has this answer the kernel sends no page that a mapping has changed, and
+                // who drops one waits for that. It drops all pages itself where the size is another
+                // one than it knew.
                 let pages = self.tails.show(attr.ino, attr.size);
                 tell();
                 for pages in pages.into_iter().chain(behind) {

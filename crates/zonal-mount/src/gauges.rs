@@ -1,6 +1,8 @@
-//! What a mount process keeps in memory, each with its bound: the answer to the extended attribute `zonal.gauges`.
+//! What a mount process keeps in memory, each with its bound: the answer to the extended attribute
+//! `zonal.gauges`.
 //!
-//! Every name `x` but those of counts has a companion `x_max`; docs/metrics.md lists them. A figure above its bound is a defect.
+//! Every name `x` but those of counts has a companion `x_max`; docs/metrics.md lists them. A figure
+//! above its bound is a defect.
 
 use crate::background::JOBS_MAX;
 use crate::fs::ZonalFs;
@@ -12,7 +14,8 @@ use std::sync::PoisonError;
 use zonal_fuse::Context;
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX, OPENS_MAX};
 
-/// The largest write of the kernel: each worker may hold one on top of the gathered writes, until it is sent.
+/// The largest write of the kernel: each worker may hold one on top of the gathered writes, until
+/// it is sent.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
 
 impl ZonalFs {

@@ -1,8 +1,9 @@
-//! Owners of byte-range locks by the handle through which they took them: what is left when a handle is released are
-//! locks of open file descriptions.
+//! Owners of byte-range locks by the handle through which they took them: what is left when a
+//! handle is released are locks of open file descriptions.
 //!
-//! A process that closes a descriptor loses its locks on the file, so it is forgotten then: many that come and go through one
-//! inherited handle leave nothing. *Bound*: owners that hold locks, or that did and live.
+//! A process that closes a descriptor loses its locks on the file, so it is forgotten then: many
+//! that come and go through one inherited handle leave nothing. *Bound*: owners that hold locks, or
+//! that did and live.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

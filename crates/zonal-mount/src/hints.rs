@@ -1,15 +1,19 @@
-//! Inodes whose attributes the kernel may cache under the shard's call-backs, and which extended attributes they have.
+//! Inodes whose attributes the kernel may cache under the shard's call-backs, and which extended
+//! attributes they have.
 //!
-//! `ls -l` asks two attributes of each file that nearly never exist; the answer "no" needs no round trip. And after a
-//! shard's restart the table says what the kernel has to drop.
+//! `ls -l` asks two attributes of each file that nearly never exist; the answer "no" needs no round
+//! trip. And after a shard's restart the table says what the kernel has to drop.
 //!
-//! The kernel takes what a look-up answered over after the reply. Of an inode that it knew before, it leaves attributes alone that are older
-//! than an invalidation; one that is new to it takes them, and an invalidation that came just before found nothing. So the table knows
-//! which inodes are new ([`NEW`]) and in which directory they were found: with an event about one of them its attributes are dropped once more
-//! when the kernel has given up that directory's lock ([`crate::expiries`]).
+//! The kernel takes what a look-up answered over after the reply. Of an inode that it knew before,
+//! it leaves attributes alone that are older than an invalidation; one that is new to it takes
+//! them, and an invalidation that came just before found nothing. So the table knows which inodes
+//! are new ([`NEW`]) and in which directory they were found: with an event about one of them its
+//! attributes are dropped once more when the kernel has given up that directory's lock
+//! ([`crate::expiries`]).
 //!
-//! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not enough, the kernel is told to cache nothing of
-//! the next ones: so the table is always complete, and a shard that is started again has to wait for no term.
+//! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not
+//! enough, the kernel is told to cache nothing of the next ones: so the table is always complete,
+//! and a shard that is started again has to wait for no term.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +39,8 @@ const ANY: u8 = u8::MAX;
 struct Known {
     flags: u8,
     until: Instant,
-    /// When it was told to a kernel that perhaps did not know it, and the directory in which it was found.
+    /// When it was told to a kernel that perhaps did not know it, and the directory in which it was
+    /// found.
     new_at: Option<(Instant, Ino)>,
     /// The kernel has forgotten it since.
     is_forgotten: bool,
@@ -130,7 +135,8 @@ impl Hints {
         self.note_answer(mark, attr, attr_ms, None)
     }
 
-    /// The same of an answer that may tell the kernel of an inode for the first time: under the lock of that directory.
+    /// The same of an answer that may tell the kernel of an inode for the first time: under the
+    /// lock of that directory.
     #[must_use]
     pub fn note_new(&self, mark: Mark, dir: Ino, attr: &Attr, attr_ms: u32) -> u32 {
         self.note_answer(mark, attr, attr_ms, Some(dir))
@@ -170,8 +176,9 @@ impl Hints {
         self.state().is_named_since(mark, ino)
     }
 
-    /// Forgets what inodes have that changed (elsewhere or here). Returns those that are so new to the kernel that it may take over
-    /// later what it was told, with the directories in which they were found.
+    /// Forgets what inodes have that changed (elsewhere or here). Returns those that are so new to
+    /// the kernel that it may take over later what it was told, with the directories in which they
+    /// were found.
     pub fn forget(&self, inodes: &[Ino]) -> Vec<(Ino, Ino)> {
         let mut state = self.state();
         state.note_event(inodes);

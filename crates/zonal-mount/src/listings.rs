@@ -1,16 +1,19 @@
 //! Listings that the kernel takes in and keeps, and what has to be done about them later.
 //!
-//! The kernel takes attributes of a READDIRPLUS over after the reply, in the thread that lists; what an invalidation finds
-//! absent at that moment appears a moment later, old, with its whole time-out. So an event that comes within
-//! [`SETTLE`] of a listing is carried out again after that time, and once more after [`SETTLE_LATE`] for a thread that lost its processor
-//! meanwhile, by a thread of its own. Without listings this costs one load of a number per event. The same is done for names that were expired within
-//! that time of a look-up that told them: the kernel takes the answer for a name that it knew over without any lock.
+//! The kernel takes attributes of a READDIRPLUS over after the reply, in the thread that lists;
+//! what an invalidation finds absent at that moment appears a moment later, old, with its whole
+//! time-out. So an event that comes within [`SETTLE`] of a listing is carried out again after that
+//! time, and once more after [`SETTLE_LATE`] for a thread that lost its processor meanwhile, by a
+//! thread of its own. Without listings this costs one load of a number per event. The same is done
+//! for names that were expired within that time of a look-up that told them: the kernel takes the
+//! answer for a name that it knew over without any lock.
 //!
-//! What the kernel keeps of a listing it never asks about again, as long as a handle of the directory is open and rewound. So
-//! it is dropped when the lease ends under which it was told; a listing that has none, as soon as it was taken in.
+//! What the kernel keeps of a listing it never asks about again, as long as a handle of the
+//! directory is open and rewound. So it is dropped when the lease ends under which it was told; a
+//! listing that has none, as soon as it was taken in.
 //!
-//! Bounds: [`AGAIN_MAX`] events wait; past that one is not repeated, and its five seconds at most are waited for. [`KEPT_MAX`] listings are kept;
-//! with one more all of them are dropped.
+//! Bounds: [`AGAIN_MAX`] events wait; past that one is not repeated, and its five seconds at most
+//! are waited for. [`KEPT_MAX`] listings are kept; with one more all of them are dropped.
 
 use crate::fs::ZonalFs;
 use crate::names::Bytes;

@@ -1,15 +1,21 @@
-//! Bytes of one file that were changed round the kernel's pages: a page that the kernel filled before must not bring the old ones back.
+//! Bytes of one file that were changed round the kernel's pages: a page that the kernel filled
+//! before must not bring the old ones back.
 //!
-//! The kernel writes a page that a mapping has changed as a whole. So a write of pages leaves out what was changed since they were filled, by a
-//! write round them, by fallocate, by a copy, or by growth over bytes that were stored behind the end. The bytes of a change are masked
-//! 1. before it is carried out, and it waits for writes of pages under way that overlap them: those took no notice of it;
-//! 2. until the pages are dropped, which waits for their writes; or, once it is carried out, until the kernel asks for a page anew: then the
-//!    old page is gone, with all its writes; or until a program writes the bytes through the pages.
+//! The kernel writes a page that a mapping has changed as a whole. So a write of pages leaves out
+//! what was changed since they were filled, by a write round them, by fallocate, by a copy, or by
+//! growth over bytes that were stored behind the end. The bytes of a change are masked
+//! 1. before it is carried out, and it waits for writes of pages under way that overlap them: those
+//!    took no notice of it;
+//! 2. until the pages are dropped, which waits for their writes; or, once it is carried out, until
+//!    the kernel asks for a page anew: then the old page is gone, with all its writes; or until a
+//!    program writes the bytes through the pages.
 //!
-//! Only bytes that are changed are masked. A store into one of these that is left out was made while the change was under way: it came before it.
-//! A store that is made after the change returned goes into a page that was filled after it.
+//! Only bytes that are changed are masked. A store into one of these that is left out was made
+//! while the change was under way: it came before it. A store that is made after the change
+//! returned goes into a page that was filled after it.
 //!
-//! Bounded: by changes under way, and jobs of the thread that drops pages. Per write of pages: one look at a list that is nearly always empty.
+//! Bounded: by changes under way, and jobs of the thread that drops pages. Per write of pages: one
+//! look at a list that is nearly always empty.
 
 /// Behind the last byte, from the first.
 pub type Range = (u64, u64);
@@ -78,7 +84,8 @@ impl Masks {
         self.masks.retain(|mask| mask.change != change);
     }
 
-    /// The kernel asks for the pages of these bytes, or has them from a program: what it writes of them from now on is newer than the changes carried out.
+    /// The kernel asks for the pages of these bytes, or has them from a program: what it writes of
+    /// them from now on is newer than the changes carried out.
     pub fn refilled(&mut self, from: u64, to: u64) {
         for mask in self.masks.iter_mut().filter(|mask| mask.is_done) {
             mask.ranges = without(&mask.ranges, (from, to));

@@ -1,13 +1,17 @@
-//! Names that the kernel may believe without asking, so that each can be expired when it changes elsewhere.
+//! Names that the kernel may believe without asking, so that each can be expired when it changes
+//! elsewhere.
 //!
-//! An expired name is looked up at its next use; the directory entry itself stays, with the mounts on it, working directories below it and
-//! overlays above it. The kernel expires one name of one directory at a time, so the mount has to know which names it told.
+//! An expired name is looked up at its next use; the directory entry itself stays, with the mounts
+//! on it, working directories below it and overlays above it. The kernel expires one name of one
+//! directory at a time, so the mount has to know which names it told.
 //!
-//! *Invariants*: (1) a name is in the table before the reply that tells it is sent; (2) an event is counted ([`crate::hints`]) before the table is
-//! searched for its directory, and an answer is put into the table before it is compared with that count: so of an answer and an event that cross, either
-//! the event finds the name or the answer is told without a term.
+//! *Invariants*: (1) a name is in the table before the reply that tells it is sent; (2) an event is
+//! counted ([`crate::hints`]) before the table is searched for its directory, and an answer is put
+//! into the table before it is compared with that count: so of an answer and an event that cross,
+//! either the event finds the name or the answer is told without a term.
 //!
-//! Bounded by [`NAMES_MAX`]; a full table loses names whose term is over. Where that is not enough, the kernel is told to believe nothing of the next ones.
+//! Bounded by [`NAMES_MAX`]; a full table loses names whose term is over. Where that is not enough,
+//! the kernel is told to believe nothing of the next ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -91,7 +95,8 @@ impl State {
 pub struct Believed {
     /// All of them.
     pub names: Vec<Bytes>,
-    /// Those among them that a look-up answered a moment ago: the kernel may take that answer over only now.
+    /// Those among them that a look-up answered a moment ago: the kernel may take that answer over
+    /// only now.
     pub fresh: Vec<Bytes>,
 }
 
@@ -110,7 +115,8 @@ impl Names {
         self.state().names
     }
 
-    /// The kernel is about to be told a name that it may believe for so long: that, ms. `is_look_up`: in the answer of a LOOKUP.
+    /// The kernel is about to be told a name that it may believe for so long: that, ms.
+    /// `is_look_up`: in the answer of a LOOKUP.
     #[must_use]
     pub fn note(&self, dir: Ino, name: &[u8], ms: u32, is_look_up: bool) -> u32 {
         if ms == 0 {
@@ -133,8 +139,9 @@ impl Names {
         self.state().remove(dir, name);
     }
 
-    /// This mount is about to rename: what the kernel believes of the first name it will believe of the second one, and with `is_exchange` the other
-    /// way round. True where it believes any of it. (The first name stays here until the rename is over: an event may come before that.)
+    /// This mount is about to rename: what the kernel believes of the first name it will believe of
+    /// the second one, and with `is_exchange` the other way round. True where it believes any of
+    /// it. (The first name stays here until the rename is over: an event may come before that.)
     #[must_use]
     pub fn will_rename(&self, ends: [(Ino, &[u8]); 2], is_exchange: bool) -> bool {
         let now = Instant::now();
@@ -152,7 +159,8 @@ impl Names {
         is_believed
     }
 
-    /// Takes out what the kernel may believe of a directory's names. `fresh`: within that time of the answer of a look-up.
+    /// Takes out what the kernel may believe of a directory's names. `fresh`: within that time of
+    /// the answer of a look-up.
     #[must_use]
     pub fn take(&self, dir: Ino, fresh: Duration) -> Believed {
         let mut state = self.state();
@@ -172,7 +180,8 @@ impl Names {
     }
 }
 
-/// A name whose term is over the kernel asks for anyway, but for one whose answer it may not have taken over yet.
+/// A name whose term is over the kernel asks for anyway, but for one whose answer it may not have
+/// taken over yet.
 fn believed(names: OfDirectory, fresh: Duration) -> Believed {
     let now = Instant::now();
     let mut believed = Believed::default();

@@ -1,5 +1,6 @@
-//! Opens at which the kernel drops the pages that it has of the file: it does so when it hears the answer, on the thread of the program, which
-//! others of this mount may get ahead of. So whoever has to know is told with the first use of the handle: then it is done.
+//! Opens at which the kernel drops the pages that it has of the file: it does so when it hears the
+//! answer, on the thread of the program, which others of this mount may get ahead of. So whoever
+//! has to know is told with the first use of the handle: then it is done.
 //!
 //! *Bound*: one entry for each open file.
 

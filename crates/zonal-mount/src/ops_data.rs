@@ -101,7 +101,8 @@ impl ZonalFs {
         });
     }
 
-    /// The first read after a change moves the access time. A failure of that is no reason to fail the read.
+    /// The first read after a change moves the access time. A failure of that is no reason to fail
+    /// the read.
     fn touch_if_due(&self, call: &Call<'_>, ino: Ino) {
         let due = {
             let mut due = self
@@ -115,7 +116,8 @@ impl ZonalFs {
         }
     }
 
-    /// Opens that stand for reads: none came meanwhile, so the kernel had the pages. It is to ask for the time, too.
+    /// Opens that stand for reads: none came meanwhile, so the kernel had the pages. It is to ask
+    /// for the time, too.
     pub(crate) fn touch_opened(&self) {
         let opened: Vec<Ino> = {
             let due = self.touch_due.lock();
@@ -195,7 +197,8 @@ impl ZonalFs {
         outcome
     }
 
-    /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never arrives here.
+    /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never
+    /// arrives here.
     pub(crate) fn do_fsyncdir(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
         let call = self.begin(ctx);
         if ino == Ino::ROOT {
@@ -255,7 +258,8 @@ impl ZonalFs {
         };
         let file = self.file(ino)?;
         if ctx.uid != 0 {
-            // The kernel does not say who has no right to keep set-id bits, and goes by a mode that it may have from before.
+            // The kernel does not say who has no right to keep set-id bits, and goes by a mode that
+            // it may have from before.
             self.before_write(&call, ctx, &file)?;
         }
         let end = change.offset.saturating_add(change.length);
@@ -310,7 +314,8 @@ impl ZonalFs {
         Ok((done, stale))
     }
 
-    /// What is to be dropped before a change is answered; where it failed it is dropped when it can be.
+    /// What is to be dropped before a change is answered; where it failed it is dropped when it can
+    /// be.
     pub(crate) fn dropped_unless(
         &self,
         ino: Ino,

@@ -19,10 +19,12 @@ const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
 impl ZonalFs {
-    /// The superuser may read any directory, so nothing needs to be asked for it where this mount may speak for it.
+    /// The superuser may read any directory, so nothing needs to be asked for it where this mount
+    /// may speak for it.
     ///
-    /// Only the handle that has a directory to itself fills what the kernel keeps of it: of two that list at the same time the kernel would take
-    /// the parts of both, whenever they were asked for.
+    /// Only the handle that has a directory to itself fills what the kernel keeps of it: of two
+    /// that list at the same time the kernel would take the parts of both, whenever they were asked
+    /// for.
     pub(crate) fn do_opendir(
         &self,
         ctx: &Context<'_>,
@@ -108,8 +110,8 @@ impl ZonalFs {
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
         let client = &self.client;
         let fills = read.fh & 1 == 1;
-        // The right to list is the handle's: its user was asked for it when it was opened, and may have lost it since. But where this mount may
-        // not speak for root, the shard asks again.
+        // The right to list is the handle's: its user was asked for it when it was opened, and may
+        // have lost it since. But where this mount may not speak for root, the shard asks again.
         let who = match client.options().lists_as_root {
             true => Credentials::root(),
             false => credentials(ctx),

@@ -1,13 +1,17 @@
-//! Locks. A waiting request is parked before it is sent, so that neither a grant nor a signal can miss it.
+//! Locks. A waiting request is parked before it is sent, so that neither a grant nor a signal can
+//! miss it.
 //!
-//! *Owners*. The kernel names an owner by the address of an open file (flock, OFD) or of a process's table of them (fcntl), and uses it
-//! again: for flock and OFD locks perhaps before the end of the former open file, which is told without waiting for us, has arrived. A
-//! handle's number is never used again. So a flock belongs to the handle itself, and the end of a handle releases only what was locked
-//! through it. The end of a process's locks (FLUSH) is awaited by the kernel.
+//! *Owners*. The kernel names an owner by the address of an open file (flock, OFD) or of a
+//! process's table of them (fcntl), and uses it again: for flock and OFD locks perhaps before the
+//! end of the former open file, which is told without waiting for us, has arrived. A handle's
+//! number is never used again. So a flock belongs to the handle itself, and the end of a handle
+//! releases only what was locked through it. The end of a process's locks (FLUSH) is awaited by the
+//! kernel.
 //!
-//! *Signals*. A program that hears EINTR may ask again at once. So EINTR is answered when the request has been remembered as taken back
-//! (the same owner's next request is sent behind that), and never while it is on its way: the worker that sent it then knows what came
-//! of it. A grant is then a grant. Where that takes long the request is given up first (`lingers`).
+//! *Signals*. A program that hears EINTR may ask again at once. So EINTR is answered when the
+//! request has been remembered as taken back (the same owner's next request is sent behind that),
+//! and never while it is on its way: the worker that sent it then knows what came of it. A grant is
+//! then a grant. Where that takes long the request is given up first (`lingers`).
 
 use crate::background::{Cancel, LastByte};
 use crate::callers::Call;
@@ -188,9 +192,10 @@ impl ZonalFs {
         reply.err(errno(code));
     }
 
-    /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that
-    /// waits for pages which are being read, and this worker may be the one to read them. Until it is done others that get a lock of the
-    /// file have them dropped as well.
+    /// Pages that are older than the lock are dropped before its holder can read them. Done by the
+    /// notifier's thread, as that waits for pages which are being read, and this worker may be the
+    /// one to read them. Until it is done others that get a lock of the file have them dropped as
+    /// well.
     fn answer_granted(
         &self,
         call: &Call<'_>,
@@ -240,7 +245,8 @@ impl ZonalFs {
         }
     }
 
-    /// What is still locked through a handle when its last descriptor is closed are flocks and OFD locks.
+    /// What is still locked through a handle when its last descriptor is closed are flocks and OFD
+    /// locks.
     pub(crate) fn release_handle_locks(
         &self,
         call: &Call<'_>,

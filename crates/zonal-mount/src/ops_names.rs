@@ -35,7 +35,8 @@ impl ZonalFs {
         }
     }
 
-    /// For how long the kernel may believe a name, ms, in an answer that is about to be sent. `mark`: of before the request.
+    /// For how long the kernel may believe a name, ms, in an answer that is about to be sent.
+    /// `mark`: of before the request.
     pub(crate) fn note_name(
         &self,
         mark: Mark,
@@ -291,8 +292,8 @@ impl ZonalFs {
         let bytes = parts.next().unwrap_or_default();
         let name = name(bytes)?;
         block_on(call.mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))))?;
-        // The kernel did not ask for the name, and may remember that there was none. It holds the directory's lock until this is
-        // answered; who asked looks the name up afresh then.
+        // The kernel did not ask for the name, and may remember that there was none. It holds the
+        // directory's lock until this is answered; who asked looks the name up afresh then.
         self.expiries.expire(parent, vec![bytes.into()], Vec::new());
         self.drop_listing(parent);
         Ok(())

@@ -1,8 +1,9 @@
 //! Opening files.
 //!
-//! A handle is a number that holds its open's relevant flags in the low bits; the file is found by its inode. Pages:
-//! handles that only write or that append go round the page cache (each write is a request of its own anyway, and
-//! the kernel must not guess where an append goes); others use it, kept from earlier opens where nothing changed.
+//! A handle is a number that holds its open's relevant flags in the low bits; the file is found by
+//! its inode. Pages: handles that only write or that append go round the page cache (each write is
+//! a request of its own anyway, and the kernel must not guess where an append goes); others use it,
+//! kept from earlier opens where nothing changed.
 
 use crate::caller::credentials;
 use crate::convert::{kernel_entry, name};
@@ -85,8 +86,9 @@ impl ZonalFs {
             }
         }
         if is_touch_due {
-            // A read of kept pages is not seen here, so the open stands for it. They are not dropped for its sake: the kernel would drop one that a
-            // writer has just filled and whose write has not come yet, and read it again without that.
+            // A read of kept pages is not seen here, so the open stands for it. They are not
+            // dropped for its sake: the kernel would drop one that a writer has just filled and
+            // whose write has not come yet, and read it again without that.
             let stands_for_read = opened.keep_pages && flags & O_ACCMODE == O_RDONLY;
             let due = self.touch_due.lock();
             let mut due = due.unwrap_or_else(PoisonError::into_inner);

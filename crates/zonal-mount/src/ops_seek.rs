@@ -1,8 +1,10 @@
 //! SEEK_DATA and SEEK_HOLE.
 //!
-//! The kernel may have bytes that a program stored into a mapping, where we know of none. So before a hole is told of a file that somebody may write
-//! through a mapping, the kernel writes and drops the pages of that hole, and the question is asked anew. A thread of its own does that:
-//! the pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which writing pages does not take.
+//! The kernel may have bytes that a program stored into a mapping, where we know of none. So before
+//! a hole is told of a file that somebody may write through a mapping, the kernel writes and drops
+//! the pages of that hole, and the question is asked anew. A thread of its own does that: the
+//! pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which
+//! writing pages does not take.
 
 use crate::background::Seek;
 use crate::callers::Call;

@@ -1,7 +1,9 @@
 //! Writing: round the kernel's pages, through them, and what the kernel writes of mappings.
 //!
-//! What goes round them is dropped before it is answered, so that whoever reads next sees it: the kernel drops the pages itself when it has sent the
-//! write, which is too early where another process reads them meanwhile, and for an asynchronous direct write (io_uring, libaio) the only time.
+//! What goes round them is dropped before it is answered, so that whoever reads next sees it: the
+//! kernel drops the pages itself when it has sent the write, which is too early where another
+//! process reads them meanwhile, and for an asynchronous direct write (io_uring, libaio) the only
+//! time.
 
 use crate::caller::credentials;
 use crate::callers::Call;
@@ -17,11 +19,11 @@ use zonal_native::block_on;
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Ino};
 
-/// Writes from here on are kept in the memory they came in, without a copy. That is as long as the longest write: gathered bytes
-/// never take more than about twice their number of memory.
+/// Writes from here on are kept in the memory they came in, without a copy. That is as long as the
+/// longest write: gathered bytes never take more than about twice their number of memory.
 pub const KEEP_MIN: usize = 512 << 10;
-/// How long a write through a page waits until that is dropped. The kernel holds one locked that it has not filled before; then nobody has it mapped,
-/// and nobody reads it.
+/// How long a write through a page waits until that is dropped. The kernel holds one locked that it
+/// has not filled before; then nobody has it mapped, and nobody reads it.
 const OWN_PAGE: Duration = Duration::from_millis(20);
 
 /// Pages that the kernel has to drop because of a write.
@@ -33,7 +35,8 @@ pub(crate) enum ToDrop {
     After(Stale),
 }
 
-/// Whether a write goes round the kernel's pages: by its handle, or by O_DIRECT, where only the kernel's direct writes say whose locks count.
+/// Whether a write goes round the kernel's pages: by its handle, or by O_DIRECT, where only the
+/// kernel's direct writes say whose locks count.
 fn goes_round(write: &Write) -> bool {
     let is_direct = write.fh & HANDLE_PAGES == 0 || write.lock_owner.is_some();
     is_direct && !write.from_cache
@@ -74,7 +77,8 @@ impl ZonalFs {
         Ok((write.size, drop))
     }
 
-    /// Pages that a mapping has changed: without what was changed round them since they were filled.
+    /// Pages that a mapping has changed: without what was changed round them since they were
+    /// filled.
     fn write_back(
         &self,
         call: &Call<'_>,
@@ -130,8 +134,8 @@ impl ZonalFs {
         Ok(crossed.map_or(ToDrop::Nothing, |pages| self.drop_crossed(ino, pages)))
     }
 
-    /// Drops pages that a read may have filled without a write, before that is answered. Where that takes too long nobody may take them for current until
-    /// it is done.
+    /// Drops pages that a read may have filled without a write, before that is answered. Where that
+    /// takes too long nobody may take them for current until it is done.
     fn drop_crossed(&self, ino: Ino, pages: Stale) -> ToDrop {
         let is_dropped = self.drop_range_within(ino, pages, OWN_PAGE);
         if !is_dropped {
@@ -158,7 +162,8 @@ impl ZonalFs {
         data: Data<'_>,
     ) -> Result<ToDrop, ErrorCode> {
         let (ino, appends) = (file.ino, write.fh & HANDLE_APPEND != 0);
-        // Where an append goes is not known yet. It is behind the end, where the kernel writes no page.
+        // Where an append goes is not known yet. It is behind the end, where the kernel writes no
+        // page.
         let known = match appends {
             true => (0, 0),
             false => (write.offset, end_of(write)),
@@ -229,8 +234,8 @@ impl ZonalFs {
         } else if data.bytes().len() < REGION_PAYLOAD_MIN {
             append(data.bytes())
         } else {
-            // Out of the worker's hands: where this is given up, a target may still take bytes from there, and they must not be
-            // another request's.
+            // Out of the worker's hands: where this is given up, a target may still take bytes from
+            // there, and they must not be another request's.
             let other = self.client.net().pool().memory(data.memory_len());
             let (memory, range) = data.take(other);
             append(memory.get(range).unwrap_or_default())
@@ -240,13 +245,15 @@ impl ZonalFs {
         if at != write.offset
             && let Some(notifier) = self.notifier.get()
         {
-            // The kernel dropped the pages where it thought the data goes; drop those where it went.
+            // The kernel dropped the pages where it thought the data goes; drop those where it
+            // went.
             self.signal.later(notifier, file.ino.0);
         }
         Ok(at)
     }
 
-    /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone, also for the kernel.
+    /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone,
+    /// also for the kernel.
     pub(crate) fn before_write(
         &self,
         call: &Call<'_>,

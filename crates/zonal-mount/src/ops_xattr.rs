@@ -12,8 +12,9 @@ use zonal_types::{ErrorCode, Ino};
 pub const LOCATE: &[u8] = b"zonal.locate";
 /// What the mount process keeps in memory, as one line of JSON; the same on every inode. Read only.
 pub const GAUGES: &[u8] = b"zonal.gauges";
-/// A label of SELinux. Where the kernel has SELinux it answers by itself and asks no file system of this kind, so whoever asks has no use
-/// for labels; EOPNOTSUPP for an absent one makes `ls -l` ask for no other file's, where ENODATA would make it ask for each.
+/// A label of SELinux. Where the kernel has SELinux it answers by itself and asks no file system of
+/// this kind, so whoever asks has no use for labels; EOPNOTSUPP for an absent one makes `ls -l` ask
+/// for no other file's, where ENODATA would make it ask for each.
 const SELINUX: &[u8] = b"security.selinux";
 /// Set on a directory: makes a directory in it, with its home in a zone.
 pub const MKDIR: &[u8] = b"zonal.mkdir";

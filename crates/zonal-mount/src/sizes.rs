@@ -1,9 +1,11 @@
 //! Answers that tell the kernel a size, on their way into it.
 //!
-//! A read behind the end that the kernel knows asks for attributes, once. The kernel takes none from an answer beside which the inode was
-//! invalidated, from the question on until the thread that asked has taken it over: then that read ends at the old end. So whoever
-//! invalidates an open file looks first whether a question for its attributes is under way, or was answered with another size a moment before, and
-//! comes later. A read or a write of the thread that asked says that it has taken the answer over.
+//! A read behind the end that the kernel knows asks for attributes, once. The kernel takes none
+//! from an answer beside which the inode was invalidated, from the question on until the thread
+//! that asked has taken it over: then that read ends at the old end. So whoever invalidates an open
+//! file looks first whether a question for its attributes is under way, or was answered with
+//! another size a moment before, and comes later. A read or a write of the thread that asked says
+//! that it has taken the answer over.
 
 use std::time::{Duration, Instant};
 

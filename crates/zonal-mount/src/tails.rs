@@ -1,16 +1,21 @@
-//! What the kernel's pages show of files that are read through them: their ends, and what is changed round them.
+//! What the kernel's pages show of files that are read through them: their ends, and what is
+//! changed round them.
 //!
-//! The kernel fills the page in which a read ends with zeros, and shows them as soon as it hears of a longer file, from an answer
-//! with attributes or from a write of this mount that goes round the pages. So a page that ends short is dropped before a greater
-//! size is told, and the pages under a write before it is answered. A read that meets a size told meanwhile is done again.
+//! The kernel fills the page in which a read ends with zeros, and shows them as soon as it hears of
+//! a longer file, from an answer with attributes or from a write of this mount that goes round the
+//! pages. So a page that ends short is dropped before a greater size is told, and the pages under a
+//! write before it is answered. A read that meets a size told meanwhile is done again.
 //!
-//! Behind the end a mapping may hold bytes that a program stored there; the kernel sends none of them while it knows the old end. So where a file
-//! grows they are dropped before it hears of that, or masked: before a truncation is answered it writes no page.
+//! Behind the end a mapping may hold bytes that a program stored there; the kernel sends none of
+//! them while it knows the old end. So where a file grows they are dropped before it hears of that,
+//! or masked: before a truncation is answered it writes no page.
 //!
-//! Pages come from reads, from writes through them, and from handles of before; a file has none where there was neither, and nothing is dropped
-//! then. Whoever may write a file that has pages may have stored into one: nobody else knows before the kernel writes it.
+//! Pages come from reads, from writes through them, and from handles of before; a file has none
+//! where there was neither, and nothing is dropped then. Whoever may write a file that has pages
+//! may have stored into one: nobody else knows before the kernel writes it.
 //!
-//! Kept for files that are open for reading, or are changed round the pages just now: bounded by those. Per operation: one lock, one look-up.
+//! Kept for files that are open for reading, or are changed round the pages just now: bounded by
+//! those. Per operation: one lock, one look-up.
 
 use crate::crossings::{Crossings, Dropping};
 use crate::masks::{Change, Masks, Range};
@@ -40,7 +45,8 @@ struct Tail {
     shown: u64,
     /// The kernel takes no byte behind this for the file's.
     end: u64,
-    /// The kernel takes all bytes before this for the file's. It may not have taken the size that it was told last.
+    /// The kernel takes all bytes before this for the file's. It may not have taken the size that
+    /// it was told last.
     sure: u64,
     /// The kernel may have pages.
     has_pages: bool,
@@ -114,7 +120,8 @@ impl Tail {
         self.writers > 0 && self.has_pages
     }
 
-    /// The kernel fills pages. True where what it was told of the file's space is no longer so, perhaps.
+    /// The kernel fills pages. True where what it was told of the file's space is no longer so,
+    /// perhaps.
     fn uses(&mut self) -> bool {
         let was_clean = !self.may_be_dirty();
         self.has_pages = true;
@@ -138,7 +145,8 @@ impl Tails {
         self.all().len()
     }
 
-    /// One more handle that may read through pages, of a file of this size that takes so much space. True where the kernel is to ask for attributes.
+    /// One more handle that may read through pages, of a file of this size that takes so much
+    /// space. True where the kernel is to ask for attributes.
     pub fn open(&self, ino: Ino, (size, allocated): (u64, u64), access: Access) -> bool {
         let mut all = self.all();
         let tail = all.entry(ino).or_default();
@@ -206,7 +214,8 @@ impl Tails {
         }
     }
 
-    /// A read for pages begins to be answered, for that thread. True where the kernel is to ask for attributes before it is.
+    /// A read for pages begins to be answered, for that thread. True where the kernel is to ask for
+    /// attributes before it is.
     #[must_use]
     pub fn read_begins(&self, ino: Ino, (from, to): Range, thread: u32) -> bool {
         let mut all = self.all();
@@ -226,8 +235,8 @@ impl Tails {
         }
     }
 
-    /// A program writes through pages. Returns a change where it leaves out bytes behind the end that may have been stored; and whether the kernel
-    /// is to ask for attributes.
+    /// A program writes through pages. Returns a change where it leaves out bytes behind the end
+    /// that may have been stored; and whether the kernel is to ask for attributes.
     #[must_use]
     pub fn page_write(&self, ino: Ino, from: u64, to: u64) -> (Option<(Change, Range)>, bool) {
         let mut all = self.all();
@@ -242,8 +251,9 @@ impl Tails {
         (gap, tail.uses())
     }
 
-    /// A write through pages is carried out, for that thread. The pages that a read may have filled without it, see [`crate::crossings`]: they are to
-    /// be dropped before [`Self::page_write_ends`]. `None`: that is done.
+    /// A write through pages is carried out, for that thread. The pages that a read may have filled
+    /// without it, see [`crate::crossings`]: they are to be dropped before
+    /// [`Self::page_write_ends`]. `None`: that is done.
     #[must_use]
     pub fn page_written(&self, ino: Ino, (from, to): Range, thread: u32) -> Option<Stale> {
         let mut all = self.all();
@@ -272,7 +282,8 @@ impl Tails {
         is_crossed.then(|| tail.crossed(from, to))
     }
 
-    /// The kernel writes pages that a mapping has changed: the write's number, and what of it is to be written.
+    /// The kernel writes pages that a mapping has changed: the write's number, and what of it is to
+    /// be written.
     #[must_use]
     pub fn write_back_begins(&self, ino: Ino, from: u64, to: u64) -> (u64, Vec<Range>) {
         match self.all().get_mut(&ino) {
@@ -289,7 +300,8 @@ impl Tails {
         }
     }
 
-    /// A change of bytes round the pages is about to be carried out: it may be when this returns. `None`: `is_given_up` said so meanwhile.
+    /// A change of bytes round the pages is about to be carried out: it may be when this returns.
+    /// `None`: `is_given_up` said so meanwhile.
     #[must_use]
     pub fn change_begins(
         &self,
@@ -325,7 +337,8 @@ impl Tails {
         Some(change)
     }
 
-    /// Before a truncation to `size` is carried out: the bytes stored behind the end do not come into the file.
+    /// Before a truncation to `size` is carried out: the bytes stored behind the end do not come
+    /// into the file.
     #[must_use]
     pub fn growth_begins(&self, ino: Ino, size: u64) -> Option<(Change, Range)> {
         let mut all = self.all();
@@ -335,8 +348,9 @@ impl Tails {
         Some((tail.masks.begin([range]), range))
     }
 
-    /// A change is carried out, of these bytes, or has failed. The pages to be dropped before it is answered, if there may be any. `grows`: the file
-    /// is that long at least; then a change of no bytes is growth alone.
+    /// A change is carried out, of these bytes, or has failed. The pages to be dropped before it is
+    /// answered, if there may be any. `grows`: the file is that long at least; then a change of no
+    /// bytes is growth alone.
     pub fn change_ends(
         &self,
         ino: Ino,
@@ -380,7 +394,8 @@ impl Tails {
         Some(tail.stale(range.0, range.1, Some(change)))
     }
 
-    /// A read ended at the end of the file, there. True where the kernel was told of a longer file: it is to be done again.
+    /// A read ended at the end of the file, there. True where the kernel was told of a longer file:
+    /// it is to be done again.
     #[must_use]
     pub fn read_short(&self, ino: Ino, end: u64) -> bool {
         let mut all = self.all();
@@ -427,8 +442,8 @@ impl Tails {
         }
     }
 
-    /// What the kernel is told that a file of this size takes: at least a page where it may have bytes that nobody else knows. Programs take a file
-    /// without space for one hole.
+    /// What the kernel is told that a file of this size takes: at least a page where it may have
+    /// bytes that nobody else knows. Programs take a file without space for one hole.
     #[must_use]
     pub fn space(&self, ino: Ino, size: u64, allocated: u64) -> u64 {
         if allocated > 0 || size == 0 {
@@ -451,7 +466,8 @@ impl Tails {
         self.all().get(&ino).is_some_and(Tail::may_be_dirty)
     }
 
-    /// All pages of the file are about to be dropped: a greater size that is told then has nothing to wait for.
+    /// All pages of the file are about to be dropped: a greater size that is told then has nothing
+    /// to wait for.
     #[must_use]
     pub fn whole(&self, ino: Ino) -> Option<Stale> {
         Some(self.all().get(&ino)?.stale(0, u64::MAX, None))
@@ -475,7 +491,8 @@ impl Tails {
         }
     }
 
-    /// Whether pages are to be dropped before the kernel hears of this size. Where not, it is noted as told.
+    /// Whether pages are to be dropped before the kernel hears of this size. Where not, it is noted
+    /// as told.
     #[must_use]
     pub fn holds_back(&self, ino: Ino, size: u64) -> bool {
         let mut all = self.all();

@@ -1,5 +1,5 @@
-//! Up to which lost write, and lost lock, each handle was told. Most files never lose one: only handles that differ from the start are kept.
-//! *Bound*: open handles.
+//! Up to which lost write, and lost lock, each handle was told. Most files never lose one: only
+//! handles that differ from the start are kept. *Bound*: open handles.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

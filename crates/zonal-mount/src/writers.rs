@@ -1,9 +1,10 @@
 //! Who has which file open for writing.
 //!
-//! A write through the kernel's pages that takes set-id bits is preceded by a change of attributes, which does not say that it belongs to a
-//! write. The right to write is the handle's: where its user has lost it since, the shard refuses the change, and this says that it is right.
-//! The superuser needs no such word, and is not kept.
-//! *Bound*: open handles. Per operation: opens for writing and their releases by others than the superuser, one entry of a map.
+//! A write through the kernel's pages that takes set-id bits is preceded by a change of attributes,
+//! which does not say that it belongs to a write. The right to write is the handle's: where its
+//! user has lost it since, the shard refuses the change, and this says that it is right. The
+//! superuser needs no such word, and is not kept. *Bound*: open handles. Per operation: opens for
+//! writing and their releases by others than the superuser, one entry of a map.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one for the [`events`]
-//! of each shard with a session.
+//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one for the
+//! [`events`] of each shard with a session.
 //!
 //! What an event means beyond the client core (pages and names that a kernel keeps, callers that
 //! wait for a lock) is the [`Listener`]'s.
@@ -142,7 +142,8 @@ impl<L: Listener> Background<L> {
     }
 }
 
-/// Watches the events of the root's shard for good, and of each other shard as long as there is a session.
+/// Watches the events of the root's shard for good, and of each other shard as long as there is a
+/// session.
 pub fn watch_all<L: Listener>(listener: &Arc<L>) {
     // The core must not keep alive what it is a part of.
     let weak = Arc::downgrade(listener);

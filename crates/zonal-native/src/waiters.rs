@@ -1,4 +1,5 @@
-//! Lock requests that wait: the reply to whoever asked is parked until the shard grants or a signal takes the request back.
+//! Lock requests that wait: the reply to whoever asked is parked until the shard grants or a signal
+//! takes the request back.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! The core's transport, clock and randomness, for a real machine.
 //!
-//! A request is sent and received on the calling thread (2 system calls, no wake-up in this process). While a thread
-//! connects, sends, or waits for a reply or for another thread, it is freed when its operation is given up: a killed process must
-//! not wait for a dead server.
+//! A request is sent and received on the calling thread (2 system calls, no wake-up in this
+//! process). While a thread connects, sends, or waits for a reply or for another thread, it is
+//! freed when its operation is given up: a killed process must not wait for a dead server.
 
 use crate::sink::Sink;
 use std::collections::BTreeMap;
@@ -52,7 +52,8 @@ impl RealNet {
         }
     }
 
-    /// Has `act` called whenever a session is opened at a shard where there was none. Only the first counts.
+    /// Has `act` called whenever a session is opened at a shard where there was none. Only the
+    /// first counts.
     pub fn on_opened(&self, act: impl Fn(ShardId) + Send + Sync + 'static) {
         let _first = self.on_opened.set(Box::new(act));
     }
@@ -139,7 +140,8 @@ impl Net for RealNet {
     }
 
     fn random(&self) -> u64 {
-        // Without the kernel's randomness the clock must do: the number names a client, it keeps no secret.
+        // Without the kernel's randomness the clock must do: the number names a client, it keeps no
+        // secret.
         getrandom::u64().unwrap_or(self.wall().nanos.into())
     }
 

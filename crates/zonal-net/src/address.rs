@@ -1,4 +1,5 @@
-//! Where a server is: a TCP address. On the same machine a Unix socket stands for it ([`crate::unix_socket`]).
+//! Where a server is: a TCP address. On the same machine a Unix socket stands for it
+//! ([`crate::unix_socket`]).
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

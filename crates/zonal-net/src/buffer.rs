@@ -1,8 +1,10 @@
-//! Payload buffers: page-aligned, reused by each request of a connection, zeroed only when they grow.
+//! Payload buffers: page-aligned, reused by each request of a connection, zeroed only when they
+//! grow.
 //!
-//! *Invariants*: (1) the visible part starts at a multiple of 4096, so that it can go to a file opened with
-//! O_DIRECT; (2) at most `PAYLOAD_BYTES_MAX` bytes are visible; (3) what is visible after [`AlignedBuf::set_len`]
-//! may hold bytes of an earlier request of the same connection: who makes a part visible fills it.
+//! *Invariants*: (1) the visible part starts at a multiple of 4096, so that it can go to a file
+//! opened with O_DIRECT; (2) at most `PAYLOAD_BYTES_MAX` bytes are visible; (3) what is visible
+//! after [`AlignedBuf::set_len`] may hold bytes of an earlier request of the same connection: who
+//! makes a part visible fills it.
 
 use zonal_types::limits::PAYLOAD_BYTES_MAX;
 
@@ -52,8 +54,8 @@ impl AlignedBuf {
             .unwrap_or_default()
     }
 
-    /// Makes `len` bytes visible (at most `PAYLOAD_BYTES_MAX`); what they hold is unspecified. Growing past the
-    /// memory at hand does not keep what was there.
+    /// Makes `len` bytes visible (at most `PAYLOAD_BYTES_MAX`); what they hold is unspecified.
+    /// Growing past the memory at hand does not keep what was there.
     pub fn set_len(&mut self, len: usize) {
         let len = len.min(PAYLOAD_BYTES_MAX);
         if self.storage.len() < self.start + len || self.storage.is_empty() {

@@ -1,7 +1,7 @@
 //! One connection of a server: handshake, then request after request on the thread that has it.
 //!
-//! *Invariants*: (1) the handler sees only requests of this cell, complete, with their checksum verified; (2) a panic
-//! of the handler ends here.
+//! *Invariants*: (1) the handler sees only requests of this cell, complete, with their checksum
+//! verified; (2) a panic of the handler ends here.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -229,7 +229,8 @@ impl Conversation {
         Ok((Arrived { header, payload }, room))
     }
 
-    /// The parts of the client's region that a request names: its payload, and room for the reply's.
+    /// The parts of the client's region that a request names: its payload, and room for the
+    /// reply's.
     fn parts(&mut self, header: &Header) -> Result<(Option<Part>, Option<Part>), RegionFault> {
         if let Some(file) = self.conn.new_region() {
             self.region = Some(self.shared.regions.of(&file, REGION_BYTES_MAX)?);
@@ -280,7 +281,8 @@ impl Conversation {
             IoFail::Fault(Fault::Cut) | IoFail::Broken(_) | IoFail::Closed(_) => {
                 return self.named(fail);
             }
-            // There may have been no descriptor or address space left for it: what was sent is not lost by that.
+            // There may have been no descriptor or address space left for it: what was sent is not
+            // lost by that.
             IoFail::Fault(Fault::Region(
                 RegionFault::None | RegionFault::Refused(MapError::System(_)),
             )) => ErrorCode::Overloaded,

@@ -1,7 +1,8 @@
-//! A credential: the private key and the certificate of one subject, with the certificate of its cell's authority, in one PEM file.
+//! A credential: the private key and the certificate of one subject, with the certificate of its
+//! cell's authority, in one PEM file.
 //!
-//! *Invariants*: (1) the certificate is the authority's and belongs to the key; (2) the private key leaves this type in TLS
-//! signatures only.
+//! *Invariants*: (1) the certificate is the authority's and belongs to the key; (2) the private key
+//! leaves this type in TLS signatures only.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use webpki::EndEntityCert;
 
 use crate::subject::{Subject, SubjectKind};
 
-/// The DNS name in every server's certificate. Who a server is says its subject; the name tells servers from clients.
+/// The DNS name in every server's certificate. Who a server is says its subject; the name tells
+/// servers from clients.
 pub(crate) const SERVER_DNS_NAME: &str = "server.zonal";
 /// What the connection carries (RFC 7301).
 const PROTOCOL: &[u8] = b"zonal/1";

@@ -50,7 +50,8 @@ pub enum NetError {
         /// How.
         fault: Fault,
     },
-    /// One side has no credential, or one that the other does not take, or it claims to be another one than that says.
+    /// One side has no credential, or one that the other does not take, or it claims to be another
+    /// one than that says.
     #[error("{peer} is not authenticated: {fault}")]
     Unauthenticated {
         /// The other side.
@@ -147,7 +148,8 @@ pub enum NetError {
 }
 
 impl NetError {
-    /// True where nobody answered: not within the deadline, or no machine at that address at all. A refused connection is an answer.
+    /// True where nobody answered: not within the deadline, or no machine at that address at all. A
+    /// refused connection is an answer.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         match self {
@@ -278,7 +280,8 @@ pub enum Fault {
     /// The header is in order but speaks another version.
     #[error("a frame has an unknown version")]
     Version,
-    /// A frame that has no place here (a reply for a request, another request's reply, a second hello).
+    /// A frame that has no place here (a reply for a request, another request's reply, a second
+    /// hello).
     #[error("a frame came out of turn")]
     OutOfTurn,
     /// More bytes than this state of the connection allows.

@@ -42,9 +42,11 @@ pub enum PayloadInto<'a> {
     /// Into a new `Vec` ([`Reply::payload`]).
     #[default]
     Owned,
-    /// Into this slice, without a copy in between. A longer payload is an error, a shorter one fills the front.
+    /// Into this slice, without a copy in between. A longer payload is an error, a shorter one
+    /// fills the front.
     One(&'a mut [u8]),
-    /// Into [`Reply::memory`]. A server on this machine puts it there itself, where the request gave room for it.
+    /// Into [`Reply::memory`]. A server on this machine puts it there itself, where the request
+    /// gave room for it.
     Memory,
 }
 
@@ -106,7 +108,8 @@ impl Wake for Cancel {
 pub struct Canceller(Arc<Cancel>);
 
 impl Canceller {
-    /// Ends the call, also while it connects: it returns [`NetError::Cancelled`]. Without effect on a call that has ended.
+    /// Ends the call, also while it connects: it returns [`NetError::Cancelled`]. Without effect on
+    /// a call that has ended.
     pub fn cancel(&self) {
         self.0.wake_by_ref();
     }
@@ -171,7 +174,8 @@ impl<'a> InFlight<'a> {
         match flight.send() {
             Ok(()) => Ok(flight),
             Err(_) if flight.is_cancelled() => Err(flight.cancelled()),
-            // Not all of it was taken, so it was not executed: another try is not a second execution.
+            // Not all of it was taken, so it was not executed: another try is not a second
+            // execution.
             Err(fail @ (IoFail::Closed(_) | IoFail::Broken(_))) if flight.was_idle => {
                 if let (IoFail::Closed(_), Some(loan)) = (fail, flight.loan.take()) {
                     // No byte of it was taken.
@@ -346,8 +350,8 @@ impl<'a> InFlight<'a> {
             regions.and_then(|regions| Loan::of(regions, self.request.payload, self.request.room));
     }
 
-    /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its other end may still use what it
-    /// was lent.
+    /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its
+    /// other end may still use what it was lent.
     fn renew(&mut self) -> Result<(), NetError> {
         self.loan = None;
         self.pool.forget_idle(self.to);
@@ -387,8 +391,8 @@ impl<'a> InFlight<'a> {
     }
 }
 
-/// A sent request that borrows nothing: it is not sent again by itself where an idle connection turns out to be dead
-/// (that is [`NetError::Lost`], for the caller to repeat).
+/// A sent request that borrows nothing: it is not sent again by itself where an idle connection
+/// turns out to be dead (that is [`NetError::Lost`], for the caller to repeat).
 #[derive(Debug)]
 pub struct Flight {
     pool: Arc<Pool>,

@@ -1,8 +1,8 @@
 //! Frames on a stream.
 //!
-//! Sending is one `sendmsg` of header, body, TLVs and payload slices; the payload is not copied. Receiving reads
-//! into a small buffer (header, body, and whatever of the payload came along), then the rest of the payload straight
-//! to where the caller wants it.
+//! Sending is one `sendmsg` of header, body, TLVs and payload slices; the payload is not copied.
+//! Receiving reads into a small buffer (header, body, and whatever of the payload came along), then
+//! the rest of the payload straight to where the caller wants it.
 //!
 //! | frame | system calls to receive it, when all of it has arrived |
 //! | --- | --- |
@@ -10,12 +10,12 @@
 //! | longer body | 2 |
 //! | payload of any length (waits inside the kernel, MSG_WAITALL) | 2 |
 //!
-//! So a call is 2 system calls on the client and 2 on the server, 3 where a payload of more than 8 KiB
-//! comes in. Limits of time are set on the socket only when they change.
+//! So a call is 2 system calls on the client and 2 on the server, 3 where a payload of more than 8
+//! KiB comes in. Limits of time are set on the socket only when they change.
 //!
-//! *Invariants*: (1) nothing is allocated for a frame before its header is checked against the bounds of the
-//! connection's state; (2) after any error the connection is not used again; (3) a payload with a checksum is
-//! verified before anybody sees it.
+//! *Invariants*: (1) nothing is allocated for a frame before its header is checked against the
+//! bounds of the connection's state; (2) after any error the connection is not used again; (3) a
+//! payload with a checksum is verified before anybody sees it.
 
 mod clock;
 mod socket;
@@ -41,7 +41,8 @@ use crate::subject::Subject;
 use socket::Socket;
 use tls::Tls;
 
-/// Bytes of the small receive buffer: a 4 KiB read or write with its header fits, and arrives by one call.
+/// Bytes of the small receive buffer: a 4 KiB read or write with its header fits, and arrives by
+/// one call.
 const IN_BYTES: usize = 8192;
 
 /// Why a frame could not be sent or received; callers add who and what.
@@ -109,7 +110,8 @@ pub struct FrameOut<'a> {
     pub tlv: &'a [u8],
     /// Payload.
     pub payload: PayloadOut<'a>,
-    /// The region of the payload or of the room for the reply's, where the peer does not have it yet.
+    /// The region of the payload or of the room for the reply's, where the peer does not have it
+    /// yet.
     pub region: Option<BorrowedFd<'a>>,
 }
 
@@ -342,7 +344,8 @@ impl Conn {
         Ok(header)
     }
 
-    /// Receives the payload that follows `header` to the front of `into`, which may have more room than needed.
+    /// Receives the payload that follows `header` to the front of `into`, which may have more room
+    /// than needed.
     ///
     /// # Errors
     /// Any; the connection is not to be used again.

@@ -16,9 +16,10 @@ use crate::stream::Stream;
 
 /// Executes requests. Called by many threads at once, one a connection.
 pub trait Handler: Send + Sync + 'static {
-    /// Executes one request and fills in the reply, or parks the request ([`ReplyBuilder::park`]) and returns: it is called again with the
-    /// same request then. A panic closes the connection; the server goes on. The payload is page-aligned in the
-    /// connection's own buffer, or lies in the client's region, where the client may change it meanwhile.
+    /// Executes one request and fills in the reply, or parks the request ([`ReplyBuilder::park`])
+    /// and returns: it is called again with the same request then. A panic closes the connection;
+    /// the server goes on. The payload is page-aligned in the connection's own buffer, or lies in
+    /// the client's region, where the client may change it meanwhile.
     fn handle(
         &self,
         peer: &Peer,
@@ -39,7 +40,8 @@ pub struct ReplyBuilder {
     pub header: Header,
     body: Vec<u8>,
     payload: AlignedBuf,
-    /// The part of the client's region that the payload may be put in, and how much of it is the payload.
+    /// The part of the client's region that the payload may be put in, and how much of it is the
+    /// payload.
     room: Option<Part>,
     in_room: usize,
     is_last: bool,
@@ -95,7 +97,8 @@ impl ReplyBuilder {
         self.clear();
     }
 
-    /// Makes what ends a wait of this request, before the handler looks whether it has to wait. `None` where the server is ending.
+    /// Makes what ends a wait of this request, before the handler looks whether it has to wait.
+    /// `None` where the server is ending.
     pub fn resumer(&mut self) -> Option<Resumer> {
         let (server, id) = &self.place;
         let shared = server.upgrade()?;
@@ -103,8 +106,9 @@ impl ReplyBuilder {
         Some(shared.idle.park(server, *id))
     }
 
-    /// Keeps the request without a thread: no reply is sent now. The handler is called again, where [`Self::take_kept`] gives `kept`, once
-    /// the [`Resumer`] says so or the peer has gone away ([`Self::is_peer_gone`]).
+    /// Keeps the request without a thread: no reply is sent now. The handler is called again, where
+    /// [`Self::take_kept`] gives `kept`, once the [`Resumer`] says so or the peer has gone away
+    /// ([`Self::is_peer_gone`]).
     pub fn park(&mut self, kept: Kept) {
         self.parked = Some(kept);
     }
@@ -148,8 +152,9 @@ impl ReplyBuilder {
         &mut self.body
     }
 
-    /// Makes a payload of `len` bytes (at most `PAYLOAD_BYTES_MAX`) and gives it out to be filled, page-aligned. What
-    /// it holds before that is unspecified (bytes of an earlier reply on this connection): fill all of it.
+    /// Makes a payload of `len` bytes (at most `PAYLOAD_BYTES_MAX`) and gives it out to be filled,
+    /// page-aligned. What it holds before that is unspecified (bytes of an earlier reply on this
+    /// connection): fill all of it.
     pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
         self.in_room = 0;
         if let Some(room) = &mut self.room
@@ -180,8 +185,9 @@ impl ReplyBuilder {
         self.is_last = true;
     }
 
-    /// True where the requester has closed the connection, so that nobody waits for this reply; and where this server has ended what it
-    /// receives, as it stops. One system call: for handlers that wait long, or must change nothing any more.
+    /// True where the requester has closed the connection, so that nobody waits for this reply; and
+    /// where this server has ended what it receives, as it stops. One system call: for handlers
+    /// that wait long, or must change nothing any more.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
         !self.stream.is_open()

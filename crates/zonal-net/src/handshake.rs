@@ -12,9 +12,9 @@
 //! | TCP, neither has one | nothing: loopback only |
 //! | Unix socket | the kernel names the peer's user id: root's and one's own may claim anything |
 //!
-//! *Invariants*: (1) nothing but these messages is accepted before the handshake is complete, none after;
-//! (2) the whole handshake, TLS included, ends within the caller's clock; (3) a stranger makes the server allocate at most
-//! 32 KiB.
+//! *Invariants*: (1) nothing but these messages is accepted before the handshake is complete, none
+//! after; (2) the whole handshake, TLS included, ends within the caller's clock; (3) a stranger
+//! makes the server allocate at most 32 KiB.
 
 #[cfg(test)]
 mod tests;
@@ -80,7 +80,8 @@ codec_enum! {
             /// Who answers.
             reply: HelloReply,
         },
-        /// Server to client at any time, also in place of a reply: the number of an `ErrorCode`; the end follows.
+        /// Server to client at any time, also in place of a reply: the number of an `ErrorCode`;
+        /// the end follows.
         Refused = 5 {
             /// Why.
             code: u16,
@@ -172,8 +173,8 @@ pub fn dial(
     })
 }
 
-/// The server's side. `admit` is asked about a client that has proved who it is. A refusal has been sent when this returns an error that
-/// calls for one.
+/// The server's side. `admit` is asked about a client that has proved who it is. A refusal has been
+/// sent when this returns an error that calls for one.
 ///
 /// # Errors
 /// Any that names the peer; those of `admit`.
@@ -263,7 +264,8 @@ fn answer_inner(
     Ok(peer)
 }
 
-/// Whether a process of this user id may claim anything on a Unix socket: it could read this process's memory and files.
+/// Whether a process of this user id may claim anything on a Unix socket: it could read this
+/// process's memory and files.
 pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }

@@ -28,7 +28,8 @@ pub enum Transport {
     /// TLS from the first byte to the last.
     #[default]
     Tls,
-    /// TLS until both have proved who they are, then nothing, where the other side is configured so too.
+    /// TLS until both have proved who they are, then nothing, where the other side is configured so
+    /// too.
     Plain,
 }
 
@@ -131,7 +132,8 @@ impl Peer {
         self.endpoint.is_unix() && self.features & FEATURE_REGION != 0
     }
 
-    /// Whether the peer, a server, may answer requests of a service. One that has shown no certificate may.
+    /// Whether the peer, a server, may answer requests of a service. One that has shown no
+    /// certificate may.
     #[must_use]
     pub fn may_serve(&self, service: Service) -> bool {
         let Some(certified) = &self.certified else {

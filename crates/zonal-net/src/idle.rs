@@ -1,18 +1,19 @@
 //! Idle connections, requests that wait, and the threads that serve them: neither costs a thread.
 //!
-//! The thread that received a request runs it and sends the reply, then stays with its connection for
-//! [`STAY`], as the next request of a busy client comes soon. After that it puts the connection aside
-//! here, and waits for any connection that is aside (epoll, one event a connection and wait). So a
-//! request on a busy connection costs no system call more than with a thread a connection, and one on
-//! an idle connection two more (`epoll_wait`, `epoll_ctl`).
+//! The thread that received a request runs it and sends the reply, then stays with its connection
+//! for [`STAY`], as the next request of a busy client comes soon. After that it puts the connection
+//! aside here, and waits for any connection that is aside (epoll, one event a connection and wait).
+//! So a request on a busy connection costs no system call more than with a thread a connection, and
+//! one on an idle connection two more (`epoll_wait`, `epoll_ctl`).
 //!
-//! A handler that would wait parks its request ([`crate::ReplyBuilder::park`]): the connection is kept here with it
-//! until [`Resumer::resume`], or until the peer goes away. Then the handler is called again.
+//! A handler that would wait parks its request ([`crate::ReplyBuilder::park`]): the connection is
+//! kept here with it until [`Resumer::resume`], or until the peer goes away. Then the handler is
+//! called again.
 //!
 //! *Invariants*: (1) while a connection is aside some thread waits for it, or is about to; (2) a
 //! connection is aside before it is watched, so that its event finds it; (3) at most [`FREE_MAX`]
-//! threads wait, and one that frees buffers; others end; (4) a parked request is resumed once for each
-//! time that it was parked, however many resume it and whenever they do.
+//! threads wait, and one that frees buffers; others end; (4) a parked request is resumed once for
+//! each time that it was parked, however many resume it and whenever they do.
 //!
 //! *Lock order*: `Idle::state` is taken last, and never held while a socket is used.
 
@@ -135,7 +136,8 @@ impl Idle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a connection aside. Whoever calls waits for connections next, or sees to it that one does.
+    /// Puts a connection aside. Whoever calls waits for connections next, or sees to it that one
+    /// does.
     fn put(&self, conversation: Box<Conversation>) {
         let (id, stream) = (conversation.id(), Arc::clone(conversation.stream()));
         let aside = Aside {
@@ -344,7 +346,8 @@ pub(crate) fn start_thread(
     spawned.map(drop)
 }
 
-/// Serves one connection after the other, beginning with what is left of one that was served before.
+/// Serves one connection after the other, beginning with what is left of one that was served
+/// before.
 fn serve_all(shared: &Arc<Shared>, left: Left) {
     let idle = &shared.idle;
     settle(idle, left);

@@ -19,7 +19,8 @@ pub(crate) const BACKLOG: i32 = 1024;
 pub struct ListenConfig {
     /// TCP addresses; port 0: any free one.
     pub addresses: Vec<SocketAddr>,
-    /// The addresses that clients dial, where these differ (listening on 0.0.0.0); they name the Unix sockets.
+    /// The addresses that clients dial, where these differ (listening on 0.0.0.0); they name the
+    /// Unix sockets.
     pub advertised: Vec<SocketAddr>,
     /// Also listen on a Unix socket per address.
     pub has_unix: bool,

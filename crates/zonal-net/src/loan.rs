@@ -1,6 +1,8 @@
-//! What of a client's memory a server may use for one request: the payload of the request, or room for the reply's.
+//! What of a client's memory a server may use for one request: the payload of the request, or room
+//! for the reply's.
 //!
-//! *Invariant*: a loan that is dropped without [`Loan::end`] stays the server's: its memory is used for nothing else.
+//! *Invariant*: a loan that is dropped without [`Loan::end`] stays the server's: its memory is used
+//! for nothing else.
 
 use std::os::fd::AsFd;
 
@@ -19,7 +21,8 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// For a request with this payload, or with room for so much of the reply's: where that is long enough, and in one piece of a region.
+    /// For a request with this payload, or with room for so much of the reply's: where that is long
+    /// enough, and in one piece of a region.
     pub(crate) fn of(regions: &Regions, payload: &[&[u8]], room: usize) -> Option<Self> {
         match *payload {
             [payload] if payload.len() >= REGION_PAYLOAD_MIN => {

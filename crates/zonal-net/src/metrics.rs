@@ -1,4 +1,5 @@
-//! What a server's and a client's connections have done, as counters, and a bound on how much is logged.
+//! What a server's and a client's connections have done, as counters, and a bound on how much is
+//! logged.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -100,8 +101,8 @@ impl WarnLimit {
         }
     }
 
-    /// `Some(how many were held back before)` where a warning may be logged. Threads that race may let a few
-    /// more pass.
+    /// `Some(how many were held back before)` where a warning may be logged. Threads that race may
+    /// let a few more pass.
     pub(crate) fn pass(&self) -> Option<u64> {
         let now = self.start.elapsed().as_secs();
         if self.second.swap(now, Ordering::Relaxed) != now {

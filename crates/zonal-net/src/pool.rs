@@ -1,13 +1,14 @@
-//! A client's connections: a stack of idle ones per server, made when needed, one request at a time on each.
+//! A client's connections: a stack of idle ones per server, made when needed, one request at a time
+//! on each.
 //!
-//! A call is 2 system calls (`sendmsg`, `recvmsg`), 3 where a reply's payload is longer than 8 KiB; it runs on the
-//! calling thread and wakes no other thread of this process. To ask several servers at once: [`Pool::start`] for each,
-//! then [`InFlight::finish`] for each.
+//! A call is 2 system calls (`sendmsg`, `recvmsg`), 3 where a reply's payload is longer than 8 KiB;
+//! it runs on the calling thread and wakes no other thread of this process. To ask several servers
+//! at once: [`Pool::start`] for each, then [`InFlight::finish`] for each.
 //!
-//! *Invariants*: (1) a connection goes back to its stack only after a complete, matching reply; after any
-//! error or an unfinished call it is closed; (2) every step has the call's deadline; (3) a request is sent twice
-//! only where an idle connection turned out to be dead before the first byte of a reply, once, and the reply
-//! says so; (4) no lock is held while a socket is used.
+//! *Invariants*: (1) a connection goes back to its stack only after a complete, matching reply;
+//! after any error or an unfinished call it is closed; (2) every step has the call's deadline; (3)
+//! a request is sent twice only where an idle connection turned out to be dead before the first
+//! byte of a reply, once, and the reply says so; (4) no lock is held while a socket is used.
 //!
 //! *Lock order*: `Pool::hosts`, alone. A flight's `Cancel::stream`, alone.
 
@@ -144,7 +145,8 @@ impl Pool {
         self.start(to, request)?.finish(into)
     }
 
-    /// Sends a request; [`InFlight::finish`] waits for the reply. A flight that is dropped closes its connection.
+    /// Sends a request; [`InFlight::finish`] waits for the reply. A flight that is dropped closes
+    /// its connection.
     ///
     /// # Errors
     /// Any that names the server.
@@ -157,8 +159,8 @@ impl Pool {
         InFlight::launch(self, to, request, None)
     }
 
-    /// As [`Self::start`], and `canceller` ends the call from another thread from now on: while it connects, shakes hands,
-    /// sends, or waits.
+    /// As [`Self::start`], and `canceller` ends the call from another thread from now on: while it
+    /// connects, shakes hands, sends, or waits.
     ///
     /// # Errors
     /// Any that names the server.
@@ -238,7 +240,8 @@ impl Pool {
         regions.map_or((0, 0), Regions::used)
     }
 
-    /// Memory for data that will be sent: such as is shared with servers on this machine, where there is some.
+    /// Memory for data that will be sent: such as is shared with servers on this machine, where
+    /// there is some.
     #[must_use]
     pub fn memory(&self, length: usize) -> Memory {
         self.shared_memory(length)

@@ -1,17 +1,21 @@
-//! The server: one thread accepts, others receive, execute and reply, as many as there are busy connections (`idle.rs`).
+//! The server: one thread accepts, others receive, execute and reply, as many as there are busy
+//! connections (`idle.rs`).
 //!
-//! An idle connection costs its sockets' memory, and after [`ServerConfig::patience`] no buffers; a peer that vanished is
-//! noticed by TCP keep-alive. A request on a busy connection is 2 system calls (`recvmsg`, `sendmsg`), 3 with a
-//! payload of more than 8 KiB.
+//! An idle connection costs its sockets' memory, and after [`ServerConfig::patience`] no buffers; a
+//! peer that vanished is noticed by TCP keep-alive. A request on a busy connection is 2 system
+//! calls (`recvmsg`, `sendmsg`), 3 with a payload of more than 8 KiB.
 //!
-//! Connections whose handshake is not done are strangers: they have places of their own ([`STRANGERS_MAX`]), however many there are,
-//! and take none from those that are known. A new one takes the place of the oldest of the address or user that has most.
+//! Connections whose handshake is not done are strangers: they have places of their own
+//! ([`STRANGERS_MAX`]), however many there are, and take none from those that are known. A new one
+//! takes the place of the oldest of the address or user that has most.
 //!
-//! *Invariants*: (1) at most `connections_max` known connections and [`STRANGERS_MAX`] strangers are served; (2) a stranger holds
-//! one for at most `handshake_limit`; (3) no byte from a peer and no panic of the handler ends another connection or the server;
-//! (4) after [`ServerHandle::shutdown`] no handler call runs, unless one did not return within 10 s (logged).
+//! *Invariants*: (1) at most `connections_max` known connections and [`STRANGERS_MAX`] strangers
+//! are served; (2) a stranger holds one for at most `handshake_limit`; (3) no byte from a peer and
+//! no panic of the handler ends another connection or the server; (4) after
+//! [`ServerHandle::shutdown`] no handler call runs, unless one did not return within 10 s (logged).
 //!
-//! *Lock order*: `Shared::registry`, then `Shared::revoked`; never held while a socket is used (but for shutting it) or a handler runs.
+//! *Lock order*: `Shared::registry`, then `Shared::revoked`; never held while a socket is used (but
+//! for shutting it) or a handler runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -47,7 +51,8 @@ use crate::stream::Stream;
 
 /// Connections whose handshake is under way, at most.
 pub const STRANGERS_MAX: usize = 64;
-/// A known connection that nothing came on for so long makes room for a new one where all places are taken.
+/// A known connection that nothing came on for so long makes room for a new one where all places
+/// are taken.
 const IDLE_ENOUGH: Duration = Duration::from_secs(1);
 /// How long `shutdown` waits for handler calls.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
@@ -57,12 +62,13 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 pub struct ServerConfig {
     /// Who the server is.
     pub identity: Identity,
-    /// Connections served at once; one more is told `Overloaded`, and before that one more of a client that has its share (`shares.rs`).
+    /// Connections served at once; one more is told `Overloaded`, and before that one more of a
+    /// client that has its share (`shares.rs`).
     pub connections_max: usize,
     /// Bound on the handshake.
     pub handshake_limit: Duration,
-    /// Bound on receiving a frame that was begun and on sending a reply; also after how long an idle connection
-    /// gives its buffers back.
+    /// Bound on receiving a frame that was begun and on sending a reply; also after how long an
+    /// idle connection gives its buffers back.
     pub patience: Duration,
     /// Stack of a connection's thread.
     pub stack_bytes: usize,
@@ -240,8 +246,8 @@ impl ServerHandle {
         Revoker(Arc::clone(&self.shared))
     }
 
-    /// Stops accepting and receiving, waits for the handler calls that run (their replies are sent), closes all
-    /// connections. Not to be called by a handler.
+    /// Stops accepting and receiving, waits for the handler calls that run (their replies are
+    /// sent), closes all connections. Not to be called by a handler.
     pub fn shutdown(mut self) {
         self.stop_now();
     }
@@ -486,10 +492,12 @@ impl Place {
         self.id
     }
 
-    /// The handshake is done: the connection is no stranger any more, and one of its client's share.
+    /// The handshake is done: the connection is no stranger any more, and one of its client's
+    /// share.
     ///
     /// # Errors
-    /// `Refused` where all places are taken or the client has its share; `Unauthenticated` where its credential is revoked.
+    /// `Refused` where all places are taken or the client has its share; `Unauthenticated` where
+    /// its credential is revoked.
     pub(crate) fn take(&self, peer: &Peer) -> Result<(), NetError> {
         let party = Party::of(peer);
         let serial = peer.certified.as_ref().map(|certified| certified.serial);

@@ -1,9 +1,11 @@
 //! Who may hold how many of a server's connections.
 //!
-//! A client is a process on this machine, or a credential at an address: several mounts of one other machine with one credential are one. It holds a quarter of the bound at
-//! most. The last eighth is for clients that hold few, and for servers and commands; the last sixteenth for servers and commands
-//! alone: `zonal status` is answered and a new mount begins, however many connections others hold. Past its share a client is told
-//! `Overloaded` in the handshake, and waits for one of its own. A server with a bound below [`SHARED_FROM`] has no shares.
+//! A client is a process on this machine, or a credential at an address: several mounts of one
+//! other machine with one credential are one. It holds a quarter of the bound at most. The last
+//! eighth is for clients that hold few, and for servers and commands; the last sixteenth for
+//! servers and commands alone: `zonal status` is answered and a new mount begins, however many
+//! connections others hold. Past its share a client is told `Overloaded` in the handshake, and
+//! waits for one of its own. A server with a bound below [`SHARED_FROM`] has no shares.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -46,7 +48,8 @@ impl Party {
 pub(crate) struct Shares(BTreeMap<Party, usize>);
 
 impl Shares {
-    /// Counts one more connection of a party, where it may have one: `open` are there in all, with this one, of at most `max`.
+    /// Counts one more connection of a party, where it may have one: `open` are there in all, with
+    /// this one, of at most `max`.
     pub(crate) fn join(&mut self, party: Party, open: usize, max: usize) -> bool {
         let held = self.0.get(&party).copied().unwrap_or(0);
         let left = max.saturating_sub(open);

@@ -1,8 +1,8 @@
 //! Connections whose handshake is not done yet: who may have how many.
 //!
-//! There are [`STRANGERS_MAX`] places. Where all are taken, the oldest stranger of the source with the most of them goes. So one
-//! source that opens connections and says nothing displaces its own, and a client that shakes hands in milliseconds
-//! gets in beside it, also from the same address.
+//! There are [`STRANGERS_MAX`] places. Where all are taken, the oldest stranger of the source with
+//! the most of them goes. So one source that opens connections and says nothing displaces its own,
+//! and a client that shakes hands in milliseconds gets in beside it, also from the same address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,6 +1,7 @@
 //! One connected socket, TCP or Unix: making it, its options, sending and receiving bytes.
 //!
-//! Sockets block; deadlines are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO), so that a thread sleeps in the call itself.
+//! Sockets block; deadlines are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO), so that a thread sleeps in
+//! the call itself.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -175,7 +176,8 @@ impl Stream {
         sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Self::receive`], and a descriptor that came along, in place of one that came before. The kernel closes what is more than one.
+    /// As [`Self::receive`], and a descriptor that came along, in place of one that came before.
+    /// The kernel closes what is more than one.
     pub(crate) fn receive_with(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -213,8 +215,9 @@ impl Stream {
         sockopt::set_socket_timeout(&self.fd, Timeout::Send, limit)
     }
 
-    /// No delay for small frames; a peer that vanished without a word is noticed by the kernel's keep-alive,
-    /// which costs this process nothing. Failures make a connection slower or longer-lived, not wrong.
+    /// No delay for small frames; a peer that vanished without a word is noticed by the kernel's
+    /// keep-alive, which costs this process nothing. Failures make a connection slower or
+    /// longer-lived, not wrong.
     fn set_tcp_options(&self) {
         if self.endpoint.is_unix() {
             return;
@@ -259,8 +262,9 @@ fn finish_connecting(
 
 /// Sets both buffers; 0 leaves the system's.
 ///
-/// With CAP_NET_ADMIN the system's maximum does not bind. Without it, TCP keeps its self-adjusting buffers
-/// when the maximum is below what is wanted (a fixed small buffer would be slower than they are).
+/// With CAP_NET_ADMIN the system's maximum does not bind. Without it, TCP keeps its self-adjusting
+/// buffers when the maximum is below what is wanted (a fixed small buffer would be slower than they
+/// are).
 pub(crate) fn set_buffers(fd: BorrowedFd<'_>, is_unix: bool, bytes: usize) {
     if bytes == 0 {
         return;

@@ -1,12 +1,14 @@
-//! The subject of a credential: who its holder is in which cell, as a URI in the certificate's subjectAltName (RFC 5280, 4.2.1.6).
+//! The subject of a credential: who its holder is in which cell, as a URI in the certificate's
+//! subjectAltName (RFC 5280, 4.2.1.6).
 //!
 //! ```text
 //! zonal://CELL/server/NODE[,NODE]...?roles=manager,meta,storage
 //! zonal://CELL/admin/NAME
 //! zonal://CELL/client/NAME?path=/projects/a&read-only&uids=1000-1999&squash-root
 //! ```
-//! *Invariants*: (1) a subject has one form only: what is parsed and written again is the same text; (2) a part that this
-//! program does not know is refused, so that no restriction is overlooked.
+//! *Invariants*: (1) a subject has one form only: what is parsed and written again is the same
+//! text; (2) a part that this program does not know is refused, so that no restriction is
+//! overlooked.
 
 use std::fmt::{self, Write};
 
@@ -149,7 +151,8 @@ impl Subject {
     }
 }
 
-/// Checks the name of a client or an admin: letters, digits, `-`, `_`, `.`; it begins with a letter or a digit.
+/// Checks the name of a client or an admin: letters, digits, `-`, `_`, `.`; it begins with a letter
+/// or a digit.
 ///
 /// # Errors
 /// Where it is something else, or longer than [`SUBJECT_NAME_BYTES_MAX`].

@@ -8,10 +8,11 @@
 //! | the user for whom root made `/run/zonal-servers` | `/run/zonal-servers/CELL` |
 //! | another user | `/run/user/UID/zonal/CELL`, else `/tmp/zonal-UID/CELL` |
 //!
-//! *Invariants*: (1) each folder on the way belongs to root or to the servers' user, and only they may write there (sticky folders
-//! excepted): nobody else can put a socket there; (2) the socket has mode 0600; (3) a server that holds the TCP address
-//! replaces what a killed one left; (4) a client knows the servers' user before it connects, and asks the kernel whether the
-//! listener is its.
+//! *Invariants*: (1) each folder on the way belongs to root or to the servers' user, and only they
+//! may write there (sticky folders excepted): nobody else can put a socket there; (2) the socket
+//! has mode 0600; (3) a server that holds the TCP address replaces what a killed one left; (4) a
+//! client knows the servers' user before it connects, and asks the kernel whether the listener is
+//! its.
 
 use std::io;
 use std::net::SocketAddr;
@@ -153,7 +154,8 @@ pub(crate) struct TrustedSocket {
     pub(crate) uid: u32,
 }
 
-/// The socket that stands for `address`, where there is one that nobody but the servers' user can have put there.
+/// The socket that stands for `address`, where there is one that nobody but the servers' user can
+/// have put there.
 pub(crate) fn find(cell: CellId, address: SocketAddr) -> Option<TrustedSocket> {
     clients_bases().find_map(|(base, uid)| {
         let folder = base.join(cell.to_string());
@@ -165,7 +167,8 @@ pub(crate) fn find(cell: CellId, address: SocketAddr) -> Option<TrustedSocket> {
     })
 }
 
-/// Takes away the sockets that killed servers of a cell left. For those who know that none of them runs.
+/// Takes away the sockets that killed servers of a cell left. For those who know that none of them
+/// runs.
 pub fn forget(cell: CellId) {
     let folder = servers_base().join(cell.to_string());
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -182,8 +185,8 @@ fn remove_folders(folder: &Path) {
     }
 }
 
-/// Walks to a folder without following a link, makes what is missing where `makes`, and refuses what others than root and `owner` may
-/// change.
+/// Walks to a folder without following a link, makes what is missing where `makes`, and refuses
+/// what others than root and `owner` may change.
 fn open_folder(folder: &Path, owner: u32, makes: bool) -> io::Result<()> {
     let open = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::PATH;
     let mut at = openat(CWD, "/", open, Mode::empty())?;
@@ -196,7 +199,8 @@ fn open_folder(folder: &Path, owner: u32, makes: bool) -> io::Result<()> {
         walked.push(name);
         let next = match openat(&at, name, open, Mode::empty()) {
             Err(Errno::NOENT) if makes => {
-                // Its parents are ours or root's. A cell's own folder is for its servers and clients alone.
+                // Its parents are ours or root's. A cell's own folder is for its servers and
+                // clients alone.
                 let mode = match names.peek() {
                     Some(_) => Mode::from_raw_mode(0o755),
                     None => Mode::RWXU,

@@ -332,7 +332,8 @@ fn threads_share_a_pool() {
     counted(&server, "frames_out", 1600);
 }
 
-/// A listener whose process is stopped: the kernel takes connections as long as the queue has room, nobody answers.
+/// A listener whose process is stopped: the kernel takes connections as long as the queue has room,
+/// nobody answers.
 #[test]
 fn a_call_is_cancelled_while_it_connects() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

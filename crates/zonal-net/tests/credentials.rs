@@ -169,7 +169,8 @@ struct Passed {
     spoils: AtomicBool,
 }
 
-/// Passes bytes both ways, as somebody between a client and a server; `spoil` changes what the client sends, where that is wanted.
+/// Passes bytes both ways, as somebody between a client and a server; `spoil` changes what the
+/// client sends, where that is wanted.
 fn relay(server: SocketAddr, spoil: Spoil) -> (SocketAddr, Arc<Passed>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -99,7 +99,8 @@ fn a_megabyte_of_random_bytes_changes_nothing() {
     counted(&server, "handler_panics", 0);
 }
 
-/// The bytes of a handshake and a request, as a client sends them, with the replies awaited in between.
+/// The bytes of a handshake and a request, as a client sends them, with the replies awaited in
+/// between.
 fn honest_frames(body: &[u8], payload: &[u8]) -> [Vec<u8>; 2] {
     let frame = |service, body: &[u8], payload: &[u8]| {
         let header = Header {

@@ -1,5 +1,5 @@
-//! Payloads in memory that client and server share: used in place, never used again while a server may still touch them, and no way
-//! to hurt a server.
+//! Payloads in memory that client and server share: used in place, never used again while a server
+//! may still touch them, and no way to hurt a server.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -138,7 +138,8 @@ fn a_payload_in_shared_memory_is_used_where_it_is() {
     let made = pool.metrics().snapshot();
     assert!(counter(&made, "bytes_out") > LONG as u64 - 4096);
 
-    // Short ones, those elsewhere, and those in pieces are sent; what is changed afterwards is not seen.
+    // Short ones, those elsewhere, and those in pieces are sent; what is changed afterwards is not
+    // seen.
     let own = vec![1; LONG];
     let short = &memory[..REGION_PAYLOAD_MIN - 1];
     for pieces in [&[short][..], &[&own], &[&memory[..LONG / 2], &own]] {

@@ -1,4 +1,5 @@
-//! How clients share a server's connections: one that wants many waits for its own, and others are served meanwhile.
+//! How clients share a server's connections: one that wants many waits for its own, and others are
+//! served meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

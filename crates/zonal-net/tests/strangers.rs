@@ -1,4 +1,5 @@
-//! Strangers that say nothing, however many, keep nobody out who shakes hands; idle connections make room; revoked ones end.
+//! Strangers that say nothing, however many, keep nobody out who shakes hands; idle connections
+//! make room; revoked ones end.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -66,7 +67,8 @@ fn the_longest_idle_connection_makes_room_for_a_new_one() {
         call(&clients[2], to, b"hello").is_ok()
     });
     counted(&server, "connections", 2);
-    // Whose connection went has another one with its next call; one that works is not taken from anybody.
+    // Whose connection went has another one with its next call; one that works is not taken from
+    // anybody.
     let received = counter(&server.metrics().snapshot(), "frames_in");
     let busy = clients[1].start(to, request(b"hang", &[], 60_000)).unwrap();
     // Until it has arrived the server knows the connection as idle.

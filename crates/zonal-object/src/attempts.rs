@@ -1,10 +1,13 @@
-//! Changes that were sent again because their sender had no answer: the first one must not be carried out after what came later.
+//! Changes that were sent again because their sender had no answer: the first one must not be
+//! carried out after what came later.
 //!
-//! A sender, a client with what it has proved to be, that gave an attempt up numbers the next changes of that object higher. The highest number of each sender and object is
-//! remembered, and a lower one is refused, at the plan of a change and at its commit: it may have been on its way through the target
-//! for long. Number 0 is not remembered: nothing was given up.
+//! A sender, a client with what it has proved to be, that gave an attempt up numbers the next
+//! changes of that object higher. The highest number of each sender and object is remembered, and a
+//! lower one is refused, at the plan of a change and at its commit: it may have been on its way
+//! through the target for long. Number 0 is not remembered: nothing was given up.
 //!
-//! In memory only: requests from before a restart died with their connections. Bounded: what was raised longest ago is forgotten.
+//! In memory only: requests from before a restart died with their connections. Bounded: what was
+//! raised longest ago is forgotten.
 
 use crate::ids::{Attempt, ObjectId};
 use std::collections::BTreeMap;

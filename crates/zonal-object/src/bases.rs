@@ -1,4 +1,5 @@
-//! What partly changed blocks held before: pending bytes, zeros, or stored blocks that the shell reads in between.
+//! What partly changed blocks held before: pending bytes, zeros, or stored blocks that the shell
+//! reads in between.
 
 use crate::chunk::BlockState;
 use crate::draft::Draft;

@@ -1,4 +1,5 @@
-//! One bit a unit of every segment: what is used, or marked as used. Memory: 1 byte for 32 KiB of segments.
+//! One bit a unit of every segment: what is used, or marked as used. Memory: 1 byte for 32 KiB of
+//! segments.
 
 use crate::ids::{Extent, Place};
 use std::collections::BTreeMap;

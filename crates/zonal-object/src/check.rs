@@ -1,5 +1,6 @@
-//! Every invariant of a target's store: one implementation for tests, the simulator and fsck, which reads a store in
-//! key order and needs no target that opens. Memory: two bits a unit, and the pending blocks.
+//! Every invariant of a target's store: one implementation for tests, the simulator and fsck, which
+//! reads a store in key order and needs no target that opens. Memory: two bits a unit, and the
+//! pending blocks.
 
 use crate::bits::Bits;
 use crate::chunk::{BlockState, Chunk};

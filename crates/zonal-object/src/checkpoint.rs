@@ -1,10 +1,10 @@
 //! Moving pending blocks to extents.
 //!
-//! Plan (under the lock) takes space and copies; the shell writes; commit (under the lock) moves those
-//! blocks that are still what was copied, as ordinary records of the log. A block that a write
-//! superseded meanwhile keeps its newer contents, and its copy's space is given back. What is pending
-//! when the engine freezes is stored with the checkpoint ([`Target::freeze`]), so that a write never
-//! waits for a checkpoint, and no window is left.
+//! Plan (under the lock) takes space and copies; the shell writes; commit (under the lock) moves
+//! those blocks that are still what was copied, as ordinary records of the log. A block that a
+//! write superseded meanwhile keeps its newer contents, and its copy's space is given back. What is
+//! pending when the engine freezes is stored with the checkpoint ([`Target::freeze`]), so that a
+//! write never waits for a checkpoint, and no window is left.
 
 use crate::draft::{Batch, Draft};
 use crate::edit::STEP_CHUNKS;

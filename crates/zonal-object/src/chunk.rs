@@ -1,10 +1,11 @@
 //! The index record of a chunk: where its 64 blocks lie and what they must sum to.
 //!
-//! Four states a block: hole (no place), unwritten (a place, reads as zeros), written (a place and a
-//! checksum), lost (contents that a repair could not save: reads are an error until it is written anew). On disk places are runs; in memory one slot a block, since every operation goes by block.
+//! Four states a block: hole (no place), unwritten (a place, reads as zeros), written (a place and
+//! a checksum), lost (contents that a repair could not save: reads are an error until it is written
+//! anew). On disk places are runs; in memory one slot a block, since every operation goes by block.
 //!
-//! Decoding checks everything that later arithmetic relies on: runs in order, without overlap, inside
-//! their segment; a block that is marked as written and has no place is a lost one.
+//! Decoding checks everything that later arithmetic relies on: runs in order, without overlap,
+//! inside their segment; a block that is marked as written and has no place is a lost one.
 
 use crate::ids::{CHUNK_BLOCKS, Place, TargetConfig};
 use crate::sealed;

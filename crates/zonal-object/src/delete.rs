@@ -1,8 +1,8 @@
 //! Deletion of objects: many small ones in one record, one large one in many.
 //!
-//! A deletion that does not fit a record marks the header (the object then reads as absent and refuses
-//! writes) and leaves a tombstone, so that a restarted target goes on: `Target::unfinished_deletes`.
-//! Needs no space.
+//! A deletion that does not fit a record marks the header (the object then reads as absent and
+//! refuses writes) and leaves a tombstone, so that a restarted target goes on:
+//! `Target::unfinished_deletes`. Needs no space.
 
 use crate::draft::{Batch, Draft};
 use crate::edit::{BLOCKS_END, STEP_CHUNKS};

@@ -1,6 +1,6 @@
-//! One object's changes before they are applied: index records are read, changed in memory, and turned
-//! into key-value changes and a note at the end. Nothing of the target changes until then, so that a
-//! failure in the middle leaves nothing behind.
+//! One object's changes before they are applied: index records are read, changed in memory, and
+//! turned into key-value changes and a note at the end. Nothing of the target changes until then,
+//! so that a failure in the middle leaves nothing behind.
 //!
 //! Each block is changed at most once in a draft.
 
@@ -152,7 +152,8 @@ impl<'a> Draft<'a> {
         Ok(self.is_pending(block) || self.stored(block)? != BlockState::Hole)
     }
 
-    /// Gives a block a new stored state, which is its newest: frees its old place, drops what is pending.
+    /// Gives a block a new stored state, which is its newest: frees its old place, drops what is
+    /// pending.
     pub fn set(&mut self, block: u64, state: BlockState) -> Result<(), ErrorCode> {
         let was_pending = self.is_pending(block);
         let loaded = self.loaded(block / CHUNK_BLOCKS)?;
@@ -186,8 +187,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Makes `first..end` holes, at most `limit` stored chunks of it. Returns the block behind the last
-    /// one done: `end` when all is done.
+    /// Makes `first..end` holes, at most `limit` stored chunks of it. Returns the block behind the
+    /// last one done: `end` when all is done.
     pub fn clear(&mut self, first: u64, end: u64, limit: usize) -> Result<u64, ErrorCode> {
         if first >= end {
             return Ok(end);

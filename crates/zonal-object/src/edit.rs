@@ -1,8 +1,8 @@
 //! Truncate, punch and allocate: changes of the index alone, with zeroed edges by the log.
 //!
-//! An edit is a value that the shell carries from step to step. Each step makes one bounded record; a
-//! crash between two leaves the edit half done, which each kind tolerates: of a truncation the shard
-//! repeats it, and the bytes in question are already no part of the file.
+//! An edit is a value that the shell carries from step to step. Each step makes one bounded record;
+//! a crash between two leaves the edit half done, which each kind tolerates: of a truncation the
+//! shard repeats it, and the bytes in question are already no part of the file.
 //!
 //! Cost of a step: one header, and what is in its range, at most 256 chunk records.
 
@@ -94,7 +94,8 @@ impl Edit {
         Self::new(object, cut, Kind::Truncate, 0..0)
     }
 
-    /// [`Self::truncate`] before a write that brings the first word of a shrink. Its own outcome tells nothing.
+    /// [`Self::truncate`] before a write that brings the first word of a shrink. Its own outcome
+    /// tells nothing.
     pub(crate) fn truncate_for_write(object: ObjectId, cut: Cut) -> Self {
         Self {
             is_for_write: true,
@@ -162,7 +163,8 @@ impl Edit {
         self.bases.supply(buffer)
     }
 
-    /// Zeroes the part of `block` that `zero` covers, where there is data. False: its base must be read.
+    /// Zeroes the part of `block` that `zero` covers, where there is data. False: its base must be
+    /// read.
     fn zero_part(
         &mut self,
         draft: &mut Draft<'_>,
@@ -217,7 +219,8 @@ impl Target {
     /// Makes the next step of an edit; under the target's lock.
     ///
     /// # Errors
-    /// `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
+    /// `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded`
+    /// (as for writes), `Corrupt`.
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
         edit.bases.begin();
         self.fences.admit(edit.attempt.sender)?;
@@ -307,7 +310,8 @@ impl Target {
         // Cleared first, committed last: a draft that is dropped for a read has changed nothing.
         let done = draft.clear(from, BLOCKS_END, STEP_CHUNKS)?;
         if done < BLOCKS_END || from > first {
-            // After the last part once more from the start: an older write may have come in behind us.
+            // After the last part once more from the start: an older write may have come in behind
+            // us.
             edit.cut_at = if done < BLOCKS_END { done } else { first };
             return Ok(Some(false));
         }

@@ -1,10 +1,12 @@
 //! Clients whose incarnations are over: nothing that one of them sends is carried out any more.
 //!
-//! A shard fences a client before what it held is given to others. The lowest incarnation that is served is kept in the store for each client
-//! and holder. It is asked for when a request is admitted, and again at the plan and the commit of each change: a fence may come between.
+//! A shard fences a client before what it held is given to others. The lowest incarnation that is
+//! served is kept in the store for each client and holder. It is asked for when a request is
+//! admitted, and again at the plan and the commit of each change: a fence may come between.
 //!
-//! *Invariants*: (1) the lowest incarnation of a fence never falls; (2) what is in memory is in the store, but for records that are not durable,
-//! which are not acknowledged either. *Bound*: `FENCES_MAX`; the fence that was raised longest ago goes.
+//! *Invariants*: (1) the lowest incarnation of a fence never falls; (2) what is in memory is in the
+//! store, but for records that are not durable, which are not acknowledged either. *Bound*:
+//! `FENCES_MAX`; the fence that was raised longest ago goes.
 
 use crate::ids::Sender;
 use crate::key;

@@ -1,8 +1,10 @@
-//! Objects that were deleted a moment ago: a write of them that was long on its way must not make them again, for nobody would ever
-//! delete them. Data ids are never used twice, so whoever writes to one of these is late.
+//! Objects that were deleted a moment ago: a write of them that was long on its way must not make
+//! them again, for nobody would ever delete them. Data ids are never used twice, so whoever writes
+//! to one of these is late.
 //!
-//! In memory only: requests from before a restart died with their connections. Bounded: the oldest are forgotten, and what a later
-//! write than that leaves is an object without an owner, which a check of the cell finds.
+//! In memory only: requests from before a restart died with their connections. Bounded: the oldest
+//! are forgotten, and what a later write than that leaves is an object without an owner, which a
+//! check of the cell finds.
 
 use crate::ids::ObjectId;
 use std::collections::{BTreeSet, VecDeque};

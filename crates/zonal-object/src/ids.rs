@@ -121,7 +121,8 @@ pub struct TargetConfig {
     pub segment_units: u32,
     /// Segments it may use: its capacity.
     pub segments: u32,
-    /// Pending blocks (4 KiB each, in memory) before small writes are asked to wait for a checkpoint.
+    /// Pending blocks (4 KiB each, in memory) before small writes are asked to wait for a
+    /// checkpoint.
     pub pending_blocks_max: usize,
 }
 

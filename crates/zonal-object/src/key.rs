@@ -94,7 +94,8 @@ pub fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (with_object(OBJECT, object), end)
 }
 
-/// All pending blocks of an object that a checkpoint found: the first key, and the one behind the last.
+/// All pending blocks of an object that a checkpoint found: the first key, and the one behind the
+/// last.
 #[must_use]
 pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     let mut end = pending(object, u64::MAX);

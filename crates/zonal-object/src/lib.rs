@@ -1,22 +1,24 @@
 //! The storage target: a state machine over an extent store with checksums. No I/O.
 //!
-//! A shell holds a [`Target`] in a mutex beside its log engine and segment files, and drives it so (an
-//! *append* is done in the critical section of the call that made the record; reads and writes of
-//! segments are done outside of it):
+//! A shell holds a [`Target`] in a mutex beside its log engine and segment files, and drives it so
+//! (an *append* is done in the critical section of the call that made the record; reads and writes
+//! of segments are done outside of it):
 //!
-//! 1. Start: open the engine, collect the notes of its log ([`replay_checks`] tells what to verify in
-//!    segments where records were not known to be synced), [`Target::open`], delete again what
+//! 1. Start: open the engine, collect the notes of its log ([`replay_checks`] tells what to verify
+//!    in segments where records were not known to be synced), [`Target::open`], delete again what
 //!    [`Target::unfinished_deletes`] lists.
 //! 2. Read: [`Target::plan_read`]; read the plan's parts into one buffer; [`ReadPlan::finish`]. On
 //!    [`Damage`] plan again; an equal plan means real damage.
-//! 3. Write: [`Target::plan_write`]; segment writes, [`WritePlan::checksum`], old blocks where asked;
-//!    [`Target::commit_write`], append. A write that is not committed must be aborted.
-//! 4. Truncate, punch, allocate: [`Edit`] and [`Target::edit_step`] until done; deletion: [`Delete`] and
-//!    [`Target::delete_step`].
-//! 5. Checkpoint: [`Target::plan_checkpoint`], its writes, [`Target::commit_checkpoint`], append; repeat
-//!    until few blocks are pending. Then in one critical section [`Target::freeze`], apply those changes
-//!    without a record, and freeze the engine. Segments and engine durable: [`Target::checkpoint_done`].
-//! 6. `Overloaded`, and `NoSpace` where [`Target::reclaimable`] is not 0: run a checkpoint, try again.
+//! 3. Write: [`Target::plan_write`]; segment writes, [`WritePlan::checksum`], old blocks where
+//!    asked; [`Target::commit_write`], append. A write that is not committed must be aborted.
+//! 4. Truncate, punch, allocate: [`Edit`] and [`Target::edit_step`] until done; deletion:
+//!    [`Delete`] and [`Target::delete_step`].
+//! 5. Checkpoint: [`Target::plan_checkpoint`], its writes, [`Target::commit_checkpoint`], append;
+//!    repeat until few blocks are pending. Then in one critical section [`Target::freeze`], apply
+//!    those changes without a record, and freeze the engine. Segments and engine durable:
+//!    [`Target::checkpoint_done`].
+//! 6. `Overloaded`, and `NoSpace` where [`Target::reclaimable`] is not 0: run a checkpoint, try
+//!    again.
 //!
 //! An append that fails leaves the target ahead of its log: the shell must stop serving it.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Walking a target's index: its objects, and their chunks for a scrub. In key order, in steps that the caller bounds; a
-//! step reads the store as it is then, so that nothing is held between two.
+//! Walking a target's index: its objects, and their chunks for a scrub. In key order, in steps that
+//! the caller bounds; a step reads the store as it is then, so that nothing is held between two.
 
 use crate::ids::{BLOCK, ObjectId};
 use crate::key::{self, Named};
@@ -71,7 +71,8 @@ fn behind(object: ObjectId) -> Option<ObjectId> {
     })
 }
 
-/// The object to which the first key at or behind `start` belongs, with its header where that key is one.
+/// The object to which the first key at or behind `start` belongs, with its header where that key
+/// is one.
 fn next_object(
     kv: &dyn KvRead,
     start: &[u8],
@@ -90,8 +91,8 @@ fn next_object(
     found
 }
 
-/// Up to `limit` objects behind `after`, and whether there are no more. Objects being deleted are left out. One look-up
-/// an object, however large it is.
+/// Up to `limit` objects behind `after`, and whether there are no more. Objects being deleted are
+/// left out. One look-up an object, however large it is.
 ///
 /// # Errors
 /// `Corrupt`, or what `kv` gives.
@@ -126,7 +127,8 @@ pub fn objects(
     Ok((list, false))
 }
 
-/// Up to `limit` records from `start` on, which is [`first`] or [`Passed::behind`] an earlier one. Fewer: there are no more.
+/// Up to `limit` records from `start` on, which is [`first`] or [`Passed::behind`] an earlier one.
+/// Fewer: there are no more.
 ///
 /// # Errors
 /// `Corrupt` for a key that is none of ours, or what `kv` gives.

@@ -1,7 +1,8 @@
-//! What a record of the log says beside its key-value changes: space taken and freed, pending blocks.
+//! What a record of the log says beside its key-value changes: space taken and freed, pending
+//! blocks.
 //!
-//! The same code applies a note when it is made and when the log is replayed, so that a restarted target
-//! has the allocator and the pending blocks that it had.
+//! The same code applies a note when it is made and when the log is replayed, so that a restarted
+//! target has the allocator and the pending blocks that it had.
 
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{Extent, ObjectId, Place, TargetConfig};
@@ -105,9 +106,10 @@ pub struct BlockCheck {
     pub crc: u32,
 }
 
-/// The blocks that `record` wrote to segments. After a power loss the shell reads those of each record
-/// that was not known to be synced, in log order; from the first record with a block that does not sum
-/// to its checksum on, it drops all records (later ones build on the index values of earlier ones).
+/// The blocks that `record` wrote to segments. After a power loss the shell reads those of each
+/// record that was not known to be synced, in log order; from the first record with a block that
+/// does not sum to its checksum on, it drops all records (later ones build on the index values of
+/// earlier ones).
 ///
 /// # Errors
 /// `Corrupt` where the record is none of ours.

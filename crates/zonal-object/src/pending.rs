@@ -1,6 +1,7 @@
 //! Blocks whose newest contents are in the log and in memory, not yet in a segment.
 //!
-//! Each has a generation, so that a checkpoint that copied a block can tell whether it was superseded.
+//! Each has a generation, so that a checkpoint that copied a block can tell whether it was
+//! superseded.
 
 use crate::ids::ObjectId;
 use crate::note::BlockBytes;

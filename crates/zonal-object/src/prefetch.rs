@@ -1,7 +1,8 @@
 //! Prefetch: the look-ups that a request begins with, made before it has the target to itself.
 //!
 //! See `zonal_meta::prefetch`: where reads of the index have missed its cache lately, many threads
-//! read the disk at the same time, and a plan under the target's mutex finds its pages in the cache.
+//! read the disk at the same time, and a plan under the target's mutex finds its pages in the
+//! cache.
 
 use crate::ids::ObjectId;
 use crate::key;

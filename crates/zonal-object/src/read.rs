@@ -1,13 +1,13 @@
 //! Reads: where each block of a range comes from, and the check of what was read.
 //!
-//! A plan describes one buffer of whole blocks. The shell reads each of [`ReadPlan::reads`] from its
-//! segment straight to its place in the buffer, outside of any lock; [`ReadPlan::finish`] fills in holes
-//! and pending blocks, verifies every block, and says which part of the buffer was asked for. Nothing is
-//! copied, for ragged ranges neither: they take up to 8 KiB more of buffer.
+//! A plan describes one buffer of whole blocks. The shell reads each of [`ReadPlan::reads`] from
+//! its segment straight to its place in the buffer, outside of any lock; [`ReadPlan::finish`] fills
+//! in holes and pending blocks, verifies every block, and says which part of the buffer was asked
+//! for. Nothing is copied, for ragged ranges neither: they take up to 8 KiB more of buffer.
 //!
 //! Cost of an aligned 1 MiB read: 5 look-ups (header, 4 chunks), 3 allocations besides those of the
-//! store, 256 checksums (about 30 us), one segment read where the range was written at once. Of 4 KiB:
-//! 2 look-ups, one segment read.
+//! store, 256 checksums (about 30 us), one segment read where the range was written at once. Of 4
+//! KiB: 2 look-ups, one segment read.
 
 use crate::chunk::{BlockState, Chunk};
 use crate::draft::{read_chunk, read_header};
@@ -77,9 +77,9 @@ pub struct SegmentRead {
     pub buffer: Range<usize>,
 }
 
-/// How to read a range. Two plans are equal where the same bytes would be read and expected: after a
-/// mismatch the shell plans again, and it is damage if the plan is the same (else the place was reused
-/// between plan and read).
+/// How to read a range. Two plans are equal where the same bytes would be read and expected: after
+/// a mismatch the shell plans again, and it is damage if the plan is the same (else the place was
+/// reused between plan and read).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadPlan {
     object: ObjectId,
@@ -183,7 +183,8 @@ impl ReadPlan {
     }
 
     /// Fills in what is in no segment, verifies the rest, and gives the part of the buffer that was
-    /// asked for. A buffer of another length than [`Self::buffer_len`] is damage of its first block.
+    /// asked for. A buffer of another length than [`Self::buffer_len`] is damage of its first
+    /// block.
     ///
     /// # Errors
     /// The first damaged block; the buffer must then not be used.
@@ -204,7 +205,8 @@ impl ReadPlan {
         Ok(self.result.clone())
     }
 
-    /// Every stored block that is not what its record says, of a buffer that was read as [`Self::reads`] tells.
+    /// Every stored block that is not what its record says, of a buffer that was read as
+    /// [`Self::reads`] tells.
     #[must_use]
     pub fn damaged(&self, buffer: &[u8]) -> Vec<Damage> {
         let parts = self.parts.iter();

@@ -1,9 +1,10 @@
 //! What puts a target's store right where [`crate::check`] found it broken.
 //!
-//! A target's records carry notes for its allocator; repairs carry none. So they go into the index by a checkpoint, and
-//! the first of them ([`anchor`]) brings in all that only the log's notes said: pending blocks, and an allocation that
-//! holds whatever is used or marked. Until [`allocation`] makes it exact, space is missing and nothing is overwritten.
-//! Contents that cannot be told are marked as lost: reads of them are errors until they are written anew.
+//! A target's records carry notes for its allocator; repairs carry none. So they go into the index
+//! by a checkpoint, and the first of them ([`anchor`]) brings in all that only the log's notes
+//! said: pending blocks, and an allocation that holds whatever is used or marked. Until
+//! [`allocation`] makes it exact, space is missing and nothing is overwritten. Contents that cannot
+//! be told are marked as lost: reads of them are errors until they are written anew.
 
 mod lose;
 mod twice;
@@ -23,7 +24,8 @@ use zonal_types::{ErrorCode, KvChange, KvRead};
 
 type Result<T> = std::result::Result<T, ErrorCode>;
 
-/// The first changes: what only the log knows goes into the index, and whatever is used or marked is marked.
+/// The first changes: what only the log knows goes into the index, and whatever is used or marked
+/// is marked.
 #[must_use]
 pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<KvChange> {
     let mut marked = survey.marked.clone();
@@ -83,10 +85,12 @@ fn store_allocation(config: &TargetConfig, used: &Bits, objects: u64) -> Vec<KvC
 /// What an object's inode says of it: the last shrink, and the bytes that the object should have.
 pub type Expect<'a> = dyn Fn(ObjectId) -> Option<(u64, u64)> + 'a;
 
-/// The changes for one broken invariant; `expect` is for headers made anew. Units referred to twice are [`settle`]'s.
+/// The changes for one broken invariant; `expect` is for headers made anew. Units referred to twice
+/// are [`settle`]'s.
 ///
 /// # Errors
-/// What `kv` gives, and `Corrupt` where a damaged record of the same object has to be repaired first.
+/// What `kv` gives, and `Corrupt` where a damaged record of the same object has to be repaired
+/// first.
 pub fn repair(
     config: &TargetConfig,
     kv: &dyn KvRead,
@@ -121,7 +125,8 @@ fn read<T: zonal_types::Codec>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>>
         .transpose()
 }
 
-/// A damaged key or value goes; of a chunk and a pending block it is known that there were contents.
+/// A damaged key or value goes; of a chunk and a pending block it is known that there were
+/// contents.
 fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
     let is_beyond = |block: u64| block >= BLOCKS_END;
     match key::parse(key) {

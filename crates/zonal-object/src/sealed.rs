@@ -1,6 +1,7 @@
 //! Values of the index: a version byte in front, a crc32c over value and key behind.
 //!
-//! The key is part of the checksum, so that a value that turns up under another key is damage as well.
+//! The key is part of the checksum, so that a value that turns up under another key is damage as
+//! well.
 
 use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
 use zonal_types::{Codec, ErrorCode, codec_struct};

@@ -1,9 +1,9 @@
 //! The allocator: which units of which segments are used.
 //!
-//! Two bits a unit. `live`: an index record refers to it; this is what a checkpoint stores. `busy`: it
-//! must not be handed out: live, or held by a write in flight, or freed since the last checkpoint (a
-//! crash would bring the record that refers to it back). Next-fit, whole runs first, so that what is
-//! written together lies together.
+//! Two bits a unit. `live`: an index record refers to it; this is what a checkpoint stores. `busy`:
+//! it must not be handed out: live, or held by a write in flight, or freed since the last
+//! checkpoint (a crash would bring the record that refers to it back). Next-fit, whole runs first,
+//! so that what is written together lies together.
 //!
 //! Invariants: live is a subset of busy; `free` counts the units that are not busy.
 
@@ -19,7 +19,8 @@ struct Segment {
     busy: Vec<u64>,
     live: Vec<u64>,
     free: u32,
-    /// No free run of this many units exists (a bound from a failed search, until something is freed).
+    /// No free run of this many units exists (a bound from a failed search, until something is
+    /// freed).
     no_run_of: u32,
 }
 
@@ -192,8 +193,8 @@ impl Space {
 
     /// Takes `count` units; `None` (and nothing taken) where there are not as many.
     ///
-    /// One run where there is one: a search looks at each 64 units of a segment once, and skips segments
-    /// where a run of that length was not found before.
+    /// One run where there is one: a search looks at each 64 units of a segment once, and skips
+    /// segments where a run of that length was not found before.
     pub fn allocate(&mut self, count: u32) -> Option<Vec<Extent>> {
         if u64::from(count) > self.free() {
             return None;

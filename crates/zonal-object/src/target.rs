@@ -71,8 +71,9 @@ pub struct TargetSpace {
 }
 
 impl Target {
-    /// Brings a target up: its stored state from `kv`, then the notes of the log's records, in order
-    /// (those behind the last checkpoint; `kv` may show their changes already). A new store is empty.
+    /// Brings a target up: its stored state from `kv`, then the notes of the log's records, in
+    /// order (those behind the last checkpoint; `kv` may show their changes already). A new store
+    /// is empty.
     ///
     /// # Errors
     /// `Invalid` where the store has segments of another size; `Corrupt`; what `kv` gives.
@@ -220,14 +221,15 @@ impl Target {
         self.space.waiting() * BLOCK
     }
 
-    /// The first segment that cannot be made for now, where the disk has less room than the configuration.
+    /// The first segment that cannot be made for now, where the disk has less room than the
+    /// configuration.
     #[must_use]
     pub fn usable_segments(&self) -> Option<u32> {
         self.space.usable()
     }
 
-    /// The shell could not make segment `first` (nor those behind it): only space in those before is handed out and
-    /// counted as free. `None`: it can again.
+    /// The shell could not make segment `first` (nor those behind it): only space in those before
+    /// is handed out and counted as free. `None`: it can again.
     pub fn limit_segments(&mut self, first: Option<u32>) {
         self.space.set_usable(first);
     }
@@ -239,8 +241,8 @@ impl Target {
         (self.pending.len() as u64 * BLOCK, bound)
     }
 
-    /// True where a checkpoint should begin: half of the pending blocks' bound is reached, or what waits
-    /// to be freed is more than what is free.
+    /// True where a checkpoint should begin: half of the pending blocks' bound is reached, or what
+    /// waits to be freed is more than what is free.
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         self.pending.len() * 2 >= self.config.pending_blocks_max
@@ -260,8 +262,8 @@ impl Target {
     }
 
     /// The target's part of a checkpoint, to be applied to the store without a record, in the same
-    /// critical section in which the engine freezes its overlay: allocation bitmaps, counters, and the
-    /// pending blocks (whose records the log forgets).
+    /// critical section in which the engine freezes its overlay: allocation bitmaps, counters, and
+    /// the pending blocks (whose records the log forgets).
     ///
     /// Call [`Self::checkpoint_done`] when that checkpoint is durable. If it fails, nothing need be
     /// done: the next freeze covers it.
@@ -289,12 +291,14 @@ impl Target {
         changes
     }
 
-    /// The checkpoint of the last [`Self::freeze`] is durable: what was freed before it may be reused.
+    /// The checkpoint of the last [`Self::freeze`] is durable: what was freed before it may be
+    /// reused.
     pub fn checkpoint_done(&mut self) {
         self.space.checkpoint_done();
     }
 
-    /// Refuses what an older view of the file would do, also to an object that was deleted; `Ok(true)`: the object must be cut first.
+    /// Refuses what an older view of the file would do, also to an object that was deleted;
+    /// `Ok(true)`: the object must be cut first.
     pub(crate) fn check_cut(&self, draft: &Draft<'_>, cut: Cut) -> Result<bool, ErrorCode> {
         if !draft.exists() && self.gone.has(draft.object) {
             zonal_types::mark!(WriteAfterDelete);

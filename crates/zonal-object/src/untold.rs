@@ -1,9 +1,11 @@
 //! What cuts have freed and nobody was told of yet, an object.
 //!
-//! A cut goes by steps, each of them durable, and the first word of a shrink may come with a write, which may fail behind the cut. So
-//! each step notes here what it freed, and whoever is answered next for the object tells it: the write, the truncation, an edit.
+//! A cut goes by steps, each of them durable, and the first word of a shrink may come with a write,
+//! which may fail behind the cut. So each step notes here what it freed, and whoever is answered
+//! next for the object tells it: the write, the truncation, an edit.
 //!
-//! In memory only, and bounded: what is forgotten stays counted at the shard until the file is removed, which is the harmless side.
+//! In memory only, and bounded: what is forgotten stays counted at the shard until the file is
+//! removed, which is the harmless side.
 
 use crate::ids::ObjectId;
 use std::collections::BTreeMap;

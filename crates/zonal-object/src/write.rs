@@ -1,20 +1,21 @@
 //! Writes: plan (under the target's lock), segment writes (no lock), commit (under the lock).
 //!
-//! A write has one range or many, in order, none over another; their bytes come one behind the other. Its
-//! whole blocks go to new extents where they are 64 KiB and more together: for many ranges that is one
-//! piece of a segment. Ragged edges and small writes become whole pending blocks, redone from the log, a
-//! block once for all ranges that touch it. What a partly written block held before is its *base*: zeros,
-//! pending bytes, or a stored block that the shell reads in between.
+//! A write has one range or many, in order, none over another; their bytes come one behind the
+//! other. Its whole blocks go to new extents where they are 64 KiB and more together: for many
+//! ranges that is one piece of a segment. Ragged edges and small writes become whole pending
+//! blocks, redone from the log, a block once for all ranges that touch it. What a partly written
+//! block held before is its *base*: zeros, pending bytes, or a stored block that the shell reads in
+//! between.
 //!
-//! Writes are merged at commit: it reads the index as it is then and replaces just the blocks of this
-//! write. If the base of an edge has changed since it was read (another write, a checkpoint), commit
-//! says `Again` and the shell reads the new one. So plans of overlapping writes may interleave freely,
-//! and the last commit wins block by block, byte by byte at the edges.
+//! Writes are merged at commit: it reads the index as it is then and replaces just the blocks of
+//! this write. If the base of an edge has changed since it was read (another write, a checkpoint),
+//! commit says `Again` and the shell reads the new one. So plans of overlapping writes may
+//! interleave freely, and the last commit wins block by block, byte by byte at the edges.
 //!
 //! Cost of an aligned 1 MiB write: 6 look-ups (header twice, 4 chunks), 1 allocation of space, 256
 //! checksums (outside of the lock), 4 index values of 300 bytes, a header if the object grew. Of an
-//! aligned 4 KiB write: 3 look-ups, a note with the block, no index value unless the object grew or a
-//! hole was filled.
+//! aligned 4 KiB write: 3 look-ups, a note with the block, no index value unless the object grew or
+//! a hole was filled.
 
 use crate::bases::Bases;
 use crate::draft::{Batch, Draft};
@@ -28,8 +29,8 @@ use std::sync::Arc;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
 use zonal_types::{ErrorCode, KvRead};
 
-/// Blocks of one record, where it has more than one range. A record of so many is a megabyte, well below what the smallest log
-/// keeps free.
+/// Blocks of one record, where it has more than one range. A record of so many is a megabyte, well
+/// below what the smallest log keeps free.
 pub const RECORD_BLOCKS_MAX: u64 = 256;
 
 /// What to write.
@@ -264,8 +265,8 @@ impl Piece {
     }
 }
 
-/// How many of the `ranges` go into one plan and its record: those of few enough blocks, but one at least. None are left
-/// where there are none.
+/// How many of the `ranges` go into one plan and its record: those of few enough blocks, but one at
+/// least. None are left where there are none.
 #[must_use]
 pub fn ranges_of_one_record(config: &TargetConfig, ranges: &[(u64, u32)]) -> usize {
     let bound = (config.pending_blocks_max as u64 / 4).clamp(1, RECORD_BLOCKS_MAX);
@@ -291,9 +292,9 @@ impl Target {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
-    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `Corrupt`. `NoSpace`: a
-    /// checkpoint may help where [`Target::reclaimable`] is not 0. `Overloaded`: a checkpoint must run
-    /// first, since there are too many pending blocks.
+    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted),
+    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`Target::reclaimable`] is not 0.
+    /// `Overloaded`: a checkpoint must run first, since there are too many pending blocks.
     pub fn plan_write(
         &mut self,
         kv: &dyn KvRead,
@@ -354,7 +355,8 @@ impl Target {
         covered < holds
     }
 
-    /// Space rules: what takes space for good leaves the reserve; what only replaces leaves its floor.
+    /// Space rules: what takes space for good leaves the reserve; what only replaces leaves its
+    /// floor.
     fn check_room(
         &self,
         draft: &mut Draft<'_>,
@@ -393,9 +395,9 @@ impl Target {
     /// Makes the write part of the object. On `Again` the plan stays; on an error it is aborted.
     ///
     /// # Errors
-    /// `StaleTruncate` or `Stale` where the object was cut or deleted since the plan, `Superseded` where its sender has sent it
-    /// again; `Invalid` where
-    /// `payload` is not of the length planned; `Corrupt`, or what `kv` gives.
+    /// `StaleTruncate` or `Stale` where the object was cut or deleted since the plan, `Superseded`
+    /// where its sender has sent it again; `Invalid` where `payload` is not of the length planned;
+    /// `Corrupt`, or what `kv` gives.
     pub fn commit_write(
         &mut self,
         kv: &dyn KvRead,
@@ -472,8 +474,8 @@ impl Target {
         Ok(Committed::Done { record, outcome })
     }
 
-    /// A change of allocated bytes that nobody is told now, because what follows in the same request failed: the next reply for the
-    /// object tells it.
+    /// A change of allocated bytes that nobody is told now, because what follows in the same
+    /// request failed: the next reply for the object tells it.
     pub fn tell_later(&mut self, object: ObjectId, delta: i64) {
         self.untold.add(object, delta);
     }
@@ -487,7 +489,8 @@ impl Target {
     }
 
     /// After a mismatch of an old block: true where the block has moved since (read
-    /// [`WritePlan::old_blocks`] again, or commit if there are none left), false where it is damage.
+    /// [`WritePlan::old_blocks`] again, or commit if there are none left), false where it is
+    /// damage.
     ///
     /// # Errors
     /// `Corrupt`, or what `kv` gives.

@@ -1,5 +1,6 @@
-//! Hostile entries and notes of a target never make a decoder panic. Runs over the committed corpus (`testdata/corpus.hex`): as it is, its
-//! prefixes, its flipped bits and bytes from a seed, with the checksums of values as they come and set right.
+//! Hostile entries and notes of a target never make a decoder panic. Runs over the committed corpus
+//! (`testdata/corpus.hex`): as it is, its prefixes, its flipped bits and bytes from a seed, with
+//! the checksums of values as they come and set right.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 use zonal_object::chunk::Chunk;

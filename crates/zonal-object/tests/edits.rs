@@ -1,4 +1,5 @@
-//! Truncations, punches, reservations and deletions: by steps, at the limits, and against late writes.
+//! Truncations, punches, reservations and deletions: by steps, at the limits, and against late
+//! writes.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod harness;
@@ -56,7 +57,8 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     shell.check();
 }
 
-/// Else one message would use up the numbers of a file's cuts, and make its own last one the newest for ever.
+/// Else one message would use up the numbers of a file's cuts, and make its own last one the newest
+/// for ever.
 #[test]
 fn a_number_behind_the_last_is_not_taken() {
     let (mut shell, _payload) = filled();

@@ -89,7 +89,8 @@ impl Run {
         (offset, length as usize)
     }
 
-    /// One range, or many small ones that begin there: some touch, some share a block, some are whole blocks.
+    /// One range, or many small ones that begin there: some touch, some share a block, some are
+    /// whole blocks.
     fn ranges(&mut self, (offset, length): (u64, usize)) -> Vec<(u64, u32)> {
         if self.rng.chance(60) {
             return vec![(offset, length as u32)];
@@ -298,7 +299,8 @@ impl Run {
         }
         match self.shell.commit(&mut flight.plan, &flight.payload) {
             Ok(_) => {
-                // Made before a cut that the target has not seen: the cut will take what is behind it.
+                // Made before a cut that the target has not seen: the cut will take what is behind
+                // it.
                 let cut = self.model.entry(flight.id).or_default().cut;
                 let mut rest = flight.payload.as_slice();
                 for (offset, length) in flight.ranges {

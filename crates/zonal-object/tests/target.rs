@@ -203,7 +203,8 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     };
     let older = Rng(5).bytes(65_536);
     let newer = Rng(6).bytes(65_536);
-    // One that stands still between its plan and its commit, large and small; another that is not even read from its socket.
+    // One that stands still between its plan and its commit, large and small; another that is not
+    // even read from its socket.
     let mut large = plan(&mut shell, 0, 0, older.len()).unwrap();
     shell.carry_out(&mut large, &older);
     let mut small = plan(&mut shell, 0, 10, 5).unwrap();

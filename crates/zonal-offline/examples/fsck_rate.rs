@@ -1,7 +1,9 @@
-//! How fast a cell is checked: makes the stores of a cell with so many files, and times `check` on them.
+//! How fast a cell is checked: makes the stores of a cell with so many files, and times `check` on
+//! them.
 //!
-//! `cargo run --release -p zonal-offline --example fsck_rate -- DIR [FILES]`. Files have one block of 4 KiB each, fifty in a
-//! directory; segments are holes, since blocks are not read. DIR must not be there; it is left.
+//! `cargo run --release -p zonal-offline --example fsck_rate -- DIR [FILES]`. Files have one block
+//! of 4 KiB each, fifty in a directory; segments are holes, since blocks are not read. DIR must not
+//! be there; it is left.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,5 @@
-//! What a shard's keys say, joined: what is wrong in the shard by itself, and what it says to the rest of the cell.
+//! What a shard's keys say, joined: what is wrong in the shard by itself, and what it says to the
+//! rest of the cell.
 
 use crate::error::OfflineError;
 use crate::sort::Sorter;

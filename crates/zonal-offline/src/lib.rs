@@ -1,9 +1,12 @@
-//! Works on the stores of a stopped cell, and compares what the servers of a running one say: `zonal fsck`.
+//! Works on the stores of a stopped cell, and compares what the servers of a running one say:
+//! `zonal fsck`.
 //!
-//! [`run::check`] reads every store once, sorts what they say outside of memory ([`sort`]), has it judged by the cores,
-//! and applies repairs through each store's own engine. Passes are repeated until nothing is left that a repair helps.
-//! A running cell is behind [`running::RunningCell`]. What an interrupted check of a stopped cell had come to is kept ([`Begin`]).
-//! Memory: two threads with [`sort::RUN_BYTES`] each for two sorters, two bits a unit of the targets, 24 bytes a directory.
+//! [`run::check`] reads every store once, sorts what they say outside of memory ([`sort`]), has it
+//! judged by the cores, and applies repairs through each store's own engine. Passes are repeated
+//! until nothing is left that a repair helps. A running cell is behind [`running::RunningCell`].
+//! What an interrupted check of a stopped cell had come to is kept ([`Begin`]). Memory: two threads
+//! with [`sort::RUN_BYTES`] each for two sorters, two bits a unit of the targets, 24 bytes a
+//! directory.
 #![forbid(unsafe_code)]
 
 pub mod cell;

@@ -63,7 +63,8 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Takes the folder of what an earlier check of the same stores had come to. Stores are open, so nobody changes them.
+/// Takes the folder of what an earlier check of the same stores had come to. Stores are open, so
+/// nobody changes them.
 fn work_folder(
     cell: &Cell,
     options: &Options,
@@ -90,8 +91,8 @@ fn work_folder(
     Ok((folder, read))
 }
 
-/// The map of a manager's store, what is listed beside it, and the stores that it knows. In the second place why the map or the list cannot be
-/// read: the copy of the index may have them.
+/// The map of a manager's store, what is listed beside it, and the stores that it knows. In the
+/// second place why the map or the list cannot be read: the copy of the index may have them.
 fn read_manager(
     cell: &Cell,
     store: &ReadStore,

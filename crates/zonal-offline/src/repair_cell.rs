@@ -190,8 +190,8 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
     Ok(changes)
 }
 
-/// The shard that makes a file of bytes without an inode: the one that gave the data id, if a layout can be
-/// guessed.
+/// The shard that makes a file of bytes without an inode: the one that gave the data id, if a
+/// layout can be guessed.
 fn adopter(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<ShardId> {
     objects::guess_layout(map, data_id, objects)?;
     let owner = map.shard_of(data_id.partition());
@@ -223,8 +223,8 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> 
     })
 }
 
-/// Makes the root, the junctions and the first-level directories agree: entries one by one, then the junctions. What is cut off in between is
-/// found by the next pass.
+/// Makes the root, the junctions and the first-level directories agree: entries one by one, then
+/// the junctions. What is cut off in between is found by the next pass.
 fn settle_junctions(
     open: &mut Open<'_>,
     core: &zonal_meta::Shard,

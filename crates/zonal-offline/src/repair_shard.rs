@@ -104,8 +104,8 @@ pub(crate) fn lost_found_name(zone: ZoneId) -> String {
     format!("lost+found-{zone}")
 }
 
-/// The directory for what has no name in a shard: the root itself in the root's. Another shard of the zone has one of its own, with a
-/// number behind the name.
+/// The directory for what has no name in a shard: the root itself in the root's. Another shard of
+/// the zone has one of its own, with a number behind the name.
 pub(crate) fn lost_found(open: &Open<'_>, work: &Work) -> Option<Ino> {
     if open.config.is_root() {
         return Some(Ino::ROOT);

@@ -1,4 +1,5 @@
-//! Repairs of a target's store: through its own engine, by checkpoints (its records would need notes).
+//! Repairs of a target's store: through its own engine, by checkpoints (its records would need
+//! notes).
 
 use crate::cell::{Cell, Geometry, StoreSpec};
 use crate::error::OfflineError;

@@ -2,8 +2,10 @@
 //! See docs/rfcs/2026-11-22-resumable-fsck.md.
 //!
 //! Invariants:
-//! 1. Nothing kept is used but by a check of the very same stores, which are locked when they are compared ([`prints`]).
-//! 2. Nothing kept is used before all of it was found whole ([`sealed`]); otherwise all of it is removed.
+//! 1. Nothing kept is used but by a check of the very same stores, which are locked when they are
+//!    compared ([`prints`]).
+//! 2. Nothing kept is used before all of it was found whole ([`sealed`]); otherwise all of it is
+//!    removed.
 //! 3. A kept file is written when everything it names is.
 //! 4. Only files in a folder of our own are removed.
 
@@ -90,8 +92,9 @@ pub(crate) struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// Takes the folder in the scratch folder `above`, with what an earlier check of the same stores left in it, unless this one is to be `fresh`. Names are
-    /// those of the stores in it: true for targets.
+    /// Takes the folder in the scratch folder `above`, with what an earlier check of the same
+    /// stores left in it, unless this one is to be `fresh`. Names are those of the stores in it:
+    /// true for targets.
     ///
     /// # Errors
     /// The scratch folder fails, or is somebody else's.
@@ -291,7 +294,8 @@ impl WorkFolder {
         let mut files = BTreeSet::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            // We make no other names, and nothing but files. A link that somebody put there since is removed as a link.
+            // We make no other names, and nothing but files. A link that somebody put there since
+            // is removed as a link.
             if let Ok(name) = entry.file_name().into_string()
                 && (entry.file_type()?.is_file() || entry.file_type()?.is_symlink())
                 && name != LOCK

@@ -1,5 +1,5 @@
-//! The whole check: passes over the cell, each followed by the repairs of what it found, until nothing is left that a
-//! repair helps.
+//! The whole check: passes over the cell, each followed by the repairs of what it found, until
+//! nothing is left that a repair helps.
 
 use crate::cell::Cell;
 use crate::error::OfflineError;
@@ -60,7 +60,8 @@ pub trait Report: Send {
     fn repaired(&mut self, pass: u32, changes: u64);
     /// Whether the first pass goes on where an interrupted check was.
     fn begins(&mut self, _begin: &Begin) {}
-    /// Asked behind each step that is kept, and between steps of repairs; false ends the check there, as a kill would.
+    /// Asked behind each step that is kept, and between steps of repairs; false ends the check
+    /// there, as a kill would.
     fn goes_on(&mut self) -> bool {
         true
     }
@@ -87,7 +88,8 @@ pub struct Summary {
     pub records: u64,
     /// Stores that an interrupted check had read.
     pub kept: u64,
-    /// Files of a running cell that changed while what mounts report late was compared: they are not judged by it.
+    /// Files of a running cell that changed while what mounts report late was compared: they are
+    /// not judged by it.
     pub changing: u64,
 }
 
@@ -222,8 +224,9 @@ pub fn check(
 /// Asked between steps of a repair: an error ends it there.
 pub(crate) type Step<'a> = dyn FnMut() -> Result<(), OfflineError> + 'a;
 
-/// Files first (and of them those that a copy makes whole), then each store by itself, then what lies between them: each only when nothing of the step before is
-/// left, since it would build on it.
+/// Files first (and of them those that a copy makes whole), then each store by itself, then what
+/// lies between them: each only when nothing of the step before is left, since it would build on
+/// it.
 fn repair(
     cell: &Cell,
     options: &Options,

@@ -1,10 +1,12 @@
-//! The check of a running cell: targets list their objects, then shards fix snapshots, and the two are compared.
+//! The check of a running cell: targets list their objects, then shards fix snapshots, and the two
+//! are compared.
 //!
 //! Invariants:
 //! 1. Nothing is changed.
 //! 2. A shard is judged by one snapshot: one position of its log.
-//! 3. Objects are listed before the snapshots are fixed. An object whose inode is younger than the snapshot cannot have been
-//!    seen, and what was removed since is gone when its target is asked again ([`younger`]).
+//! 3. Objects are listed before the snapshots are fixed. An object whose inode is younger than the
+//!    snapshot cannot have been seen, and what was removed since is gone when its target is asked
+//!    again ([`younger`]).
 //! 4. What mounts report late is told only where it stays the same for [`QUIET`] ([`quiet`]).
 //!
 //! Whoever runs the cell is behind [`RunningCell`].
@@ -32,8 +34,8 @@ use kept::Kept;
 use shards::Shards;
 use younger::Younger;
 
-/// How long a file and its objects have to stay the same before a difference of what mounts report late is told. Unflushed
-/// writes are sent and reported after 5 s.
+/// How long a file and its objects have to stay the same before a difference of what mounts report
+/// late is told. Unflushed writes are sent and reported after 5 s.
 pub const QUIET: Duration = Duration::from_secs(12);
 /// How often the snapshots are fixed anew when their servers were restarted.
 pub const ROUNDS_MAX: u32 = 5;
@@ -77,7 +79,8 @@ pub trait RunningCell {
     /// The manager does not answer.
     fn map(&self) -> Result<ZoneMap, OfflineError>;
 
-    /// Objects of a target behind `after`, at most `limit`, without those that are being deleted; and whether none follows.
+    /// Objects of a target behind `after`, at most `limit`, without those that are being deleted;
+    /// and whether none follows.
     ///
     /// # Errors
     /// It does not answer.
@@ -138,7 +141,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Best effort: a left-over costs space and nothing else, and is written over by the next check.
+        // Best effort: a left-over costs space and nothing else, and is written over by the next
+        // check.
         let _ = std::fs::remove_dir_all(&self.dir);
         if let Some(above) = self.dir.parent() {
             scratch::let_go(above);

@@ -1,4 +1,5 @@
-//! One store read from beginning to end: what is wrong in it, and its facts for what lies between stores.
+//! One store read from beginning to end: what is wrong in it, and its facts for what lies between
+//! stores.
 
 use crate::cell::{Geometry, StoreSpec};
 use crate::error::OfflineError;
@@ -63,7 +64,8 @@ pub(crate) fn open(spec: &StoreSpec) -> Result<Opening, OfflineError> {
     Ok(Opening::Fault(fault))
 }
 
-/// What is wrong with the files of an opened store; with `data`, all of the index's copy is read, too.
+/// What is wrong with the files of an opened store; with `data`, all of the index's copy is read,
+/// too.
 pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
     let fault = |damage: &StoreDamage| match damage {
         StoreDamage::Identity(what) => StoreFault::Identity(what.clone()),
@@ -81,7 +83,8 @@ pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
     store.damage().iter().chain(&of_copy).map(fault).collect()
 }
 
-/// Whether the file with a store's starts is of no use, though the manager knows of one: the store would be taken for a copy.
+/// Whether the file with a store's starts is of no use, though the manager knows of one: the store
+/// would be taken for a copy.
 pub(crate) fn has_lost_starts(spec: &StoreSpec) -> bool {
     let bytes = std::fs::read(spec.dir.join(starts::FILE_NAME)).unwrap_or_default();
     starts::Starts::decode(&bytes).is_none()
@@ -101,7 +104,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads a shard's store: every key as a fact; what is wrong with one by itself is told. Gives how many records there are, too.
+/// Reads a shard's store: every key as a fact; what is wrong with one by itself is told. Gives how
+/// many records there are, too.
 pub(crate) fn shard(
     store: &ReadStore,
     names: (&Path, &str),
@@ -238,7 +242,8 @@ impl Listener<'_, '_> {
     }
 }
 
-/// Reads a target's store; with [`Options::data`] every block that was not compared yet, too. Gives how many records there are as well.
+/// Reads a target's store; with [`Options::data`] every block that was not compared yet, too. Gives
+/// how many records there are as well.
 pub(crate) fn target(
     store: &ReadStore,
     of: (&StoreSpec, Geometry, Vec<Vec<u8>>),

@@ -1,10 +1,12 @@
 //! The scratch folder of a check, and folders of its own in it.
 //!
 //! Invariants:
-//! 1. A scratch folder that was there stays; one that a check made goes when nothing is left in it, also where that check was
-//!    interrupted and another one ends ([`MADE`]).
-//! 2. A folder of its own is used only where it belongs to the user of the check and is open to nobody else, and by one check at a time.
-//! 3. The scratch folder is root's or the user's, and whoever else may write in it can move nothing of theirs.
+//! 1. A scratch folder that was there stays; one that a check made goes when nothing is left in it,
+//!    also where that check was interrupted and another one ends ([`MADE`]).
+//! 2. A folder of its own is used only where it belongs to the user of the check and is open to
+//!    nobody else, and by one check at a time.
+//! 3. The scratch folder is root's or the user's, and whoever else may write in it can move nothing
+//!    of theirs.
 //! 4. No link in a folder of its own is followed: it is removed as a link.
 
 use std::ffi::{OsStr, OsString};
@@ -19,7 +21,8 @@ use zonal_disk::trusted::{self, Distrust};
 pub const MADE: &str = "zonal-fsck.made";
 /// What names of folders of a check, and [`MADE`], begin with.
 const OURS: &str = "zonal-fsck.";
-/// What names of files begin with that must not be forgotten between two checks; the target follows.
+/// What names of files begin with that must not be forgotten between two checks; the target
+/// follows.
 pub(crate) const LOST_KEYS: &str = "lost-keys.";
 /// Locked by the check that uses the folder it lies in.
 pub(crate) const LOCK: &str = "lock";
@@ -50,7 +53,8 @@ fn refused(error: Distrust) -> io::Error {
     }
 }
 
-/// Takes the scratch folder away if a check made it and nothing else is in it. With files of somebody in it, it is theirs from now on.
+/// Takes the scratch folder away if a check made it and nothing else is in it. With files of
+/// somebody in it, it is theirs from now on.
 pub(crate) fn let_go(scratch: &Path) {
     let is_ours = |name: &OsStr| {
         let name = name.as_bytes();
@@ -69,8 +73,8 @@ pub(crate) fn let_go(scratch: &Path) {
     }
 }
 
-/// Makes a folder of our own in the scratch folder if need be, sees to it that it is ours alone, and locks it; `None` where another check
-/// has it.
+/// Makes a folder of our own in the scratch folder if need be, sees to it that it is ours alone,
+/// and locks it; `None` where another check has it.
 pub(crate) fn take(scratch: &Path, dir: &Path) -> io::Result<Option<File>> {
     make(scratch)?;
     match DirBuilder::new().mode(0o700).create(dir) {

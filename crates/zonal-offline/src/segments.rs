@@ -64,7 +64,8 @@ impl Segments {
     }
 }
 
-/// What an opening of a target's store is told of its log: drops what did not arrive, and all behind it; keeps notes.
+/// What an opening of a target's store is told of its log: drops what did not arrive, and all
+/// behind it; keeps notes.
 pub(crate) struct TargetReplay {
     config: TargetConfig,
     segments: Segments,

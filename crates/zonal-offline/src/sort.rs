@@ -142,7 +142,8 @@ impl Sorter {
         Ok(())
     }
 
-    /// Writes out what is in memory, and keeps the runs where they are when they are merged. Gives them.
+    /// Writes out what is in memory, and keeps the runs where they are when they are merged. Gives
+    /// them.
     ///
     /// # Errors
     /// Where the scratch folder fails.
@@ -189,7 +190,8 @@ impl Sorter {
         }
     }
 
-    /// All facts of several sorters in order, each given to `take`. Their runs are removed, but those of copies.
+    /// All facts of several sorters in order, each given to `take`. Their runs are removed, but
+    /// those of copies.
     ///
     /// # Errors
     /// Where the scratch folder fails, or what `take` gives.

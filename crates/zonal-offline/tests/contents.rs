@@ -1,5 +1,5 @@
-//! Damage to what shards and the map say, put in through their own engines: each kind is found by its name, a repair leaves the
-//! cell clean, and what was not damaged is as it was.
+//! Damage to what shards and the map say, put in through their own engines: each kind is found by
+//! its name, a repair leaves the cell clean, and what was not damaged is as it was.
 #![allow(
     clippy::unwrap_used,
     clippy::too_many_lines,

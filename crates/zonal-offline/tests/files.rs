@@ -1,5 +1,6 @@
-//! Damage to the files of the stores of a stopped cell: flipped bits, blocks zeroed, swapped or filled with noise,
-//! files cut, missing, foreign. After a repair the cell is clean, whatever is read is right, and it works again.
+//! Damage to the files of the stores of a stopped cell: flipped bits, blocks zeroed, swapped or
+//! filled with noise, files cut, missing, foreign. After a repair the cell is clean, whatever is
+//! read is right, and it works again.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! A check that was interrupted goes on where it was, and tells what an uninterrupted one tells; what it kept of other stores, or what is
-//! torn or damaged, is never used.
+//! A check that was interrupted goes on where it was, and tells what an uninterrupted one tells;
+//! what it kept of other stores, or what is torn or damaged, is never used.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -112,7 +112,8 @@ fn a_check_that_is_ended_again_and_again_comes_to_its_end() {
     let cell = damaged("resume-again");
     let options = options(&cell);
     let wanted = whole(&cell, &options);
-    // The first step is the beginning itself; each time one more is made, until every store is read.
+    // The first step is the beginning itself; each time one more is made, until every store is
+    // read.
     let (mut rounds, mut before) = (0, 0);
     while before < 5 {
         let mut told = Ended {

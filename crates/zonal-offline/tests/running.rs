@@ -1,5 +1,5 @@
-//! The check of a running cell: what changes meanwhile is no finding, what is wrong is one, under the same name as in a check of
-//! the stopped cell.
+//! The check of a running cell: what changes meanwhile is no finding, what is wrong is one, under
+//! the same name as in a check of the stopped cell.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! What a check leaves of its scratch folder, and what it does with links that somebody put into its folders.
+//! What a check leaves of its scratch folder, and what it does with links that somebody put into
+//! its folders.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

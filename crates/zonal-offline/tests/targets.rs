@@ -1,5 +1,5 @@
-//! Damage to what targets say: each kind is found by its name, a repair leaves the cell clean, and what was not damaged
-//! is as it was.
+//! Damage to what targets say: each kind is found by its name, a repair leaves the cell clean, and
+//! what was not damaged is as it was.
 #![allow(
     clippy::unwrap_used,
     clippy::too_many_lines,
@@ -90,7 +90,8 @@ fn damaged_targets_are_put_right() {
             },
         );
         on("a unit that two refer to", "unit-twice", 0, &|engine| {
-            // A chunk of its own that claims the unit of another file, with a checksum that does not fit.
+            // A chunk of its own that claims the unit of another file, with a checksum that does
+            // not fit.
             let place = chunk(engine).get(0).place().unwrap();
             let mut copy = chunk(engine);
             let free = (0..64).find(|block| copy.get(*block) == BlockState::Hole);

@@ -1,10 +1,12 @@
 //! A shared mapping of a file: the one place with pointers.
 //!
-//! *Invariants*: (1) `base..base + length` is mapped, readable and writable, from [`Map::new`] to the drop; (2) the file cannot become shorter
-//! (its seal was set or checked before), so no access ends in SIGBUS where the kernel has a page for it.
+//! *Invariants*: (1) `base..base + length` is mapped, readable and writable, from [`Map::new`] to
+//! the drop; (2) the file cannot become shorter (its seal was set or checked before), so no access
+//! ends in SIGBUS where the kernel has a page for it.
 //!
-//! Other processes may change the bytes at any time, and a hostile client can name one part twice, so a slice here is not what Rust
-//! promises of one: nothing but copies, checksums and system calls is done with it, for which any bytes will do.
+//! Other processes may change the bytes at any time, and a hostile client can name one part twice,
+//! so a slice here is not what Rust promises of one: nothing but copies, checksums and system calls
+//! is done with it, for which any bytes will do.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -19,7 +21,8 @@ pub(crate) struct Map {
     length: usize,
 }
 
-// SAFETY: it is an address range of the process; who may touch which part of it when is said by buffers and holds.
+// SAFETY: it is an address range of the process; who may touch which part of it when is said by
+// buffers and holds.
 #[expect(unsafe_code, reason = "a raw pointer is not Send by itself")]
 unsafe impl Send for Map {}
 // SAFETY: as above.
@@ -58,7 +61,8 @@ impl Map {
         (end <= self.length).then_some(offset)
     }
 
-    /// A part, to read; cut to what is mapped. Who calls sees to it that nobody of this process writes there meanwhile.
+    /// A part, to read; cut to what is mapped. Who calls sees to it that nobody of this process
+    /// writes there meanwhile.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         let (at, length) = self.part(offset, length);
         // SAFETY: `part` lies within the mapping, which outlives `self`.
@@ -68,7 +72,8 @@ impl Map {
         }
     }
 
-    /// A part, to write; cut to what is mapped. Who calls sees to it that nobody else of this process touches it meanwhile.
+    /// A part, to write; cut to what is mapped. Who calls sees to it that nobody else of this
+    /// process touches it meanwhile.
     #[expect(
         clippy::mut_from_ref,
         reason = "parts are apart, and each has one owner"
@@ -91,7 +96,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the whole of what `new` mapped, and no slice of it is left: they borrow from this.
+        // SAFETY: the whole of what `new` mapped, and no slice of it is left: they borrow from
+        // this.
         #[expect(unsafe_code, reason = "no safe wrapper exists for munmap")]
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());

@@ -1,9 +1,9 @@
 //! A server's side: the regions that clients sent.
 //!
-//! *Invariant*: what is mapped is on tmpfs and was sealed against shrinking before its length was asked for, so that no access to it can
-//! end the process. A client can change these bytes at any time, also where this process has a slice of them: nobody decodes them, no length
-//! or place comes from them, and they are compared with checksums of blocks.
-//! *Lock order*: `Mappings`, alone.
+//! *Invariant*: what is mapped is on tmpfs and was sealed against shrinking before its length was
+//! asked for, so that no access to it can end the process. A client can change these bytes at any
+//! time, also where this process has a slice of them: nobody decodes them, no length or place comes
+//! from them, and they are compared with checksums of blocks. *Lock order*: `Mappings`, alone.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -93,7 +93,8 @@ impl Part {
     }
 }
 
-/// The regions of all connections of a server: one mapping for each, however many connections sent it.
+/// The regions of all connections of a server: one mapping for each, however many connections sent
+/// it.
 #[derive(Debug, Default)]
 pub struct Mappings(Mutex<BTreeMap<(u64, u64), Weak<Mapping>>>);
 
@@ -111,13 +112,14 @@ impl Mappings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mapping of what a client sent, of up to `max` bytes. The file's number is another file's only after the mapping has gone, and
-    /// its key with it.
+    /// The mapping of what a client sent, of up to `max` bytes. The file's number is another file's
+    /// only after the mapping has gone, and its key with it.
     ///
     /// # Errors
     /// As [`MapError`] says; nothing is mapped then.
     pub fn of(&self, file: &OwnedFd, max: u64) -> Result<Arc<Mapping>, MapError> {
-        // Answered by the kernel alone, whatever file system the file is of: EINVAL for one that knows no seals.
+        // Answered by the kernel alone, whatever file system the file is of: EINVAL for one that
+        // knows no seals.
         let seals = fcntl_get_seals(file).map_err(|_errno| MapError::Kind)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(MapError::Seal);

@@ -30,7 +30,8 @@ struct Present {
 }
 
 impl Regions {
-    /// Regions of `buffers` buffers of `buffer_bytes`, rounded up to whole pages. The first is made when it is needed.
+    /// Regions of `buffers` buffers of `buffer_bytes`, rounded up to whole pages. The first is made
+    /// when it is needed.
     #[must_use]
     pub fn new(buffer_bytes: usize, buffers: u32) -> Self {
         Self(Arc::new(Shared {

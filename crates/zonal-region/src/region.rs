@@ -1,6 +1,8 @@
-//! One region of a client: a sealed memfd, mapped and cut into buffers, with a count of who uses each.
+//! One region of a client: a sealed memfd, mapped and cut into buffers, with a count of who uses
+//! each.
 //!
-//! Invariants: those of the crate; a buffer's count is its owner and its holds. *Lock order*: `Region::buffers`, alone.
+//! Invariants: those of the crate; a buffer's count is its owner and its holds. *Lock order*:
+//! `Region::buffers`, alone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +15,8 @@ use rustix::io::Errno;
 
 use crate::map::Map;
 
-/// Free buffers that keep their memory: a fresh one costs a page fault for each of its pages, and what was used last is still in the
-/// processor's cache.
+/// Free buffers that keep their memory: a fresh one costs a page fault for each of its pages, and
+/// what was used last is still in the processor's cache.
 pub const WARM_MAX: usize = 16;
 
 #[derive(Debug)]
@@ -89,7 +91,8 @@ impl Region {
             let warm = buffers.warm.pop();
             (warm.or_else(|| buffers.cold.pop())?, warm.is_none())
         };
-        // Its memory is had now or not at all: where the kernel promises no more than there is, the first touch would be SIGBUS.
+        // Its memory is had now or not at all: where the kernel promises no more than there is, the
+        // first touch would be SIGBUS.
         let at = u64::from(index) * self.buffer_bytes as u64;
         let (keep, length) = (FallocateFlags::empty(), self.buffer_bytes as u64);
         if is_cold && fallocate(&self.file, keep, at, length).is_err() {
@@ -158,7 +161,8 @@ impl Region {
         self.buffers().cold.push(index);
     }
 
-    /// Nothing new is put into it, and what nobody uses gives its memory back: a server may keep the rest mapped for long.
+    /// Nothing new is put into it, and what nobody uses gives its memory back: a server may keep
+    /// the rest mapped for long.
     fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         let warm = std::mem::take(&mut self.buffers().warm);
@@ -199,7 +203,8 @@ impl Drop for Buffer {
     }
 }
 
-/// That a server may use a part of a buffer. Dropped without [`Self::release`], it keeps the buffer for ever and retires the region.
+/// That a server may use a part of a buffer. Dropped without [`Self::release`], it keeps the buffer
+/// for ever and retires the region.
 #[derive(Debug)]
 #[must_use = "a hold that is dropped retires its region"]
 pub struct Hold {

@@ -127,7 +127,8 @@ impl Pages {
         let mut heads = Heads::default();
         while !self.is_ending.load(Ordering::Acquire) {
             for arrived in heads.wait(&self.listener) {
-                // Where all who answer are busy and the queue is full, it goes unanswered: its connection ends.
+                // Where all who answer are busy and the queue is full, it goes unanswered: its
+                // connection ends.
                 if let Err(TrySendError::Disconnected(_)) = give.try_send(arrived) {
                     return;
                 }

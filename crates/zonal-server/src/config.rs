@@ -1,11 +1,12 @@
 //! `node.toml`: who a server process is, where it listens, which roles it has.
 //!
-//! A node has one shard. A file with `[manager]`, which brings the root's shard, and `[meta]`, a zone's, is therefore of two nodes, and
-//! nothing behind this module knows that they came from one file.
+//! A node has one shard. A file with `[manager]`, which brings the root's shard, and `[meta]`, a
+//! zone's, is therefore of two nodes, and nothing behind this module knows that they came from one
+//! file.
 //!
-//! Unknown keys, values without units, values out of range and roles that do not go together are errors
-//! that name the file, the line and the key. Paths are relative to the file's folder. Nothing is opened here; a manager that is
-//! named by its host is looked up.
+//! Unknown keys, values without units, values out of range and roles that do not go together are
+//! errors that name the file, the line and the key. Paths are relative to the file's folder.
+//! Nothing is opened here; a manager that is named by its host is looked up.
 
 mod address;
 mod admin;
@@ -239,7 +240,8 @@ pub struct NodeConfig {
     pub meta_role: Option<StoreConfig>,
     /// The role of a storage server.
     pub storage_role: Option<StorageConfig>,
-    /// Where what is done to the node's stores is written down. Not of the file: whoever starts the server says so.
+    /// Where what is done to the node's stores is written down. Not of the file: whoever starts the
+    /// server says so.
     pub record: Option<PathBuf>,
 }
 
@@ -256,7 +258,8 @@ impl NodeConfig {
         Ok(nodes)
     }
 
-    /// Reads and checks a file: its node, or its two nodes. The manager's is the first: it must be up before others join.
+    /// Reads and checks a file: its node, or its two nodes. The manager's is the first: it must be
+    /// up before others join.
     ///
     /// # Errors
     /// See [`ConfigError`].

@@ -1,8 +1,9 @@
-//! What commands ask of a running server: its health, scrubs, lists of objects, snapshots for backups. Mounts are refused.
+//! What commands ask of a running server: its health, scrubs, lists of objects, snapshots for
+//! backups. Mounts are refused.
 //!
-//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk, so there is one at a time, and
-//! one that nobody reads goes by itself (a thread that lives as long as the snapshot).
-//! Lock order: `Control::held` is held over nothing else.
+//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk, so
+//! there is one at a time, and one that nobody reads goes by itself (a thread that lives as long as
+//! the snapshot). Lock order: `Control::held` is held over nothing else.
 
 use crate::access::check_admin;
 use crate::clock;
@@ -236,7 +237,8 @@ impl Control {
         if self.held().0.is_some() {
             return Err(busy());
         }
-        // What is decided from now on goes by this map or a newer one, and all that went by an older one is in the view.
+        // What is decided from now on goes by this map or a newer one, and all that went by an
+        // older one is in the view.
         let map_version = shard.adopt_newest_map();
         let view = Arc::new(shard.engine().view().map_err(Refused::by_host)?);
         let position = view.position().0;

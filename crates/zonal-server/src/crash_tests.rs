@@ -1,5 +1,5 @@
-//! A whole target on a disk that fails: what a loss of power may leave at any moment of a history opens, and holds what
-//! was promised then; a disk that is full is used to its end.
+//! A whole target on a disk that fails: what a loss of power may leave at any moment of a history
+//! opens, and holds what was promised then; a disk that is full is used to its end.
 
 use crate::storage_role::Storage;
 use crate::storage_tests::{ask, delete, object, pattern, read, storage, try_write, write};
@@ -88,7 +88,8 @@ fn held(storage: &Storage) -> Contents {
         .collect()
 }
 
-/// A history with the moments at which its steps began and its flushes returned, counted in events of the disk.
+/// A history with the moments at which its steps began and its flushes returned, counted in events
+/// of the disk.
 #[derive(Default)]
 struct History {
     steps: Vec<Step>,
@@ -146,8 +147,8 @@ fn check(dir: &Path, history: &History, events: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// States of a history that are tried, half of them at flushes. With `ZONAL_CRASH_STATES` at each flush, just before it and just behind it, and as
-/// many elsewhere; that many at least.
+/// States of a history that are tried, half of them at flushes. With `ZONAL_CRASH_STATES` at each
+/// flush, just before it and just behind it, and as many elsewhere; that many at least.
 fn states(flushes: usize) -> usize {
     let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
     text.parse()
@@ -160,7 +161,8 @@ fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<Session> {
     mounted.map_err(|error| skip_mount(&error)).ok()
 }
 
-/// Runs a history and tries states of it; what did not hold. `None` where this machine cannot mount.
+/// Runs a history and tries states of it; what did not hold. `None` where this machine cannot
+/// mount.
 fn failures(seed: u64, count: fn(usize) -> usize, lies: bool) -> Option<Vec<String>> {
     let scratch = Scratch::new("roles");
     let point = scratch.join("mnt");

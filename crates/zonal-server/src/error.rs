@@ -1,4 +1,5 @@
-//! Why a server does not start or stops, with what to do about it and the exit code that tells scripts.
+//! Why a server does not start or stops, with what to do about it and the exit code that tells
+//! scripts.
 
 use crate::admin::TokenError;
 use crate::config::ConfigError;

@@ -1,8 +1,10 @@
-//! What clients with a scope may do with the bytes of files: where they have the file open at its shard. docs/rfcs/2026-11-25-scopes.md.
+//! What clients with a scope may do with the bytes of files: where they have the file open at its
+//! shard. docs/rfcs/2026-11-25-scopes.md.
 //!
-//! *Invariants*: (1) a peer without a scope costs one branch; (2) only what a shard has said within [`GRANT_MS`] is believed, and only a yes;
-//! (3) nothing is taken but at the slot and the column where the file's layout has it, within the longest file, and under a number that
-//! the shard has given to a cut of the file.
+//! *Invariants*: (1) a peer without a scope costs one branch; (2) only what a shard has said within
+//! [`GRANT_MS`] is believed, and only a yes; (3) nothing is taken but at the slot and the column
+//! where the file's layout has it, within the longest file, and under a number that the shard has
+//! given to a cut of the file.
 
 use crate::clock;
 use crate::map_cache::MapCache;
@@ -220,7 +222,8 @@ fn last_byte(request: &StorageRequest, payload_bytes: u64) -> u64 {
     end.saturating_sub(1)
 }
 
-/// What a peer asks the manager as it may be answered: a client with a path learns of no other first-level directory, nor how many there are.
+/// What a peer asks the manager as it may be answered: a client with a path learns of no other
+/// first-level directory, nor how many there are.
 pub(crate) fn as_asked_by(peer: &Peer, request: ManagerRequest) -> ManagerRequest {
     let first = peer.scope().and_then(|scope| scope.path.first());
     match (first, &request) {

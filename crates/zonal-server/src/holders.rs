@@ -1,8 +1,9 @@
 //! Whether a server is still there that has a node's number, asked before another one gets it.
 //!
-//! The question is at the same time the news: a node that hears that its number is claimed elsewhere logs both addresses.
-//! A process that takes the connection and then says nothing counts as there: it may be stopped, and go on later. A machine
-//! that does not take the connection, a refused connection, and any other server at that address count as gone.
+//! The question is at the same time the news: a node that hears that its number is claimed
+//! elsewhere logs both addresses. A process that takes the connection and then says nothing counts
+//! as there: it may be stopped, and go on later. A machine that does not take the connection, a
+//! refused connection, and any other server at that address count as gone.
 
 use std::net::SocketAddr;
 use std::time::Duration;

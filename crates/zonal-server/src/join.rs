@@ -1,4 +1,5 @@
-//! A node's entry into the cell: it tells the manager its zone, address and stores, each with its start, and gets the zone map.
+//! A node's entry into the cell: it tells the manager its zone, address and stores, each with its
+//! start, and gets the zone map.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;

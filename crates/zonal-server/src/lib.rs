@@ -1,7 +1,8 @@
 //! The server process: roles over their cores, configuration, metrics, admin HTTP.
 //!
-//! [`server::run`] is the entry. [`node::Node`] hands requests to [`manager_role`], [`meta_role`] and [`storage_role`],
-//! each of which drives a core that decides; what is here reads and writes files, waits, and calls other servers.
+//! [`server::run`] is the entry. [`node::Node`] hands requests to [`manager_role`], [`meta_role`]
+//! and [`storage_role`], each of which drives a core that decides; what is here reads and writes
+//! files, waits, and calls other servers.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,7 +1,7 @@
 //! Where log lines go: standard error, one line each. `zonal up` leads it to the node's `log` file.
 //!
-//! What peers and files say is in them. An event is one line, whatever is in it, and does nothing to a terminal: this is the one place that sees
-//! to it.
+//! What peers and files say is in them. An event is one line, whatever is in it, and does nothing
+//! to a terminal: this is the one place that sees to it.
 
 use std::io::{self, Write};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -26,7 +26,8 @@ impl<W: Write> Write for OneLineEach<W> {
     }
 }
 
-/// Sets up logging for the process. `ZONAL_LOG` (such as `debug` or `zonal_net=trace,info`) overrides the config.
+/// Sets up logging for the process. `ZONAL_LOG` (such as `debug` or `zonal_net=trace,info`)
+/// overrides the config.
 pub fn start(level: &str) {
     let filter = std::env::var("ZONAL_LOG")
         .ok()
@@ -37,8 +38,8 @@ pub fn start(level: &str) {
         .with_writer(|| OneLineEach(io::stderr()))
         .with_ansi(false)
         .with_target(false)
-        // A line that cannot be written (disk full, reader gone) is lost. Telling so on the same standard error
-        // would panic, and again in the panic hook, which ends the process.
+        // A line that cannot be written (disk full, reader gone) is lost. Telling so on the same
+        // standard error would panic, and again in the panic hook, which ends the process.
         .log_internal_errors(false);
     let started = tracing_subscriber::registry()
         .with(filter)

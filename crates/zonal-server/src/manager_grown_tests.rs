@@ -1,5 +1,5 @@
-//! The manager's role in a cell that grows, on a real store: joins one at a time, and very many junctions.
-//! `cargo test --profile suite -p zonal-server grown -- --nocapture` prints figures.
+//! The manager's role in a cell that grows, on a real store: joins one at a time, and very many
+//! junctions. `cargo test --profile suite -p zonal-server grown -- --nocapture` prints figures.
 
 use crate::manager_role::Manager;
 use crate::manager_tests::{failed, join, manager, manager_joins};
@@ -94,7 +94,8 @@ fn a_junction_costs_the_same_with_a_hundred_thousand_of_them() {
     for hundred in (0..JUNCTIONS - measured).step_by(100) {
         make_junctions(&manager, hundred, 100, 100);
     }
-    // As a mkdir has them, each is durable before the next; by turns, and the best of ten, as other work of the machine comes between.
+    // As a mkdir has them, each is durable before the next; by turns, and the best of ten, as other
+    // work of the machine comes between.
     let (mut with_few, mut with_many) = (Duration::MAX, Duration::MAX);
     for number in (0..measured).step_by(100) {
         with_few = with_few.min(make_junctions(&few, number, 100, 1));

@@ -1,5 +1,6 @@
-//! The manager: keeper of the zone map and of junctions, around the core of `zonal-zonemap`. It shares one engine with the root shard, so that
-//! making, renaming or removing a first-level directory changes its junction and the root in one log record.
+//! The manager: keeper of the zone map and of junctions, around the core of `zonal-zonemap`. It
+//! shares one engine with the root shard, so that making, renaming or removing a first-level
+//! directory changes its junction and the root in one log record.
 //!
 //! Invariants: versions have no gaps; a version is durable before anybody outside hears of it
 //! ([`MapCache::publish`] comes after the sync).
@@ -104,7 +105,8 @@ pub enum ManagerError {
     /// A store is not the one that was used last.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Joins come as such and are checked as such; junctions change only together with the root shard.
+    /// Joins come as such and are checked as such; junctions change only together with the root
+    /// shard.
     #[error("only slots and states of targets are changed by edits from outside")]
     Foreign,
     /// The list of revoked certificates is full.
@@ -175,8 +177,9 @@ impl Manager {
         Arc::clone(self.core().newest())
     }
 
-    /// Makes the edits, with `changes` of other keys in the same record, if the map is still `expected`.
-    /// The caller then calls [`Self::settle`] outside of its locks and before it answers.
+    /// Makes the edits, with `changes` of other keys in the same record, if the map is still
+    /// `expected`. The caller then calls [`Self::settle`] outside of its locks and before it
+    /// answers.
     ///
     /// # Errors
     /// Where the edit is refused (nothing was logged) or the log fails.

@@ -269,7 +269,8 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
     };
     for address in [here, there] {
         for others in [
-            // A copied node.toml over stores of its own, with a target of its own number, or of the node's.
+            // A copied node.toml over stores of its own, with a target of its own number, or of the
+            // node's.
             vec![store(TARGET, 6, 60, 0, &[1])],
             vec![store(SHARD, 3, 31, 0, &[1]), store(TARGET, 6, 60, 0, &[1])],
             vec![store(SHARD, 3, 31, 0, &[1])],

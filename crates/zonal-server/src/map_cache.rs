@@ -1,7 +1,8 @@
 //! The newest zone map that this process knows.
 //!
-//! On the manager's process the manager puts it here once it is durable; elsewhere it is fetched at start and when
-//! a request's header shows that there is a newer one. A header that lies costs one fetch in [`REFETCH_MS`].
+//! On the manager's process the manager puts it here once it is durable; elsewhere it is fetched at
+//! start and when a request's header shows that there is a newer one. A header that lies costs one
+//! fetch in [`REFETCH_MS`].
 
 use crate::clock;
 use crate::join::chain;
@@ -111,7 +112,8 @@ impl MapCache {
             return known;
         }
         if !self.ask() && self.current().version < hint {
-            // An answer has just come, from before the sender's map. A header that lies holds up its own request.
+            // An answer has just come, from before the sender's map. A header that lies holds up
+            // its own request.
             std::thread::sleep(Duration::from_millis(REFETCH_MS));
             self.ask();
         }
@@ -144,7 +146,8 @@ impl MapCache {
         true
     }
 
-    /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a newer map than `before`.
+    /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a
+    /// newer map than `before`.
     fn take_turn(&self, before: MapVersion) -> Option<Turn<'_>> {
         let fetching = self.fetching.lock();
         let fetching = fetching.unwrap_or_else(PoisonError::into_inner);

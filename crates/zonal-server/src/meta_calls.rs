@@ -1,5 +1,5 @@
-//! Calls of a shard to other servers: those that nobody waits for have a thread of their own, so that no reply waits
-//! for a server that does not answer.
+//! Calls of a shard to other servers: those that nobody waits for have a thread of their own, so
+//! that no reply waits for a server that does not answer.
 
 use crate::map_cache::MapCache;
 use crate::peers::Peers;

@@ -1,8 +1,9 @@
 //! The role of a shard: a [`ShardDriver`] on a store, with the threads of the shard's own work.
 //!
-//! A request runs on the thread that received it. One that waits is a future without a thread, which the connection keeps
-//! ([`crate::parked`]). Threads: housekeeping, deletions, fences, calls that nobody waits for, timers. All sleep until there is
-//! something to do; an idle shard wakes nobody.
+//! A request runs on the thread that received it. One that waits is a future without a thread,
+//! which the connection keeps ([`crate::parked`]). Threads: housekeeping, deletions, fences, calls
+//! that nobody waits for, timers. All sleep until there is something to do; an idle shard wakes
+//! nobody.
 
 mod failed;
 mod host;

@@ -1,7 +1,7 @@
 //! Counters and latency histograms of one process, and their Prometheus text.
 //!
-//! Recording is a few relaxed atomic adds and never allocates. Histograms have one bucket for each power of
-//! two microseconds; what is above 2^26 us (67 s) is in the last one.
+//! Recording is a few relaxed atomic adds and never allocates. Histograms have one bucket for each
+//! power of two microseconds; what is above 2^26 us (67 s) is in the last one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -18,8 +18,9 @@ impl Wake for Resume {
     }
 }
 
-/// Polls an answer. Where it is pending, the connection is asked for a wake-up, and the answer is polled again with it: what woke it
-/// between both is not lost. An answer that is ready at once costs nothing but its poll.
+/// Polls an answer. Where it is pending, the connection is asked for a wake-up, and the answer is
+/// polled again with it: what woke it between both is not lost. An answer that is ready at once
+/// costs nothing but its poll.
 pub(crate) fn poll(answer: &mut Answer, reply: &mut ReplyBuilder) -> Poll<MetaReply> {
     let mut context = Context::from_waker(Waker::noop());
     if let Poll::Ready(ready) = answer.as_mut().poll(&mut context) {

@@ -47,7 +47,8 @@ thread_local! {
     static SERVING: Cell<TraceId> = const { Cell::new(TraceId(0)) };
 }
 
-/// Runs `serve` for a request of that trace: what it asks of other servers is a part of the same operation.
+/// Runs `serve` for a request of that trace: what it asks of other servers is a part of the same
+/// operation.
 pub fn as_part_of<T>(trace: TraceId, serve: impl FnOnce() -> T) -> T {
     SERVING.set(trace);
     let outcome = serve();

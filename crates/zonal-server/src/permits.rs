@@ -1,7 +1,8 @@
-//! Permits: how many threads of a server may be inside of calls that block. Requests beyond that are parked, without a thread.
+//! Permits: how many threads of a server may be inside of calls that block. Requests beyond that
+//! are parked, without a thread.
 //!
-//! A flush covers all that was appended before it. So requests that get their permit late mostly find their records
-//! durable, and give it back at once.
+//! A flush covers all that was appended before it. So requests that get their permit late mostly
+//! find their records durable, and give it back at once.
 
 use crate::clock;
 use crate::timers::Timers;

@@ -1,7 +1,9 @@
-//! A new store of a shard or a manager out of a backup's entries, beside the one that it is to replace.
+//! A new store of a shard or a manager out of a backup's entries, beside the one that it is to
+//! replace.
 //!
-//! Nothing of the old store is touched before the new one is whole ([`NewStore::finish`]); then the old folder gets another
-//! name and stays until somebody removes it. A process that has the old store open keeps the restore from beginning.
+//! Nothing of the old store is touched before the new one is whole ([`NewStore::finish`]); then the
+//! old folder gets another name and stays until somebody removes it. A process that has the old
+//! store open keeps the restore from beginning.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
@@ -73,10 +75,12 @@ fn is_empty(dir: &Path) -> bool {
 }
 
 impl NewStore {
-    /// Makes an empty store beside the one of the node's shard. `force`: also where there is one already.
+    /// Makes an empty store beside the one of the node's shard. `force`: also where there is one
+    /// already.
     ///
     /// # Errors
-    /// `AlreadyFormatted` where there is a store and no `force`, `Locked` where its process runs, what the disk says.
+    /// `AlreadyFormatted` where there is a store and no `force`, `Locked` where its process runs,
+    /// what the disk says.
     pub fn begin(config: &NodeConfig, force: bool) -> Result<Self, ServerError> {
         let (dir, kind, store) = match (&config.manager_role, &config.meta_role) {
             (Some(store), _) => (config.manager_dir(), StoreKind::Manager, store),
@@ -154,7 +158,8 @@ impl NewStore {
     /// `Contents` for one that cannot be decoded; what the disk says.
     pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
         if starts::is_of_shard(&key) || key == SHARD_SCRUB_KEY {
-            // The stores that the manager knew, and what was scrubbed, are not those that are made now.
+            // The stores that the manager knew, and what was scrubbed, are not those that are made
+            // now.
             return Ok(());
         }
         let is_of_map = self.map.take(&key, &value);
@@ -192,7 +197,8 @@ impl NewStore {
         checkpointed.map_err(store_error(&self.dir))
     }
 
-    /// All entries are there: completes the store and makes it durable. It does not yet stand in for the old one.
+    /// All entries are there: completes the store and makes it durable. It does not yet stand in
+    /// for the old one.
     ///
     /// # Errors
     /// What the disk says.
@@ -229,8 +235,8 @@ impl ReadyStore {
     /// Takes the place; gives the folder in which the old store is kept, where there was one.
     ///
     /// # Errors
-    /// What the disk says. A crash between the two steps leaves the old store under its new name and the new one under
-    /// `.restoring`; the restore can then be run again.
+    /// What the disk says. A crash between the two steps leaves the old store under its new name
+    /// and the new one under `.restoring`; the restore can then be run again.
     pub fn take_place(self) -> Result<Option<PathBuf>, ServerError> {
         let failed = store_error(&self.dir);
         let moved = |what: &str, error| failed(DiskError::io(what, error));

@@ -1,5 +1,6 @@
-//! A server's list of revoked certificates, fetched from the manager every [`PERIOD`]. Only where connections have credentials. And its zone map:
-//! the path of a client's scope begins with a name that the map has.
+//! A server's list of revoked certificates, fetched from the manager every [`PERIOD`]. Only where
+//! connections have credentials. And its zone map: the path of a client's scope begins with a name
+//! that the map has.
 //!
 //! A manager that does not answer leaves both as they are.
 

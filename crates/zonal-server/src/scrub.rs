@@ -1,10 +1,12 @@
-//! Scrub: reads everything that a target or a shard stores and compares it with its checksums, slowly.
+//! Scrub: reads everything that a target or a shard stores and compares it with its checksums,
+//! slowly.
 //!
-//! One thread a store, asleep until a pass is begun by a command or is due. It walks the chunks of the index in key order,
-//! a few at a time, and plans each read as any read is planned, so that no lock is held over a read and a place that was
-//! reused meanwhile is planned again: the same plan that fails twice is damage. After each chunk it sleeps as long as the
-//! rate wants. A target's bytes come from the medium. Of a shard every entry of the store is read, and with it every block of the
-//! index in use; what the system caches of the index is not read again from the medium.
+//! One thread a store, asleep until a pass is begun by a command or is due. It walks the chunks of
+//! the index in key order, a few at a time, and plans each read as any read is planned, so that no
+//! lock is held over a read and a place that was reused meanwhile is planned again: the same plan
+//! that fails twice is damage. After each chunk it sleeps as long as the rate wants. A target's
+//! bytes come from the medium. Of a shard every entry of the store is read, and with it every block
+//! of the index in use; what the system caches of the index is not read again from the medium.
 //!
 //! Lock order: `Scrub::control`, then what [`Trouble`](crate::trouble::Trouble) locks.
 

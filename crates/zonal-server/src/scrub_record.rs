@@ -1,7 +1,8 @@
-//! What a target or a shard remembers of its scrub, in its own store under a key that is the server's.
+//! What a target or a shard remembers of its scrub, in its own store under a key that is the
+//! server's.
 //!
-//! It goes there without a record of the log: the next checkpoint makes it durable, and where a kill comes first the scrub
-//! goes on from an earlier place.
+//! It goes there without a record of the log: the next checkpoint makes it durable, and where a
+//! kill comes first the scrub goes on from an earlier place.
 
 use crate::clock;
 use zonal_types::describe::{Described, Field};

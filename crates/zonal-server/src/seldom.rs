@@ -1,5 +1,5 @@
-//! What is said again and again, such as that a disk is full, is said once in [`EVERY`], so that a log does not fill the
-//! disk that it tells about.
+//! What is said again and again, such as that a disk is full, is said once in [`EVERY`], so that a
+//! log does not fill the disk that it tells about.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! A server process: opens the stores of its nodes, joins the cell, serves until told to stop.
 //!
-//! Order at start: a look at the port, stores (so that a foreign folder is noticed before anything else happens), listener, manager, shard,
-//! requests. Order at the end: requests, background threads, a last sync, stores.
+//! Order at start: a look at the port, stores (so that a foreign folder is noticed before anything
+//! else happens), listener, manager, shard, requests. Order at the end: requests, background
+//! threads, a last sync, stores.
 
 mod admin_pages;
 mod credential;
@@ -129,7 +130,8 @@ struct Running {
     node: Arc<Node>,
     background: Vec<JoinHandle<()>>,
     checkpointers: Vec<Checkpointer>,
-    /// Of the shard. A target's is not for itself: its checkpoint takes what the log forgets from the target.
+    /// Of the shard. A target's is not for itself: its checkpoint takes what the log forgets from
+    /// the target.
     shard_engine: Option<Arc<Engine>>,
 }
 
@@ -207,7 +209,8 @@ impl Running {
             connections_max: config.limits.connections,
             ..ServerConfig::new(me)
         };
-        // Who finds a server finds its pages; before, while it waits for a manager, nobody would answer there.
+        // Who finds a server finds its pages; before, while it waits for a manager, nobody would
+        // answer there.
         let pages = listen_admin(config)?;
         let server = serve(
             listeners,

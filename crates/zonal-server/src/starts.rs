@@ -1,8 +1,9 @@
-//! Whether a store that comes up is the one that the cell used last: the manager's record of starts, and a node's part.
+//! Whether a store that comes up is the one that the cell used last: the manager's record of
+//! starts, and a node's part.
 //!
-//! The manager keeps, for each store, its uuid and the last mark taken. A store that knows that mark is the one that was used
-//! last. One that does not is a copy, or an image of before, and is refused before it can serve or change the map.
-//! See docs/rfcs/2026-11-21-starts-of-stores.md.
+//! The manager keeps, for each store, its uuid and the last mark taken. A store that knows that
+//! mark is the one that was used last. One that does not is a copy, or an image of before, and is
+//! refused before it can serve or change the map. See docs/rfcs/2026-11-21-starts-of-stores.md.
 
 use zonal_disk::starts::{self, Mark};
 use zonal_disk::{DiskError, StoreDir};
@@ -10,12 +11,14 @@ use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, codec_struct};
 use zonal_wire::{StartMark, StoreStart};
 
-/// Key of the records in the manager's store; the kind and the number of the store follow. Behind the zone map.
+/// Key of the records in the manager's store; the kind and the number of the store follow. Behind
+/// the zone map.
 const KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
 /// Kinds of stores, as [`StoreStart::kind`] has them.
 pub(crate) const SHARD: u8 = 1;
 pub(crate) const TARGET: u8 = 2;
-/// Of the record of a target's store that was taken out of the cell; the store's uuid follows in the key.
+/// Of the record of a target's store that was taken out of the cell; the store's uuid follows in
+/// the key.
 const REMOVED: u8 = 3;
 
 codec_struct! {
@@ -151,7 +154,8 @@ pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), Sta
     let mut marks = [store.mark, store.taken]
         .into_iter()
         .chain(store.proposed.iter().copied());
-    // Taken later than all that is known here: it is the manager that is of before, and the store cannot help that.
+    // Taken later than all that is known here: it is the manager that is of before, and the store
+    // cannot help that.
     let is_ahead = store.taken.number > known.mark.number;
     if is_ahead || marks.any(|mark| mark == known.mark) {
         return Ok(());
@@ -234,7 +238,8 @@ mod tests {
     fn only_the_newest_of_a_store_and_its_images_serves() {
         assert_eq!(judge(None, &store(1, 0)), Ok(()));
         assert_eq!(judge(Some(&known(1)), &store(2, 1)), Ok(()));
-        // The answer to it was lost; the same start, and the next one, which knows that it was proposed.
+        // The answer to it was lost; the same start, and the next one, which knows that it was
+        // proposed.
         assert_eq!(judge(Some(&known(2)), &store(2, 1)), Ok(()));
         let mut next = store(3, 1);
         next.proposed.insert(0, mark(2));

@@ -1,4 +1,5 @@
-//! A target's disk work apart from requests: formatting, opening, the thread that makes checkpoints, the end.
+//! A target's disk work apart from requests: formatting, opening, the thread that makes
+//! checkpoints, the end.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
@@ -16,8 +17,9 @@ use zonal_object::ids::BLOCK;
 use zonal_object::{Target, TargetConfig, replay_checks};
 use zonal_types::ErrorCode;
 
-/// The last thing before an orderly end: everything into the index. After a loss of power a record that is only in the log
-/// is dropped where its data do not match, since they may never have arrived; what the index knows and does not match is damage.
+/// The last thing before an orderly end: everything into the index. After a loss of power a record
+/// that is only in the log is dropped where its data do not match, since they may never have
+/// arrived; what the index knows and does not match is damage.
 pub(crate) fn close(storage: &Storage) {
     if let Err(error) = storage.checkpoint() {
         tracing::warn!(%error, "the last checkpoint of the target failed");
@@ -132,9 +134,10 @@ fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError>
 
 type Parts = (Engine, Arc<Segments>, Vec<Vec<u8>>);
 
-/// Opens log and segments; gives the notes of the log's records. Where unflushed writes may be gone, a record that was
-/// not known to be durable is dropped with all behind it if its data did not arrive. Where the kernel has kept them, data
-/// that do not match are damage: the record stays, and who reads them gets an error.
+/// Opens log and segments; gives the notes of the log's records. Where unflushed writes may be
+/// gone, a record that was not known to be durable is dropped with all behind it if its data did
+/// not arrive. Where the kernel has kept them, data that do not match are damage: the record stays,
+/// and who reads them gets an error.
 fn open_parts(
     dir: &StoreDir,
     identity: &Identity,

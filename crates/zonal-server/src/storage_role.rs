@@ -1,7 +1,8 @@
-//! A target on its disk: what drives it ([`zonal_driver::storage`]) with an engine and segment files, its figures, and
-//! its replies on a connection.
+//! A target on its disk: what drives it ([`zonal_driver::storage`]) with an engine and segment
+//! files, its figures, and its replies on a connection.
 //!
-//! Lock order: `TargetDisk::checkpointing`, the target's mutex, then the engine's own. No segment is touched under the mutex.
+//! Lock order: `TargetDisk::checkpointing`, the target's mutex, then the engine's own. No segment
+//! is touched under the mutex.
 
 mod host;
 

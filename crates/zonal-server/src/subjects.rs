@@ -9,7 +9,8 @@ use zonal_types::limits::SUBJECTS_KNOWN_MAX;
 
 type Known = BTreeMap<Serial, (Arc<Certified>, Arc<Holder>)>;
 
-/// Holders by the number of their certificate; forgotten together when there are [`SUBJECTS_KNOWN_MAX`].
+/// Holders by the number of their certificate; forgotten together when there are
+/// [`SUBJECTS_KNOWN_MAX`].
 #[derive(Default)]
 pub(crate) struct Subjects {
     known: Mutex<Known>,

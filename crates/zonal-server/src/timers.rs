@@ -1,4 +1,5 @@
-//! Timers of requests and tasks that wait, on one thread for a process's shard; it sleeps until the earliest.
+//! Timers of requests and tasks that wait, on one thread for a process's shard; it sleeps until the
+//! earliest.
 //!
 //! *Lock order*: `Timers::table` is taken last; wakers run outside of it.
 

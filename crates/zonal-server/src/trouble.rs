@@ -1,7 +1,8 @@
-//! What went wrong below a role since its start, for `zonal status`: errors of the medium, and damaged data.
+//! What went wrong below a role since its start, for `zonal status`: errors of the medium, and
+//! damaged data.
 //!
-//! A role with trouble may still serve; whoever looks after the cell has to know all the same. The first text is kept, as
-//! later ones often follow from it.
+//! A role with trouble may still serve; whoever looks after the cell has to know all the same. The
+//! first text is kept, as later ones often follow from it.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! Samples of node.toml, good and bad: the ones in deploy/ must be good, each bad one must say what is wrong.
+//! Samples of node.toml, good and bad: the ones in deploy/ must be good, each bad one must say what
+//! is wrong.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -27,7 +28,8 @@ fn deployed_samples_are_valid() {
     }
 }
 
-/// Each bad sample begins with `# wants: TEXT`, which the error must contain, perhaps with `# hint: TEXT` behind it.
+/// Each bad sample begins with `# wants: TEXT`, which the error must contain, perhaps with `# hint:
+/// TEXT` behind it.
 #[test]
 fn bad_samples_say_what_is_wrong() {
     for file in files("tests/config-bad") {

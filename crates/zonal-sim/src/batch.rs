@@ -1,4 +1,5 @@
-//! Many seeds, two at a time: each world runs on one thread, and what is told is in the order of the seeds, so that it depends on nothing else.
+//! Many seeds, two at a time: each world runs on one thread, and what is told is in the order of
+//! the seeds, so that it depends on nothing else.
 
 use crate::coverage::{Coverage, Fault};
 use crate::report::Report;
@@ -68,8 +69,8 @@ struct Queue {
     is_over: bool,
 }
 
-/// Runs `count` seeds from `first` on `threads` threads. `tell` gets each report in the order of the seeds; where it returns false, no further
-/// seed begins and nothing more is told.
+/// Runs `count` seeds from `first` on `threads` threads. `tell` gets each report in the order of
+/// the seeds; where it returns false, no further seed begins and nothing more is told.
 pub fn run_batch(
     first: u64,
     count: u64,

@@ -308,7 +308,8 @@ impl Cast {
         spawn(world, index, locks);
     }
 
-    /// Compares what is there with what the programs know, with a client that has nothing in memory.
+    /// Compares what is there with what the programs know, with a client that has nothing in
+    /// memory.
     ///
     /// # Errors
     /// What differs.

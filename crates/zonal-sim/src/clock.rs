@@ -1,7 +1,8 @@
 //! Time and tasks: a single-threaded executor whose clock jumps to the next timer.
 //!
-//! Tasks run in the order in which they were woken, timers in the order of their time and then of their making, so a run
-//! depends on nothing but its seed. A task belongs to a group (a process); killing a group drops its tasks at once.
+//! Tasks run in the order in which they were woken, timers in the order of their time and then of
+//! their making, so a run depends on nothing but its seed. A task belongs to a group (a process);
+//! killing a group drops its tasks at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -167,8 +168,8 @@ impl Clock {
         self.sleep_until(Instant(self.inner.now.get().saturating_add(nanos)))
     }
 
-    /// Runs until `done`, or nothing is left to run, or the clock would pass `limit`, or so many polls were made
-    /// while it stood still that it never will move. True where `done` came.
+    /// Runs until `done`, or nothing is left to run, or the clock would pass `limit`, or so many
+    /// polls were made while it stood still that it never will move. True where `done` came.
     pub fn run(&self, limit: Instant, mut done: impl FnMut() -> bool) -> bool {
         loop {
             let mut polls = 0;

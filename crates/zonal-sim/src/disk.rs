@@ -1,8 +1,8 @@
 //! Disks of simulated processes: an ordered store behind a log, and segments.
 //!
-//! What was appended survives the kill of its process. A power loss takes back unsynced records from the end, and any of the
-//! unsynced segment writes, or any sectors of one. A bad disk flips bits, loses and misdirects writes, misdirects and
-//! fails reads.
+//! What was appended survives the kill of its process. A power loss takes back unsynced records
+//! from the end, and any of the unsynced segment writes, or any sectors of one. A bad disk flips
+//! bits, loses and misdirects writes, misdirects and fails reads.
 
 use crate::rng::Rng;
 use std::cell::{Cell, RefCell};
@@ -98,7 +98,8 @@ impl Disk {
         Frozen { changes, notes }
     }
 
-    /// A checkpoint is durable: its changes are in, and the notes of its records are forgotten. So is all that came since.
+    /// A checkpoint is durable: its changes are in, and the notes of its records are forgotten. So
+    /// is all that came since.
     pub fn checkpoint(&self, frozen: &Frozen) {
         self.apply(&frozen.changes);
         self.sync();
@@ -203,9 +204,9 @@ impl Disk {
         Ok(())
     }
 
-    /// The power fails: unsynced records from some point on are gone, and some of the unsynced segment writes, whole or in
-    /// sectors. `is_whole` tells whether a surviving record's data arrived; the log ends before the first whose did not.
-    /// Returns how many writes were torn.
+    /// The power fails: unsynced records from some point on are gone, and some of the unsynced
+    /// segment writes, whole or in sectors. `is_whole` tells whether a surviving record's data
+    /// arrived; the log ends before the first whose did not. Returns how many writes were torn.
     pub fn lose_power(&self, rng: &mut Rng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
         self.power_losses.set(self.power_losses.get() + 1);
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());

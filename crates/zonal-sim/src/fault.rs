@@ -1,8 +1,9 @@
 //! What goes wrong during a run, within a budget under which the cell must recover by itself.
 //!
-//! The budget: at most [`Budget::at_once`] faults at a time, each over after [`OUTAGE_MS_MAX`], [`Budget::faults`] in all; clocks
-//! drift less than the margin of terms. Every operation must get through such a time, since it is tried for longer than any outage.
-//! Damage of a medium and full targets are exempt: they are errors, and stay so until what is damaged is written anew.
+//! The budget: at most [`Budget::at_once`] faults at a time, each over after [`OUTAGE_MS_MAX`],
+//! [`Budget::faults`] in all; clocks drift less than the margin of terms. Every operation must get
+//! through such a time, since it is tried for longer than any outage. Damage of a medium and full
+//! targets are exempt: they are errors, and stay so until what is damaged is written anew.
 
 use crate::coverage::Fault;
 use crate::disk::{ReadTrick, WriteTrick};
@@ -87,7 +88,8 @@ impl FaultPlan {
     }
 }
 
-/// Begins to inject faults; they end with the world's programs, with the budget, or when the world is told to heal.
+/// Begins to inject faults; they end with the world's programs, with the budget, or when the world
+/// is told to heal.
 pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut Rng) {
     world.network.set_faults(plan.links);
     if plan.every_ms == 0 {

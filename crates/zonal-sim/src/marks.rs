@@ -1,4 +1,5 @@
-//! Marks of the cores that one run reached, where this program is built with them (`--features marks`).
+//! Marks of the cores that one run reached, where this program is built with them (`--features
+//! marks`).
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,8 @@
-//! A simulated metadata process: the driver of one shard on a simulated disk; the root shard's process is the manager, too.
+//! A simulated metadata process: the driver of one shard on a simulated disk; the root shard's
+//! process is the manager, too.
 //!
-//! The driver is the server's ([`zonal_driver::shard`]); what is simulated is below it ([`host`]), and bugs are planted beside it.
+//! The driver is the server's ([`zonal_driver::shard`]); what is simulated is below it ([`host`]),
+//! and bugs are planted beside it.
 
 mod host;
 mod lent;

@@ -1,9 +1,10 @@
 //! The simulated network: messages with delay, loss and duplication between named processes.
 //!
-//! A lost message shows as a time-out, a killed server as a broken connection. Requests overtake one another freely.
-//! Requests to shards with a slot are duplicated, and deletions and idempotent questions to targets: a connection never repeats a
-//! request, but a sender that tries again does, and servers promise to bear that. Some changes of objects arrive when their sender
-//! has given them up, sent them again, and gone on. Each process has its own clocks.
+//! A lost message shows as a time-out, a killed server as a broken connection. Requests overtake
+//! one another freely. Requests to shards with a slot are duplicated, and deletions and idempotent
+//! questions to targets: a connection never repeats a request, but a sender that tries again does,
+//! and servers promise to bear that. Some changes of objects arrive when their sender has given
+//! them up, sent them again, and gone on. Each process has its own clocks.
 
 mod client;
 mod delivery;
@@ -62,7 +63,8 @@ pub struct LinkFaults {
     pub duplicate: u64,
     /// Of 1000 messages, how many take fifty times as long.
     pub slow: u64,
-    /// Of 1000 changes that are sent to targets, how many arrive when their sender has long given them up.
+    /// Of 1000 changes that are sent to targets, how many arrive when their sender has long given
+    /// them up.
     pub late: u64,
 }
 

@@ -20,35 +20,42 @@ pub enum Plant {
     ReadsAreUnverified,
     /// Shards trust that what arrives can be decoded (invariant 6).
     DecoderTrusts,
-    /// Shards believe every size that a writer tells, also where the file was cut after its bytes were sent (invariant 7).
+    /// Shards believe every size that a writer tells, also where the file was cut after its bytes
+    /// were sent (invariant 7).
     CutsAreForgotten,
     /// Targets ignore truncations, so that cut bytes come back (invariant 7).
     TargetIgnoresTruncation,
-    /// Targets carry out changes that their senders have sent again since (invariant 7; found by 3).
+    /// Targets carry out changes that their senders have sent again since (invariant 7; found by
+    /// 3).
     AttemptsAreIgnored,
     /// Shards never forget requests whose sender has given up (invariant 8).
     WaitsAreKept,
     /// Shards never delete objects at targets (invariant 9).
     DeletionsAreLost,
-    /// Shards count a block too much of each write that takes some (invariant 9, allocated bytes; found where there are no faults).
+    /// Shards count a block too much of each write that takes some (invariant 9, allocated bytes;
+    /// found where there are no faults).
     AllocatedIsMiscounted,
     /// Targets keep column 1 as column 2 (invariant 10).
     ColumnsAreMixed,
-    /// Shards release all locks of an owner when one of its open files is closed, also those of the next open file with its name.
+    /// Shards release all locks of an owner when one of its open files is closed, also those of the
+    /// next open file with its name.
     ClosesNameOwners,
     /// Shards take back whatever an owner holds, also what its repeated request got.
     TakeBacksNameOwners,
-    /// Shards give a client that comes back its old session, and places at whatever end it says that it was lent.
+    /// Shards give a client that comes back its old session, and places at whatever end it says
+    /// that it was lent.
     EndsOutliveSessions,
     /// Targets accept an epoch that any of their slots has (invariant 7).
     EpochsAreMixed,
     /// Targets say that they have fenced a client, and do not (invariant 7).
     FencesAreForgotten,
-    /// Shards give the locks of a session to others, and tell targets of its fence later (invariant 7).
+    /// Shards give the locks of a session to others, and tell targets of its fence later (invariant
+    /// 7).
     LocksBeforeFences,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
-    /// What a mount lends to targets is used again when its caller is gone, though a request that names it may be on its way.
+    /// What a mount lends to targets is used again when its caller is gone, though a request that
+    /// names it may be on its way.
     LentIsReused,
     /// Shards make the calls that nobody waits for before they reply (invariant 9).
     CallsBeforeReply,

@@ -2,7 +2,8 @@
 
 use zonal_types::SplitMix64;
 
-/// A generator with its own state; children made with [`Rng::fork`] do not disturb their parent's later numbers.
+/// A generator with its own state; children made with [`Rng::fork`] do not disturb their parent's
+/// later numbers.
 #[derive(Debug, Clone)]
 pub struct Rng(SplitMix64);
 

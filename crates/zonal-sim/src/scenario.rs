@@ -1,7 +1,8 @@
 //! Runs: which programs, which faults, and what is checked when.
 //!
-//! A safety phase with faults; then a liveness phase without: within a bounded time all programs must end and the cell must be quiet; then
-//! everything is compared, removed, and nothing may be left. Bounds are looked at all the time.
+//! A safety phase with faults; then a liveness phase without: within a bounded time all programs
+//! must end and the cell must be quiet; then everything is compared, removed, and nothing may be
+//! left. Bounds are looked at all the time.
 
 use crate::cast::{Cast, prepare};
 use crate::checker::{bounds, healing, names, placement, space, survival};
@@ -16,8 +17,8 @@ use std::rc::Rc;
 
 /// Simulated time that the safety phase takes at most, ms.
 const SAFETY_MS: u64 = 600_000;
-/// Simulated time after the last fault within which all programs must end, ms: a dead client's session (60 s), and the longest operation
-/// that waits for it (60 s), some times over.
+/// Simulated time after the last fault within which all programs must end, ms: a dead client's
+/// session (60 s), and the longest operation that waits for it (60 s), some times over.
 pub const LIVENESS_MS: u64 = 600_000;
 /// How often bounds are looked at, ms.
 const LOOK_MS: u64 = 2_000;
@@ -41,11 +42,14 @@ pub enum Scenario {
     Media,
     /// Messages that nobody should send: no process ends.
     Hostile,
-    /// One log to which all append, gathered where they are alone; clients are killed, and cut off for longer than a session.
+    /// One log to which all append, gathered where they are alone; clients are killed, and cut off
+    /// for longer than a session.
     Appends,
-    /// Processes that take turns under locks, by owners that repeat, with late closes and signals; processes are killed.
+    /// Processes that take turns under locks, by owners that repeat, with late closes and signals;
+    /// processes are killed.
     Locks,
-    /// Clients that take turns under a lock, and are away for longer than a session while they hold it; processes are killed.
+    /// Clients that take turns under a lock, and are away for longer than a session while they hold
+    /// it; processes are killed.
     Fences,
 }
 

@@ -1,4 +1,5 @@
-//! Clocks of simulated processes: each has its own start, runs a little fast or slow, and its calendar may jump.
+//! Clocks of simulated processes: each has its own start, runs a little fast or slow, and its
+//! calendar may jump.
 
 use crate::rng::Rng;
 use std::cell::Cell;
@@ -6,7 +7,8 @@ use zonal_types::{Instant, Timestamp};
 
 /// Where calendar time begins, seconds.
 const WALL_START: i64 = 1_800_000_000;
-/// How much a clock may run fast or slow, millionths: far less than the margin that shards add to terms.
+/// How much a clock may run fast or slow, millionths: far less than the margin that shards add to
+/// terms.
 pub const DRIFT_PPM_MAX: u64 = 20_000;
 /// How far a calendar may be off, ms.
 const WALL_MS_MAX: u64 = 3_600_000;

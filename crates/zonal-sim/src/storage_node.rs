@@ -1,6 +1,8 @@
-//! A simulated storage process: one target with its disk, driven as the server drives it ([`zonal_driver::storage`]).
+//! A simulated storage process: one target with its disk, driven as the server drives it
+//! ([`zonal_driver::storage`]).
 //!
-//! Between plan and commit of a change, in a read and in a checkpoint there may be pauses in which other requests run, as with threads.
+//! Between plan and commit of a change, in a read and in a checkpoint there may be pauses in which
+//! other requests run, as with threads.
 
 mod host;
 mod planted;
@@ -26,7 +28,8 @@ use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, TargetId};
 use zonal_wire::{ErrorNumber, Header, StorageReply, StorageRequest};
 
-/// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that checkpoints happen.
+/// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that
+/// checkpoints happen.
 pub const LARGE: TargetConfig = TargetConfig {
     segment_units: 1024,
     segments: 16,

@@ -112,7 +112,8 @@ impl World {
                 node += 1;
             }
             for _ in 0..size.targets {
-                // Targets lie in several sets, as in a cell that grew. The last one's is opened by the first file.
+                // Targets lie in several sets, as in a cell that grew. The last one's is opened by
+                // the first file.
                 let zone = ZoneId(zone);
                 edits.push(MapEdit::OpenSets { zone });
                 target += 1;

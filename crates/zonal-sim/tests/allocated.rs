@@ -1,4 +1,5 @@
-//! st_blocks where several clients write and cut one file: the sum of what they tell, in whatever order, is what the targets hold.
+//! st_blocks where several clients write and cut one file: the sum of what they tell, in whatever
+//! order, is what the targets hold.
 
 #![expect(
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Appends that are gathered: no record is lost, doubled, torn or moved but with its mount or an error, and both bugs that would do it are found.
+//! Appends that are gathered: no record is lost, doubled, torn or moved but with its mount or an
+//! error, and both bugs that would do it are found.
 
 #![expect(
     clippy::expect_used,
@@ -28,14 +29,16 @@ fn options(plant: Plant, faults: bool) -> Options {
 #[test]
 fn records_are_there_once_whole_and_where_they_were_told_to_be() {
     let mut bad = Vec::new();
-    // 1471: the shard was killed twice while the client that had been lent the end was cut off, and another one appended between.
-    // 6051: a client told that it had given a place up in a session in which it had been given the same one again.
+    // 1471: the shard was killed twice while the client that had been lent the end was cut off, and
+    // another one appended between. 6051: a client told that it had given a place up in a session
+    // in which it had been given the same one again.
     let runs = [
         (1, 60, true),
         (1, 12, false),
         (1471, 1, true),
         (6051, 1, true),
-        // 30351: an append that could not publish what was gathered forgot under which end that was.
+        // 30351: an append that could not publish what was gathered forgot under which end that
+        // was.
         (30351, 1, true),
     ];
     for (first, seeds, faults) in runs {

@@ -1,4 +1,5 @@
-//! Truncations by one client while another writes: a byte is there or was cut, and nobody makes zeros of it.
+//! Truncations by one client while another writes: a byte is there or was cut, and nobody makes
+//! zeros of it.
 
 #![expect(
     clippy::expect_used,
@@ -126,7 +127,8 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// An append is written to targets and cannot be told to the shard; another client cuts the file, and the shard is restarted.
+/// An append is written to targets and cannot be told to the shard; another client cuts the file,
+/// and the shard is restarted.
 async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -163,7 +165,8 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
     Ok(())
 }
 
-/// An append has its place; another client writes behind it, and perhaps cuts the file there; the shard is restarted, perhaps.
+/// An append has its place; another client writes behind it, and perhaps cuts the file there; the
+/// shard is restarted, perhaps.
 async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -235,7 +238,8 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// The shard is not heard from a moment on at which a client may be truncating a file that it has written to; true where the file was cut.
+/// The shard is not heard from a moment on at which a client may be truncating a file that it has
+/// written to; true where the file was cut.
 async fn cut_that_is_not_answered(
     world: Rc<World>,
     size: usize,
@@ -272,7 +276,8 @@ async fn cut_that_is_not_answered(
     Ok(done.is_err() && got == size)
 }
 
-/// A target does not hear of a truncation, or of one by an open: both clients see what the shard has.
+/// A target does not hear of a truncation, or of one by an open: both clients see what the shard
+/// has.
 async fn cut_that_a_target_does_not_hear(
     world: Rc<World>,
     size: u64,
@@ -314,7 +319,8 @@ async fn cut_that_a_target_does_not_hear(
     Ok(())
 }
 
-/// A truncation by a client that is killed before a target hears of it; what another one that has the file open writes long after that is to stay.
+/// A truncation by a client that is killed before a target hears of it; what another one that has
+/// the file open writes long after that is to stay.
 async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(), ErrorCode> {
     let two = Rc::new(world.connect(0, Rng::new(2)).await?);
     world.serve_client(0, &two, &Rc::new(KernelCache::default()));

@@ -1,4 +1,5 @@
-//! Round trips of reading, writing and sizes, counted on a cell without faults: a regression here is one on every network.
+//! Round trips of reading, writing and sizes, counted on a cell without faults: a regression here
+//! is one on every network.
 //!
 //! A round trip is a request and its reply.
 
@@ -168,7 +169,8 @@ fn a_small_file_is_opened_and_read_with_one_question() {
             inos.push(opened.file.ino);
         }
         client.background().keep_house().await;
-        // Bytes that come with an open are kept under a lease, which is only given to who hears of events.
+        // Bytes that come with an open are kept under a lease, which is only given to who hears of
+        // events.
         let map = client.map();
         let shard = map.shard_of(cell.home.partition()).expect("a shard");
         client
@@ -285,7 +287,8 @@ fn a_hole_in_an_existing_file_costs_one_question_once() {
         assert_eq!(cell.count(grow).await?.1, 1);
         client.begin().release(ino).await?;
         client.background().keep_house().await;
-        // It is written behind what columns may not have heard of: they hear of that first (refused; size, columns, confirmed).
+        // It is written behind what columns may not have heard of: they hear of that first
+        // (refused; size, columns, confirmed).
         let file = open(client, ino).await?.file;
         let call = client.begin();
         let reserve = call.reserve(&file, 2 << 30, 100, Reserve::Allocate, false);

@@ -1,4 +1,5 @@
-//! Truncations and opens that fail, or are not answered: what is gathered, read and written beside them and after them.
+//! Truncations and opens that fail, or are not answered: what is gathered, read and written beside
+//! them and after them.
 
 #![expect(
     clippy::expect_used,
@@ -18,7 +19,8 @@ use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 
 const MIB: usize = 1 << 20;
 
-/// A run is under way to a target that does not answer; a newer write over it is gathered; a truncation fails.
+/// A run is under way to a target that does not answer; a newer write over it is gathered; a
+/// truncation fails.
 async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let me = world.client_name(0);
@@ -50,7 +52,8 @@ async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A truncation that is not answered, a newer write over what it put aside, and another truncation while targets do not answer.
+/// A truncation that is not answered, a newer write over what it put aside, and another truncation
+/// while targets do not answer.
 async fn older_over_newer_doubted(
     world: Rc<World>,
     after_us: u64,
@@ -113,7 +116,8 @@ async fn open_trunc_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A truncation by path of a small file that nobody has open; another process of the mount opens it while that is on its way.
+/// A truncation by path of a small file that nobody has open; another process of the mount opens it
+/// while that is on its way.
 async fn path_truncate_and_open(
     world: Rc<World>,
     after_us: u64,

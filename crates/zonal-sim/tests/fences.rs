@@ -1,5 +1,5 @@
-//! Holders of a lock that are away for longer than their session lasts: nothing of what they write then arrives once others have the lock, and
-//! both ways to break that are found.
+//! Holders of a lock that are away for longer than their session lasts: nothing of what they write
+//! then arrives once others have the lock, and both ways to break that are found.
 
 #![expect(
     clippy::expect_used,
@@ -56,7 +56,8 @@ fn a_fence_that_is_forgotten_or_late_is_found() {
     }
 }
 
-/// A target is down while a client is fenced, and cut off from the shard when it starts: it changes nothing before it has heard of that.
+/// A target is down while a client is fenced, and cut off from the shard when it starts: it changes
+/// nothing before it has heard of that.
 async fn started_without_the_shard(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = world.connect(0, Rng::new(2)).await?;
     let away = patient_at(&world, 1, 5_000).await?;

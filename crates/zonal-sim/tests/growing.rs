@@ -1,4 +1,5 @@
-//! Files grow over zeros: what a mount wrote behind the end and died before it told is nobody's, and never shows.
+//! Files grow over zeros: what a mount wrote behind the end and died before it told is nobody's,
+//! and never shows.
 
 #![expect(
     clippy::expect_used,
@@ -61,7 +62,8 @@ async fn sessions_end(world: &World, alive: &[&SimClient]) {
     }
 }
 
-/// The second client writes whole units, which reach the targets, and is gone before the shard hears of it.
+/// The second client writes whole units, which reach the targets, and is gone before the shard
+/// hears of it.
 async fn write_and_die(
     world: &World,
     seed: u64,
@@ -166,7 +168,8 @@ async fn grown_after_a_death(
     Ok(())
 }
 
-/// Grown, written, and another mount dies: columns that have not seen the first cut have not seen the second one either.
+/// Grown, written, and another mount dies: columns that have not seen the first cut have not seen
+/// the second one either.
 async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Result<(), ErrorCode> {
     let client = world.connect(0, Rng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -227,7 +230,8 @@ async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A writer that the shard has not heard of for so long that its session is over, and then the file is made longer.
+/// A writer that the shard has not heard of for so long that its session is over, and then the file
+/// is made longer.
 async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode> {
     let client = world.connect(0, Rng::new(2)).await?;
     let away = world.connect(1, Rng::new(3)).await?;
@@ -329,7 +333,8 @@ async fn one_fails_and_one_does_not(
     Ok(())
 }
 
-/// Appends that fail in a file that only this client knows: of the second one not all columns can be told with a number.
+/// Appends that fail in a file that only this client knows: of the second one not all columns can
+/// be told with a number.
 async fn after_appends_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;

@@ -1,4 +1,5 @@
-//! Callers that are killed while they wait: what they asked for is executed, perhaps, and nobody hears of it.
+//! Callers that are killed while they wait: what they asked for is executed, perhaps, and nobody
+//! hears of it.
 
 #![expect(
     clippy::expect_used,
@@ -152,7 +153,8 @@ async fn names(client: &Client<SimNet>, dir: Ino) -> Result<Vec<String>, ErrorCo
     Ok(entries.iter().map(|item| item.name.to_string()).collect())
 }
 
-/// A name is made with a message that takes 1.2 s, and an answer that takes as long. Meanwhile the maker walks through the tree.
+/// A name is made with a message that takes 1.2 s, and an answer that takes as long. Meanwhile the
+/// maker walks through the tree.
 async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
     let two = world.connect(1, Rng::new(3)).await?;

@@ -1,4 +1,5 @@
-//! Changes of objects that are carried out when their sender has given them up and gone on: what it wrote and synced since stays.
+//! Changes of objects that are carried out when their sender has given them up and gone on: what it
+//! wrote and synced since stays.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,7 +30,8 @@ fn be_late(world: &World, late: u64) {
     });
 }
 
-/// Older bytes that no target answers for, newer ones over part of them, a flush that fails, an fsync that is well.
+/// Older bytes that no target answers for, newer ones over part of them, a flush that fails, an
+/// fsync that is well.
 async fn newer_over_given_up(
     world: Rc<World>,
     (late_ms, bytes): (u64, usize),
@@ -75,7 +77,8 @@ fn what_is_written_over_a_run_that_was_given_up_has_a_higher_number() {
     assert_eq!(*wrong.borrow(), Vec::<String>::new());
 }
 
-/// A hole or zeros that no target answers for; the file is closed and opened again, written, and synced.
+/// A hole or zeros that no target answers for; the file is closed and opened again, written, and
+/// synced.
 async fn opened_anew(world: Rc<World>, how: Reserve) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
@@ -107,7 +110,8 @@ fn a_file_that_is_opened_anew_goes_on_with_higher_numbers() {
     run(|world| opened_anew(world, Reserve::Zero));
 }
 
-/// Anything, by several programs of one client, to servers of which much is late; then all is written anew.
+/// Anything, by several programs of one client, to servers of which much is late; then all is
+/// written anew.
 async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), ErrorCode> {
     let client = Rc::new(impatient(&world).await?);
     let ino = written(&client, &vec![b'a'; 3 * MIB]).await?.ino;

@@ -16,7 +16,8 @@ use zonal_sim::workload::{create, make_dir};
 use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino};
 
-/// One target loses its power after it took bytes, another one does not answer when they are to be made durable.
+/// One target loses its power after it took bytes, another one does not answer when they are to be
+/// made durable.
 async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let me = world.client_name(0);
@@ -53,7 +54,8 @@ fn what_a_target_lost_is_told_also_where_another_one_does_not_answer() {
     run(lost_beside_silence);
 }
 
-/// A file is closed for the last time when one of its targets has no space for what is gathered and another one does not answer.
+/// A file is closed for the last time when one of its targets has no space for what is gathered and
+/// another one does not answer.
 async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
     const UNIT: u64 = 1 << 20;
     let client = impatient(&world).await?;

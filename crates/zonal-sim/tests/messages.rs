@@ -1,4 +1,5 @@
-//! Round trips of what is done with names, counted on a cell without faults: a regression here is one on every network.
+//! Round trips of what is done with names, counted on a cell without faults: a regression here is
+//! one on every network.
 //!
 //! A round trip is a request and its reply.
 

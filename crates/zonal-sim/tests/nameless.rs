@@ -1,5 +1,6 @@
-//! Files that lose their names while clients have them open, or open them then: beside restarts of the shard and clients that die, who has
-//! one open reads what was written, and nobody else keeps it.
+//! Files that lose their names while clients have them open, or open them then: beside restarts of
+//! the shard and clients that die, who has one open reads what was written, and nobody else keeps
+//! it.
 
 #![expect(
     clippy::expect_used,

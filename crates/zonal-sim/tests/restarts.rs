@@ -33,7 +33,8 @@ fn lose_replies_after(world: &Rc<World>, nth: u64) {
     });
 }
 
-/// A client and a file that it has open, in its directory: the shard was restarted, was told of it and did not answer.
+/// A client and a file that it has open, in its directory: the shard was restarted, was told of it
+/// and did not answer.
 async fn told_without_an_answer(
     world: &Rc<World>,
 ) -> Result<(Rc<SimClient>, Ino, Arc<File<SimNet>>), ErrorCode> {
@@ -363,7 +364,8 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
             client.begin().fsync(&file).await?;
             let attr = client.begin().getattr(file.ino).await?.0;
             assert_eq!(attr.size, 0);
-            // What an append that failed left behind the end is nobody's, and takes its space until it is cut.
+            // What an append that failed left behind the end is nobody's, and takes its space until
+            // it is cut.
             let held = allocated(&world) - others;
             assert_eq!(attr.allocated, held, "{text}, {target}");
         }

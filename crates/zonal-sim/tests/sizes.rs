@@ -1,4 +1,5 @@
-//! What a mount tells of a file that it writes: never less than what it wrote itself, also in answers that were under way.
+//! What a mount tells of a file that it writes: never less than what it wrote itself, also in
+//! answers that were under way.
 
 #![expect(
     clippy::expect_used,

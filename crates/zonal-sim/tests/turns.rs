@@ -1,4 +1,5 @@
-//! Turns under exclusive locks, by owners that repeat: exclusion holds, and each of the two ways in which it was broken is found at once.
+//! Turns under exclusive locks, by owners that repeat: exclusion holds, and each of the two ways in
+//! which it was broken is found at once.
 
 use zonal_sim::{Options, Plant, Scenario, run_batch};
 

@@ -1,4 +1,5 @@
-//! What a walk through a tree lists together is never older than if each directory had been asked for.
+//! What a walk through a tree lists together is never older than if each directory had been asked
+//! for.
 
 #![expect(
     clippy::expect_used,
@@ -102,7 +103,8 @@ fn a_directory_in_which_a_change_waits_is_asked_for() {
     run_on(Size::new(1, 1, 3), while_a_change_waits);
 }
 
-/// What the writer knows of one directory: names with their modes, and how often it began, and ended, to change something there.
+/// What the writer knows of one directory: names with their modes, and how often it began, and
+/// ended, to change something there.
 #[derive(Default, Clone)]
 struct Known {
     names: BTreeMap<String, u32>,
@@ -164,8 +166,9 @@ async fn changes(
     Ok(())
 }
 
-/// One client changes directories, another walks through them: what was acknowledged before a listing began, and was not being changed
-/// meanwhile, is in it as it was acknowledged. The walker changes something too, now and then.
+/// One client changes directories, another walks through them: what was acknowledged before a
+/// listing began, and was not being changed meanwhile, is in it as it was acknowledged. The walker
+/// changes something too, now and then.
 async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
     let [writer, walker] = both(&world).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;

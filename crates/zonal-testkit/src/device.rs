@@ -4,7 +4,8 @@ use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 
-/// Whether a test may not go without its mount: root, and `/dev/fuse` is there. Such a machine has what the tests are for.
+/// Whether a test may not go without its mount: root, and `/dev/fuse` is there. Such a machine has
+/// what the tests are for.
 fn must_mount() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -12,7 +13,8 @@ fn must_mount() -> bool {
     is_root && fs::metadata("/dev/fuse").is_ok()
 }
 
-/// A test cannot mount: says so in the output of the tests, also where they pass, which shows nothing of a test that printed.
+/// A test cannot mount: says so in the output of the tests, also where they pass, which shows
+/// nothing of a test that printed.
 ///
 /// # Panics
 /// As root with `/dev/fuse`: the test was to show something, and did not.

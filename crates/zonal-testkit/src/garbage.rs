@@ -1,12 +1,13 @@
-//! Keys, values and messages that nobody wrote, for whatever reads them: it may refuse them, and must not panic.
+//! Keys, values and messages that nobody wrote, for whatever reads them: it may refuse them, and
+//! must not panic.
 
 use crate::Rng;
 
 /// Keys and values of one call of [`refused`].
 pub const GARBAGE: usize = 60_000;
 
-/// Gives `refuses` keys that begin with each of `starts` and go on by chance, with values of all lengths. How many it
-/// says that it refused.
+/// Gives `refuses` keys that begin with each of `starts` and go on by chance, with values of all
+/// lengths. How many it says that it refused.
 pub fn refused(starts: &[&[u8]], mut refuses: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
     let mut rng = Rng(7);
     let mut count = 0;
@@ -19,7 +20,8 @@ pub fn refused(starts: &[&[u8]], mut refuses: impl FnMut(&[u8], &[u8]) -> bool) 
     count
 }
 
-/// One of `seeds`, spliced with another one, overwritten in part, or longer by some bytes: past its first fields it is mostly right.
+/// One of `seeds`, spliced with another one, overwritten in part, or longer by some bytes: past its
+/// first fields it is mostly right.
 ///
 /// # Panics
 /// Where there is none.

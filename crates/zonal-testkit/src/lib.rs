@@ -1,6 +1,6 @@
-//! What tests of several crates need, and nothing else depends on: numbers from a seed, garbage, a folder that goes away, what
-//! a loss of power may leave of files, and a word where nothing can be mounted.
-//! It knows nothing of Zonal but its generator of numbers.
+//! What tests of several crates need, and nothing else depends on: numbers from a seed, garbage, a
+//! folder that goes away, what a loss of power may leave of files, and a word where nothing can be
+//! mounted. It knows nothing of Zonal but its generator of numbers.
 #![forbid(unsafe_code)]
 
 mod device;

@@ -1,9 +1,11 @@
-//! What a loss of power may leave of files: of what was written and not flushed any choice of units, in the order in which they were
-//! written. The enumeration that all tests of power cuts share.
+//! What a loss of power may leave of files: of what was written and not flushed any choice of
+//! units, in the order in which they were written. The enumeration that all tests of power cuts
+//! share.
 //!
-//! A change is *issued*, and then it has *ended*. A flush covers the changes that had ended when it was issued, and makes them
-//! durable when it has ended itself. Until then each unit of a change (512 or 4096 bytes of a write; a new length) may have
-//! arrived or not, whatever became of the others.
+//! A change is *issued*, and then it has *ended*. A flush covers the changes that had ended when it
+//! was issued, and makes them durable when it has ended itself. Until then each unit of a change
+//! (512 or 4096 bytes of a write; a new length) may have arrived or not, whatever became of the
+//! others.
 //!
 //! Units: bytes.
 
@@ -173,8 +175,9 @@ impl Image {
     }
 }
 
-/// States of `images` together, at most `limit` (one at least): every choice of the units that are not durable where there are few;
-/// else some of: every prefix, every single one lost, every single one arrived; and random choices.
+/// States of `images` together, at most `limit` (one at least): every choice of the units that are
+/// not durable where there are few; else some of: every prefix, every single one lost, every single
+/// one arrived; and random choices.
 pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<Bytes>> {
     let units: Vec<Vec<Change>> = images.iter().map(|image| image.units(unit)).collect();
     let count = units.iter().map(Vec::len).sum();

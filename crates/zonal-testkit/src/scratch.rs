@@ -4,7 +4,8 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new folder below the system's temporary one; its path has no symbolic links. Use it as a `&Path`.
+/// A new folder below the system's temporary one; its path has no symbolic links. Use it as a
+/// `&Path`.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -18,7 +19,8 @@ impl Scratch {
         Self::below(&std::env::temp_dir(), name)
     }
 
-    /// As [`Self::new`], in memory where this machine has such a folder: for what is flushed often and need not survive.
+    /// As [`Self::new`], in memory where this machine has such a folder: for what is flushed often
+    /// and need not survive.
     ///
     /// # Panics
     /// As [`Self::new`].

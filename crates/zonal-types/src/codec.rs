@@ -1,8 +1,9 @@
 //! The byte codec of messages and stored records: explicit, little-endian, bounded.
 //!
-//! Integers are fixed width, little-endian. `bool` is 0 or 1. `Option<T>` is 0, or 1 then T. `Vec<T>` and
-//! byte strings are a `u32` count, then the elements; a count larger than the bytes that are left is refused
-//! before anything is allocated. Enums are a `u8` tag, then the fields. Decoding never panics.
+//! Integers are fixed width, little-endian. `bool` is 0 or 1. `Option<T>` is 0, or 1 then T.
+//! `Vec<T>` and byte strings are a `u32` count, then the elements; a count larger than the bytes
+//! that are left is refused before anything is allocated. Enums are a `u8` tag, then the fields.
+//! Decoding never panics.
 
 /// Why bytes could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +233,8 @@ impl Codec for Blob {
 }
 
 fn put_count(count: usize, out: &mut Vec<u8>) {
-    // Lists and strings are bounded far below 4 Gi by the frame limit; a longer one cannot be built.
+    // Lists and strings are bounded far below 4 Gi by the frame limit; a longer one cannot be
+    // built.
     u32::try_from(count).unwrap_or(u32::MAX).put(out);
 }
 
@@ -290,8 +292,9 @@ macro_rules! codec_enum {
     };
 }
 
-/// Byte form of an enum that is defined with more than [`codec_enum`] takes (variants without names of their fields): a tag, then what
-/// the variant has, in order. A variant that is left out does not compile.
+/// Byte form of an enum that is defined with more than [`codec_enum`] takes (variants without names
+/// of their fields): a tag, then what the variant has, in order. A variant that is left out does
+/// not compile.
 #[macro_export]
 macro_rules! codec_of {
     ($name:ident { $($tag:literal = $variant:ident $({ $($field:ident),* $(,)? })? $(( $item:ident ))?),* $(,)? }) => {

@@ -1,7 +1,9 @@
-//! Numbers of cuts: which of a file's cuts targets have seen, and whether what one frees was counted.
+//! Numbers of cuts: which of a file's cuts targets have seen, and whether what one frees was
+//! counted.
 //!
-//! They rise. An even one is a shrink: what it frees was told to the shard when it was written. An odd one makes nobody's what a client
-//! wrote behind the end and never told, where a file is made longer: what it frees was never counted, so nobody is told of it.
+//! They rise. An even one is a shrink: what it frees was told to the shard when it was written. An
+//! odd one makes nobody's what a client wrote behind the end and never told, where a file is made
+//! longer: what it frees was never counted, so nobody is told of it.
 
 use crate::limits::CUT_NUMBER_MAX;
 
@@ -14,7 +16,8 @@ pub const fn next_shrink(last: u64) -> Option<u64> {
     Some((last | 1) + 1)
 }
 
-/// The number that follows `last` where what lies behind the end becomes nobody's; `None`: there is none.
+/// The number that follows `last` where what lies behind the end becomes nobody's; `None`: there is
+/// none.
 #[must_use]
 pub const fn next_disowning(last: u64) -> Option<u64> {
     match next_shrink(last) {

@@ -1,7 +1,7 @@
 //! The closed, numbered set of errors that crosses the wire, and its mapping to errno.
 //!
-//! Numbers are part of the wire protocol: never reuse one. POSIX outcomes come first (1..=199), errors that
-//! a client acts on itself follow (200..), those never reach a program as they are.
+//! Numbers are part of the wire protocol: never reuse one. POSIX outcomes come first (1..=199),
+//! errors that a client acts on itself follow (200..), those never reach a program as they are.
 
 use crate::codec::{Codec, CodecError, Reader};
 
@@ -159,7 +159,8 @@ error_codes! {
     WrongVersion = 202, EIO, "unsupported version";
     /// The sender's credential is missing or wrong.
     Unauthenticated = 203, EACCES, "not authenticated";
-    /// The request names another epoch of the thing touched than ours, and no newer map; the reply carries our entry.
+    /// The request names another epoch of the thing touched than ours, and no newer map; the reply
+    /// carries our entry.
     StaleEpoch = 204, ESTALE, "stale epoch";
     /// This server does not own the partition, or its shard not any more; refresh the map.
     NotOwner = 205, ESTALE, "not the owner of the partition";
@@ -181,9 +182,11 @@ error_codes! {
     WrongTarget = 213, EIO, "not served here";
     /// A bound on connections, sessions or queues is reached; retry later.
     Overloaded = 214, EAGAIN, "server overloaded";
-    /// The sender has made a later attempt to change the object, because it had no answer; send it again with that one's number.
+    /// The sender has made a later attempt to change the object, because it had no answer; send it
+    /// again with that one's number.
     Superseded = 215, EIO, "a later attempt was made";
-    /// The sender's incarnation is over: what it held may be another's. It opens its sessions again.
+    /// The sender's incarnation is over: what it held may be another's. It opens its sessions
+    /// again.
     Fenced = 216, EIO, "the client is fenced";
 }
 

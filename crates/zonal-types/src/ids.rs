@@ -32,8 +32,8 @@ ids! {
     PartitionId(u32);
     /// An ordered list of slots in the zone map.
     StripeSetId(u32);
-    /// The identity of a file's stored bytes, apart from its inode number; never reused. As an inode number it names the partition that
-    /// gave it.
+    /// The identity of a file's stored bytes, apart from its inode number; never reused. As an
+    /// inode number it names the partition that gave it.
     DataId(u64);
     /// What a client has at one shard.
     SessionId(u64);
@@ -146,7 +146,8 @@ impl Ino {
         Self(u64::from(partition.0 & (PARTITIONS_MAX - 1)) << INO_SEQUENCE_BITS | sequence)
     }
 
-    /// The partition that the number names (whatever the number: bits above are refused by [`Self::is_valid`]).
+    /// The partition that the number names (whatever the number: bits above are refused by
+    /// [`Self::is_valid`]).
     #[must_use]
     pub fn partition(self) -> PartitionId {
         PartitionId(((self.0 >> INO_SEQUENCE_BITS) & u64::from(PARTITIONS_MAX - 1)) as u32)

@@ -36,7 +36,8 @@ impl StripePolicy {
 }
 
 codec_enum! {
-    /// How lost targets are survived. Only `None` is implemented; the tags of the others are reserved.
+    /// How lost targets are survived. Only `None` is implemented; the tags of the others are
+    /// reserved.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Redundancy {
         /// A lost target loses its columns.
@@ -50,7 +51,8 @@ codec_enum! {
     pub enum ComponentKind {
         /// Round robin over the columns, one stripe unit each.
         Striped = 1,
-        /// The same, but the first bytes of the file are in its shard's store; the objects have a hole there.
+        /// The same, but the first bytes of the file are in its shard's store; the objects have a
+        /// hole there.
         StripedInline = 2 {
             /// How many.
             bytes: u32,
@@ -122,7 +124,8 @@ codec_struct! {
         layout: Layout,
         /// Number of the last shrink.
         truncate_seq: u64,
-        /// Size that the last shrink left; targets that have not seen `truncate_seq` cut there first.
+        /// Size that the last shrink left; targets that have not seen `truncate_seq` cut there
+        /// first.
         truncate_size: u64,
     }
 }

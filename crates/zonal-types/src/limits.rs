@@ -27,8 +27,8 @@ limits! {
     LINKS_MAX: u32 = 65_000, "links";
     /// Largest offset behind the last byte of a file.
     FILE_BYTES_MAX: u64 = i64::MAX as u64, "bytes";
-    /// The last number of a file's cuts: a million cuts a second reach it in four years. Targets take none behind it, so that no message uses up
-    /// the numbers of a file.
+    /// The last number of a file's cuts: a million cuts a second reach it in four years. Targets
+    /// take none behind it, so that no message uses up the numbers of a file.
     CUT_NUMBER_MAX: u64 = 281_474_976_710_656, "numbers";
     /// Smallest stripe unit.
     STRIPE_UNIT_MIN: u32 = 65_536, "bytes";
@@ -60,7 +60,8 @@ limits! {
     REGION_PAYLOAD_MIN: usize = 65_536, "bytes";
     /// Memory that a client may share with a server.
     REGION_BYTES_MAX: u64 = 268_435_456, "bytes";
-    /// A buffer of such memory: a write of the kernel with its head, and what a page's alignment takes.
+    /// A buffer of such memory: a write of the kernel with its head, and what a page's alignment
+    /// takes.
     REGION_BUFFER_BYTES: usize = 1_114_112, "bytes";
     /// Buffers of a mount's.
     REGION_BUFFERS: u32 = 64, "buffers";
@@ -68,7 +69,8 @@ limits! {
     STORAGE_IO_BYTES_MAX: usize = 4_194_304, "bytes";
     /// Ranges of one storage write.
     WRITE_RANGES_MAX: usize = 1_024, "ranges";
-    /// Of so much of an object, whole chunks, a target changes all or nothing at once; of a longer range perhaps a part.
+    /// Of so much of an object, whole chunks, a target changes all or nothing at once; of a longer
+    /// range perhaps a part.
     STORAGE_STEP_BYTES: u64 = 67_108_864, "bytes";
     /// Supplementary groups of a caller.
     GROUPS_MAX: usize = 65_536, "groups";
@@ -76,7 +78,8 @@ limits! {
     SESSION_SLOTS_MAX: u32 = 64, "slots";
     /// Sessions of one shard.
     SESSIONS_MAX: usize = 65_536, "sessions";
-    /// Directories that a shard knows to be inside of a client's path, and, apart from them, files with several names that a client has reached there.
+    /// Directories that a shard knows to be inside of a client's path, and, apart from them, files
+    /// with several names that a client has reached there.
     SCOPE_INSIDE_MAX: usize = 16_384, "inodes";
     /// Files that clients with a scope have cut by name and may go on cutting at targets.
     SCOPE_CUTS_MAX: usize = 4_096, "files";
@@ -106,16 +109,19 @@ limits! {
     LOCKS_MAX: usize = 1_048_576, "ranges";
     /// Lock requests waiting at one shard.
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
-    /// How long after its start a shard waits for clients with locks to tell of them, before others get any: less than a request is tried.
+    /// How long after its start a shard waits for clients with locks to tell of them, before others
+    /// get any: less than a request is tried.
     LOCKS_TOLD_MS: u64 = 8_000, "ms";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.
     APPEND_BYTES_MAX: usize = 16_777_216, "bytes";
-    /// How long an append that is not ended holds up those behind it, and a place at a lent end that is not asked for again those who want the
-    /// end: longer than any client tries (`zonal mount --deadline` is a minute at most).
+    /// How long an append that is not ended holds up those behind it, and a place at a lent end
+    /// that is not asked for again those who want the end: longer than any client tries (`zonal
+    /// mount --deadline` is a minute at most).
     TICKET_MS: u64 = 65_000, "ms";
-    /// How long a place at a lent end stays its holder's, whatever it asks, once others want the end.
+    /// How long a place at a lent end stays its holder's, whatever it asks, once others want the
+    /// end.
     TICKET_KEPT_MS: u64 = 300_000, "ms";
     /// Deleted objects that one target remembers, to refuse late writes to them.
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
@@ -181,7 +187,8 @@ limits! {
     RESTORE_STEP: u64 = 4_294_967_296, "numbers";
     /// How long a server keeps a snapshot that nobody reads.
     SNAPSHOT_TERM_MS: u64 = 60_000, "ms";
-    /// How long a manager asks the address that it knows of a node, before another address is taken.
+    /// How long a manager asks the address that it knows of a node, before another address is
+    /// taken.
     HOLDER_ASKED_MS: u64 = 2_000, "ms";
     /// Bytes of a recording of what is done to a store (`zonal server --record`).
     RECORDING_BYTES_MAX: u64 = 1_073_741_824, "bytes";

@@ -1,7 +1,9 @@
-//! Marks: named points of the cores that are reached seldom. With the feature `marks` (tests and the simulator) a thread remembers which it
-//! passed; without it, as in any release, a mark is nothing at all.
+//! Marks: named points of the cores that are reached seldom. With the feature `marks` (tests and
+//! the simulator) a thread remembers which it passed; without it, as in any release, a mark is
+//! nothing at all.
 //!
-//! `mark!(AppendPassedOver)` stands where the thing happens. [`NAMES`] lists all, so that a summary can say what no run reached.
+//! `mark!(AppendPassedOver)` stands where the thing happens. [`NAMES`] lists all, so that a summary
+//! can say what no run reached.
 
 macro_rules! marks {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -73,7 +75,8 @@ marks! {
     SilentRefused,
     /// A lock waited for such clients.
     LockHeldBack,
-    /// A client asked for a lock again, since its shard was restarted while the answer was on its way.
+    /// A client asked for a lock again, since its shard was restarted while the answer was on its
+    /// way.
     LockAskedAgain,
     /// A session ended because its client gave no sign.
     SessionExpired,
@@ -115,7 +118,8 @@ marks! {
     WriteRepeated,
     /// A caller asked a server that is silent, with little patience.
     SilentServerMet,
-    /// An operation was over before the deadline of its request: a server that it needs did not answer.
+    /// An operation was over before the deadline of its request: a server that it needs did not
+    /// answer.
     OperationOver,
     /// A cut of bytes of which it is not known whether targets have them.
     CutOfUnsure,

@@ -47,8 +47,9 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// A name or path as reports and terminals get it, on one line and from which the bytes can be had again: a backslash is `\\`, a byte of a
-/// letter that is not [shown](is_shown), or of what is not UTF-8, is `\xNN`.
+/// A name or path as reports and terminals get it, on one line and from which the bytes can be had
+/// again: a backslash is `\\`, a byte of a letter that is not [shown](is_shown), or of what is not
+/// UTF-8, is `\xNN`.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(pub &'a [u8]);
 
@@ -70,8 +71,9 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
-/// A text of anybody as it may stand in a line of a terminal or a log: it makes no other line and does nothing to a terminal. The end of a line
-/// is `\n`, a byte of another letter that is not [shown](is_shown) `\xNN`; what is shown stays as it is, a backslash too.
+/// A text of anybody as it may stand in a line of a terminal or a log: it makes no other line and
+/// does nothing to a terminal. The end of a line is `\n`, a byte of another letter that is not
+/// [shown](is_shown) `\xNN`; what is shown stays as it is, a backslash too.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<'a>(pub &'a str);
 
@@ -88,14 +90,16 @@ impl std::fmt::Display for OneLine<'_> {
     }
 }
 
-/// Whether a text may be the name of a zone or of a client, which people are shown: no longer than any name, and all of it is seen.
+/// Whether a text may be the name of a zone or of a client, which people are shown: no longer than
+/// any name, and all of it is seen.
 #[must_use]
 pub fn is_title(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX && text.chars().all(is_shown)
 }
 
-/// Whether a terminal or an editor shows a letter as itself. Not so control characters, what ends a line, what turns the direction of writing
-/// (Unicode Standard Annex 9), and what is not seen at all.
+/// Whether a terminal or an editor shows a letter as itself. Not so control characters, what ends a
+/// line, what turns the direction of writing (Unicode Standard Annex 9), and what is not seen at
+/// all.
 #[must_use]
 pub fn is_shown(letter: char) -> bool {
     let is_hidden = matches!(

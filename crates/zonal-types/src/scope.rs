@@ -1,6 +1,7 @@
 //! The scope of a client's credential: which part of the cell it covers, and for whom.
 //!
-//! *Invariants*: (1) a path is absolute, and each of its names is a valid [`Name`]; (2) an empty scope covers everything.
+//! *Invariants*: (1) a path is absolute, and each of its names is a valid [`Name`]; (2) an empty
+//! scope covers everything.
 
 use crate::ids::{ClientId, Incarnation};
 use crate::name::Name;
@@ -13,7 +14,8 @@ const PATH_NAMES_MAX: usize = 32;
 /// What a client may do with its credential. The default covers everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Names from the root to the directory below which everything lies that the client may see. Empty: the root.
+    /// Names from the root to the directory below which everything lies that the client may see.
+    /// Empty: the root.
     pub path: Vec<Name>,
     /// The client changes nothing.
     pub is_read_only: bool,
@@ -99,7 +101,8 @@ impl Scope {
         *self == Self::default()
     }
 
-    /// True where the client may not speak for everybody: what it says of its open files is no proof that a user might open them.
+    /// True where the client may not speak for everybody: what it says of its open files is no
+    /// proof that a user might open them.
     #[must_use]
     pub fn limits_users(&self) -> bool {
         self.uids.is_some() || self.squashes_root

@@ -1,4 +1,5 @@
-//! SplitMix64: numbers from a seed, the same on every machine and for ever (Steele, Lea and Flood 2014).
+//! SplitMix64: numbers from a seed, the same on every machine and for ever (Steele, Lea and Flood
+//! 2014).
 //!
 //! For tests and the simulator, whose seeds are kept. Not for anything that nobody may guess.
 

@@ -1,7 +1,7 @@
 //! How cores read and change an ordered key-value store that they do not own.
 //!
-//! A core reads through [`KvRead`] (in a shell: overlay of recent changes, then the embedded store; in
-//! the simulator: a map) and returns changes as a list of [`KvChange`]. It never writes itself.
+//! A core reads through [`KvRead`] (in a shell: overlay of recent changes, then the embedded store;
+//! in the simulator: a map) and returns changes as a list of [`KvChange`]. It never writes itself.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -46,7 +46,8 @@ impl KvChange {
     }
 }
 
-/// Reading side of an ordered store. Errors are of the medium or of damaged contents, never "absent".
+/// Reading side of an ordered store. Errors are of the medium or of damaged contents, never
+/// "absent".
 pub trait KvRead {
     /// The value of `key`, if there is one.
     ///
@@ -54,7 +55,8 @@ pub trait KvRead {
     /// `ErrorCode::Io` or `ErrorCode::Corrupt` where the store cannot be read.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode>;
 
-    /// Calls `visit(key, value)` for each key in `start..end` in order, until `visit` returns false.
+    /// Calls `visit(key, value)` for each key in `start..end` in order, until `visit` returns
+    /// false.
     ///
     /// # Errors
     /// `ErrorCode::Io` or `ErrorCode::Corrupt` where the store cannot be read.

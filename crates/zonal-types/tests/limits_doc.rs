@@ -1,5 +1,6 @@
-//! docs/limits.md names each bound of `limits.rs` with its value and unit; docs/semantics.md names each error code with
-//! its number and errno, and each check of a mount: the pages are compared with the code.
+//! docs/limits.md names each bound of `limits.rs` with its value and unit; docs/semantics.md names
+//! each error code with its number and errno, and each check of a mount: the pages are compared
+//! with the code.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -60,7 +61,8 @@ fn the_page_of_limits_has_every_bound_with_its_value() {
     }
 }
 
-/// The constants `..._MAX` of the files below a folder of crates/, with the values that are written out: (file, name, value).
+/// The constants `..._MAX` of the files below a folder of crates/, with the values that are written
+/// out: (file, name, value).
 fn constants(of: &str, found: &mut BTreeSet<(String, String, String)>) {
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = match of.strip_prefix("zonal/") {

@@ -1,13 +1,16 @@
 //! How a thread waits for what comes soon: it looks for a moment, then sleeps.
 //!
-//! To wake a thread on an idle core costs several times what a short request does (on a virtual machine, where that is an
-//! interrupt through the hypervisor, 85 us for a question and its answer instead of 9). So who waits for a reply or the next
-//! request looks again and again for [`LOOK`], and leaves its core to anybody who wants it between two looks. The bounds:
+//! To wake a thread on an idle core costs several times what a short request does (on a virtual
+//! machine, where that is an interrupt through the hypervisor, 85 us for a question and its answer
+//! instead of 9). So who waits for a reply or the next request looks again and again for [`LOOK`],
+//! and leaves its core to anybody who wants it between two looks. The bounds:
 //!
-//! * it looks only where the wait before was short, so that who waits for something rare sleeps at once and an idle process costs
-//!   nothing;
-//! * it stops where somebody else uses the core meanwhile and that does not bring what it waits for;
-//! * at most half as many threads of a process look as there are cores, so that none of them is kept from work by looking.
+//! * it looks only where the wait before was short, so that who waits for something rare sleeps at
+//!   once and an idle process costs nothing;
+//! * it stops where somebody else uses the core meanwhile and that does not bring what it waits
+//!   for;
+//! * at most half as many threads of a process look as there are cores, so that none of them is
+//!   kept from work by looking.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -46,8 +49,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Looks for what is waited for, if that promises anything. `None`: the caller sleeps until it comes, and says so by
-    /// [`Self::slept`].
+    /// Looks for what is waited for, if that promises anything. `None`: the caller sleeps until it
+    /// comes, and says so by [`Self::slept`].
     pub fn look<T>(&mut self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let began = Instant::now();
         self.began = Some(began);
@@ -80,8 +83,9 @@ impl Waiter {
         found
     }
 
-    /// What was waited for has come after a sleep that [`Self::look`] began: its length tells whether to look the next time. One that
-    /// began without it tells nothing, and who waits next sleeps at once.
+    /// What was waited for has come after a sleep that [`Self::look`] began: its length tells
+    /// whether to look the next time. One that began without it tells nothing, and who waits next
+    /// sleeps at once.
     pub fn slept(&mut self) {
         let took = self.began.take().map(|began| began.elapsed());
         self.is_worth = took.is_some_and(|took| took < SHORT);
@@ -115,7 +119,8 @@ mod tests {
 
     #[test]
     fn who_found_it_by_looking_looks_again_and_who_did_not_sleeps() {
-        // The number of lookers is the process's, so this is all in one test: nobody else looks meanwhile.
+        // The number of lookers is the process's, so this is all in one test: nobody else looks
+        // meanwhile.
         if looking_max() == 0 {
             return;
         }

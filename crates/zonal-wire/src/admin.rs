@@ -1,6 +1,7 @@
 //! Messages of commands that look after a running server: health, scrub, lists of objects, backups.
 //!
-//! They are for commands and servers; a mount that sends one is refused. None of them changes what a program sees.
+//! They are for commands and servers; a mount that sends one is refused. None of them changes what
+//! a program sees.
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
@@ -75,13 +76,15 @@ codec_struct! {
         /// Objects (of a shard: entries) and bytes looked at so far.
         objects: u64,
         bytes: u64,
-        /// Objects and allocated bytes of the target now, as a measure for the two before; of a shard 0.
+        /// Objects and allocated bytes of the target now, as a measure for the two before; of a
+        /// shard 0.
         objects_now: u64,
         bytes_now: u64,
         /// Where it is.
         data_id: DataId,
         column: Column,
-        /// Damaged blocks found by the pass, and the first of them by name (of a shard: blocks of its index, not named).
+        /// Damaged blocks found by the pass, and the first of them by name (of a shard: blocks of
+        /// its index, not named).
         damaged_blocks: u64,
         damaged: Vec<Damaged>,
     }
@@ -127,22 +130,26 @@ codec_enum! {
     pub enum AdminRequest {
         /// What is wrong with the roles of this node.
         Health = 1,
-        /// Begins a scrub, or goes on with a stopped one. `rate`: bytes a second, 0: as configured. `anew`: from the start.
+        /// Begins a scrub, or goes on with a stopped one. `rate`: bytes a second, 0: as configured.
+        /// `anew`: from the start.
         ScrubStart = 10 { of: ScrubOf, rate: u64, anew: bool },
         /// Stops it; it keeps its place.
         ScrubStop = 11 { of: ScrubOf },
         ScrubStatus = 12 { of: ScrubOf },
         /// Objects behind `after` (`None`: from the first) in order, at most `limit`.
         ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32 },
-        /// Fixes the contents of this node's shard as they are now, to be read by `SnapshotRead`. One at a time.
+        /// Fixes the contents of this node's shard as they are now, to be read by `SnapshotRead`.
+        /// One at a time.
         SnapshotBegin = 30 { shard: ShardId },
         /// Entries of the snapshot's store behind `after` (empty: from the first) in key order.
         SnapshotRead = 31 { snapshot: u64, after: Blob },
-        /// Lets go of the snapshot. One that nobody reads from for `SNAPSHOT_TERM_MS` goes by itself.
+        /// Lets go of the snapshot. One that nobody reads from for `SNAPSHOT_TERM_MS` goes by
+        /// itself.
         SnapshotEnd = 32 { snapshot: u64 },
         /// Sessions behind `after` (0: from the first) in order, at most `limit`.
         ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
-        /// A server at `claimed_by` says that it is `node`. The node that hears it, and is that node, logs it.
+        /// A server at `claimed_by` says that it is `node`. The node that hears it, and is that
+        /// node, logs it.
         NumberClaimed = 50 { node: NodeId, claimed_by: String },
     }
 }
@@ -157,8 +164,8 @@ codec_enum! {
         Scrub = 10 { report: ScrubReport },
         /// `end`: nothing follows.
         Objects = 20 { objects: Vec<ObjectEntry>, end: bool },
-        /// `position`: of the log; all before it is in the snapshot, and durable. `map_version`: of the map that the shard
-        /// used then.
+        /// `position`: of the log; all before it is in the snapshot, and durable. `map_version`: of
+        /// the map that the shard used then.
         Snapshot = 30 { snapshot: u64, shard: ShardId, epoch: Epoch, position: u64, map_version: MapVersion },
         /// Keys and values. `end`: nothing follows.
         Entries = 31 { entries: Vec<(Blob, Blob)>, end: bool },

@@ -101,7 +101,8 @@ pub enum PayloadAt {
     /// Behind body and TLVs.
     #[default]
     Inline,
-    /// In the client's region. Of a request: from this byte on. Of a reply: at the front of the room that the request gave.
+    /// In the client's region. Of a request: from this byte on. Of a reply: at the front of the
+    /// room that the request gave.
     Region {
         /// Byte of the region; 0 in a reply.
         offset: u64,

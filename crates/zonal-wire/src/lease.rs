@@ -1,5 +1,6 @@
-//! Leases on files and ranges: reserved. This version's shards grant none and refuse to be asked (`NotSupported`); what is cached is cached
-//! under the terms of replies (`entry_ms`, `attr_ms`) and [`crate::Event::Invalidate`].
+//! Leases on files and ranges: reserved. This version's shards grant none and refuse to be asked
+//! (`NotSupported`); what is cached is cached under the terms of replies (`entry_ms`, `attr_ms`)
+//! and [`crate::Event::Invalidate`].
 
 use zonal_types::{Epoch, codec_enum, codec_struct};
 

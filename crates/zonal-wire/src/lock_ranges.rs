@@ -1,9 +1,11 @@
-//! The ranges that one owner holds in one space of one inode: what a shard decides by, and what a client remembers for its restart.
+//! The ranges that one owner holds in one space of one inode: what a shard decides by, and what a
+//! client remembers for its restart.
 //!
-//! Each piece remembers the open file and the request that took it last ([`Taken`]), so that a release or a take-back that comes late
-//! touches nothing that a later request took.
+//! Each piece remembers the open file and the request that took it last ([`Taken`]), so that a
+//! release or a take-back that comes late touches nothing that a later request took.
 //!
-//! *Invariants*: sorted by start, disjoint, and adjacent pieces differ in kind, open file or request. Ends are inclusive.
+//! *Invariants*: sorted by start, disjoint, and adjacent pieces differ in kind, open file or
+//! request. Ends are inclusive.
 
 use crate::meta::{LockKind, LockRange};
 
@@ -62,8 +64,8 @@ impl LockRanges {
         }
     }
 
-    /// Requests below this number are over for their callers: never taken back, so that what they took may become one with what newer
-    /// ones take, and not to be granted when they come late.
+    /// Requests below this number are over for their callers: never taken back, so that what they
+    /// took may become one with what newer ones take, and not to be granted when they come late.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
@@ -91,12 +93,13 @@ impl LockRanges {
         self.held.iter().map(|held| held.to_range())
     }
 
-    /// Puts `new` (or nothing) in place of what is in `start..=end`. It becomes one with a neighbour of the same kind and open file whose
-    /// request is settled.
+    /// Puts `new` (or nothing) in place of what is in `start..=end`. It becomes one with a
+    /// neighbour of the same kind and open file whose request is settled.
     pub fn replace(&mut self, start: u64, end: u64, new: Option<Taken>) {
         let first = self.held.partition_point(|held| held.end < start);
         let behind = self.held.partition_point(|held| held.start <= end);
-        // Replacing what touches us, too, makes merging with neighbours the same as merging with remainders.
+        // Replacing what touches us, too, makes merging with neighbours the same as merging with
+        // remainders.
         let (mut from, mut to) = (first, behind.max(first));
         let mut middle = new.map(|by| Held { start, end, by });
         let mut left = None;
@@ -173,7 +176,8 @@ impl LockRanges {
         }
     }
 
-    /// The request `number` did not happen: what it holds of `start..=end` is as in `before`, but never more than it is now.
+    /// The request `number` did not happen: what it holds of `start..=end` is as in `before`, but
+    /// never more than it is now.
     pub fn take_back(&mut self, start: u64, end: u64, number: u64, before: &[LockRange]) {
         let taken: Vec<LockRange> = self
             .within(start, end)

@@ -62,11 +62,12 @@ codec_enum! {
     /// What is asked of a manager.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ManagerRequest {
-        /// What changed in the map since `have`: `MapChanges`, `At` where nothing did; the first `MapPart` where the manager does not know it
-        /// any more, or `have` is 0.
+        /// What changed in the map since `have`: `MapChanges`, `At` where nothing did; the first
+        /// `MapPart` where the manager does not know it any more, or `have` is 0.
         GetMap = 1 { have: MapVersion },
-        /// A node comes up. New nodes, targets and shards are added to the map; known ones must agree.
-        /// Each store that it brings has a start in `starts`: all are taken with the join, or nothing is. Reply `At`.
+        /// A node comes up. New nodes, targets and shards are added to the map; known ones must
+        /// agree. Each store that it brings has a start in `starts`: all are taken with the join,
+        /// or nothing is. Reply `At`.
         Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget>, starts: Vec<StoreStart> },
         /// Changes the map (an encoded list of edits), if it is still at `expected`. Reply `At`.
         Edit = 3 { expected: MapVersion, edits: Blob },
@@ -80,7 +81,8 @@ codec_enum! {
         GetRevoked = 5 { have: u64 },
         /// Adds serial numbers of certificates to that list (asked by admins).
         Revoke = 6 { serials: Vec<u64> },
-        /// The encoded map of this version from `offset` on; the first part of another one where the manager has that one no more.
+        /// The encoded map of this version from `offset` on; the first part of another one where
+        /// the manager has that one no more.
         GetMapPart = 7 { version: MapVersion, offset: u64 },
     }
 }
@@ -90,15 +92,18 @@ codec_enum! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ManagerReply {
         Failed = 0 { code: ErrorNumber, detail: String },
-        /// The newest version: nothing is newer than the one named, and what was asked to be changed is in it.
+        /// The newest version: nothing is newer than the one named, and what was asked to be
+        /// changed is in it.
         At = 2 { version: MapVersion },
-        /// All revoked certificates, rising. The version rises with each change; 0: none was revoked yet.
+        /// All revoked certificates, rising. The version rises with each change; 0: none was
+        /// revoked yet.
         Revoked = 3 { version: u64, serials: Vec<u64> },
         /// A part of the encoded map of `version`, which has so many bytes.
         MapPart = 4 { version: MapVersion, newest: MapVersion, bytes: u64, offset: u64, part: Blob },
         /// Changes that lead from a version to a later one, each encoded; `newest`: the manager's.
         MapChanges = 5 { from: MapVersion, to: MapVersion, newest: MapVersion, changes: Vec<Blob> },
-        /// Junctions; `end`: none follows. The version rises with each change of a junction; `count` is how many the cell has.
+        /// Junctions; `end`: none follows. The version rises with each change of a junction;
+        /// `count` is how many the cell has.
         Junctions = 6 { version: u64, count: u64, junctions: Vec<Junction>, end: bool },
     }
 }

@@ -1,8 +1,10 @@
 //! Messages between a client and a storage target. Data travels as the frame's payload.
 //!
-//! Offsets are in the object (not in the file), unless said otherwise. An object is {data id, column}; one that was
-//! never written reads as a hole. A request on an object names the slot by which its sender came to the target (set and slot here, the
-//! slot's epoch in the header), and is refused unless that slot is the target's by that epoch. The order of requests means nothing; writes of one byte range are the client's to order.
+//! Offsets are in the object (not in the file), unless said otherwise. An object is {data id,
+//! column}; one that was never written reads as a hole. A request on an object names the slot by
+//! which its sender came to the target (set and slot here, the slot's epoch in the header), and is
+//! refused unless that slot is the target's by that epoch. The order of requests means nothing;
+//! writes of one byte range are the client's to order.
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
@@ -17,7 +19,8 @@ codec_struct! {
     pub struct ObjectRef {
         /// The target meant (a node may serve several).
         target: TargetId,
-        /// The stripe set of the object's layout; 0, with no epoch in the header, from tools that mean the target whatever its slots.
+        /// The stripe set of the object's layout; 0, with no epoch in the header, from tools that
+        /// mean the target whatever its slots.
         set: StripeSetId,
         /// The slot of that set in which the object's column lies.
         slot: u16,
@@ -38,19 +41,22 @@ codec_enum! {
     /// What a client asks of a target.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum StorageRequest {
-        /// Reads `length` bytes at `offset`; the reply's payload is as long as there is object, then cut (the
-        /// rest is a hole for the client to fill with zeros).
+        /// Reads `length` bytes at `offset`; the reply's payload is as long as there is object,
+        /// then cut (the rest is a hole for the client to fill with zeros).
         Read = 1 { object: ObjectRef, offset: u64, length: u32 },
         /// Writes the payload at `offset`. `sync`: reply after it is durable.
         /// `expected_version`, `txn`, `snap_epoch`: reserved, 0.
         Write = 2 { object: ObjectRef, offset: u64, sync: bool, expected_version: u64, txn: u64, snap_epoch: u64 },
-        /// Cuts the object at `object.truncate_bytes` where `object.truncate_seq` is newer than what the target has seen.
+        /// Cuts the object at `object.truncate_bytes` where `object.truncate_seq` is newer than
+        /// what the target has seen.
         Truncate = 3 { object: ObjectRef },
         /// Makes `offset..offset+length` a hole.
         Punch = 4 { object: ObjectRef, offset: u64, length: u64 },
-        /// Reserves space for the range; what was a hole reads as zeros. `zero`: what was data, too.
+        /// Reserves space for the range; what was a hole reads as zeros. `zero`: what was data,
+        /// too.
         Allocate = 5 { object: ObjectRef, offset: u64, length: u64, zero: bool },
-        /// Ranges of `offset..end` that hold data (written or allocated), in order, at most `limit`.
+        /// Ranges of `offset..end` that hold data (written or allocated), in order, at most
+        /// `limit`.
         Map = 6 { object: ObjectRef, offset: u64, end: u64, limit: u32 },
         /// Length and allocated bytes of the object.
         Stat = 7 { object: ObjectRef },
@@ -60,10 +66,12 @@ codec_enum! {
         Delete = 9 { target: TargetId, objects: Vec<(DataId, Column)> },
         /// Capacity.
         StatFs = 10 { target: TargetId },
-        /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in order, none over another, their bytes one
-        /// behind the other, as many as the payload has. Where it fails some of them may be written.
+        /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in
+        /// order, none over another, their bytes one behind the other, as many as the payload has.
+        /// Where it fails some of them may be written.
         WriteRanges = 11 { object: ObjectRef, ranges: Vec<(u64, u32)> },
-        /// Incarnations of clients are over: nothing of them is carried out or answered from now on. Durable before the reply.
+        /// Incarnations of clients are over: nothing of them is carried out or answered from now
+        /// on. Durable before the reply.
         Fence = 12 { target: TargetId, fences: Vec<Fence> },
         /// Reserved for erasure coding and shared disks.
         Prepare = 32 { object: ObjectRef, txn: u64 },
@@ -140,8 +148,8 @@ codec_enum! {
         Failed = 0 { code: ErrorNumber, detail: String },
         /// Payload: the bytes. `object_bytes`: length of the object.
         Read = 1 { object_bytes: u64 },
-        /// Done. `allocated_delta`: change of allocated bytes (4 KiB blocks) of the object. `verifier` changes where the
-        /// target may have lost what it acknowledged.
+        /// Done. `allocated_delta`: change of allocated bytes (4 KiB blocks) of the object.
+        /// `verifier` changes where the target may have lost what it acknowledged.
         Written = 2 { allocated_delta: i64, object_bytes: u64, verifier: u64 },
         /// Data ranges (start, length).
         Map = 6 { ranges: Vec<(u64, u64)>, object_bytes: u64 },
@@ -153,8 +161,8 @@ codec_enum! {
         Synced = 11 { verifier: u64 },
         /// Bytes in all and bytes free of the target.
         StatFs = 10 { total: u64, free: u64, objects: u64 },
-        /// Refused (`StaleEpoch`): the slot that the sender names has another epoch. Its target and its epoch, out of the map of this
-        /// version.
+        /// Refused (`StaleEpoch`): the slot that the sender names has another epoch. Its target and
+        /// its epoch, out of the map of this version.
         Stale = 12 { map_version: MapVersion, set: StripeSetId, slot: u16, target: TargetId, epoch: Epoch },
     }
 }

@@ -1,5 +1,6 @@
-//! The bytes of frames and messages, written down in `testdata/*.hex`: a change of any of them is a change of
-//! the protocol's version. With `ZONAL_BLESS=1` the files are written anew (before a release only).
+//! The bytes of frames and messages, written down in `testdata/*.hex`: a change of any of them is a
+//! change of the protocol's version. With `ZONAL_BLESS=1` the files are written anew (before a
+//! release only).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod samples;

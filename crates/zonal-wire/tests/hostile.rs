@@ -1,5 +1,6 @@
-//! Hostile bytes never make a decoder panic, and what it accepts it writes back as it came. Runs over the
-//! committed corpus (`testdata/*.hex`), its prefixes, its flipped bits, and bytes from a seed.
+//! Hostile bytes never make a decoder panic, and what it accepts it writes back as it came. Runs
+//! over the committed corpus (`testdata/*.hex`), its prefixes, its flipped bits, and bytes from a
+//! seed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod samples;
@@ -63,7 +64,8 @@ fn random_bytes_never_panic() {
         for _ in 0..20_000 {
             let count = random.index(200);
             let mut bytes = random.bytes(count);
-            // Half of them with a known tag and small counts, so that they get past the first fields.
+            // Half of them with a known tag and small counts, so that they get past the first
+            // fields.
             if random.below(2) == 0 && !bytes.is_empty() {
                 bytes[0] = kind.samples[random.index(kind.samples.len())].1;
                 for byte in bytes.iter_mut().skip(1) {

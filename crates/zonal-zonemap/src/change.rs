@@ -304,7 +304,8 @@ impl ZoneMap {
         change
     }
 
-    /// The later version that a change makes of this map. Whoever takes changes from others checks the last one ([`ZoneMap::check`]).
+    /// The later version that a change makes of this map. Whoever takes changes from others checks
+    /// the last one ([`ZoneMap::check`]).
     ///
     /// # Errors
     /// See [`Misfit`]; this map stays as it is.

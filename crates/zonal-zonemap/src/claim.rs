@@ -1,9 +1,11 @@
-//! Whether a request's sender knows the thing touched as it is: the slot of an object, the owner of a shard.
+//! Whether a request's sender knows the thing touched as it is: the slot of an object, the owner of
+//! a shard.
 //!
 //! One rule for the servers and for the simulator. A look-up: nothing is walked, nothing allocated.
 //!
-//! Invariants: a slot's epoch is the map version that made or changed it, so no two changes have the same one; a request is
-//! admitted by exactly the slot that it names, or as one of a whole target (set 0, epoch 0).
+//! Invariants: a slot's epoch is the map version that made or changed it, so no two changes have
+//! the same one; a request is admitted by exactly the slot that it names, or as one of a whole
+//! target (set 0, epoch 0).
 
 use crate::map::ZoneMap;
 use zonal_types::{Epoch, MapVersion, ShardId, StripeSetId, TargetId};
@@ -74,7 +76,8 @@ impl ZoneMap {
         }
     }
 
-    /// Whether the owner of a shard by the epoch `own` may carry out what comes by the epoch `claimed` (0: by none).
+    /// Whether the owner of a shard by the epoch `own` may carry out what comes by the epoch
+    /// `claimed` (0: by none).
     #[must_use]
     pub fn judge_shard(&self, shard: ShardId, own: Epoch, claimed: Epoch) -> ShardVerdict {
         let known = self.shard(shard).map_or(Epoch(0), |shard| shard.epoch);

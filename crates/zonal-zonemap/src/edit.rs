@@ -33,7 +33,8 @@ codec_enum! {
             /// What it stores.
             targets: Vec<JoinTarget>,
         },
-        /// A slot gets another target, and the new map version as its epoch (also where the target is the same one).
+        /// A slot gets another target, and the new map version as its epoch (also where the target
+        /// is the same one).
         SetSlot = 5 {
             /// The set.
             set: StripeSetId,
@@ -49,15 +50,16 @@ codec_enum! {
             /// Its state from now on.
             state: TargetState,
         },
-        /// New files go without a target (offline), or with it again (serving): the zone gets new sets.
+        /// New files go without a target (offline), or with it again (serving): the zone gets new
+        /// sets.
         UseTarget = 7 {
             /// The target.
             target: TargetId,
             /// Its state from now on.
             state: TargetState,
         },
-        /// A target that is offline goes, with the sets that have it, and with its node where that has nothing else. No layout may
-        /// name these sets any more: whoever asks has seen to it.
+        /// A target that is offline goes, with the sets that have it, and with its node where that
+        /// has nothing else. No layout may name these sets any more: whoever asks has seen to it.
         RemoveTarget = 8 {
             /// The target.
             target: TargetId,
@@ -282,7 +284,8 @@ impl ZoneMap {
             },
             |shard| shard.id,
         );
-        // The root has partition 0 to itself; each further shard gets a quarter of the default number.
+        // The root has partition 0 to itself; each further shard gets a quarter of the default
+        // number.
         let first = self
             .partitions
             .last()

@@ -1,7 +1,8 @@
-//! Fetching the map: what is asked of a manager next, and what its replies make of the map at hand. For clients, servers and commands alike.
+//! Fetching the map: what is asked of a manager next, and what its replies make of the map at hand.
+//! For clients, servers and commands alike.
 //!
-//! *Invariants*: a map that is given has been checked, is of the cell, and has all changes up to its version; one fetch takes a bounded
-//! number of replies and of bytes.
+//! *Invariants*: a map that is given has been checked, is of the cell, and has all changes up to
+//! its version; one fetch takes a bounded number of replies and of bytes.
 
 use crate::change::{MapChange, Misfit};
 use crate::map::ZoneMap;
@@ -93,7 +94,8 @@ impl Fetch {
         }
     }
 
-    /// The manager's map, also where it is older than `map`: one that nobody else has is never followed by a newer one.
+    /// The manager's map, also where it is older than `map`: one that nobody else has is never
+    /// followed by a newer one.
     #[must_use]
     pub fn believing(map: Arc<ZoneMap>) -> Self {
         Self {
@@ -120,7 +122,8 @@ impl Fetch {
         }
     }
 
-    /// Takes the reply. The map, once there is nothing more to ask: the one that was at hand where there is no newer one.
+    /// Takes the reply. The map, once there is nothing more to ask: the one that was at hand where
+    /// there is no newer one.
     ///
     /// # Errors
     /// See [`FetchError`]. Changes that do not fit lead to a fetch of the whole map first.

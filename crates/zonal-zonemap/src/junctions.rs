@@ -1,8 +1,9 @@
-//! Junctions: directories whose home differs from their parent's. They are keys beside the map, in the same log, with an index by path,
-//! so that making one costs the same whatever their number, and nobody who knows the map hears of it.
+//! Junctions: directories whose home differs from their parent's. They are keys beside the map, in
+//! the same log, with an index by path, so that making one costs the same whatever their number,
+//! and nobody who knows the map hears of it.
 //!
-//! *Invariants*: each junction has one key by inode and one by path, which say the same; `version` rises with each record that changes one;
-//! `count` is how many there are.
+//! *Invariants*: each junction has one key by inode and one by path, which say the same; `version`
+//! rises with each record that changes one; `count` is how many there are.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,8 @@ use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, Ino, KvChange, KvRead, ZoneId, codec_struct};
 pub use zonal_wire::Junction;
 
-/// What the keys of junctions begin with: behind all of the root shard's keys, and the manager's others.
+/// What the keys of junctions begin with: behind all of the root shard's keys, and the manager's
+/// others.
 pub const JUNCTION_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf4];
 /// Of the record of them all.
 const HEAD: u8 = 0;
@@ -216,7 +218,8 @@ pub fn of_entry(key: &[u8], value: &[u8]) -> Option<Result<Junction, ErrorCode>>
     })
 }
 
-/// The keys that changes of junctions change. `zone_of`: the home of a directory that was renamed and has no junction.
+/// The keys that changes of junctions change. `zone_of`: the home of a directory that was renamed
+/// and has no junction.
 ///
 /// # Errors
 /// What the store says; `Corrupt`.

@@ -1,4 +1,5 @@
-//! The zone map: zones, nodes, targets, shards, partitions, stripe sets; junctions beside it; and its manager as a value.
+//! The zone map: zones, nodes, targets, shards, partitions, stripe sets; junctions beside it; and
+//! its manager as a value.
 #![forbid(unsafe_code)]
 
 pub mod change;

@@ -1,8 +1,9 @@
-//! The manager of the zone map as a value: the map, its last changes, and the junctions beside it. It plans what is logged, takes over what
-//! was, and answers who asks; the shell logs, flushes and sends.
+//! The manager of the zone map as a value: the map, its last changes, and the junctions beside it.
+//! It plans what is logged, takes over what was, and answers who asks; the shell logs, flushes and
+//! sends.
 //!
-//! *Invariants*: a change fits into one reply; versions have no gaps; nobody hears of a version that is not durable ([`Manager::flushed`]); what is kept for others has
-//! a bound.
+//! *Invariants*: a change fits into one reply; versions have no gaps; nobody hears of a version
+//! that is not durable ([`Manager::flushed`]); what is kept for others has a bound.
 
 use crate::change::MapChange;
 use crate::edit::{EditError, MapEdit};
@@ -30,7 +31,8 @@ pub struct Manager {
     whole: Option<Whole>,
 }
 
-/// The last changes, each with the version that it makes. In memory alone: after a start of the manager who is older fetches the whole map.
+/// The last changes, each with the version that it makes. In memory alone: after a start of the
+/// manager who is older fetches the whole map.
 #[derive(Debug, Default)]
 struct Tail {
     changes: VecDeque<(MapVersion, Blob)>,
@@ -92,7 +94,8 @@ impl Manager {
     /// The manager of what a store has; an empty store is a new cell's.
     ///
     /// # Errors
-    /// `Corrupt` where the map is of another cell or does not hold together; `WrongVersion` for another format; what the store says.
+    /// `Corrupt` where the map is of another cell or does not hold together; `WrongVersion` for
+    /// another format; what the store says.
     pub fn load(kv: &dyn KvRead, cell: CellId) -> Result<Self, ErrorCode> {
         let map = ZoneMap::load(kv)?.unwrap_or_else(|| ZoneMap::new(cell));
         if map.cell != cell || !map.check().is_empty() {
@@ -121,7 +124,8 @@ impl Manager {
         &self.durable
     }
 
-    /// What edits of the map, if it is still `expected`, and changes of junctions mean for the log: one record, whole or not at all.
+    /// What edits of the map, if it is still `expected`, and changes of junctions mean for the log:
+    /// one record, whole or not at all.
     ///
     /// # Errors
     /// Where an edit is refused, or its result would be too large for those who read it.
@@ -231,7 +235,8 @@ impl Manager {
                 changes,
             };
         }
-        // One of before serves as long as changes lead on from it: else those who fetch it in many parts would never end.
+        // One of before serves as long as changes lead on from it: else those who fetch it in many
+        // parts would never end.
         let whole = self.whole.as_ref();
         let is_kept = whole.is_some_and(|whole| {
             let is_long = whole.bytes.len() > MAP_PAGE_BYTES_MAX;

@@ -1,9 +1,11 @@
-//! The zone map: what is where, as one versioned value. Junctions are beside it ([`crate::junctions`]).
+//! The zone map: what is where, as one versioned value. Junctions are beside it
+//! ([`crate::junctions`]).
 //!
-//! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere; partitions do not
-//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change, and its number is never given
-//! again; a slot's epoch is the map version that made or last changed it; each target of a zone that serves is in exactly one of the
-//! zone's default sets.
+//! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere;
+//! partitions do not overlap; the slots of a stripe set are targets of its zone; a set's width and
+//! order never change, and its number is never given again; a slot's epoch is the map version that
+//! made or last changed it; each target of a zone that serves is in exactly one of the zone's
+//! default sets.
 
 mod check;
 mod placement;
@@ -24,7 +26,8 @@ codec_struct! {
         id: ZoneId,
         /// Its name for people.
         name: String,
-        /// The stripe sets that new files take in turn, rising: together all targets of the zone that serve.
+        /// The stripe sets that new files take in turn, rising: together all targets of the zone
+        /// that serve.
         default_sets: Vec<StripeSetId>,
     }
 }
@@ -153,7 +156,8 @@ codec_struct! {
         id: StripeSetId,
         /// Its zone.
         zone: ZoneId,
-        /// Shards may give it to files. One that is not open no file can have: an edit may replace it.
+        /// Shards may give it to files. One that is not open no file can have: an edit may replace
+        /// it.
         is_open: bool,
         /// Its slots.
         slots: Vec<Slot>,
@@ -232,7 +236,8 @@ impl ZoneMap {
     /// The whole map in a message or a backup.
     ///
     /// # Errors
-    /// `WrongVersion` for another format, older or newer, which says so in its first field; `Corrupt` for what is no map.
+    /// `WrongVersion` for another format, older or newer, which says so in its first field;
+    /// `Corrupt` for what is no map.
     pub fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
         let format = u16::get(&mut Reader::new(bytes)).map_err(|_error| ErrorCode::Corrupt)?;
         if format != MAP_FORMAT {
@@ -241,8 +246,8 @@ impl ZoneMap {
         Self::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt)
     }
 
-    /// The map of a backup that is restored: newer than any that somebody may have seen since, and with owners that
-    /// refuse whoever knows an older one.
+    /// The map of a backup that is restored: newer than any that somebody may have seen since, and
+    /// with owners that refuse whoever knows an older one.
     #[must_use]
     pub fn restored(&self) -> Self {
         let mut map = self.clone();
@@ -327,7 +332,8 @@ impl ZoneMap {
             .collect()
     }
 
-    /// The zone of an inode, by its partition's shard (the root shard's objects: their junction or the root's zone).
+    /// The zone of an inode, by its partition's shard (the root shard's objects: their junction or
+    /// the root's zone).
     #[must_use]
     pub fn zone_of(&self, ino: Ino) -> Option<ZoneId> {
         self.shard_of(ino.partition()).map(|shard| shard.zone)

@@ -1,11 +1,13 @@
-//! The map in a store: its head under one key, each item under a key of its own, so that a change is as small as what it changes.
+//! The map in a store: its head under one key, each item under a key of its own, so that a change
+//! is as small as what it changes.
 
 use crate::change::{Head, Item, ItemKey, MapChange};
 use crate::map::{MAP_FORMAT, ZoneMap};
 use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, KvChange, KvRead, Reader};
 
-/// Key of the map's head, and what the keys of its items begin with. Behind all keys of the root shard (whose own end with tag 0x71).
+/// Key of the map's head, and what the keys of its items begin with. Behind all keys of the root
+/// shard (whose own end with tag 0x71).
 pub const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
 /// Behind all of them.
 const MAP_END: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];

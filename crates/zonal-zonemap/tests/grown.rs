@@ -131,7 +131,8 @@ fn fifty_zones_of_three_hundred_targets_join_one_at_a_time() {
         bytes.len()
     );
     assert!(took < Duration::from_secs(1), "{took:?}");
-    // The store has it, and a manager that starts again has no changes: all fetch the whole map, in parts.
+    // The store has it, and a manager that starts again has no changes: all fetch the whole map, in
+    // parts.
     assert_eq!(ZoneMap::load(&keeper.kv).unwrap().as_ref(), Some(&*map));
     keeper.manager = Manager::load(&keeper.kv, CELL).unwrap();
     let (fetched, replies) = keeper.fetch(&unknown());

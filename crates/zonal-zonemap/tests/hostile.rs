@@ -1,5 +1,6 @@
-//! A zone map and a list of edits from a stranger: decoding, checking, looking up and editing never panic, and a
-//! map has the bytes written down here (they are the manager's stored form and travel on the wire).
+//! A zone map and a list of edits from a stranger: decoding, checking, looking up and editing never
+//! panic, and a map has the bytes written down here (they are the manager's stored form and travel
+//! on the wire).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_testkit::Rng;

@@ -1,7 +1,9 @@
-//! Makes the fixture of a version, once a release: `cargo xtask fixture vX.Y.Z` builds the program and starts this.
+//! Makes the fixture of a version, once a release: `cargo xtask fixture vX.Y.Z` builds the program
+//! and starts this.
 //!
-//! The stores of a small cell whose servers were killed, a backup and exported objects, packed into one file below
-//! `crates/zonal-disk/testdata`, which `tests/upgrade.rs` and `crates/zonal-disk/tests/fixtures.rs` read for ever.
+//! The stores of a small cell whose servers were killed, a backup and exported objects, packed into
+//! one file below `crates/zonal-disk/testdata`, which `tests/upgrade.rs` and
+//! `crates/zonal-disk/tests/fixtures.rs` read for ever.
 #![allow(
     clippy::unwrap_used,
     reason = "ends where something is not as it should be"

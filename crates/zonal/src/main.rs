@@ -1,6 +1,7 @@
 //! The `zonal` command: one binary for servers, mounts and tools.
 //!
-//! Errors are printed with their causes and, where there is one, a `Hint:` line; exit codes are in [`exit`].
+//! Errors are printed with their causes and, where there is one, a `Hint:` line; exit codes are in
+//! [`exit`].
 #![forbid(unsafe_code)]
 
 mod backup;
@@ -18,7 +19,8 @@ mod whole;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// The library below an index panics on damaged bytes. That is caught and told as damage, so its own words are not shown.
+/// The library below an index panics on damaged bytes. That is caught and told as damage, so its
+/// own words are not shown.
 fn be_quiet_about_damage() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -28,7 +30,8 @@ fn be_quiet_about_damage() {
     }));
 }
 
-/// Keys are in our memory. 1 byte, not none: with none the kernel hands a dump to a program that /proc/sys/kernel/core_pattern names.
+/// Keys are in our memory. 1 byte, not none: with none the kernel hands a dump to a program that
+/// /proc/sys/kernel/core_pattern names.
 fn leave_no_core_dumps() {
     let least = rustix::process::Rlimit {
         current: Some(1),

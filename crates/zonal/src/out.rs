@@ -1,11 +1,14 @@
-//! What commands print for people and scripts: the one place where it is written, and so where text of others is made harmless.
+//! What commands print for people and scripts: the one place where it is written, and so where text
+//! of others is made harmless.
 //!
-//! Names of zones, clients and files, paths, and what servers say of themselves may be anybody's. On standard output a line stays one line;
-//! on standard error lines behind the first are set in, so that none looks like a `Hint:` of ours; neither does anything to a terminal. JSON
-//! has escapes of its own for the same letters.
+//! Names of zones, clients and files, paths, and what servers say of themselves may be anybody's.
+//! On standard output a line stays one line; on standard error lines behind the first are set in,
+//! so that none looks like a `Hint:` of ours; neither does anything to a terminal. JSON has escapes
+//! of its own for the same letters.
 //!
-//! A command goes on where standard output cannot be written, as its work may be more than its words. The first failure is
-//! kept, and [`finish`] tells it. A reader that went away is no failure: nothing more is said, that is all.
+//! A command goes on where standard output cannot be written, as its work may be more than its
+//! words. The first failure is kept, and [`finish`] tells it. A reader that went away is no
+//! failure: nothing more is said, that is all.
 
 use std::fmt::Display;
 use std::io::{Error, ErrorKind, Write};

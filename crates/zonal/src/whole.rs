@@ -1,5 +1,6 @@
-//! Files that commands write and read. What is written is whole or not there, and its owner's alone: under a name of chance first, so only a
-//! regular file can be replaced. What is read is a regular file as well: a pipe would wait for ever.
+//! Files that commands write and read. What is written is whole or not there, and its owner's
+//! alone: under a name of chance first, so only a regular file can be replaced. What is read is a
+//! regular file as well: a pipe would wait for ever.
 
 use crate::exit::{Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;

@@ -1,4 +1,5 @@
-//! Files of a cell that are not as they were written: each command says which, with a hint and the documented exit code, and ends at once.
+//! Files of a cell that are not as they were written: each command says which, with a hint and the
+//! documented exit code, and ends at once.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,4 +1,5 @@
-//! `zonal dump` of every structure, whole and damaged in many ways: it ends, tells what is damaged, and never crashes.
+//! `zonal dump` of every structure, whole and damaged in many ways: it ends, tells what is damaged,
+//! and never crashes.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -95,7 +96,8 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
         &[],
         &["checksums of the index", "bad=0"],
     );
-    // Which of the two has the object says the number of checkpoints that the end of the server took.
+    // Which of the two has the object says the number of checkpoints that the end of the server
+    // took.
     let copies = ["copy.0", "copy.1"].map(|name| target.join(name));
     let kept: Vec<_> = copies.iter().filter(|path| path.exists()).collect();
     for copy in &kept {
@@ -175,7 +177,8 @@ fn ends_whatever_is_damaged(stores: &[PathBuf], backup: PathBuf) {
             };
             let output = dump(&whole, if round % 2 == 0 { &["--json"] } else { &[] });
             let place = format!("{}, round {round}: {}", path.display(), said(&output));
-            // A panic of the index's library is caught, and told as damage; one that was not would be 101.
+            // A panic of the index's library is caught, and told as damage; one that was not would
+            // be 101.
             assert!(
                 [0, 1, 5, 7].contains(&code(&output)),
                 "{}: {place}",

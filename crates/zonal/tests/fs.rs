@@ -1,4 +1,5 @@
-//! `zonal fs` against a cell: trees there and back, names of any bytes, what fails, and what is left then.
+//! `zonal fs` against a cell: trees there and back, names of any bytes, what fails, and what is
+//! left then.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,5 +1,6 @@
-//! A cell whose map has many zones of 300 targets, all but the first out of reach: it comes up, is mounted, and tells where
-//! data lies. `ZONAL_GROWN_ZONES=50 cargo test -p zonal --test grown_cell -- --nocapture` prints how long each takes.
+//! A cell whose map has many zones of 300 targets, all but the first out of reach: it comes up, is
+//! mounted, and tells where data lies. `ZONAL_GROWN_ZONES=50 cargo test -p zonal --test grown_cell
+//! -- --nocapture` prints how long each takes.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,5 +1,5 @@
-//! Requests that no honest client sends, in frames that are in order: each gets a typed reply or a closed connection, and
-//! the servers go on as before.
+//! Requests that no honest client sends, in frames that are in order: each gets a typed reply or a
+//! closed connection, and the servers go on as before.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

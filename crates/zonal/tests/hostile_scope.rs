@@ -1,4 +1,5 @@
-//! A client with a valid certificate for /projects/a asks everything of everybody: nothing outside of its path changes, and nothing is learnt.
+//! A client with a valid certificate for /projects/a asks everything of everybody: nothing outside
+//! of its path changes, and nothing is learnt.
 //!
 //! `ZONAL_HOSTILE_MESSAGES` says how many messages; `make test-long` sends 100,000.
 #![allow(

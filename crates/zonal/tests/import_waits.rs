@@ -1,4 +1,5 @@
-//! An import into a target that started a moment ago, while the shard of its files does not answer yet.
+//! An import into a target that started a moment ago, while the shard of its files does not answer
+//! yet.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

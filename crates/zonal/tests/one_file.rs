@@ -20,8 +20,9 @@ use zonal_testkit::Scratch;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A free port on loopback below those that Linux gives to connections: servers that are killed come back to it. `zonal up` leaves
-/// it alone, and so do other tests, for as long as the socket lives: it has the name by which `zonal up` reserves a port.
+/// A free port on loopback below those that Linux gives to connections: servers that are killed
+/// come back to it. `zonal up` leaves it alone, and so do other tests, for as long as the socket
+/// lives: it has the name by which `zonal up` reserves a port.
 fn free_port() -> (u16, UnixDatagram) {
     let first = 10_000 + (std::process::id() % 20_000) as u16;
     let reserve = |port: u16| {
@@ -33,7 +34,8 @@ fn free_port() -> (u16, UnixDatagram) {
     (first..32_000).find_map(reserve).unwrap()
 }
 
-/// The authority, one credential for both nodes, and one for commands and mounts, whose file this returns.
+/// The authority, one credential for both nodes, and one for commands and mounts, whose file this
+/// returns.
 fn make_keys(folder: &Path, cell: &str) -> PathBuf {
     let run = |command: &mut Command| {
         let output = command.output().unwrap();

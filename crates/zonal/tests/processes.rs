@@ -220,7 +220,8 @@ fn noise_on_every_port_changes_nothing() {
         assert!(lives(cell.pid(node)));
         let log = cell.log(node);
         assert!(!log.contains("panicked"), "{log}");
-        // Each hostile connection is told with its error, by a thread of its own: who, and what it broke.
+        // Each hostile connection is told with its error, by a thread of its own: who, and what it
+        // broke.
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let log = cell.log(node);

@@ -1,5 +1,5 @@
-//! Text of others in logs and on terminals: names are checked when they arrive, and whatever is shown all the same does nothing to a
-//! terminal and makes no line of its own.
+//! Text of others in logs and on terminals: names are checked when they arrive, and whatever is
+//! shown all the same does nothing to a terminal and makes no line of its own.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -18,7 +18,8 @@ use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role}
 use zonal_types::{CellId, ClientId, ClientIdentity, Codec, Epoch, ErrorCode, NodeId, ZoneId};
 use zonal_wire::{Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service};
 
-/// Colours, a window's title, a line of its own, one that is not seen, 8-bit control, and the other direction of writing.
+/// Colours, a window's title, a line of its own, one that is not seen, 8-bit control, and the other
+/// direction of writing.
 const ODD: [&str; 7] = [
     "a\u{1b}[31mred",
     "a\u{1b}]0;title\u{7}",

@@ -1,5 +1,6 @@
-//! Recordings of a real server's stores under load (`zonal server --record`): every state that a loss of power may leave opens, holds what
-//! was acknowledged as durable by then, and no bytes that nobody wrote.
+//! Recordings of a real server's stores under load (`zonal server --record`): every state that a
+//! loss of power may leave opens, holds what was acknowledged as durable by then, and no bytes that
+//! nobody wrote.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -240,7 +241,8 @@ fn run() -> Run {
     }
 }
 
-/// What is wrong with states of a recording, and how many were tried. With `lies` flushes are taken to do nothing.
+/// What is wrong with states of a recording, and how many were tried. With `lies` flushes are taken
+/// to do nothing.
 fn tried(
     bytes: &[u8],
     (moments, lies): (usize, bool),
@@ -299,7 +301,8 @@ fn what_a_loss_of_power_leaves_of_a_real_servers_stores_holds_what_was_durable()
     assert!(failed.is_empty(), "{failed:#?}");
     assert!(count >= 200, "only {count} states");
 
-    // Flushes that did nothing, and promises that were made too early, are found. (The index's library panics, which is caught.)
+    // Flushes that did nothing, and promises that were made too early, are found. (The index's
+    // library panics, which is caught.)
     std::panic::set_hook(Box::new(|_| ()));
     let (shard_lies, _) = tried(&run.shard, (6, true), shard);
     let (target_lies, _) = tried(&run.target, (3, true), target);

@@ -1,5 +1,6 @@
-//! What is refused, with its code and a word on what to do, and what is left as it was: other shapes of a cell, stores of
-//! others, ports in use, folders that were moved, processes of strangers, who has no key.
+//! What is refused, with its code and a word on what to do, and what is left as it was: other
+//! shapes of a cell, stores of others, ports in use, folders that were moved, processes of
+//! strangers, who has no key.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,4 +1,5 @@
-//! `zonal sim`: what it prints hangs on the seeds alone, and what it says of a broken one makes it break again.
+//! `zonal sim`: what it prints hangs on the seeds alone, and what it says of a broken one makes it
+//! break again.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,5 +1,6 @@
-//! The map changes while a client uses an older one: a slot's epoch rises (the target refuses the old one with the newer entry, and
-//! the write goes on), or a target joins, and new files lie on a stripe set that the client has not heard of.
+//! The map changes while a client uses an older one: a slot's epoch rises (the target refuses the
+//! old one with the newer entry, and the write goes on), or a target joins, and new files lie on a
+//! stripe set that the client has not heard of.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -135,7 +136,8 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
             while !is_over.load(Ordering::Relaxed) {
                 let step = written.load(Ordering::Relaxed);
                 let bytes = vec![step as u8; PIECE];
-                // One place is written again and again: no space runs out, and each write is one to the target.
+                // One place is written again and again: no space runs out, and each write is one to
+                // the target.
                 let offset = step % 64 * PIECE as u64;
                 block_on(client.begin().write_through(file, offset, &bytes, false)).unwrap();
                 written.fetch_add(1, Ordering::Relaxed);
@@ -238,7 +240,8 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
         std::thread::sleep(Duration::from_millis(5));
         block_on(later.begin().refresh_map()).unwrap();
     }
-    // The shard hears of the newer map by itself; the client then learns of the new set by a file that lies on it.
+    // The shard hears of the newer map by itself; the client then learns of the new set by a file
+    // that lies on it.
     let deadline = Instant::now() + Duration::from_secs(20);
     let bytes = vec![7; 3 << 20];
     let mut number = 0;

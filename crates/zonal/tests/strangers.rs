@@ -1,4 +1,5 @@
-//! Records that name a process which is none of ours: `zonal down` ends nobody else, and waits for nobody else.
+//! Records that name a process which is none of ours: `zonal down` ends nobody else, and waits for
+//! nobody else.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

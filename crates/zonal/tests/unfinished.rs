@@ -1,5 +1,6 @@
-//! A folder that says it is of a cell whose making ended halfway: `zonal up` removes what its own plan makes, and nothing else. What
-//! destroys is tried in a root of its own: plain copies, with nothing mounted below.
+//! A folder that says it is of a cell whose making ended halfway: `zonal up` removes what its own
+//! plan makes, and nothing else. What destroys is tried in a root of its own: plain copies, with
+//! nothing mounted below.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -71,7 +72,8 @@ fn a_list_of_what_is_unfinished_removes_nothing_that_no_plan_has() {
     }
 }
 
-/// Copies a program and the libraries that it is linked with to where they are found below another root.
+/// Copies a program and the libraries that it is linked with to where they are found below another
+/// root.
 fn copy_linked(program: &str, root: &Path) {
     let output = Command::new("ldd").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

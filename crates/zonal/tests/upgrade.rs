@@ -1,8 +1,10 @@
-//! Stores of every released version open for ever, and those of a newer one are refused and left alone.
+//! Stores of every released version open for ever, and those of a newer one are refused and left
+//! alone.
 //!
-//! `crates/zonal-disk/testdata/VERSION/cell.pack` is a small cell whose servers were killed: a part of what it holds is in
-//! indexes and segments, a part in logs only; beside them a backup and exported objects. A release adds one, made by
-//! `cargo xtask fixture vX.Y.Z` (`examples/fixture.rs`); those that are there never change.
+//! `crates/zonal-disk/testdata/VERSION/cell.pack` is a small cell whose servers were killed: a part
+//! of what it holds is in indexes and segments, a part in logs only; beside them a backup and
+//! exported objects. A release adds one, made by `cargo xtask fixture vX.Y.Z`
+//! (`examples/fixture.rs`); those that are there never change.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

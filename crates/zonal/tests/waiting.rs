@@ -1,4 +1,5 @@
-//! Waiting costs a server no thread: idle clients, changes that wait for another client's cache, deadlines, callers that hang up.
+//! Waiting costs a server no thread: idle clients, changes that wait for another client's cache,
+//! deadlines, callers that hang up.
 //!
 //! `ZONAL_IDLE_CLIENTS`: how many idle clients, 1,000 by default.
 #![allow(

@@ -1,5 +1,5 @@
-//! Which cell a command talks to: a folder, the manager's address, ZONAL_CELL, or the place where a cell is when nobody says; and what the
-//! command lines of its processes say of them.
+//! Which cell a command talks to: a folder, the manager's address, ZONAL_CELL, or the place where a
+//! cell is when nobody says; and what the command lines of its processes say of them.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

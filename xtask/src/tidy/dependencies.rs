@@ -1,6 +1,7 @@
-//! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client
-//! <- driver <- wait, net, native, disk, server, fuse, mount <- zonal. Cores never depend on shells nor on crates that do I/O;
-//! the simulator depends on cores only. What tests need is for tests only.
+//! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client <-
+//! driver <- wait, net, native, disk, server, fuse, mount <- zonal. Cores never depend on shells
+//! nor on crates that do I/O; the simulator depends on cores only. What tests need is for tests
+//! only.
 
 use serde_json::Value;
 

@@ -1,8 +1,10 @@
 //! Names of tests in the pages of docs: each test, check and command that a page names is there.
 //!
-//! What `cargo test -p zonal-types --test limits_doc` compares from the code to the page is compared here from the page to the code:
+//! What `cargo test -p zonal-types --test limits_doc` compares from the code to the page is
+//! compared here from the page to the code:
 //!
-//! * `crate::file::test` (or `crate::file`) in docs/semantics.md, and identities of checks of a mount or a cell in its tables;
+//! * `crate::file::test` (or `crate::file`) in docs/semantics.md, and identities of checks of a
+//!   mount or a cell in its tables;
 //! * `cargo test -p CRATE --test FILE FILTER` and `tests/....py ... --only PART,...` in every page.
 //!
 //! Pages below docs/rfcs tell what was, and are left out.

@@ -5,7 +5,8 @@ use super::{CORES, File, Offence};
 /// The longest file, its tests included.
 const MAX_LINES: usize = 800;
 
-/// What a core must not name, and why. The simulator drives cores with time and messages of its own.
+/// What a core must not name, and why. The simulator drives cores with time and messages of its
+/// own.
 const FORBIDDEN: [(&str, &str); 12] = [
     (
         "Instant::now",
@@ -134,7 +135,8 @@ fn names(text: &str, path: &str) -> bool {
     })
 }
 
-/// A hash map's order is random, and nothing keeps one that is there from being iterated: cores have none, not even by another name.
+/// A hash map's order is random, and nothing keeps one that is there from being iterated: cores
+/// have none, not even by another name.
 fn hash_maps(file: &File, code: &[(usize, &str)], offences: &mut Vec<Offence>) {
     for &(number, line) in code {
         let text = before_comment(line);

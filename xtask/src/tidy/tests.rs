@@ -363,8 +363,8 @@ fn a_test_that_a_page_names_must_be_there() {
 
 #[test]
 fn a_command_of_a_page_must_select_a_test() {
-    let right = "`cargo test -p zonal-meta --test names a_name`, `cargo test -p zonal-meta kept`, `cargo test -p CRATE`\n\
-                 `tests/posix/two_mounts.py A B --only counter,create`, `tests/posix/semantics.py DIR --only ID`\n";
+    let right = "`cargo test -p zonal-meta --test names a_name`,\n`cargo test -p zonal-meta kept`, `cargo test -p CRATE`\n\
+                 `tests/posix/two_mounts.py A B --only counter,create`,\n`tests/posix/semantics.py DIR --only ID`\n";
     assert_eq!(named("docs/status.md", right), [0; 0]);
     for wrong in [
         "`cargo test -p zonal-meta --test name`",
@@ -377,4 +377,72 @@ fn a_command_of_a_page_must_select_a_test() {
         let page = format!("Right: `cargo test -p zonal-meta`.\n{wrong}\n");
         assert_eq!(named("docs/status.md", &page), [2], "{wrong}");
     }
+}
+
+/// Rules of prose that a comment of a crate breaks.
+fn prose(comment: &str) -> Vec<&'static str> {
+    let r = Repository::new();
+    let lines = comment.lines().map(|line| format!("/// {line}\n"));
+    let text: String = lines.collect();
+    r.plant(
+        "crates/zonal-net/src/planted.rs",
+        &format!("//! Planted.\n{text}fn nothing() {{}}\n"),
+    );
+    r.check().into_iter().map(|offence| offence.rule).collect()
+}
+
+#[test]
+fn a_comment_is_read_once() {
+    assert_eq!(prose("Sends Sync to several targets in parallel."), [""; 0]);
+    assert_eq!(prose("A list:\n* `What` is code\n* such as this"), [""; 0]);
+    let long = "one two three four five ".repeat(5);
+    assert_eq!(prose(&format!("Counts {long}.")), ["columns", "sentence"]);
+    assert_eq!(
+        prose(
+            "Counts one two three four five six seven eight nine ten eleven\ntwelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty\na b c d e f g."
+        ),
+        ["sentence"]
+    );
+    assert_eq!(prose("First.\nWhat it has is kept."), ["subject"]);
+    assert_eq!(prose("Who asks is told."), ["subject"]);
+    assert_eq!(prose("Keeps such a file."), ["vague"]);
+    assert_eq!(
+        prose("Ends that one, whoever holds it."),
+        ["vague", "vague"]
+    );
+}
+
+#[test]
+fn prose_that_is_left_is_named_by_a_list() {
+    let r = Repository::new();
+    r.plant("crates/zonal-net/src/lib.rs", "//! What is there.\n");
+    r.plant("docs/page.md", "What is there.\n");
+    assert_eq!(rules(&r.check()), ["subject", "subject"]);
+    r.plant("xtask/prose-left.txt", "# why\ncrates/zonal-net/\n");
+    assert_eq!(rules(&r.check()), ["subject"]);
+}
+
+#[test]
+fn pages_have_short_sentences() {
+    let r = Repository::new();
+    let long = "one two three four five\n".repeat(6);
+    r.plant("docs/rfcs/2026-11-21-old.md", &format!("{long}.\n"));
+    assert_eq!(rules(&r.check()), [""; 0]);
+    r.plant("docs/long.md", &format!("{long}.\n"));
+    assert_eq!(rules(&r.check()), ["sentences"]);
+}
+
+#[test]
+fn a_public_type_has_a_name_of_its_own() {
+    let r = Repository::new();
+    r.plant("crates/zonal-net/src/a.rs", "//! A.\npub struct Place;\n");
+    r.plant(
+        "crates/zonal-meta/src/b.rs",
+        "//! B.\npub(crate) struct Place;\n",
+    );
+    assert_eq!(rules(&r.check()), [""; 0]);
+    r.plant("crates/zonal-meta/src/c.rs", "//! C.\npub enum Place {}\n");
+    assert_eq!(rules(&r.check()), ["type-name"]);
+    r.plant("xtask/shared-names.txt", "Place  # two worlds\n");
+    assert_eq!(rules(&r.check()), [""; 0]);
 }

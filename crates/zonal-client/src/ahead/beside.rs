@@ -1,7 +1,8 @@
 //! Which directories lie beside one another: those that one part of a listing has told.
 //!
-//! A walk lists them in the order in which they were told (`find`, `tar`), or by name (`ls -R`, `rsync`); which of the two it is, is seen from the
-//! one that it listed before. Bounds: [`BESIDE_MAX`] in all, [`FAMILY_MAX`] of one part; the oldest are forgotten.
+//! A walk lists them in the order in which they were told (`find`, `tar`), or by name (`ls -R`,
+//! `rsync`); which of the two it is, is seen from the one that it listed before. Bounds:
+//! [`BESIDE_MAX`] in all, [`FAMILY_MAX`] of one part; the oldest are forgotten.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant, Name};
@@ -12,7 +13,8 @@ pub(crate) const BESIDE_MAX: usize = 4_096;
 const FAMILY_MAX: usize = 1_024;
 /// Who lists a directory this soon after the one above it walks through a tree, ms.
 const SOON_MS: u64 = 1_000;
-/// Who lists a second one this soon after another walks, too: what lies below that one takes its time, ms.
+/// Who lists a second one this soon after another walks, too: what lies below that one takes its
+/// time, ms.
 const WALK_MS: u64 = 30_000;
 
 struct Family {
@@ -47,7 +49,8 @@ pub(super) struct Beside {
 }
 
 impl Family {
-    /// Whether the one at `place` follows the one listed `before` it sooner by name than in the order told.
+    /// Whether the one at `place` follows the one listed `before` it sooner by name than in the
+    /// order told.
     fn goes_by_name(&self, before: Option<usize>, place: usize) -> bool {
         let rank = |place: usize| self.rank.get(place).copied().unwrap_or(0);
         let Some(before) = before else {

@@ -1,9 +1,11 @@
 //! What a client holds of locks, in the order in which it got them.
 //!
-//! A lock that was just granted may be taken back, and then shows again what its owner held there before. So the newest grants are kept
-//! apart; older ones are merged as the shard does, so that a thousand ranges side by side cost what one does.
+//! A lock that was just granted may be taken back, and then shows again what its owner held there
+//! before. So the newest grants are kept apart; older ones are merged as the shard does, so that a
+//! thousand ranges side by side cost what one does.
 //!
-//! *Invariants*: of one owner at most [`NEWEST_MAX`] grants are kept apart; a newer range decides where ranges overlap.
+//! *Invariants*: of one owner at most [`NEWEST_MAX`] grants are kept apart; a newer range decides
+//! where ranges overlap.
 
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::Ino;
@@ -12,7 +14,8 @@ use zonal_wire::{LockKind, LockRange, LockRanges};
 /// An owner, and whether it is about flock.
 pub(crate) type Owner = (u64, bool);
 
-/// Grants of one owner that can be taken back. One that is taken back when as many newer ones came would stay until its owner ends.
+/// Grants of one owner that can be taken back. One that is taken back when as many newer ones came
+/// would stay until its owner ends.
 const NEWEST_MAX: usize = 64;
 
 /// All locks of a client.
@@ -86,7 +89,8 @@ impl Held {
         }
     }
 
-    /// Forgets what `is_meant` of what the owner holds within `cut` (its last byte included), and returns it, oldest first.
+    /// Forgets what `is_meant` of what the owner holds within `cut` (its last byte included), and
+    /// returns it, oldest first.
     pub(super) fn give_up(
         &mut self,
         ino: Ino,

@@ -1,8 +1,9 @@
 //! What a shard must still hear of locks, as it did not answer in time: sent again until it does.
 //!
-//! Whoever asked was told of an error, or is gone, so nobody else would tell the shard. A shard that starts anew forgets all locks and is
-//! not told of these, so what reaches it late changes nothing there; but locks under which something was written that has not arrived stay
-//! until it has.
+//! Whoever asked was told of an error, or is gone, so nobody else would tell the shard. A shard
+//! that starts anew forgets all locks and is not told of these, so what reaches it late changes
+//! nothing there; but locks under which something was written that has not arrived stay until it
+//! has.
 
 use super::held::{Owner, owner_of};
 use crate::client::Client;
@@ -12,7 +13,8 @@ use crate::session::{leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockRange, MetaRequest};
 
-/// How much is remembered; past it what is newest is dropped, and its lock stays until its session ends.
+/// How much is remembered; past it what is newest is dropped, and its lock stays until its session
+/// ends.
 const LATE_RELEASES_MAX: usize = 65_536;
 
 /// An owner that has closed: what it got before that is released, whoever has its name by now.
@@ -79,8 +81,9 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// As [`Self::take_back`], with the next housekeeping, or [`Self::send_taken_back`]. From here on the lock counts as not held. The
-    /// caller of the request hears of its end after this: the same request, made again, is sent behind it.
+    /// As [`Self::take_back`], with the next housekeeping, or [`Self::send_taken_back`]. From here
+    /// on the lock counts as not held. The caller of the request hears of its end after this: the
+    /// same request, made again, is sent behind it.
     pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
         let mut locks = lock(&self.locks);
         locks.withdraw(ino, &range, waiter);

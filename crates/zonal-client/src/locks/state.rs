@@ -1,10 +1,12 @@
-//! What a client knows of its locks: what is held, what waits, which requests are not over, and what a shard must still hear.
+//! What a client knows of its locks: what is held, what waits, which requests are not over, and
+//! what a shard must still hear.
 //!
-//! One mutex for all, so that a grant, a signal and a restart of the shard meet in some order: a request is held, waits, or is to be
-//! taken back, and never two of these.
+//! One mutex for all, so that a grant, a signal and a restart of the shard meet in some order: a
+//! request is held, waits, or is to be taken back, and never two of these.
 //!
-//! *Numbers*: each request has a number that grows and is never used again by this client. A request is *settled* when its caller has
-//! heard of it for good, or when it has been taken back at the shard.
+//! *Numbers*: each request has a number that grows and is never used again by this client. A
+//! request is *settled* when its caller has heard of it for good, or when it has been taken back at
+//! the shard.
 
 use super::held::{Held, Owner, owner_of};
 use super::late::Late;
@@ -17,20 +19,22 @@ use zonal_wire::{LockKind, LockRange};
 pub(crate) struct Waiting {
     pub(super) ino: Ino,
     pub(super) range: LockRange,
-    /// The shard said that it is queued: the request itself is over, so a restarted shard must be asked anew.
+    /// The shard said that it is queued: the request itself is over, so a restarted shard must be
+    /// asked anew.
     pub(super) is_queued: bool,
 }
 
 /// All locks of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    /// A restarted shard is told of them. One whose release is under way is not among them, as the shard may have released it already,
-    /// and given it to another.
+    /// A restarted shard is told of them. One whose release is under way is not among them, as the
+    /// shard may have released it already, and given it to another.
     pub(crate) held: Held,
-    /// By waiter. A grant moves its range to what is held before anybody acts on it: a shard that restarts then hears of it, whatever
-    /// became of the reply to the request.
+    /// By waiter. A grant moves its range to what is held before anybody acts on it: a shard that
+    /// restarts then hears of it, whatever became of the reply to the request.
     pub(super) waiting: BTreeMap<u64, Waiting>,
-    /// Waiters that a restarted shard is being asked for again, and whether they were taken back meanwhile.
+    /// Waiters that a restarted shard is being asked for again, and whether they were taken back
+    /// meanwhile.
     pub(super) queued_again: BTreeMap<u64, bool>,
     /// What is remembered for a shard that did not answer, oldest first.
     pub(super) late: Vec<Late>,
@@ -52,13 +56,15 @@ impl Locks {
         self.last_number
     }
 
-    /// A request is about to be sent. Returns the number below which those of its owner are settled.
+    /// A request is about to be sent. Returns the number below which those of its owner are
+    /// settled.
     pub(super) fn begin(&mut self, ino: Ino, range: LockRange, waiter: Option<u64>) -> u64 {
         let owner = owner_of(&range);
         // Sent again: the answer was that of a former life of the shard.
         self.held.forget(ino, owner, range.number);
         if range.whole_file && range.kind == LockKind::Exclusive {
-            // A shared flock ends where its conversion begins, as the shard does it: another may hold one by the time of a restart.
+            // A shared flock ends where its conversion begins, as the shard does it: another may
+            // hold one by the time of a restart.
             let is_shared = |held: &LockRange| held.kind == LockKind::Shared;
             self.held.give_up(ino, owner, (0, u64::MAX), is_shared);
         }

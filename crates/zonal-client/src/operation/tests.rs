@@ -15,7 +15,8 @@ fn context(is_awaited: bool) -> OperationContext {
     OperationContext::new(TraceId(1), is_awaited, DEADLINE_MS, Cancellation::default())
 }
 
-/// Requests of an operation that end one after the other, each with its age and outcome; whether that begins a silence.
+/// Requests of an operation that end one after the other, each with its age and outcome; whether
+/// that begins a silence.
 fn is_silent_after(is_awaited: bool, ends: &[(u64, Option<NetFailure>)]) -> bool {
     let (context, silences) = (context(is_awaited), Silences::default());
     let mut now = Instant(0).plus_ms(1_000);

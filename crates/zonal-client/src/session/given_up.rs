@@ -1,9 +1,12 @@
-//! Appends that their caller gave up, and whose place the shard may hold for them still: all later appends of the file would wait for it.
+//! Appends that their caller gave up, and whose place the shard may hold for them still: all later
+//! appends of the file would wait for it.
 //!
-//! A place is given up where a caller was killed or its time is over. The shard hears at once that nobody is to wait for it; and, when no
-//! other write of the file is under way here, that it has ended with no bytes, which gives what lies behind the end of the file a new number. What
-//! was asked for and never heard of keeps its slot, in which the request is repeated: the shard remembers what it gave, or gives it now. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; past
-//! them a place waits for the end of its time at the shard.
+//! A place is given up where a caller was killed or its time is over. The shard hears at once that
+//! nobody is to wait for it; and, when no other write of the file is under way here, that it has
+//! ended with no bytes, which gives what lies behind the end of the file a new number. What was
+//! asked for and never heard of keeps its slot, in which the request is repeated: the shard
+//! remembers what it gave, or gives it now. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; past them a
+//! place waits for the end of its time at the shard.
 
 use super::link::{Link, SlotPlace, lock};
 use super::request::{is_passing, is_unsure};
@@ -38,7 +41,8 @@ struct Place {
     offset: u64,
     reserved: u32,
     session: SessionId,
-    /// The life of the shard in which it was given up: the next one has forgotten it, and may give the same place to another append.
+    /// The life of the shard in which it was given up: the next one has forgotten it, and may give
+    /// the same place to another append.
     boot: u64,
     /// The shard knows that nobody waits.
     is_told: bool,
@@ -66,8 +70,8 @@ impl Link {
         }
     }
 
-    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session, or this one after a restart of the shard, may
-    /// have been given the same one.)
+    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later
+    /// session, or this one after a restart of the shard, may have been given the same one.)
     pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
         self.give_up_place(ino, place.offset, place.length, session);
     }
@@ -106,7 +110,8 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells the shard what was given up; true where some stays.
     pub(crate) async fn send_given_up(&self, link: &Link) -> bool {
-        // One at a time: while one tells of a place, another would end it, and what is told late would mean the next append there.
+        // One at a time: while one tells of a place, another would end it, and what is told late
+        // would mean the next append there.
         let Some(_turn) = link.giving_up.try_lock() else {
             return true;
         };

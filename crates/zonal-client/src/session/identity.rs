@@ -1,10 +1,12 @@
 //! Who this client is: its identity in the cell, and what of it each shard has acknowledged.
 //!
-//! A request names the incarnation that the shard of its file has acknowledged, a request to a target too. What a shard knows is thus never
-//! lower than what goes to its files, and when it fences what it knows, nothing passes. What goes to targets has a new incarnation only when the
-//! shard has said which locks were lost with the session before: until then it may be something that was written under them. The incarnation rises once for the whole cell when a
-//! shard has forgotten our session; each other shard is told when it, or a target for its file, refuses the one before.
-//! See docs/rfcs/2026-11-25-client-identity.md.
+//! A request names the incarnation that the shard of its file has acknowledged, a request to a
+//! target too. What a shard knows is thus never lower than what goes to its files, and when it
+//! fences what it knows, nothing passes. What goes to targets has a new incarnation only when the
+//! shard has said which locks were lost with the session before: until then it may be something
+//! that was written under them. The incarnation rises once for the whole cell when a shard has
+//! forgotten our session; each other shard is told when it, or a target for its file, refuses the
+//! one before. See docs/rfcs/2026-11-25-client-identity.md.
 
 use super::link::{Link, lock};
 use crate::client::Client;
@@ -57,7 +59,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Others have got the locks that were held here on a file: what was gathered under them is dropped, and each open of the file is told.
+    /// Others have got the locks that were held here on a file: what was gathered under them is
+    /// dropped, and each open of the file is told.
     pub(super) fn forfeit(&self, ino: Ino) {
         lock(&self.locks).held.forget_inode(ino);
         self.net.tell(News::Forfeited(ino));
@@ -87,8 +90,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A request with this incarnation was refused with `Fenced`, by the shard or, where it `is_over`, by a target for one of its files:
-    /// the shard hears of a newer one.
+    /// A request with this incarnation was refused with `Fenced`, by the shard or, where it
+    /// `is_over`, by a target for one of its files: the shard hears of a newer one.
     ///
     /// # Errors
     /// What the shard answers; that it does not.

@@ -1,7 +1,9 @@
-//! Leaving: a client that uses nothing of a shard ends its session there, so that a shard has sessions of its users only.
+//! Leaving: a client that uses nothing of a shard ends its session there, so that a shard has
+//! sessions of its users only.
 //!
-//! The race with a request that begins: it is counted before it looks whether the session is open, and the session is shut before
-//! requests are counted. So either the request waits and opens the session anew, or the session stays.
+//! The race with a request that begins: it is counted before it looks whether the session is open,
+//! and the session is shut before requests are counted. So either the request waits and opens the
+//! session anew, or the session stays.
 
 use super::{Link, lock};
 use crate::client::Client;
@@ -48,9 +50,10 @@ impl Drop for UnderWay<'_> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Ends the session of a link that was idle for the time that [`crate::Options`] says and through which nothing is held: no open or
-    /// unwritten file, no lock, nothing that the shard is to be told. Call it between polls for events; true where there is no session now,
-    /// and nothing is to be polled until [`crate::net::News::Opened`].
+    /// Ends the session of a link that was idle for the time that [`crate::Options`] says and
+    /// through which nothing is held: no open or unwritten file, no lock, nothing that the shard is
+    /// to be told. Call it between polls for events; true where there is no session now, and
+    /// nothing is to be polled until [`crate::net::News::Opened`].
     pub async fn leave_idle(&self, link: &Link) -> bool {
         let idle_ms = self.options.leave_idle_ms;
         if !link.used.is_idle(self.net.now(), idle_ms) || !self.holds_nothing(link) {
@@ -75,7 +78,8 @@ impl<N: Net> ClientCall<'_, N> {
             return false;
         }
         lock(&link.state).listening = false;
-        // What was granted is the shard's again: nothing under way may be kept, and nothing that was.
+        // What was granted is the shard's again: nothing under way may be kept, and nothing that
+        // was.
         link.count_event();
         self.forget_granted();
         let request = MetaRequest::CloseSession;

@@ -1,8 +1,10 @@
-//! What a client has at one shard: its session, the session's slots, its closes on their way, what is told after a restart.
+//! What a client has at one shard: its session, the session's slots, its closes on their way, what
+//! is told after a restart.
 //!
-//! Invariants: a slot has one request under way; a repeated request repeats its slot and sequence; a slot that was given
-//! up goes on with the next sequence (the shard refuses older ones that arrive late). Lock order: `opening` (async)
-//! before `state`; `state` is never held across an await.
+//! Invariants: a slot has one request under way; a repeated request repeats its slot and sequence;
+//! a slot that was given up goes on with the next sequence (the shard refuses older ones that
+//! arrive late). Lock order: `opening` (async) before `state`; `state` is never held across an
+//! await.
 
 use super::leaving::Use;
 use super::request::is_unsure;
@@ -23,7 +25,8 @@ pub struct Link {
     pub(super) state: Mutex<LinkState>,
     /// The incarnation of ours that the shard has in its session; 0: there was none yet.
     opened: AtomicU32,
-    /// The same, once the shard has said what of ours was lost with the session before: what goes to targets has this one.
+    /// The same, once the shard has said what of ours was lost with the session before: what goes
+    /// to targets has this one.
     acknowledged: AtomicU32,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     pub(super) events: AtomicU64,
@@ -39,7 +42,8 @@ pub struct Link {
     pub(super) giving_up: async_lock::Mutex<()>,
     /// Changes that are not durable yet.
     pub(crate) changes: Mutex<Changes>,
-    /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
+    /// Held while an open ends and its close is queued, and while what is open is counted to be
+    /// told. Before the files' locks.
     telling: Mutex<()>,
 }
 
@@ -68,11 +72,13 @@ pub(super) struct LinkState {
     closes: Vec<Ino>,
     /// Those that are on their way, and those that are late.
     closing: Vec<Ino>,
-    /// A request with closes that was not answered. It keeps its slot: the shard may have executed it.
+    /// A request with closes that was not answered. It keeps its slot: the shard may have executed
+    /// it.
     late_closes: Option<Closes>,
     /// How often a shard was told what is held.
     tellings: u64,
-    /// Closes are being sent: what else is to be closed waits, so that no more than one such request is late.
+    /// Closes are being sent: what else is to be closed waits, so that no more than one such
+    /// request is late.
     is_closing: bool,
 }
 
@@ -93,8 +99,8 @@ pub(crate) struct SlotPlace {
 }
 
 impl LinkState {
-    /// The sequence of a slot's next attempt. A new session's slots start afresh; in one that was resumed the request may have been
-    /// executed before.
+    /// The sequence of a slot's next attempt. A new session's slots start afresh; in one that was
+    /// resumed the request may have been executed before.
     pub(super) fn next_sequence(&mut self, place: &mut SlotPlace) -> u32 {
         let is_new = place.is_new || place.sent_in != self.session;
         place.is_new = false;
@@ -181,8 +187,8 @@ impl Link {
         state.closes.len() + state.closing.len()
     }
 
-    /// The request with closes to be sent: the late one, or one with all that wait. Until [`Self::closes_ended`] they count as open, and
-    /// nobody else gets any.
+    /// The request with closes to be sent: the late one, or one with all that wait. Until
+    /// [`Self::closes_ended`] they count as open, and nobody else gets any.
     pub(crate) async fn take_closes(&self) -> Option<Closes> {
         {
             let mut state = lock(&self.state);
@@ -208,13 +214,14 @@ impl Link {
         })
     }
 
-    /// Their request has ended with `outcome`: they are executed, or late, or not executed for certain and wait again.
+    /// Their request has ended with `outcome`: they are executed, or late, or not executed for
+    /// certain and wait again.
     pub(crate) fn closes_ended(&self, closes: Closes, outcome: Result<(), ErrorCode>) {
         let mut state = lock(&self.state);
         state.is_closing = false;
         let is_waiting = outcome == Err(ErrorCode::NotReady);
-        // Executed by a shard that has restarted since, perhaps: the new one was told that they are open. It hears of them again, in their
-        // slot, and closes them.
+        // Executed by a shard that has restarted since, perhaps: the new one was told that they are
+        // open. It hears of them again, in their slot, and closes them.
         let is_told_open = outcome.is_ok() && state.tellings != closes.tellings;
         if is_told_open || (!is_waiting && outcome.is_err_and(is_unsure)) {
             state.late_closes = Some(closes);
@@ -249,7 +256,8 @@ impl Link {
         }
     }
 
-    /// Opens that have ended here and not yet at the shard, which is about to be told of them as open.
+    /// Opens that have ended here and not yet at the shard, which is about to be told of them as
+    /// open.
     pub(super) fn tell_ending(&self) -> Vec<Ino> {
         let mut state = lock(&self.state);
         state.tellings += 1;
@@ -341,7 +349,8 @@ impl Link {
         lock(&self.state).boot
     }
 
-    /// The life of the shard as heard of last, and of the session: what was granted in another one is void.
+    /// The life of the shard as heard of last, and of the session: what was granted in another one
+    /// is void.
     pub(crate) fn life(&self) -> (u64, SessionId) {
         let state = lock(&self.state);
         (state.boot, state.session)

@@ -1,4 +1,5 @@
-//! Requests to shards: which link, a slot for what changes something, repeated until the deadline, how long a reply may be cached.
+//! Requests to shards: which link, a slot for what changes something, repeated until the deadline,
+//! how long a reply may be cached.
 
 use super::link::{Closes, Link, SlotPlace, lock};
 use crate::changes::touched;
@@ -50,7 +51,8 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// How long the kernel may believe it: what is left of the granted time, or as long as was said of a tree that nobody else writes.
+    /// How long the kernel may believe it: what is left of the granted time, or as long as was said
+    /// of a tree that nobody else writes.
     pub(crate) fn kernel_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
         let left = self.cache_ms(link, asked, granted_ms);
         if link.events.load(Ordering::SeqCst) == asked.events {
@@ -65,7 +67,8 @@ impl<N: Net> ClientCall<'_, N> {
         entry.attr_ms = self.kernel_ms(link, asked, entry.attr_ms);
     }
 
-    /// The link to the shard that owns an inode; one that joined since we took the map is looked for in a newer one.
+    /// The link to the shard that owns an inode; one that joined since we took the map is looked
+    /// for in a newer one.
     pub(crate) async fn reach(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
         self.reach_partition(ino.partition()).await
     }
@@ -109,7 +112,8 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends a request until it is answered, for as long as the deadline allows. `Failed` replies become errors.
+    /// Sends a request until it is answered, for as long as the deadline allows. `Failed` replies
+    /// become errors.
     pub(crate) async fn meta(
         &self,
         link: &Link,
@@ -124,8 +128,8 @@ impl<N: Net> ClientCall<'_, N> {
         self.meta_at(link, request, place.as_mut()).await
     }
 
-    /// Ends the session at a shard. Asked once: what is not ended here ends by itself after its term, and nobody is to wait for a server
-    /// that is gone.
+    /// Ends the session at a shard. Asked once: what is not ended here ends by itself after its
+    /// term, and nobody is to wait for a server that is gone.
     pub(crate) async fn close_session(&self, link: &Link) {
         let at_once = self.net.now();
         let asked = self.ask(link, &MetaRequest::CloseSession, None, at_once);
@@ -319,7 +323,8 @@ impl<N: Net> ClientCall<'_, N> {
         ends.map_or(own, |ends| own.min(ends.all))
     }
 
-    /// Whether a request with this deadline is not repeated any more: the operation may have to end before it.
+    /// Whether a request with this deadline is not repeated any more: the operation may have to end
+    /// before it.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
         let (now, ends) = (self.net.now(), self.context().ends());
         let is_over = ends.is_some_and(|ends| now >= ends.repeats);
@@ -348,8 +353,9 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
-/// What a caller is told whose time is over while a server is to be asked again: it may do all of it later, and nothing was refused.
-/// The codes on which the client acts would be taken for a refusal, and what was to be written dropped.
+/// What a caller is told whose time is over while a server is to be asked again: it may do all of
+/// it later, and nothing was refused. The codes on which the client acts would be taken for a
+/// refusal, and what was to be written dropped.
 pub(crate) fn late(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::UnknownSession
@@ -377,8 +383,8 @@ pub(crate) fn leaves_gathered(code: ErrorCode) -> bool {
     is_passing(code) || code == ErrorCode::Interrupted
 }
 
-/// The outcome of two steps of a flush: where something is left to be sent it says so, whatever is lost besides (which is told to who has
-/// the file open); else the first failure.
+/// The outcome of two steps of a flush: where something is left to be sent it says so, whatever is
+/// lost besides (which is told to who has the file open); else the first failure.
 pub(crate) fn both(
     one: Result<(), ErrorCode>,
     other: Result<(), ErrorCode>,

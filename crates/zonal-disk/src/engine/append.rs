@@ -1,6 +1,7 @@
 //! Appending a record to an engine's log, and waiting for room there.
 //!
-//! Cost: the record is encoded and its checksum computed outside of the lock, into a pooled buffer; one `pwrite`, two when a lap ends.
+//! Cost: the record is encoded and its checksum computed outside of the lock, into a pooled buffer;
+//! one `pwrite`, two when a lap ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -17,8 +18,8 @@ use crate::record::{self, Lsn, Record};
 /// Buffers kept for encoding, and the largest that is kept.
 const POOL: usize = 8;
 const POOLED_BYTES: usize = 256 << 10;
-/// How often, and half of how far, the log is brought into the page cache before it is written. A write of part of a page that is
-/// not there waits for the disk.
+/// How often, and half of how far, the log is brought into the page cache before it is written. A
+/// write of part of a page that is not there waits for the disk.
 const AHEAD_BYTES: u64 = 256 << 10;
 
 /// Which part of the log a record may use.
@@ -39,11 +40,12 @@ impl Engine {
         self.append_with(record.changes.clone(), &record.note, Room::Normal)
     }
 
-    /// Writes a record and applies its changes, in one step for all readers and other appends. It then
-    /// survives a kill of the process; for power loss, [`Self::sync`] with the position returned.
+    /// Writes a record and applies its changes, in one step for all readers and other appends. It
+    /// then survives a kill of the process; for power loss, [`Self::sync`] with the position
+    /// returned.
     ///
-    /// Without room it waits for a checkpoint, where a checkpointer runs. A caller whose checkpoint job
-    /// needs a lock that it holds here calls [`Self::wait_for_room`] before taking that lock.
+    /// Without room it waits for a checkpoint, where a checkpointer runs. A caller whose checkpoint
+    /// job needs a lock that it holds here calls [`Self::wait_for_room`] before taking that lock.
     ///
     /// # Errors
     /// `LogFull` where no checkpoint makes room, `TooBig`, `Failed` after an earlier failure, `Io`.
@@ -102,8 +104,9 @@ impl Engine {
         Ok(lsn)
     }
 
-    /// Waits while the log is three quarters full or the overlay is well over its bound, as far as a
-    /// checkpointer runs. Called without any lock that its job needs, it keeps appends from waiting.
+    /// Waits while the log is three quarters full or the overlay is well over its bound, as far as
+    /// a checkpointer runs. Called without any lock that its job needs, it keeps appends from
+    /// waiting.
     ///
     /// # Errors
     /// `LogFull` where no checkpoint makes room in time, `Failed` after an earlier failure.

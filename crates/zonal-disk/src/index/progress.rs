@@ -1,10 +1,12 @@
-//! How far an index is, as it says itself: an entry beside those of the store, and two that programs from before do not know.
+//! How far an index is, as it says itself: an entry beside those of the store, and two that
+//! programs from before do not know.
 
 use crate::log::LSN_END;
 
 pub(super) const PROGRESS: &str = "progress";
 const PROGRESS_SIZE: usize = 28;
-/// The number of the copy's record, a little-endian u64. Apart, as programs from before know the rest alone.
+/// The number of the copy's record, a little-endian u64. Apart, as programs from before know the
+/// rest alone.
 pub(crate) const COPY: &str = "copy";
 /// The tag of the store, a little-endian u64; apart for the same reason.
 pub(crate) const STORE: &str = "store";
@@ -20,7 +22,8 @@ pub struct Progress {
     pub epoch: u64,
     /// The record of the copy that has the same; 0: none has.
     pub copy: u64,
-    /// Tag of the store whose index it is; 0: not known, no program that writes it has used the store.
+    /// Tag of the store whose index it is; 0: not known, no program that writes it has used the
+    /// store.
     pub store: u64,
 }
 

@@ -102,7 +102,8 @@ impl Chain {
         Ok(digest.finalize() == u64::from(header.crc))
     }
 
-    /// Gives the entries of a record that was found intact: whether it is of the slice, the key, the value or none.
+    /// Gives the entries of a record that was found intact: whether it is of the slice, the key,
+    /// the value or none.
     ///
     /// # Errors
     /// `Corrupt` for what this program would not have written, `Io`, and what `visit` gives.

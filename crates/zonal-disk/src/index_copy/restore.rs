@@ -19,7 +19,8 @@ type Put<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), DiskError> + 'a;
 pub(crate) enum Copy {
     /// Nothing: none was written yet, or it was given up.
     None,
-    /// It is of another state than the index: a program from before used the store, or it was given up and its new beginning has no commit yet.
+    /// It is of another state than the index: a program from before used the store, or it was given
+    /// up and its new beginning has no commit yet.
     Stale,
     /// What should be there is not.
     Damaged(String),
@@ -112,7 +113,8 @@ fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
             .clone()
             .find(|(_, header)| header.sequence == index.copy);
         match named {
-            // A cycle began after the copy had been given up, and its first record's commit did not come.
+            // A cycle began after the copy had been given up, and its first record's commit did not
+            // come.
             None if !chains.is_empty() && all.all(|(_, header)| header.sequence > index.copy) => {
                 return Copy::Stale;
             }
@@ -131,8 +133,8 @@ fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
     }
 }
 
-/// Drops the last record, where it is not what was to be written: it may be of a checkpoint that never was one. Whether what is left is
-/// enough, the log tells. Gives its sequence.
+/// Drops the last record, where it is not what was to be written: it may be of a checkpoint that
+/// never was one. Whether what is left is enough, the log tells. Gives its sequence.
 fn drop_torn(chains: &mut [Chain]) -> Option<u64> {
     let newest = |chain: &&mut Chain| chain.last().map(|last| last.sequence);
     let chain = chains.iter_mut().max_by_key(newest)?;
@@ -181,7 +183,8 @@ pub(crate) fn inside(dir: &Path, store: u64, index: &Progress) -> Option<String>
     Some(format!("record {} fails its checksum", bad.sequence))
 }
 
-/// The records from which the index of a store can be made exactly, read and compared. The store's lock is held by the caller.
+/// The records from which the index of a store can be made exactly, read and compared. The store's
+/// lock is held by the caller.
 ///
 /// # Errors
 /// `Io` of the log.

@@ -14,7 +14,8 @@ use crate::store::{LOCK, take_lock};
 use std::fs::{self, File};
 use std::path::Path;
 
-/// The store in `dir`; `uuid` is its own number, where its identity is damaged and somebody else knows it.
+/// The store in `dir`; `uuid` is its own number, where its identity is damaged and somebody else
+/// knows it.
 fn stored(
     dir: &Path,
     identity: &Identity,
@@ -57,8 +58,8 @@ pub fn can_restore_index(
     }
 }
 
-/// Makes the index of the store in `dir` anew from its copy, if the copy is whole and the log goes on from it without a gap. False: nothing
-/// was changed.
+/// Makes the index of the store in `dir` anew from its copy, if the copy is whole and the log goes
+/// on from it without a gap. False: nothing was changed.
 ///
 /// # Errors
 /// The differences of [`Stored::check`], `Locked`, `NoSpace`, `Io`.

@@ -1,5 +1,6 @@
-//! Puts the new files of a mended store where the old ones are, step by step. After each step, where a kill may end it, there is an index:
-//! the old one, which can be mended again, or the new one.
+//! Puts the new files of a mended store where the old ones are, step by step. After each step,
+//! where a kill may end it, there is an index: the old one, which can be mended again, or the new
+//! one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -25,7 +26,8 @@ pub(super) const FROM_COPY: &[Step] = &[
     place_sums,
 ];
 
-/// Where the index is what could still be read: the log is in it, and the copy is of the index that goes.
+/// Where the index is what could still be read: the log is in it, and the copy is of the index that
+/// goes.
 pub(super) const MENDED: &[Step] = &[
     sync_new_index,
     write_new_log,

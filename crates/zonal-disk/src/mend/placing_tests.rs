@@ -59,7 +59,8 @@ fn put_back(dir: &Path, files: &Files) {
     }
 }
 
-/// A store with entries in its index and in its log, and a page of the index that is damaged so that no entry is lost by it.
+/// A store with entries in its index and in its log, and a page of the index that is damaged so
+/// that no entry is lost by it.
 fn damaged(dir: &Path) -> Map {
     Engine::format(dir, WHO, &config()).unwrap();
     let engine = open(dir).unwrap();
@@ -83,7 +84,8 @@ fn damaged(dir: &Path) -> Map {
     map
 }
 
-/// Ends the placing of a store's new index after each number of steps; what is there then, and what is there after another repair.
+/// Ends the placing of a store's new index after each number of steps; what is there then, and what
+/// is there after another repair.
 fn ended_at_each(
     name: &str,
     steps: &[Step],

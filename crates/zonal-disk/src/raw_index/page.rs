@@ -1,4 +1,5 @@
-//! Pages of the index's file: links between them, leaves, branches; and the one flipped bit that a checksum names.
+//! Pages of the index's file: links between them, leaves, branches; and the one flipped bit that a
+//! checksum names.
 
 use crate::index::unseal;
 
@@ -47,7 +48,8 @@ impl<'a> Leaf<'a> {
             0 => 4 + self.count * 8,
             _ => self.end(at - 1)?,
         };
-        // The ends of keys and of values are one list: the first value begins where the last key ends.
+        // The ends of keys and of values are one list: the first value begins where the last key
+        // ends.
         let value = self.end(self.count + at - 1)?;
         let key = self.bytes.get(key..self.end(at)?)?;
         let value = self.bytes.get(value..self.end(self.count + at)?)?;
@@ -63,7 +65,8 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// `keys u16` at 2, from 8 on the checksums of the children (16 each), their pages, the ends of the keys, the keys.
+/// `keys u16` at 2, from 8 on the checksums of the children (16 each), their pages, the ends of the
+/// keys, the keys.
 pub(super) struct Branch<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) keys: usize,

@@ -66,8 +66,8 @@ impl RawIndex {
                 bytes
             }
             Page::Doubtful(bytes) => {
-                // A leaf that is damaged in places: entries have their own checksums. One in which all of them hold is
-                // whole and not the one that belongs here.
+                // A leaf that is damaged in places: entries have their own checksums. One in which
+                // all of them hold is whole and not the one that belongs here.
                 return (walk.visit)(bad)
                     && match Leaf::of(&bytes) {
                         Some(leaf) if leaf.has_damage() => leaf.visit_sound(&bounds, walk),

@@ -1,4 +1,5 @@
-//! The log of a stopped process: where it begins, how far it goes, and its records replayed into memory.
+//! The log of a stopped process: where it begins, how far it goes, and its records replayed into
+//! memory.
 
 use super::log_bits::flipped;
 use super::{LogEnd, ReadStore, StoreDamage};
@@ -131,7 +132,8 @@ impl ReadStore {
         Ok(is_taken || !was_durable)
     }
 
-    /// Records behind a tear, at this position under this epoch, say what their keys are, whatever came before.
+    /// Records behind a tear, at this position under this epoch, say what their keys are, whatever
+    /// came before.
     fn behind_tear(
         &mut self,
         file: &Whole,
@@ -165,7 +167,8 @@ impl ReadStore {
     }
 }
 
-/// A log's file that may have been cut: what is missing reads as zeroes. Bits that were found flipped read as they were.
+/// A log's file that may have been cut: what is missing reads as zeroes. Bits that were found
+/// flipped read as they were.
 struct Whole {
     file: File,
     length: u64,
@@ -228,8 +231,8 @@ fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
     }
 }
 
-/// Where each header begins and its record ends, and its epoch, in the order of the file; of the first one's store, where no tag
-/// says which.
+/// Where each header begins and its record ends, and its epoch, in the order of the file; of the
+/// first one's store, where no tag says which.
 fn headers(
     file: &Whole,
     capacity: u64,
@@ -258,8 +261,8 @@ fn headers(
     Ok(found)
 }
 
-/// The newest epoch in the log of the store in `dir`, if nothing is missing between an index at `progress` and the log's end. Of a log that
-/// is lost nothing can be asked.
+/// The newest epoch in the log of the store in `dir`, if nothing is missing between an index at
+/// `progress` and the log's end. Of a log that is lost nothing can be asked.
 pub(crate) fn goes_on(
     dir: &Path,
     stored: &Stored,
@@ -287,8 +290,8 @@ pub(crate) fn goes_on(
     Ok(proof.is_none().then_some(epoch))
 }
 
-/// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
-/// identity, of the store whose header is found first.
+/// Without an index to say where the log begins: the records that follow one another up to the
+/// newest. Without an identity, of the store whose header is found first.
 fn oldest_chain(
     file: &Whole,
     capacity: u64,

@@ -4,12 +4,14 @@ use crate::disk::LogFile;
 use crate::error::DiskError;
 use crate::log::{HEADER, Header, Kind, Origin};
 
-/// The longest payload in which a bit is looked for. Two flipped bits are never taken for one; of three and more, one in 30,000 is at this length.
+/// The longest payload in which a bit is looked for. Two flipped bits are never taken for one; of
+/// three and more, one in 30,000 is at this length.
 const PAYLOAD_LONGEST: usize = 16 << 10;
 /// The polynomial of crc32c (RFC 3720), lowest bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The bit without which there is a record at `position`, of this epoch or a later one: its byte in the file, and its mask.
+/// The bit without which there is a record at `position`, of this epoch or a later one: its byte in
+/// the file, and its mask.
 ///
 /// # Errors
 /// `Io`.

@@ -1,7 +1,8 @@
 //! Taking a folder away: from an open folder, step by step.
 //!
 //! 1. No link is followed: each is removed as a link.
-//! 2. Nothing of another mount is touched, of one of the same file system neither: what holds it stays.
+//! 2. Nothing of another mount is touched, of one of the same file system neither: what holds it
+//!    stays.
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;

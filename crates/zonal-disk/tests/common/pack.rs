@@ -1,7 +1,8 @@
 //! Folders as one small file: what of each file is not zero. Stores are mostly zeros.
 //!
-//! `ZPACK1\n`, then for each file its name, its length and its runs, all lengths as u64, little-endian; a run is where it
-//! begins, how long it is, whether all its bytes are alike (then one follows), and its bytes.
+//! `ZPACK1\n`, then for each file its name, its length and its runs, all lengths as u64,
+//! little-endian; a run is where it begins, how long it is, whether all its bytes are alike (then
+//! one follows), and its bytes.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! A recording done again on a folder in memory, moment by moment, with the states that a loss of power may leave at each.
+//! A recording done again on a folder in memory, moment by moment, with the states that a loss of
+//! power may leave at each.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use zonal_disk::recording::{Event, Recording};
@@ -93,7 +94,8 @@ fn is_flush(event: &Event<'_>) -> bool {
     matches!(event, Event::Flush { .. } | Event::FlushNames { .. })
 }
 
-/// After how many events a flush is about to begin, is about to end, or has ended, of the recording proper.
+/// After how many events a flush is about to begin, is about to end, or has ended, of the recording
+/// proper.
 pub fn sync_points(recording: &Recording<'_>) -> Vec<usize> {
     let events = &recording.events;
     let begun = events.iter().position(|(_, event)| *event == Event::Begun);

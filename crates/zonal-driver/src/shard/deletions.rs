@@ -27,7 +27,8 @@ struct Work {
 }
 
 impl<H: ShardHost> ShardDriver<H> {
-    /// Pushes deletions, and settles directories without an entry, until [`Self::stop`] or a failure of the store.
+    /// Pushes deletions, and settles directories without an entry, until [`Self::stop`] or a
+    /// failure of the store.
     pub async fn push_deletions(&self) {
         let mut backoff = BackOff::new(self.pace.deletions_ms);
         let mut pause = 0;
@@ -70,8 +71,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Waits until there is something; `None` at the end. After a failure that is `pause` ms at least. `look_again`: when
-    /// to try what could not be read.
+    /// Waits until there is something; `None` at the end. After a failure that is `pause` ms at
+    /// least. `look_again`: when to try what could not be read.
     async fn next_work(&self, pause: u64, look_again: &mut Option<Instant>) -> Option<Work> {
         let mut not_before = self.host.now().instant.plus_ms(pause);
         while !self.is_stopping() {
@@ -165,7 +166,8 @@ impl<H: ShardHost> ShardDriver<H> {
     }
 }
 
-/// Adds the objects of a deletion to those of its targets: which these are. `None` where the map does not know its set.
+/// Adds the objects of a deletion to those of its targets: which these are. `None` where the map
+/// does not know its set.
 fn objects_of(
     map: &ZoneMap,
     deletion: &Deletion,

@@ -49,7 +49,8 @@ impl<H: ShardHost> ShardDriver<H> {
         None
     }
 
-    /// True where each target has acknowledged its fences. One that does not answer keeps no other waiting.
+    /// True where each target has acknowledged its fences. One that does not answer keeps no other
+    /// waiting.
     async fn tell_all(&self, fences: Fences) -> bool {
         let fences: Vec<(TargetId, Vec<Fence>)> = fences.into_iter().collect();
         let mut is_told = true;

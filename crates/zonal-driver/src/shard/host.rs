@@ -17,7 +17,8 @@ pub enum Durability {
     AtOnce,
 }
 
-/// What a [`super::ShardDriver`] runs on. No method may call the driver back, but from another task.
+/// What a [`super::ShardDriver`] runs on. No method may call the driver back, but from another
+/// task.
 pub trait ShardHost {
     /// The shard's ordered store.
     type Store: KvRead;
@@ -67,8 +68,8 @@ pub trait ShardHost {
     /// Reads what the request begins with into the store's cache, where that pays.
     fn prefetch(&self, request: &MetaRequest);
 
-    /// Appends one record, with the changes of the map's junctions. Called under the shard's mutex; the newer
-    /// map, if any, is to be published outside of it.
+    /// Appends one record, with the changes of the map's junctions. Called under the shard's mutex;
+    /// the newer map, if any, is to be published outside of it.
     ///
     /// # Errors
     /// Where the log takes no record: the shard serves no more.
@@ -91,7 +92,8 @@ pub trait ShardHost {
     /// Where the medium fails.
     fn publish(&self, map: Arc<ZoneMap>) -> impl Future<Output = Result<(), ErrorCode>>;
 
-    /// Asks another shard; what it says of stripe sets, the manager in this process may say. Runs to its end once begun.
+    /// Asks another shard; what it says of stripe sets, the manager in this process may say. Runs
+    /// to its end once begun.
     ///
     /// # Errors
     /// Where there is no answer.
@@ -101,7 +103,8 @@ pub trait ShardHost {
         request: &MetaRequest,
     ) -> impl Future<Output = Result<MetaReply, ErrorCode>>;
 
-    /// Makes calls that nobody waits for, after the reply. What fails is settled by housekeeping later.
+    /// Makes calls that nobody waits for, after the reply. What fails is settled by housekeeping
+    /// later.
     fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) -> impl Future<Output = ()>;
 
     /// Asks targets, side by side; a reply each, where one came.

@@ -8,7 +8,8 @@ use super::{ShardDriver, ShardHost};
 use crate::race::either;
 
 impl<H: ShardHost> ShardDriver<H> {
-    /// Runs housekeeping at each deadline of the shard, until [`Self::stop`] or a failure of the log.
+    /// Runs housekeeping at each deadline of the shard, until [`Self::stop`] or a failure of the
+    /// log.
     pub async fn keep_house(&self) {
         let mut earliest = Instant::default();
         while !self.is_stopping() {

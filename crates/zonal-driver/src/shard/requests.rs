@@ -150,7 +150,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Says whether a client may use the bytes of a file so, and where they are. Targets ask for it.
+    /// Says whether a client may use the bytes of a file so, and where they are. Targets ask for
+    /// it.
     ///
     /// # Errors
     /// Where it may not, or the store cannot be read.
@@ -336,8 +337,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Refuses a sender that knows another owner of this shard: an earlier one, or a later one. Of a later one this server's
-    /// map hears, too.
+    /// Refuses a sender that knows another owner of this shard: an earlier one, or a later one. Of
+    /// a later one this server's map hears, too.
     async fn check_epoch(&self, header: &Header) -> Option<Result<MetaReply, ErrorCode>> {
         let map = self.host.map();
         match map.judge_shard(self.id, self.epoch, header.epoch) {

@@ -1,5 +1,5 @@
-//! Whether a request is carried out at all: what is asked of a target that serves, by a slot that its
-//! sender knows as it is.
+//! Whether a request is carried out at all: what is asked of a target that serves, by a slot that
+//! its sender knows as it is.
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_types::ErrorCode;

@@ -1,4 +1,5 @@
-//! Records and checkpoints: appended where the target changes, moved to segments and to the index later.
+//! Records and checkpoints: appended where the target changes, moved to segments and to the index
+//! later.
 
 use super::{Note, TargetDriver, TargetHost};
 use std::sync::atomic::Ordering;
@@ -31,7 +32,8 @@ impl<H: TargetHost> TargetDriver<H> {
         self.checkpoint_after(u64::MAX).await
     }
 
-    /// As [`Self::checkpoint`], unless there were more than `seen` by the time of our turn: of many who want one, one makes it.
+    /// As [`Self::checkpoint`], unless there were more than `seen` by the time of our turn: of many
+    /// who want one, one makes it.
     ///
     /// # Errors
     /// As [`Self::checkpoint`].
@@ -58,7 +60,8 @@ impl<H: TargetHost> TargetDriver<H> {
         self.checkpoints.load(Ordering::Acquire)
     }
 
-    /// Moves what is pending now to segments. What cannot be moved stays pending and goes into the checkpoint as it is.
+    /// Moves what is pending now to segments. What cannot be moved stays pending and goes into the
+    /// checkpoint as it is.
     async fn move_pending(&self) -> Result<(), H::Error> {
         let mut left = self.lock().pending_bytes().0 as usize / BLOCK_BYTES;
         while left > 0 {

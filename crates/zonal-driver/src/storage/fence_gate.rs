@@ -1,13 +1,14 @@
-//! A target that starts was away, and may not have heard who is fenced: before its first change of a file it asks
-//! the file's shard.
+//! A target that starts was away, and may not have heard who is fenced: before its first change of
+//! a file it asks the file's shard.
 //!
-//! A shard waits with the locks of a client that is fenced until every target has acknowledged the fence, or has
-//! had `FENCE_WAIT_MS`; one that was down in that time would serve the client again. So a change waits (`NotReady`,
-//! the sender comes again) until the shard of the file has answered once in this life of the process. A dead shard
-//! needs no bound for that: its files wait, as all else that is asked about them.
+//! A shard waits with the locks of a client that is fenced until every target has acknowledged the
+//! fence, or has had `FENCE_WAIT_MS`; one that was down in that time would serve the client again.
+//! So a change waits (`NotReady`, the sender comes again) until the shard of the file has answered
+//! once in this life of the process. A dead shard needs no bound for that: its files wait, as all
+//! else that is asked about them.
 //!
-//! *Invariants*: (1) nothing of a shard's files changes before its fences are stored here; (2) one request asks at a
-//! time, and no other waits for it.
+//! *Invariants*: (1) nothing of a shard's files changes before its fences are stored here; (2) one
+//! request asks at a time, and no other waits for it.
 
 use super::{Refused, TargetDriver, TargetHost};
 use std::collections::BTreeSet;

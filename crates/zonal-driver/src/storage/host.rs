@@ -89,7 +89,8 @@ pub trait TargetHost {
     /// Whether any one record fits the log now. Under the target's mutex.
     fn has_room(&self) -> bool;
 
-    /// Appends a record, in the critical section of the change. Durable over a kill of the process; without waiting for room.
+    /// Appends a record, in the critical section of the change. Durable over a kill of the process;
+    /// without waiting for room.
     ///
     /// # Errors
     /// The log takes no record: the target is ahead of it.
@@ -98,7 +99,8 @@ pub trait TargetHost {
     /// The position behind all records.
     fn head(&self) -> Self::Position;
 
-    /// Returns when the records up to a position are durable, with all that was written to segments before.
+    /// Returns when the records up to a position are durable, with all that was written to segments
+    /// before.
     ///
     /// # Errors
     /// The flush that failed; nothing is promised after it.
@@ -144,7 +146,8 @@ pub trait TargetHost {
     /// The same, asked for where a sender has a newer one.
     fn map_at_least(&self, version: MapVersion) -> impl Future<Output = Arc<ZoneMap>>;
 
-    /// Asks a shard which clients are fenced here, behind this client and holder; true with the last. `None` where it does not say.
+    /// Asks a shard which clients are fenced here, behind this client and holder; true with the
+    /// last. `None` where it does not say.
     fn fences_of(
         &self,
         shard: ShardId,
@@ -158,7 +161,8 @@ pub trait TargetHost {
     /// Waits for the turn to make a checkpoint.
     fn checkpoint_turn(&self) -> impl Future<Output = Self::Turn<'_>>;
 
-    /// Begins a checkpoint of the index as it is now, with changes that have no record. Under the target's mutex.
+    /// Begins a checkpoint of the index as it is now, with changes that have no record. Under the
+    /// target's mutex.
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Self::Begun<'_>;
 
     /// Makes it durable; the log forgets its records.

@@ -7,7 +7,8 @@ use zonal_types::limits::{PAYLOAD_BYTES_MAX, STORAGE_IO_BYTES_MAX};
 use zonal_wire::{ObjectRef, StorageReply};
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Reads what `plan` wants into `buffer`. A failure comes with the first byte of it that is concerned.
+    /// Reads what `plan` wants into `buffer`. A failure comes with the first byte of it that is
+    /// concerned.
     async fn read_parts(
         &self,
         plan: &ReadPlan,
@@ -60,7 +61,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 return Err(self.damaged_twice(&plan).await);
             }
             let object_bytes = plan.object_bytes();
-            // A ragged range of the longest length takes more than a payload holds; it is copied once.
+            // A ragged range of the longest length takes more than a payload holds; it is copied
+            // once.
             if plan.buffer_len() > PAYLOAD_BYTES_MAX {
                 let mut buffer = vec![0; plan.buffer_len()];
                 self.fill(&plan, &mut buffer).await?;
@@ -81,7 +83,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 }
             }
             before = Some(plan);
-            // In the client's memory others may have changed them meanwhile: only what is wrong here is damage.
+            // In the client's memory others may have changed them meanwhile: only what is wrong
+            // here is damage.
             reply.leave_shared();
         }
     }

@@ -8,7 +8,8 @@ use zonal_wire::StorageReply;
 const SPACE_TRIES: usize = 6;
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Runs `attempt` again after a checkpoint, or among the segments that there are, where that may help.
+    /// Runs `attempt` again after a checkpoint, or among the segments that there are, where that
+    /// may help.
     pub(super) async fn with_space<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T, Refused>,
@@ -23,7 +24,8 @@ impl<H: TargetHost> TargetDriver<H> {
             match refused.code {
                 ErrorCode::NoSpace if self.reach_changed(limit)? => continue,
                 ErrorCode::NoSpace if self.lock().reclaimable() > 0 => {}
-                // Nothing is left to reclaim, for one that was under way has freed it since the attempt.
+                // Nothing is left to reclaim, for one that was under way has freed it since the
+                // attempt.
                 ErrorCode::NoSpace if self.checkpoints() > seen => continue,
                 ErrorCode::Overloaded => {}
                 _ => return Err(refused),
@@ -40,7 +42,8 @@ impl<H: TargetHost> TargetDriver<H> {
         })
     }
 
-    /// Whether other segments can be had than those up to `before`: fewer, as was just found, or more again.
+    /// Whether other segments can be had than those up to `before`: fewer, as was just found, or
+    /// more again.
     fn reach_changed(&self, before: Option<u32>) -> Result<bool, Refused> {
         if self.lock().usable_segments() != before {
             return Ok(true);

@@ -6,15 +6,18 @@ use zonal_types::ErrorCode;
 use zonal_types::limits::WRITE_RANGES_MAX;
 use zonal_wire::ObjectRef;
 
-/// How often a step is tried again when its blocks move away under it. Each retry means that another one went on.
+/// How often a step is tried again when its blocks move away under it. Each retry means that
+/// another one went on.
 const RETRIES: usize = 100;
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Writes ranges whose bytes come one behind the other: few enough for one record at a time. Where one fails those before
-    /// it are written, and whoever is answered next for the object is told what they allocated. Gives the position behind its records.
+    /// Writes ranges whose bytes come one behind the other: few enough for one record at a time.
+    /// Where one fails those before it are written, and whoever is answered next for the object is
+    /// told what they allocated. Gives the position behind its records.
     ///
     /// # Errors
-    /// `Invalid` where the ranges are too many or have not as many bytes as the payload; what the target refuses; the medium.
+    /// `Invalid` where the ranges are too many or have not as many bytes as the payload; what the
+    /// target refuses; the medium.
     pub async fn write(
         &self,
         object: &ObjectRef,

@@ -1,12 +1,16 @@
-//! Ends of files that are lent: one session alone gets places in the file, at offsets that it names itself.
+//! Ends of files that are lent: one session alone gets places in the file, at offsets that it names
+//! itself.
 //!
-//! It hands out offsets behind the end without asking, gathers what is appended, and asks for the place when it writes that. Others wait
-//! until it has given the end back: an open, a cut or a report at most [`RECALL_MS`] from the first of them, an append [`TAKE_AWAY_MS`], and while
-//! a place behind the end is being written. The holder is told again and again. From [`TICKET_MS`] on it gets no new place, and who does not
-//! end the one that it has loses its session (`Tickets::overdue`).
+//! It hands out offsets behind the end without asking, gathers what is appended, and asks for the
+//! place when it writes that. Others wait until it has given the end back: an open, a cut or a
+//! report at most [`RECALL_MS`] from the first of them, an append [`TAKE_AWAY_MS`], and while a
+//! place behind the end is being written. The holder is told again and again. From [`TICKET_MS`] on
+//! it gets no new place, and who does not end the one that it has loses its session
+//! (`Tickets::overdue`).
 //!
-//! *Invariants*: an end is lent to a session that alone has the file open, while no append of the file is under way; volatile, as tickets
-//! are: after a restart of the shard it is told again before others get places.
+//! *Invariants*: an end is lent to a session that alone has the file open, while no append of the
+//! file is under way; volatile, as tickets are: after a restart of the shard it is told again
+//! before others get places.
 
 use std::collections::BTreeMap;
 use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, TICKET_MS};
@@ -15,8 +19,9 @@ use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 /// How long others than appends wait for an end to be given back: as long as for what is cached.
 pub const RECALL_MS: u64 = CACHE_TERM_MS + CACHE_GRACE_MS;
 
-/// How long appends of others wait for an end behind which nothing is being written: longer than opens do, less than a request is tried
-/// (`REQUEST_DEADLINE_MS`). From then on the holder gets no place, and what it gathered is lost.
+/// How long appends of others wait for an end behind which nothing is being written: longer than
+/// opens do, less than a request is tried (`REQUEST_DEADLINE_MS`). From then on the holder gets no
+/// place, and what it gathered is lost.
 pub const TAKE_AWAY_MS: u64 = 8_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +52,8 @@ impl Ends {
     /// Lends the end, which is at `next`; the same again where the session has it.
     ///
     /// # Errors
-    /// `Busy` where another session has it, or it is wanted back, or there are as many as tickets may be.
+    /// `Busy` where another session has it, or it is wanted back, or there are as many as tickets
+    /// may be.
     pub fn lend(&mut self, ino: Ino, session: SessionId, next: u64) -> Result<(), ErrorCode> {
         let may_have = match self.lent.get(&ino) {
             Some(lent) => lent.session == session && lent.wanted.is_none(),
@@ -65,7 +71,8 @@ impl Ends {
         Ok(())
     }
 
-    /// Whether the session may have a place at `offset`: a question that comes late is about what is published.
+    /// Whether the session may have a place at `offset`: a question that comes late is about what
+    /// is published.
     #[must_use]
     pub fn allows(&self, ino: Ino, session: SessionId, offset: u64) -> bool {
         let lent = self.lent.get(&ino);
@@ -102,7 +109,8 @@ impl Ends {
             .is_some_and(|lent| lent.session == session)
     }
 
-    /// `by` is about to use the end: the session that has it, where that is another one and has not been told for [`RECALL_MS`]. It is told now.
+    /// `by` is about to use the end: the session that has it, where that is another one and has not
+    /// been told for [`RECALL_MS`]. It is told now.
     pub fn want(&mut self, ino: Ino, by: SessionId, now: Instant) -> Option<SessionId> {
         let lent = self.lent.get_mut(&ino).filter(|lent| lent.session != by)?;
         let is_due = lent
@@ -115,7 +123,8 @@ impl Ends {
         is_due.then_some(lent.session)
     }
 
-    /// Before `by` does something with the end of the file. `appends`: it takes a place there, and this says whether places are being written.
+    /// Before `by` does something with the end of the file. `appends`: it takes a place there, and
+    /// this says whether places are being written.
     pub fn recall(
         &mut self,
         ino: Ino,

@@ -1,7 +1,8 @@
 //! What a shard's store says, key by key, as facts of fixed size about inodes.
 //!
-//! A scan in key order gives facts in no useful order; sorted by inode number (in memory, or outside of it) they are
-//! what [`super::join::Join`] reads. What is wrong with a key by itself is told at once.
+//! A scan in key order gives facts in no useful order; sorted by inode number (in memory, or
+//! outside of it) they are what [`super::join::Join`] reads. What is wrong with a key by itself is
+//! told at once.
 
 use super::Broken;
 use super::sorted::{self, FACT_BYTES};
@@ -192,7 +193,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Takes the next key. Keys behind those of a shard ([`keys::SHARD_PARTITION`] from tag 0x80 on) are not for it.
+    /// Takes the next key. Keys behind those of a shard ([`keys::SHARD_PARTITION`] from tag 0x80
+    /// on) are not for it.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
         if self.decode(key, value).is_none() {
             (self.broken)(Broken::Key { key: key.to_vec() });

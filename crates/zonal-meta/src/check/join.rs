@@ -1,4 +1,5 @@
-//! Facts, in the order of inode numbers, against one another: each inode with its names, entries and records.
+//! Facts, in the order of inode numbers, against one another: each inode with its names, entries
+//! and records.
 
 use super::Broken;
 use super::facts::{Data, Fact, What};
@@ -27,7 +28,8 @@ pub struct Known {
     pub kind: FileKind,
     /// The directory that it names as its own.
     pub parent: Ino,
-    /// The first entry that leads to it; of several of a directory, the one in the directory that it names.
+    /// The first entry that leads to it; of several of a directory, the one in the directory that
+    /// it names.
     pub name: Option<Named>,
     /// Where its bytes are; `allocated` without those that the shard stores.
     pub data: Option<Data>,
@@ -68,7 +70,8 @@ struct Group {
     others: Vec<Named>,
 }
 
-/// Most data ids that lead to one inode that are looked at in one pass: more than a layout has components.
+/// Most data ids that lead to one inode that are looked at in one pass: more than a layout has
+/// components.
 const INDEXED_MAX: usize = 4096;
 
 /// Most other entries of one directory that are told in one pass.

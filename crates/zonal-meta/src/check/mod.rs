@@ -1,5 +1,6 @@
-//! Every invariant of a shard's store (DESIGN 4: 2 and 8). For tests, the simulator and fsck: one implementation, which
-//! reads a store in key order ([`Scan`]), sorts what it says by inode number, and joins it ([`Join`]).
+//! Every invariant of a shard's store (DESIGN 4: 2 and 8). For tests, the simulator and fsck: one
+//! implementation, which reads a store in key order ([`Scan`]), sorts what it says by inode number,
+//! and joins it ([`Join`]).
 
 mod facts;
 mod join;
@@ -95,8 +96,8 @@ pub enum Broken {
         /// The directory that it leads to.
         ino: Ino,
     },
-    /// Directories that contain one another and cannot be reached from the root. Not told by a join, which sees one
-    /// inode at a time.
+    /// Directories that contain one another and cannot be reached from the root. Not told by a
+    /// join, which sees one inode at a time.
     #[error("directory {ino} is below itself, by the entry at {cookie:x} of {dir}")]
     Cycle {
         /// The directory that it is in.

@@ -1,4 +1,5 @@
-//! Facts as bytes of one size, for sorting: what a fact is about, big-endian, and behind it what is said.
+//! Facts as bytes of one size, for sorting: what a fact is about, big-endian, and behind it what is
+//! said.
 
 use zonal_types::{Codec, Reader};
 

@@ -66,7 +66,8 @@ impl FileLocks {
             })
     }
 
-    /// True where a waiter among the first `before` has been overtaken too often for `range` to pass it.
+    /// True where a waiter among the first `before` has been overtaken too often for `range` to
+    /// pass it.
     pub(super) fn must_queue(&self, owner: Owner, range: &LockRange, before: usize) -> bool {
         if self.space(range.whole_file).contains_key(&owner) {
             return false;

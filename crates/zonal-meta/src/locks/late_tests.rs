@@ -1,4 +1,5 @@
-//! Releases, take-backs and requests that come late, or twice, by owners that repeat: against a plain model in which nothing is late.
+//! Releases, take-backs and requests that come late, or twice, by owners that repeat: against a
+//! plain model in which nothing is late.
 
 use super::*;
 use zonal_testkit::Rng;
@@ -43,7 +44,8 @@ fn a_late_close_leaves_what_the_next_open_file_locked() {
     let mut table = LockTable::new();
     lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
     lock(&mut table, A, range(10, 2, Exclusive, 50, 59));
-    // The kernel gives the same owner to the next open file; the close of the former arrives later, twice.
+    // The kernel gives the same owner to the next open file; the close of the former arrives later,
+    // twice.
     lock(&mut table, A, range(11, 3, Exclusive, 5, 14));
     for number in [4, 9] {
         table.release_owner(A, INO, (OWNER, false), Some(10), number);
@@ -154,7 +156,8 @@ fn a_take_back_of_another_owner_is_refused() {
     assert_eq!(refused, Err(ErrorCode::Invalid));
 }
 
-/// Messages that may be repeated and late; a lock is a promise from the moment its caller hears of it to the moment it gives it up.
+/// Messages that may be repeated and late; a lock is a promise from the moment its caller hears of
+/// it to the moment it gives it up.
 #[test]
 fn no_two_owners_are_inside_whatever_comes_late() {
     let mut turns = 0;
@@ -191,7 +194,8 @@ fn no_two_owners_are_inside_whatever_comes_late() {
                 continue;
             }
             if rng.below(4) == 0 {
-                // A signal: the caller has heard that it does not hold it, and its take-back is late.
+                // A signal: the caller has heard that it does not hold it, and its take-back is
+                // late.
                 late.push((session, Late::TakeBack(wanted)));
                 continue;
             }

@@ -168,7 +168,8 @@ fn converting_a_flock_gives_the_old_one_up() {
     let mut table = LockTable::new();
     table.ask(A, INO, flock(1, Shared), None).unwrap();
     table.ask(B, INO, flock(2, Shared), None).unwrap();
-    // Both want to convert: the first waits without its shared lock, so the second gets it. No deadlock.
+    // Both want to convert: the first waits without its shared lock, so the second gets it. No
+    // deadlock.
     let (one, two) = (by(0, 1, flock(1, Exclusive)), by(0, 1, flock(2, Exclusive)));
     let first = table.ask(A, INO, one, Some(1)).unwrap();
     assert_eq!(first, (Answer::Queued, vec![]));

@@ -1,4 +1,5 @@
-//! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in memory only.
+//! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in
+//! memory only.
 
 use super::{Result, number, report};
 use crate::append::Tickets;
@@ -27,8 +28,9 @@ pub(crate) fn begin(
     Ok(MetaReply::Appending { offset, data })
 }
 
-/// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new). Given up, it may have left bytes behind
-/// the end, and a target may write some later: a new number of the last shrink makes them nobody's, and the reply tells it.
+/// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new). Given
+/// up, it may have left bytes behind the end, and a target may write some later: a new number of
+/// the last shrink makes them nobody's, and the reply tells it.
 pub(crate) fn end(
     tx: &mut Tx<'_>,
     ino: Ino,
@@ -37,7 +39,8 @@ pub(crate) fn end(
 ) -> Result {
     let mut reply = report::report_write(tx, ino, report)?;
     if is_given_up && let MetaReply::Attr { data, .. } = &mut reply {
-        // What is nobody's now takes its space until the first word of that number comes to its target, with a write that tells it.
+        // What is nobody's now takes its space until the first word of that number comes to its
+        // target, with a write that tells it.
         let mut inode = tx.inode(ino)?;
         *data = number::disown_given_up(tx, &mut inode).then(|| inode.data());
         tx.save(inode);

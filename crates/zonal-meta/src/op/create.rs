@@ -1,7 +1,8 @@
 //! A new inode that is not a directory, opened at once where wanted.
 //!
-//! Reads: the directory's inode, the name's place (2 keys). Writes: entry, inode, directory's inode, slot (4 keys; one
-//! more each 1024 inodes for the range of numbers, and one for an inherited ACL).
+//! Reads: the directory's inode, the name's place (2 keys). Writes: entry, inode, directory's
+//! inode, slot (4 keys; one more each 1024 inodes for the range of numbers, and one for an
+//! inherited ACL).
 
 use super::{Result, entry, new, open};
 use crate::permission::{EXEC, check, is_root, may_create};

@@ -1,7 +1,8 @@
-//! First-level directories, the zone shard's side: an inode here whose entry is, or will be, in the root's shard.
+//! First-level directories, the zone shard's side: an inode here whose entry is, or will be, in the
+//! root's shard.
 //!
-//! A directory is detached until its entry is made, and again from when its entry is about to go. What stays so is settled:
-//! the root's shard is asked for the entry.
+//! A directory is detached until its entry is made, and again from when its entry is about to go.
+//! What stays so is settled: the root's shard is asked for the entry.
 
 use super::{Result, new};
 use crate::acl::Acl;
@@ -70,8 +71,9 @@ fn save_detached(tx: &mut Tx<'_>, ino: Ino, token: u64) {
     tx.put(keys::detached(ino), record.to_bytes());
 }
 
-/// Its entry was made. (Entries were accepted before: who knows the inode knows it from its entry.) That may be old news: where
-/// the root shard has begun to remove it since, it stays detached until it is dropped or settled.
+/// Its entry was made. (Entries were accepted before: who knows the inode knows it from its entry.)
+/// That may be old news: where the root shard has begun to remove it since, it stays detached until
+/// it is dropped or settled.
 pub(crate) fn attach(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let dir = first_level(tx, ino)?;
     if dir.has(FLAG_CLOSING) {

@@ -1,9 +1,10 @@
-//! The first bytes of a file, where its layout leaves them to the shard (docs/rfcs/2026-11-22-small-files.md).
+//! The first bytes of a file, where its layout leaves them to the shard
+//! (docs/rfcs/2026-11-22-small-files.md).
 //!
 //! They have a key of their own, so that listings and attributes do not read them.
 //!
-//! *Invariants*: no byte lies at or behind the file's size, nor behind what the layout leaves to the shard; no key where there is
-//! no byte; `allocated` counts them by [`UNIT`].
+//! *Invariants*: no byte lies at or behind the file's size, nor behind what the layout leaves to
+//! the shard; no key where there is no byte; `allocated` counts them by [`UNIT`].
 
 use super::Result;
 use crate::inode::Inode;

@@ -1,4 +1,5 @@
-//! One more name for an inode that is not a directory. Reads and writes: directory's inode, entry, inode, slot.
+//! One more name for an inode that is not a directory. Reads and writes: directory's inode, entry,
+//! inode, slot.
 
 use super::{Result, entry, remove};
 use crate::inode::{FLAG_ORPHAN, FLAG_UNLINKABLE};

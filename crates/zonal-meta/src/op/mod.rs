@@ -1,8 +1,8 @@
-//! The operations, one file each. An operation reads and changes a [`Tx`] and returns the reply; a `Failed` reply
-//! comes as an error, and the `Tx` is then dropped.
+//! The operations, one file each. An operation reads and changes a [`Tx`] and returns the reply; a
+//! `Failed` reply comes as an error, and the `Tx` is then dropped.
 //!
-//! Times of caching in replies are only marked here (1: may be cached under `tx.lease`); the shard puts the granted
-//! time in, see `caching.rs`.
+//! Times of caching in replies are only marked here (1: may be cached under `tx.lease`); the shard
+//! puts the granted time in, see `caching.rs`.
 
 pub mod access;
 pub mod append;
@@ -41,8 +41,8 @@ use zonal_wire::meta::Entry;
 /// What an operation ends with.
 pub(crate) type Result<T = MetaReply, E = ErrorCode> = std::result::Result<T, E>;
 
-/// What the name in `dir` leads to, with marks for caching. Who may follow a cached entry is checked by the kernel, with
-/// attributes and ACLs that are cached under the same leases.
+/// What the name in `dir` leads to, with marks for caching. Who may follow a cached entry is
+/// checked by the kernel, with attributes and ACLs that are cached under the same leases.
 pub(crate) fn entry(tx: &mut Tx<'_>, dir: &Inode, ino: Ino, kind: FileKind) -> Result<Entry> {
     tx.lease = Some(dir.ino);
     let entry_ms = 1;

@@ -94,7 +94,8 @@ pub(crate) fn default_acl(tx: &Tx<'_>, dir: &Inode) -> Result<Option<Acl>> {
     }
 }
 
-/// A new inode with its number, rights and layout, not saved yet. `zone` matters only for what is made in the root.
+/// A new inode with its number, rights and layout, not saved yet. `zone` matters only for what is
+/// made in the root.
 pub(crate) fn inode(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -139,7 +140,8 @@ pub(crate) fn set_acls(tx: &mut Tx<'_>, inode: &mut Inode, rights: &Rights) {
     }
 }
 
-/// Directories go round the shard's partitions, so that a split moves a share of them; files follow their directory.
+/// Directories go round the shard's partitions, so that a split moves a share of them; files follow
+/// their directory.
 pub(crate) fn partition_for_directory(tx: &Tx<'_>, parent: Ino) -> Result<PartitionId> {
     let partitions = tx.env.partitions;
     if tx.env.config.is_root() || partitions.is_empty() {

@@ -1,12 +1,16 @@
-//! Numbers of cuts (ARCHITECTURE, decision 5): a target that has not seen a file's last one cuts its column at `truncate_size` first.
+//! Numbers of cuts (ARCHITECTURE, decision 5): a target that has not seen a file's last one cuts
+//! its column at `truncate_size` first.
 //!
-//! A shrink of what has data is pushed to the columns. Else a number is only given: a column sees it with the next request that names it. So
-//! what a client wrote behind the end and never told, because it is gone, becomes nobody's where the file is made longer (docs/rfcs/2026-11-22-files-grow-over-zeros.md).
+//! A shrink of what has data is pushed to the columns. Else a number is only given: a column sees
+//! it with the next request that names it. So what a client wrote behind the end and never told,
+//! because it is gone, becomes nobody's where the file is made longer
+//! (docs/rfcs/2026-11-22-files-grow-over-zeros.md).
 //!
-//! *Invariant*: a number replaces another one only where a column that has not seen the first cuts, at the second, all that it would have cut.
-//! States of the last number, by flag: none: all columns have seen it; [`FLAG_UNCONFIRMED`]: it was pushed, perhaps not to all;
-//! [`FLAG_UNPUSHED`]: it was given, and nothing is at the targets behind `truncate_size`, as far as was told; with [`FLAG_WRITTEN`] something is,
-//! perhaps.
+//! *Invariant*: a number replaces another one only where a column that has not seen the first cuts,
+//! at the second, all that it would have cut. States of the last number, by flag: none: all columns
+//! have seen it; [`FLAG_UNCONFIRMED`]: it was pushed, perhaps not to all; [`FLAG_UNPUSHED`]: it was
+//! given, and nothing is at the targets behind `truncate_size`, as far as was told; with
+//! [`FLAG_WRITTEN`] something is, perhaps.
 
 use super::Result;
 use crate::inode::{FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
@@ -27,7 +31,8 @@ pub(crate) fn confirmed(inode: &mut Inode) {
 /// Numbers a shrink to `size`. `is_pushed`: the columns are told; that waits for an earlier push.
 ///
 /// # Errors
-/// `TruncateUnconfirmed`: all columns have to see the last number before. `FileTooBig`: no number is left.
+/// `TruncateUnconfirmed`: all columns have to see the last number before. `FileTooBig`: no number
+/// is left.
 pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool) -> Result<()> {
     let waits = is_pushed && is_push_open(inode);
     let Some(to) = bound(tx, inode, size).filter(|_to| !waits) else {
@@ -39,8 +44,8 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
     Ok(())
 }
 
-/// The end of an append that was given up: what it wrote, and counted, is nobody's. False where that cannot be: others may be writing there, or
-/// not all have seen the last number.
+/// The end of an append that was given up: what it wrote, and counted, is nobody's. False where
+/// that cannot be: others may be writing there, or not all have seen the last number.
 pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     let to = bound(tx, inode, inode.size);
     let is_open = is_push_open(inode) || others_hold(tx, inode.ino);
@@ -55,8 +60,8 @@ pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     true
 }
 
-/// The file is about to be made longer by this session: what clients that are gone left behind its end is nobody's. False where that
-/// cannot be, as above.
+/// The file is about to be made longer by this session: what clients that are gone left behind its
+/// end is nobody's. False where that cannot be, as above.
 ///
 /// # Errors
 /// `TruncateUnconfirmed`: all columns have to see the last number before.
@@ -100,7 +105,8 @@ fn is_push_open(inode: &Inode) -> bool {
     inode.has(FLAG_UNCONFIRMED)
 }
 
-/// Where the next number cuts, of a file that has `size` bytes then. `None`: columns that have not seen the last one would keep what it cuts.
+/// Where the next number cuts, of a file that has `size` bytes then. `None`: columns that have not
+/// seen the last one would keep what it cuts.
 fn bound(tx: &Tx<'_>, inode: &Inode, size: u64) -> Option<u64> {
     // Objects begin behind the shard's bytes.
     let inline = u64::from(inode.layout.inline_bytes());
@@ -113,7 +119,8 @@ fn bound(tx: &Tx<'_>, inode: &Inode, size: u64) -> Option<u64> {
     is_hole.then_some(inode.truncate_size)
 }
 
-/// Whether space was reserved behind the end that the file has not grown into, as far as is counted: it stays.
+/// Whether space was reserved behind the end that the file has not grown into, as far as is
+/// counted: it stays.
 fn is_reserved_behind(inode: &Inode) -> bool {
     let columns = inode.layout.components.iter();
     let columns: u64 = columns.map(|component| u64::from(component.count)).sum();

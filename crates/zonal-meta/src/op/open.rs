@@ -1,8 +1,10 @@
-//! Opening a file, and closing it. Opens are counted in memory; O_TRUNC writes, and so does the open of an inode without a name.
+//! Opening a file, and closing it. Opens are counted in memory; O_TRUNC writes, and so does the
+//! open of an inode without a name.
 //!
-//! *Invariant*: an inode without a name lives as long as a session has it open, whichever of them opened it when. So its record names each of
-//! them: the sessions that had it open when it lost its name ([`remove::drop_link`]), those that open it later ([`remove::hold`]), and after a
-//! start of the shard all that have not told yet what they have open.
+//! *Invariant*: an inode without a name lives as long as a session has it open, whichever of them
+//! opened it when. So its record names each of them: the sessions that had it open when it lost its
+//! name ([`remove::drop_link`]), those that open it later ([`remove::hold`]), and after a start of
+//! the shard all that have not told yet what they have open.
 
 use super::{Result, entry, inline, remove, truncate};
 use crate::inode::Inode;

@@ -27,7 +27,8 @@ pub(crate) fn set_policy(
     Ok(MetaReply::Done)
 }
 
-/// Over how many targets a new file in `dir` can go: those of its home zone; below the root, of the largest zone.
+/// Over how many targets a new file in `dir` can go: those of its home zone; below the root, of the
+/// largest zone.
 pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
     let map = tx.env.map;
     let zones = map.zones.iter();

@@ -1,7 +1,9 @@
-//! Listing a directory, in the order of cookies. One range scan per reply; with attributes one inode read an entry.
+//! Listing a directory, in the order of cookies. One range scan per reply; with attributes one
+//! inode read an entry.
 //!
-//! On Linux permission to read is checked when the directory is opened. Opening a directory is not a request of ours, so
-//! it is checked where a listing starts (cookie 0), and not again for its later parts.
+//! On Linux permission to read is checked when the directory is opened. Opening a directory is not
+//! a request of ours, so it is checked where a listing starts (cookie 0), and not again for its
+//! later parts.
 
 use super::{Result, entry};
 use crate::dentry::Dentry;
@@ -19,7 +21,8 @@ const ENTRY_BYTES: usize = 192;
 
 /// Bytes that the entries of the directory that is asked for may fill.
 const ROOM: usize = BODY_BYTES_MAX / 2;
-/// Bytes of a reply that directories behind the first may fill: who walks a tree waits for the first.
+/// Bytes of a reply that directories behind the first may fill: who walks a tree waits for the
+/// first.
 const TOGETHER_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) fn readdir(
@@ -44,7 +47,8 @@ pub(crate) fn readdir(
     Ok(MetaReply::Dir { entries, end })
 }
 
-/// Several directories from the start. What those behind the first cannot give is told to whoever asks for it alone.
+/// Several directories from the start. What those behind the first cannot give is told to whoever
+/// asks for it alone.
 pub(crate) fn readdirs(tx: &mut Tx<'_>, who: &Credentials, dirs: &[Ino], entries: u32) -> Result {
     let (first, others) = dirs.split_first().ok_or(ErrorCode::Invalid)?;
     if dirs.len() > READDIR_TOGETHER_MAX {

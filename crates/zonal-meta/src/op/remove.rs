@@ -1,4 +1,5 @@
-//! The end of an inode: without a name it lives while it is open; then its objects are to be deleted.
+//! The end of an inode: without a name it lives while it is open; then its objects are to be
+//! deleted.
 
 use super::{Result, inline};
 use crate::inode::{FLAG_ORPHAN, FLAG_STRAYED, Inode};
@@ -9,8 +10,8 @@ use std::collections::BTreeSet;
 use zonal_types::{Attr, Codec, ErrorCode, Ino, SessionId};
 use zonal_wire::MetaReply;
 
-/// The answer to a removal: of what lost its last name and is not a file, the attributes, as nobody can ask for them
-/// any more.
+/// The answer to a removal: of what lost its last name and is not a file, the attributes, as nobody
+/// can ask for them any more.
 pub(crate) fn removed(inode: Option<&Inode>) -> MetaReply {
     match inode {
         Some(inode) if !inode.is_file() => MetaReply::Attr {
@@ -25,8 +26,8 @@ pub(crate) fn removed(inode: Option<&Inode>) -> MetaReply {
     }
 }
 
-/// One name less. The last one makes it an orphan (held open) or deletes it. Saves the inode; gives it back where that
-/// was the last name.
+/// One name less. The last one makes it an orphan (held open) or deletes it. Saves the inode; gives
+/// it back where that was the last name.
 pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inode>> {
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.changed(tx.now.wall);
@@ -63,7 +64,8 @@ pub(crate) fn save_orphan(tx: &mut Tx<'_>, ino: Ino, holders: BTreeSet<SessionId
     tx.volatile.push(Volatile::Orphaned(ino, holders));
 }
 
-/// This session opens an inode: where that has no name any more, the session is one of those for which it lives.
+/// This session opens an inode: where that has no name any more, the session is one of those for
+/// which it lives.
 pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
     let Some(holders) = tx.env.opens.orphans.get(&ino) else {
         return;
@@ -76,8 +78,9 @@ pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
     save_orphan(tx, ino, holders);
 }
 
-/// A client tells after our start that it has an inode open. An orphan did not know of the session where a loss of power took the record of its
-/// open, or where an earlier session of the client ended; one that was removed a moment ago comes back.
+/// A client tells after our start that it has an inode open. An orphan did not know of the session
+/// where a loss of power took the record of its open, or where an earlier session of the client
+/// ended; one that was removed a moment ago comes back.
 pub(crate) fn hold_again(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     match tx.inode(ino) {
         Err(ErrorCode::Stale) => bring_back(tx, ino),
@@ -126,7 +129,8 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Brings a file back that was removed a moment ago, as an orphan that this session holds. `Stale` where it is not kept.
+/// Brings a file back that was removed a moment ago, as an orphan that this session holds. `Stale`
+/// where it is not kept.
 pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     let kept = tx.env.recent.get(ino).cloned();
     let kept = kept.filter(|kept| kept.inode.is_file());

@@ -1,9 +1,11 @@
 //! rename(2) with NOREPLACE, EXCHANGE and WHITEOUT. Checks in the order of Linux's `vfs_rename`.
 //!
-//! WHITEOUT leaves a character device 0:0 at the old name, in the same effect, for overlays whose upper layer lies here: nobody sees the old
-//! name without anything. Its entry takes the cookie of the old one. In Linux it needs no privilege, as no device has that number.
+//! WHITEOUT leaves a character device 0:0 at the old name, in the same effect, for overlays whose
+//! upper layer lies here: nobody sees the old name without anything. Its entry takes the cookie of
+//! the old one. In Linux it needs no privilege, as no device has that number.
 //!
-//! Writes: both entries, both directories' inodes, the moved inode, what was replaced, the whiteout, slot.
+//! Writes: both entries, both directories' inodes, the moved inode, what was replaced, the
+//! whiteout, slot.
 
 use super::{Result, new, remove, root};
 use crate::dentry::Dentry;

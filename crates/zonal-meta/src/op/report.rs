@@ -1,5 +1,5 @@
-//! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens set stays
-//! where the write was made before that.
+//! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens
+//! set stays where the write was made before that.
 
 use super::{Result, changed, inline, number, setattr};
 use crate::inode::{FLAG_MTIME_SET, Inode};
@@ -21,8 +21,8 @@ pub(crate) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// What is there of the size. Targets have cut, or will, what they were given before a shrink that the writer did not know;
-    /// its bytes for the shard arrive now.
+    /// What is there of the size. Targets have cut, or will, what they were given before a shrink
+    /// that the writer did not know; its bytes for the shard arrive now.
     fn size_left(&self, truncate_seq: u64) -> u64 {
         if self.truncate_seq >= truncate_seq {
             return self.size;

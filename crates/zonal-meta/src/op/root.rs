@@ -1,8 +1,9 @@
-//! First-level directories: the root shard has their entries, the zones' shards their inodes (junctions).
+//! First-level directories: the root shard has their entries, the zones' shards their inodes
+//! (junctions).
 //!
-//! Each operation here first gets what it needs from the zone's shard (it then runs again from its start with the
-//! answer in `tx.facts`), then changes entry and junction in one effect, then tells the zone's shard ([`super::detached`]).
-//! What gets lost in between is settled there.
+//! Each operation here first gets what it needs from the zone's shard (it then runs again from its
+//! start with the answer in `tx.facts`), then changes entry and junction in one effect, then tells
+//! the zone's shard ([`super::detached`]). What gets lost in between is settled there.
 
 use super::{Result, entry, mkdir::Mkdir, new, rename::Place};
 use crate::dentry::{Dentry, siphash};

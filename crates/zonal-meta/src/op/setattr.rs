@@ -1,4 +1,5 @@
-//! Mode, owner and times. Rules and their order as in Linux's `setattr_prepare` and `notify_change`.
+//! Mode, owner and times. Rules and their order as in Linux's `setattr_prepare` and
+//! `notify_change`.
 
 use super::{Result, changed};
 use crate::acl::{ACCESS_NAME, Acl};
@@ -82,7 +83,8 @@ fn chown_clears(
 ) -> Result<()> {
     let outside = !is_root(who) && !who.in_group(change.gid.unwrap_or(inode.gid));
     let left = without_set_id(inode.mode, outside);
-    // The kernel sends the same for a write through its page cache that takes these bits, as one who may write does.
+    // The kernel sends the same for a write through its page cache that takes these bits, as one
+    // who may write does.
     let is_write = *change == AttrChange::default() && check(tx, who, inode, WRITE).is_ok();
     if left != inode.mode && !is_owner(who, inode) && !is_write {
         return Err(ErrorCode::NotPermitted);
@@ -128,7 +130,8 @@ fn set_times(wall: Timestamp, inode: &mut Inode, change: &AttrChange) -> Result<
     Ok(())
 }
 
-/// What a write or truncation by `who` takes: set-id bits unless the caller is privileged, and capabilities.
+/// What a write or truncation by `who` takes: set-id bits unless the caller is privileged, and
+/// capabilities.
 pub(crate) fn kill_privileges(tx: &mut Tx<'_>, who: &Credentials, inode: &mut Inode) -> Result<()> {
     if !is_root(who) {
         inode.mode = without_set_id(inode.mode, !who.in_group(inode.gid));
@@ -149,7 +152,8 @@ pub(crate) fn take_privileges(tx: &mut Tx<'_>, who: &Credentials, ino: Ino) -> R
     Ok(changed(tx, inode))
 }
 
-/// What a write by an unprivileged process takes. `drops_group`: it is not in the inode's group, either.
+/// What a write by an unprivileged process takes. `drops_group`: it is not in the inode's group,
+/// either.
 pub(crate) fn kill_set_id(tx: &mut Tx<'_>, inode: &mut Inode, drops_group: bool) {
     inode.mode = without_set_id(inode.mode, drops_group);
     drop_capability(tx, inode);

@@ -1,4 +1,5 @@
-//! How many inodes the shard has: counted in memory, stored whenever numbers are reserved, so about right.
+//! How many inodes the shard has: counted in memory, stored whenever numbers are reserved, so about
+//! right.
 
 use super::Result;
 use crate::tx::Tx;

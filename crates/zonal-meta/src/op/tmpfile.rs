@@ -1,5 +1,5 @@
-//! A file without a name (O_TMPFILE): an orphan from its birth, held by the session that made it. Until it is linked
-//! its back-link is 0.
+//! A file without a name (O_TMPFILE): an orphan from its birth, held by the session that made it.
+//! Until it is linked its back-link is 0.
 
 use super::{Result, new, open, remove};
 use crate::inode::FLAG_UNLINKABLE;

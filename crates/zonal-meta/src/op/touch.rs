@@ -8,7 +8,8 @@ use zonal_wire::MetaReply;
 
 const DAY_SECONDS: i64 = 86_400;
 
-/// Each of these was read at its time. What is gone is left out, and what was changed since: a time that was set after the read stays.
+/// Each of these was read at its time. What is gone is left out, and what was changed since: a time
+/// that was set after the read stays.
 pub(crate) fn touch(tx: &mut Tx<'_>, reads: &[(Ino, Timestamp)]) -> Result {
     if reads.len() > TOUCHES_MAX {
         return Err(ErrorCode::Invalid);

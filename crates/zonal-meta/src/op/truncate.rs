@@ -1,5 +1,5 @@
-//! Changing the size. A shrink of what has data gets a number that the columns must see; growth has one where bytes that nobody told of may lie
-//! behind the end (`number.rs`).
+//! Changing the size. A shrink of what has data gets a number that the columns must see; growth has
+//! one where bytes that nobody told of may lie behind the end (`number.rs`).
 
 use super::number::{self, others_hold};
 use super::{Result, inline, setattr};
@@ -60,13 +60,15 @@ pub(crate) fn set_size(
     let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
     inline::cut(tx, inode, size)?;
     let shrinks = size < before;
-    // Nothing of one that is small is at the targets, but what a client that is gone wrote there and never told: that is cut when they see
-    // the number. Others that have it open do not know the number, and would write under the old one: so they are told.
+    // Nothing of one that is small is at the targets, but what a client that is gone wrote there
+    // and never told: that is cut when they see the number. Others that have it open do not know
+    // the number, and would write under the old one: so they are told.
     let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
         || (size == 0 && inode.allocated_bytes() > 0);
     if shrinks || is_cut {
         number::shrink(tx, inode, size, is_cut)?;
-        // An empty file that has space is cut, too: bytes of an append that is under way are gone with it.
+        // An empty file that has space is cut, too: bytes of an append that is under way are gone
+        // with it.
         tx.volatile.push(Volatile::Cut(inode.ino, size));
     } else if size > before {
         number::disown(tx, inode)?;
@@ -75,8 +77,9 @@ pub(crate) fn set_size(
     Ok(is_cut)
 }
 
-/// Before the session makes the file longer by a write, or reserves space behind its end: what lies there is to be nobody's. The reply has the
-/// number where it is; without, others may be writing there.
+/// Before the session makes the file longer by a write, or reserves space behind its end: what lies
+/// there is to be nobody's. The reply has the number where it is; without, others may be writing
+/// there.
 pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino, reserves: bool) -> Result {
     let mut inode = tx.inode(ino)?;
     if !inode.is_file() {
@@ -110,7 +113,8 @@ pub(crate) fn confirm(
     if is_last {
         number::confirmed(&mut inode);
         if !others_hold(tx, ino) {
-            // Nobody is left who has something to tell: what was cut and never counted was a dead client's, or its reply was lost.
+            // Nobody is left who has something to tell: what was cut and never counted was a dead
+            // client's, or its reply was lost.
             inline::count_own(tx, &mut inode)?;
         }
     }

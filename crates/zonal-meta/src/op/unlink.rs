@@ -1,5 +1,5 @@
-//! Removing a name of what is not a directory. Writes: entry, directory's inode, inode (removed or with a link less),
-//! deletion or orphan, slot.
+//! Removing a name of what is not a directory. Writes: entry, directory's inode, inode (removed or
+//! with a link less), deletion or orphan, slot.
 
 use super::{Result, remove};
 use crate::permission::{EXEC, Victim, check, may_delete};

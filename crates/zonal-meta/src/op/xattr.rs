@@ -1,5 +1,5 @@
-//! Extended attributes: `user.*`, `trusted.*`, `security.*`, the two POSIX ACLs, and `zonal.layout` (a directory's policy
-//! or a file's layout as text, never listed).
+//! Extended attributes: `user.*`, `trusted.*`, `security.*`, the two POSIX ACLs, and `zonal.layout`
+//! (a directory's policy or a file's layout as text, never listed).
 
 use super::{Result, policy};
 use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
@@ -183,7 +183,8 @@ pub(crate) fn set(
     Ok(MetaReply::Done)
 }
 
-/// Checks an ACL to be set. The access ACL sets the mode; `None`: what is left says no more than the mode.
+/// Checks an ACL to be set. The access ACL sets the mode; `None`: what is left says no more than
+/// the mode.
 fn prepare_acl(
     who: &Credentials,
     inode: &mut Inode,
@@ -212,7 +213,8 @@ pub(crate) fn remove(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) 
     let mut inode = tx.inode(ino)?;
     let class = Class::of(name)?;
     if name == xattr_flags::CAPABILITY_NAME {
-        // The kernel sends this before a write; where a process asks for it, the kernel has seen that it may.
+        // The kernel sends this before a write; where a process asks for it, the kernel has seen
+        // that it may.
         check(tx, who, &inode, WRITE)?;
     } else {
         class.check(tx, who, &inode, true)?;
@@ -307,7 +309,8 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
                 policy.count = value.parse().map_err(|_error| ErrorCode::Invalid)?;
             }
             ("redundancy", "none") => policy.redundancy = Redundancy::None,
-            // What a listing shows besides; not settable, so that a copied value can be set as it is.
+            // What a listing shows besides; not settable, so that a copied value can be set as it
+            // is.
             ("origin" | "zone" | "targets", _) => {}
             _ => return Err(ErrorCode::Invalid),
         }

@@ -1,5 +1,5 @@
-//! What the comparison with other stores asks of a shard: files for bytes without an inode, sizes as the targets tell them,
-//! directories that the root and a zone's shard do not agree on.
+//! What the comparison with other stores asks of a shard: files for bytes without an inode, sizes
+//! as the targets tell them, directories that the root and a zone's shard do not agree on.
 
 use super::{Result, link, owner};
 use crate::config::Now;
@@ -28,8 +28,8 @@ pub struct Found {
 }
 
 impl Shard {
-    /// A directory for what has no name, and the changes that make it. Its entry in the root is another's to make: until
-    /// then it is a first-level directory without one.
+    /// A directory for what has no name, and the changes that make it. Its entry in the root is
+    /// another's to make: until then it is a first-level directory without one.
     ///
     /// # Errors
     /// `NotOwner` in the root's shard, where the root itself takes what is found.
@@ -82,7 +82,8 @@ impl Shard {
         Ok(tx.finish().effect)
     }
 
-    /// Corrects an inode's size, bytes allocated at targets and number of shrinks, as the targets tell them.
+    /// Corrects an inode's size, bytes allocated at targets and number of shrinks, as the targets
+    /// tell them.
     ///
     /// # Errors
     /// What `kv` gives.

@@ -1,4 +1,5 @@
-//! A damaged key of a shard's store, made harmless: it goes, but numbers that were reserved by it stay unused.
+//! A damaged key of a shard's store, made harmless: it goes, but numbers that were reserved by it
+//! stay unused.
 
 use super::Result;
 use crate::ids::Counter;
@@ -9,7 +10,8 @@ use zonal_types::{Codec, KvChange, KvRead, Layout, PartitionId};
 /// Numbers left out where it is not known which were given.
 const IDS_MARGIN: u64 = 1 << 20;
 
-/// The changes that make a damaged key harmless. Works without a shard, which may not load before it.
+/// The changes that make a damaged key harmless. Works without a shard, which may not load before
+/// it.
 ///
 /// # Errors
 /// What `kv` gives.

@@ -1,4 +1,5 @@
-//! What comes before an operation: who asks, was it executed before, and requests that are not about the store.
+//! What comes before an operation: who asks, was it executed before, and requests that are not
+//! about the store.
 
 use super::{Shard, Waiting};
 use crate::config::{Caller, Now};
@@ -36,11 +37,13 @@ impl Shard {
                     return Err(ErrorCode::UnknownSession);
                 }
                 if caller.identity != known {
-                    // Of before it opened the session once more; or it has not told us yet that it has begun anew.
+                    // Of before it opened the session once more; or it has not told us yet that it
+                    // has begun anew.
                     zonal_types::mark!(IncarnationRefused);
                     return Err(ErrorCode::Fenced);
                 }
-                // The end of a poll is no sign of life: its client may be stopped, or have been refused since.
+                // The end of a poll is no sign of life: its client may be stopped, or have been
+                // refused since.
                 if waited.until.is_none() {
                     session.last_seen = now.instant;
                 }
@@ -54,7 +57,8 @@ impl Shard {
             zonal_types::mark!(SilentRefused);
             return Err(ErrorCode::UnknownSession);
         }
-        // After that: what it told did not name an open whose reply it had not heard, and that is counted now.
+        // After that: what it told did not name an open whose reply it had not heard, and that is
+        // counted now.
         if let Some(reply) = self.repeated(kv, caller, request)? {
             return Ok(Some(self.reply(reply)));
         }

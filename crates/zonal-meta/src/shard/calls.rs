@@ -1,4 +1,5 @@
-//! Requests that need another shard's answer: they end with a question, and run again from their start with the answer.
+//! Requests that need another shard's answer: they end with a question, and run again from their
+//! start with the answer.
 
 use super::{Shard, Waiting};
 use crate::config::Now;
@@ -91,7 +92,8 @@ impl Shard {
         self.handle_waited(kv, now, caller, from.as_ref(), &request, waited)
     }
 
-    /// Whether a request that is not over yet is about to make or remove the entry of this first-level directory.
+    /// Whether a request that is not over yet is about to make or remove the entry of this
+    /// first-level directory.
     pub(crate) fn is_being_settled(&self, ino: Ino) -> bool {
         let mut waiting = self.waiting.values();
         waiting.any(|waiting| waiting.facts.directories().any(|of| of == ino))

@@ -1,4 +1,5 @@
-//! An operation, from its run on the store to the effect that counts: recalls of what others cache, the slot's reply, memory.
+//! An operation, from its run on the store to the effect that counts: recalls of what others cache,
+//! the slot's reply, memory.
 
 use super::{Shard, Waiting, is_slotted};
 use crate::append::End;
@@ -258,7 +259,8 @@ impl Shard {
                 Volatile::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
                     self.ends.ended(ino);
-                    // Who cuts it may be gone before targets hear of it: what others write until then would be cut, too.
+                    // Who cuts it may be gone before targets hear of it: what others write until
+                    // then would be cut, too.
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);
                     let told = others.map(|holder| (holder, Event::FileCut { ino }));
@@ -281,8 +283,8 @@ impl Shard {
         let reply = MetaReply::Failed {
             code: ErrorNumber(code),
         };
-        // The slot moves on; the store does not hear of it, as nothing happened. Not where another server did not answer: the client tries
-        // the same request again.
+        // The slot moves on; the store does not hear of it, as nothing happened. Not where another
+        // server did not answer: the client tries the same request again.
         let is_over = !matches!(
             code,
             ErrorCode::Unreachable

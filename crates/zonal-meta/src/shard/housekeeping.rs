@@ -1,4 +1,5 @@
-//! What a shard does by itself: sessions that end, directories that nobody settled; and what it tells of its memory.
+//! What a shard does by itself: sessions that end, directories that nobody settled; and what it
+//! tells of its memory.
 
 use super::Shard;
 use crate::config::Now;
@@ -24,7 +25,8 @@ impl Shard {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
         if std::mem::take(&mut self.has_lost_orphans) {
-            // What sessions left that ended in an earlier life: what could not be read then perhaps can be now.
+            // What sessions left that ended in an earlier life: what could not be read then perhaps
+            // can be now.
             let holders = self.opens.orphans.values().flatten();
             let lost: BTreeSet<SessionId> = holders
                 .copied()

@@ -53,7 +53,8 @@ impl Shard {
         changes
     }
 
-    /// The shard in a store that was formatted before. `map` must already name the shard's partitions.
+    /// The shard in a store that was formatted before. `map` must already name the shard's
+    /// partitions.
     ///
     /// # Errors
     /// `WrongVersion` or `WrongTarget` where the store is not this shard's; what the store says.

@@ -1,7 +1,9 @@
-//! Requests of clients with a scope, before the operation: for whom they count, what is refused, what lies inside of the path.
+//! Requests of clients with a scope, before the operation: for whom they count, what is refused,
+//! what lies inside of the path.
 //!
-//! docs/rfcs/2026-11-25-scopes.md has the table. The path is followed by names at each request; an inode that is named by number is looked for
-//! upwards, by back-links, until the path's directory. What is not found so does not exist for the client.
+//! docs/rfcs/2026-11-25-scopes.md has the table. The path is followed by names at each request; an
+//! inode that is named by number is looked for upwards, by back-links, until the path's directory.
+//! What is not found so does not exist for the client.
 
 use super::Shard;
 use crate::config::{Caller, Now};
@@ -87,8 +89,9 @@ impl Shard {
         Ok((request, sight))
     }
 
-    /// Whether a session has a file open for a use; for writing also where it was cut by its name a moment ago. A client that may not speak
-    /// for everybody has open what a request of a user opened, not what it tells after a restart: that user's rights were never seen.
+    /// Whether a session has a file open for a use; for writing also where it was cut by its name a
+    /// moment ago. A client that may not speak for everybody has open what a request of a user
+    /// opened, not what it tells after a restart: that user's rights were never seen.
     fn has_open(
         &self,
         ino: Ino,
@@ -106,7 +109,8 @@ impl Shard {
         is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
     }
 
-    /// The first name of a client's path, where the root shard is to be asked what it leads to. The root's own shard has its entries.
+    /// The first name of a client's path, where the root shard is to be asked what it leads to. The
+    /// root's own shard has its entries.
     pub(super) fn unknown_first<'s>(&self, now: Now, scope: &'s Scope) -> Option<&'s Name> {
         let first = scope.path.first().filter(|_| !self.config.is_root())?;
         (!self.scopes.knows_first(first, now.instant)).then_some(first)
@@ -115,7 +119,8 @@ impl Shard {
     /// Asked by a target: whether a client may use the bytes of a file, and where they are.
     ///
     /// # Errors
-    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the data id is another shard's.
+    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner`
+    /// where the data id is another shard's.
     pub fn may_use(
         &mut self,
         kv: &dyn KvRead,
@@ -131,7 +136,8 @@ impl Shard {
             return Ok(None);
         };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
-        // What it has open it opened, or told of, by way of the path: unless that was forgotten since, and its next request asks for it.
+        // What it has open it opened, or told of, by way of the path: unless that was forgotten
+        // since, and its next request asks for it.
         let first = holder.scope.as_ref().and_then(|scope| scope.path.first());
         let is_unknown = |first| !self.config.is_root() && self.scopes.first(first).is_none();
         let is_unknown = first.is_some_and(is_unknown);
@@ -184,7 +190,8 @@ impl Shard {
         }))
     }
 
-    /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens outside of its path.
+    /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens
+    /// outside of its path.
     pub(super) fn may_cache(
         &mut self,
         kv: &dyn KvRead,
@@ -264,7 +271,8 @@ impl Shard {
             if attr.kind == FileKind::Directory {
                 continue;
             }
-            // A listing of many is not worth a look at each: who asks for one that has lost a name looks it up.
+            // A listing of many is not worth a look at each: who asks for one that has lost a name
+            // looks it up.
             let may_have_lost = is_one && effect.is_empty();
             if attr.nlink > 1 || (may_have_lost && self.has_strayed(kv, now, entry.ino)) {
                 self.scopes.note_reached(entry.ino, top);

@@ -5,8 +5,9 @@
 //! | sessions | a quarter (`admission.rs`) |
 //! | opens, lock ranges and waiters, append tickets | a quarter, once the table is half full |
 //!
-//! So whatever one holder does, half of each table is left for others. Peers without a certificate, who are root or the servers' user, have no
-//! share. What a holder has is counted only where a table is half full: then a request costs a look at what its sessions hold.
+//! So whatever one holder does, half of each table is left for others. Peers without a certificate,
+//! who are root or the servers' user, have no share. What a holder has is counted only where a
+//! table is half full: then a request costs a look at what its sessions hold.
 
 use super::Shard;
 use zonal_types::{ErrorCode, Holder, SessionId};

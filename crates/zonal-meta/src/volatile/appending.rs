@@ -64,7 +64,8 @@ impl Shard {
         if let Some(since) = self.ends.wanted_since(ino) {
             let overdue = self.tickets.overdue(ino, since, now.instant);
             for holder in overdue {
-                // What it writes there must not come to what others append: it is fenced, and the place goes with its session.
+                // What it writes there must not come to what others append: it is fenced, and the
+                // place goes with its session.
                 if holder != session && !self.fencing.is_ending(holder) {
                     self.doomed.insert(holder);
                 }
@@ -99,7 +100,8 @@ impl Shard {
         (offset, length): (u64, u32),
     ) -> Result<MetaReply, ErrorCode> {
         let inode = self.tx(kv, now, session).inode(ino)?;
-        // A shard that lost its power may not know all that was published: nothing is put behind a hole.
+        // A shard that lost its power may not know all that was published: nothing is put behind a
+        // hole.
         if !self.ends.allows(ino, session, offset) || offset > inode.size {
             return Err(ErrorCode::UnknownLease);
         }
@@ -144,8 +146,8 @@ impl Shard {
         }
     }
 
-    /// Asks for the end of a file that another session has, where the request opens the file, cuts it or makes it longer; a wait where it
-    /// still has to be given back.
+    /// Asks for the end of a file that another session has, where the request opens the file, cuts
+    /// it or makes it longer; a wait where it still has to be given back.
     pub(crate) fn recall_end(
         &mut self,
         now: Now,
@@ -175,8 +177,8 @@ impl Shard {
         Some(self.wait(std::mem::take(waited), until, WaitOn::End(ino)))
     }
 
-    /// The end that was lent to the session in a former life, where it is what the session knows: nobody got a place there since, in
-    /// whatever life, and nobody cut the file.
+    /// The end that was lent to the session in a former life, where it is what the session knows:
+    /// nobody got a place there since, in whatever life, and nobody cut the file.
     pub(super) fn reclaim_end(
         &mut self,
         kv: &dyn KvRead,
@@ -201,7 +203,8 @@ impl Shard {
         }
     }
 
-    /// `by` has told that it has a file open: an end that is lent is wanted where that is another session's, or others have the file open.
+    /// `by` has told that it has a file open: an end that is lent is wanted where that is another
+    /// session's, or others have the file open.
     pub(super) fn recall_shared(&mut self, ino: Ino, by: SessionId, now: Now) {
         let holders = self.opens.holders(ino).into_iter().chain([by]);
         for holder in holders.collect::<Vec<_>>() {

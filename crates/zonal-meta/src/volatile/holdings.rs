@@ -1,4 +1,5 @@
-//! What a session holds: told again after a restart of the shard, closed, and given up when the session is over.
+//! What a session holds: told again after a restart of the shard, closed, and given up when the
+//! session is over.
 
 use super::failed;
 use crate::config::{Caller, Now};
@@ -53,7 +54,8 @@ impl Shard {
             .iter()
             .filter(|(ino, _)| is_first && !absent.contains(ino));
         for (ino, count) in new {
-            // Counts are made as high as told, not added to: some may be counted by a request that was repeated.
+            // Counts are made as high as told, not added to: some may be counted by a request that
+            // was repeated.
             while self.opens.count(*ino, session) < *count
                 && (self.opens.count(*ino, session) > 0 || self.opens.len() < self.config.opens_max)
             {
@@ -68,8 +70,9 @@ impl Shard {
             self.opens.note(*ino, session, ways);
             self.recall_shared(*ino, session, now);
         }
-        // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed. Nor where the
-        // session that had it has ended: others may have had it since, and given it back.
+        // Where another has got something that conflicts, nothing of the file is taken over: what
+        // it guarded may have changed. Nor where the session that had it has ended: others may have
+        // had it since, and given it back.
         let may_take = self.sessions.silent.contains(&session);
         let conflicts = |(ino, range): &&(Ino, LockRange)| {
             let is_free = self.locks.get(session, *ino, *range).is_none();
@@ -94,7 +97,8 @@ impl Shard {
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
         if !orphans.is_empty() {
-            // What a request opened whose reply the client has not heard: it repeats the request, or its session ends.
+            // What a request opened whose reply the client has not heard: it repeats the request,
+            // or its session ends.
             let unheard = self.sessions.unrepeated(kv, session).unwrap_or_default();
             let unheard: BTreeSet<Ino> = unheard.iter().filter_map(opened_by).collect();
             orphans.retain(|ino| !told.contains_key(ino) && !unheard.contains(ino));
@@ -110,8 +114,9 @@ impl Shard {
         self.outcome(reply, effect, Vec::new(), Vec::new())
     }
 
-    /// The session has these no longer open: changes to log, and why one stays. One that cannot be read goes on naming the session, also
-    /// when that is over; each start of the shard tries again.
+    /// The session has these no longer open: changes to log, and why one stays. One that cannot be
+    /// read goes on naming the session, also when that is over; each start of the shard tries
+    /// again.
     fn release_orphans(
         &mut self,
         kv: &dyn KvRead,
@@ -134,7 +139,8 @@ impl Shard {
         (effect, unread)
     }
 
-    /// Places from before our restart that appends are being written to. What was executed is none any more.
+    /// Places from before our restart that appends are being written to. What was executed is none
+    /// any more.
     pub(super) fn reclaim_appends(
         &mut self,
         kv: &dyn KvRead,
@@ -166,8 +172,9 @@ impl Shard {
         })
     }
 
-    /// A place that a session had before our restart and has not told of, where it was not given to another one since. A shrink ends the
-    /// places that were given before it, also where we have forgotten them; the first one to behind its beginning cuts it only.
+    /// A place that a session had before our restart and has not told of, where it was not given to
+    /// another one since. A shrink ends the places that were given before it, also where we have
+    /// forgotten them; the first one to behind its beginning cuts it only.
     fn reclaim_append(
         &mut self,
         kv: &dyn KvRead,
@@ -197,7 +204,8 @@ impl Shard {
         inos: &[Ino],
     ) -> Result<Outcome, ErrorCode> {
         let session = caller.session;
-        // One that has not told since our start what it has open: it counts these as open, and closes them when it has.
+        // One that has not told since our start what it has open: it counts these as open, and
+        // closes them when it has.
         if self.sessions.silent.contains(&session) {
             return Err(ErrorCode::NotReady);
         }
@@ -216,7 +224,8 @@ impl Shard {
         Ok(self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new()))
     }
 
-    /// A session is over: closed, expired or ended by us. Returns the changes to log, and why one of its orphans stays.
+    /// A session is over: closed, expired or ended by us. Returns the changes to log, and why one
+    /// of its orphans stays.
     pub(crate) fn end_session(
         &mut self,
         kv: &dyn KvRead,

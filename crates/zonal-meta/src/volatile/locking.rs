@@ -42,7 +42,8 @@ impl Shard {
                         until = until.plus_ms(LOCKS_TOLD_MS - CACHE_TERM_MS - CACHE_GRACE_MS);
                     }
                     if now.instant >= until {
-                        // They may go on writing under what they had: each ends, fenced, before another one gets it.
+                        // They may go on writing under what they had: each ends, fenced, before
+                        // another one gets it.
                         let fencing = &self.fencing;
                         let others = others
                             .into_iter()
@@ -97,7 +98,8 @@ impl Shard {
         Ok(self.reply(reply))
     }
 
-    /// A lock was asked for: that this session may have some is known from the first on, also after a start.
+    /// A lock was asked for: that this session may have some is known from the first on, also after
+    /// a start.
     fn locked(&mut self, caller: Caller, request: &MetaRequest, reply: MetaReply) -> Outcome {
         let known = self.sessions.get_mut(caller.session);
         let Some(known) = known.filter(|known| !known.record.has_locked) else {

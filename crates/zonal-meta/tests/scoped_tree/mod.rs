@@ -37,7 +37,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// `d0` in `home` with a file `f`, for a client with that path; beside it `d1` with a file, and a first-level directory.
+    /// `d0` in `home` with a file `f`, for a client with that path; beside it `d1` with a file, and
+    /// a first-level directory.
     pub fn new(caching: bool, change: impl FnOnce(&mut Scope)) -> Self {
         let mut cell = Cell::with(55, caching);
         let mut admin = cell.client(1);

@@ -12,12 +12,14 @@ use zonal_wire::Event;
 
 /// How long the acknowledgement of an event waits for pages.
 ///
-/// The kernel keeps pages locked that are being written, until the write is answered. That of an O_SYNC write may wait for another mount's
-/// acknowledgement, and that one for a write of its own: so an acknowledgement waits for no page for long. Who opens the file, or locks
-/// it, sees to it anyway that what is old is dropped before.
+/// The kernel keeps pages locked that are being written, until the write is answered. That of an
+/// O_SYNC write may wait for another mount's acknowledgement, and that one for a write of its own:
+/// so an acknowledgement waits for no page for long. Who opens the file, or locks it, sees to it
+/// anyway that what is old is dropped before.
 const EVENT: Duration = Duration::from_millis(20);
 
-/// How long the answer of what failed waits for pages. Those that a mapping has changed wait for the answer of a truncation.
+/// How long the answer of what failed waits for pages. Those that a mapping has changed wait for
+/// the answer of a truncation.
 const DOUBT: Duration = Duration::from_millis(200);
 
 impl ZonalFs {
@@ -28,9 +30,10 @@ impl ZonalFs {
         }
     }
 
-    /// A truncation or a write failed, and the file may have another size all the same (a target did not hear of it, bytes stay gathered). Before that
-    /// is answered the kernel drops what it has: it takes no size from an answer during which pages are dropped, and would read by the old one.
-    /// `holds_pages`: it keeps some locked until the answer.
+    /// A truncation or a write failed, and the file may have another size all the same (a target
+    /// did not hear of it, bytes stay gathered). Before that is answered the kernel drops what it
+    /// has: it takes no size from an answer during which pages are dropped, and would read by the
+    /// old one. `holds_pages`: it keeps some locked until the answer.
     pub(crate) fn doubt_size(&self, ino: Ino, holds_pages: bool) {
         self.hints.forget(&[ino]);
         if let Some(notifier) = self.notifier.get() {
@@ -46,7 +49,8 @@ impl ZonalFs {
         }
     }
 
-    /// Drops pages; returns when that is done, but after `limit` in any case. True where it is done.
+    /// Drops pages; returns when that is done, but after `limit` in any case. True where it is
+    /// done.
     pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) -> bool {
         let notifier = self.notifier.get();
         notifier.is_some_and(|notifier| {
@@ -63,7 +67,8 @@ impl ZonalFs {
         }
     }
 
-    /// Makes the kernel expire all names and drop all attributes that it caches. False where that is not sure.
+    /// Makes the kernel expire all names and drop all attributes that it caches. False where that
+    /// is not sure.
     pub(crate) fn drop_all_cached(&self) -> bool {
         let Some(notifier) = self.notifier.get() else {
             return false;
@@ -89,7 +94,8 @@ impl ZonalFs {
         is_sure && drop_known()
     }
 
-    /// Has the kernel ask for names at their next use; for those whose answers may be on their way into it, again later.
+    /// Has the kernel ask for names at their next use; for those whose answers may be on their way
+    /// into it, again later.
     fn expire(&self, notifier: &Notifier, dir: Ino, believed: Believed) {
         let Believed { names, fresh } = believed;
         if names.is_empty() || !notifier.has_expire_only() {
@@ -109,7 +115,8 @@ impl ZonalFs {
                 .settle(dirs, |dir| self.directories.parent(dir))
     }
 
-    /// Makes the kernel ask for what an event says is old. Returns the directories for which the acknowledgement waits, see [`Self::settle_names`].
+    /// Makes the kernel ask for what an event says is old. Returns the directories for which the
+    /// acknowledgement waits, see [`Self::settle_names`].
     pub(crate) fn drop_named(&self, event: &Event) -> Vec<Ino> {
         let Event::Invalidate {
             entries, inodes, ..
@@ -165,13 +172,16 @@ pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64,
 
 /// Makes the kernel take a file, whose pages were just dropped, to be as long as it is.
 ///
-/// A read behind the end that the kernel knows asks for the attributes, once, and ends at the old end where the kernel does not take them: it takes
-/// none that were asked for before an invalidation, or before a write of this mount was answered. It always takes the end of what it is given to store.
-/// The byte is the file's; the page is dropped, for a newer one may be on its way.
+/// A read behind the end that the kernel knows asks for the attributes, once, and ends at the old
+/// end where the kernel does not take them: it takes none that were asked for before an
+/// invalidation, or before a write of this mount was answered. It always takes the end of what it
+/// is given to store. The byte is the file's; the page is dropped, for a newer one may be on its
+/// way.
 pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastByte) {
     let size = last.at + 1;
     if fs.tails.show(Ino(ino), size).is_some() {
-        // Another one has read the page that was the last one again: it would show zeros. The kernel has to ask.
+        // Another one has read the page that was the last one again: it would show zeros. The
+        // kernel has to ask.
         return;
     }
     match notifier.store(ino, last.at, &last.byte) {
@@ -181,8 +191,8 @@ pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastB
     drop_range(fs, notifier, ino, last.at, size);
 }
 
-/// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for: the kernel takes no attributes from an
-/// answer during which pages are dropped.
+/// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for:
+/// the kernel takes no attributes from an answer during which pages are dropped.
 pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
     let pages = fs.tails.whole(Ino(ino));
     let drop = fs.tails.drop_begins(Ino(ino));

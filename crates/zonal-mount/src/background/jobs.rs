@@ -1,5 +1,7 @@
-//! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages themselves, and takes back
-//! lock requests that a signal ended; another that does so for files whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
+//! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages
+//! themselves, and takes back lock requests that a signal ended; another that does so for files
+//! whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait;
+//! who finds the queue full is told.
 
 use super::drops::{drop_file, drop_range, lengthen};
 use super::{Signal, lock};
@@ -17,7 +19,8 @@ use zonal_wire::LockRange;
 
 /// Jobs that wait for the notifier.
 pub const JOBS_MAX: usize = 65_536;
-/// Writes that are answered when pages are dropped, at once: fewer than the kernel has in the background.
+/// Writes that are answered when pages are dropped, at once: fewer than the kernel has in the
+/// background.
 pub const HELD_MAX: usize = 96;
 
 /// A lock request that was taken back: its shard is to hear of it soon.
@@ -44,7 +47,8 @@ enum Job {
     Drop {
         notifier: Notifier,
         ino: u64,
-        /// What the pages show from then on, where that is known; and how long the file is, where the kernel has to be told.
+        /// What the pages show from then on, where that is known; and how long the file is, where
+        /// the kernel has to be told.
         changed: Option<(Changed, Option<LastByte>)>,
         then: Then,
     },
@@ -59,7 +63,8 @@ enum Job {
     Seek(Seek),
 }
 
-/// A question for data or a hole, to be asked again when the kernel has written the pages of a hole.
+/// A question for data or a hole, to be asked again when the kernel has written the pages of a
+/// hole.
 pub struct Seek {
     /// The inode.
     pub ino: Ino,
@@ -150,7 +155,8 @@ impl Signal {
         });
     }
 
-    /// Drops the pages of inodes that may be locked for long; returns when that is done, but after `limit` in any case.
+    /// Drops the pages of inodes that may be locked for long; returns when that is done, but after
+    /// `limit` in any case.
     pub fn drop_within(&self, notifier: &Notifier, inodes: &[Ino], limit: Duration) {
         let (done, ended) = mpsc::channel::<()>();
         for ino in inodes {
@@ -163,7 +169,8 @@ impl Signal {
         ended.recv_timeout(limit).ok();
     }
 
-    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but after `limit` in any case. True where it is done.
+    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but
+    /// after `limit` in any case. True where it is done.
     #[must_use]
     pub fn drop_range_within(
         &self,
@@ -259,7 +266,8 @@ fn run_job(fs: &ZonalFs, job: Job) {
 }
 
 impl ZonalFs {
-    /// Calls `then`, which tells the kernel a size, when no page is left that would show zeros with it.
+    /// Calls `then`, which tells the kernel a size, when no page is left that would show zeros with
+    /// it.
     pub(crate) fn after_size(&self, ino: Ino, size: u64, then: impl FnOnce() + Send + 'static) {
         match self.tails.show(ino, size) {
             None => then(),
@@ -267,8 +275,8 @@ impl ZonalFs {
         }
     }
 
-    /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a worker. Where the queue is full the
-    /// pages are dropped later.
+    /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a
+    /// worker. Where the queue is full the pages are dropped later.
     pub(crate) fn after_drop(&self, ino: Ino, pages: Stale, then: impl FnOnce() + Send + 'static) {
         let Some(notifier) = self.notifier.get() else {
             return then();
@@ -287,8 +295,9 @@ impl ZonalFs {
         }
     }
 
-    /// [`Self::after_drop`] for the answer of a write. Where too many wait it is answered at once: an asynchronous one has one of the kernel's places
-    /// for background requests until then, and a page that is dropped may wait for a read that has none yet.
+    /// [`Self::after_drop`] for the answer of a write. Where too many wait it is answered at once:
+    /// an asynchronous one has one of the kernel's places for background requests until then, and a
+    /// page that is dropped may wait for a read that has none yet.
     pub(crate) fn after_drop_of_write(
         &self,
         ino: Ino,

@@ -86,7 +86,8 @@ fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
     }
 }
 
-/// Ends the watch of a shard, unless the session was opened again meanwhile. Whoever opens it later starts another.
+/// Ends the watch of a shard, unless the session was opened again meanwhile. Whoever opens it later
+/// starts another.
 fn end_watch(listener: &impl Listener, link: &Link, shard: ShardId) -> bool {
     let mut watched = lock(&listener.signal().watched);
     let is_over = !link.is_open();

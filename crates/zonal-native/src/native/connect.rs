@@ -54,8 +54,8 @@ impl Options {
         self
     }
 
-    /// After how long without a call a shard's session ends, where nothing of the shard is open or locked. 60 s by default; no term
-    /// of a shard is longer than 6 s, and less is not taken.
+    /// After how long without a call a shard's session ends, where nothing of the shard is open or
+    /// locked. 60 s by default; no term of a shard is longer than 6 s, and less is not taken.
     #[must_use]
     pub fn with_idle_ms(mut self, ms: u64) -> Self {
         self.core.leave_idle_ms = ms.max(6_000);

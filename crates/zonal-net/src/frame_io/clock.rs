@@ -72,8 +72,8 @@ impl Clock {
         Ok(Some(left.max(Duration::from_millis(1))))
     }
 
-    /// What to set on the socket: the whole limit while most of it is left (so that it need not be set again
-    /// for each call), later what is left.
+    /// What to set on the socket: the whole limit while most of it is left (so that it need not be
+    /// set again for each call), later what is left.
     pub(super) fn socket_limit(&self) -> Result<Option<Duration>, IoFail> {
         let left = self.left()?;
         if self.step.is_some() {

@@ -48,7 +48,8 @@ impl Socket {
         Self {
             stream,
             receive_limit: None,
-            // Connecting sets a limit that is not known here; an impossible value makes the first send set its own.
+            // Connecting sets a limit that is not known here; an impossible value makes the first
+            // send set its own.
             send_limit: Some(Duration::ZERO),
             waiter: Waiter::default(),
             takes_regions: false,
@@ -84,7 +85,8 @@ impl Socket {
         }
     }
 
-    /// Receives what is there, at least one byte; 0: the peer has ended. Looks for a moment before it sleeps.
+    /// Receives what is there, at least one byte; 0: the peer has ended. Looks for a moment before
+    /// it sleeps.
     pub(crate) fn receive_some(
         &mut self,
         into: &mut [u8],
@@ -118,7 +120,8 @@ impl Socket {
         }
     }
 
-    /// Receives as much as the kernel has or will have before a signal or the limit: one call where all goes well. 0: the peer has ended.
+    /// Receives as much as the kernel has or will have before a signal or the limit: one call where
+    /// all goes well. 0: the peer has ended.
     pub(super) fn receive_long(
         &mut self,
         into: &mut [u8],

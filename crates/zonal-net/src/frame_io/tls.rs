@@ -1,8 +1,9 @@
 //! TLS 1.3 between the frames and the socket of a TCP connection.
 //!
-//! Copies of a payload beside those of a plain connection: sending, one (it is encrypted into records); receiving, three (records
-//! as they came, records that are put together, plain bytes to where they are wanted). System calls: one `sendmsg` for each
-//! [`RECORDS_BYTES`], one `recvmsg` for what is there, [`RECORDS_BYTES`] at most.
+//! Copies of a payload beside those of a plain connection: sending, one (it is encrypted into
+//! records); receiving, three (records as they came, records that are put together, plain bytes to
+//! where they are wanted). System calls: one `sendmsg` for each [`RECORDS_BYTES`], one `recvmsg`
+//! for what is there, [`RECORDS_BYTES`] at most.
 //!
 //! *Invariant*: no byte reaches a frame before its record's authentication was checked.
 

@@ -1,4 +1,5 @@
-//! How a pool makes a connection: back-off after a failure, the Unix socket of a server on this machine first, then TCP.
+//! How a pool makes a connection: back-off after a failure, the Unix socket of a server on this
+//! machine first, then TCP.
 
 use super::{Hosts, Link, Pool};
 use crate::address::{Address, Endpoint, is_own};
@@ -20,13 +21,15 @@ pub const CONNECTING: &str = "connecting";
 /// How long a Unix socket is left alone after somebody else answered there.
 const UNIX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// How long a call waits for a connection of its own pool where the server gives no more. One that holds them itself would wait in vain.
+/// How long a call waits for a connection of its own pool where the server gives no more. One that
+/// holds them itself would wait in vain.
 const SHARE_WAIT: Duration = Duration::from_millis(500);
 /// How often it looks whether it was cancelled.
 const SHARE_STEP: Duration = Duration::from_millis(20);
 
 impl Pool {
-    /// A new connection, or, where the server says that this client has its share, one that comes back meanwhile (true).
+    /// A new connection, or, where the server says that this client has its share, one that comes
+    /// back meanwhile (true).
     pub(crate) fn obtain(
         &self,
         to: Address,
@@ -137,8 +140,8 @@ impl Pool {
         Ok(link)
     }
 
-    /// Any trouble on the Unix socket means TCP. It gets a quarter of the time. But where its owner, whom we trust, has no more
-    /// connections for us, there is none by TCP either.
+    /// Any trouble on the Unix socket means TCP. It gets a quarter of the time. But where its
+    /// owner, whom we trust, has no more connections for us, there is none by TCP either.
     fn connect_unix(
         &self,
         to: Address,

@@ -1,4 +1,5 @@
-//! Blocks marked as lost: what they held cannot be told, so reads of them are errors until they are written anew.
+//! Blocks marked as lost: what they held cannot be told, so reads of them are errors until they are
+//! written anew.
 
 use super::{Result, pending_blocks, read};
 use crate::chunk::{BlockState, Chunk};
@@ -9,11 +10,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use zonal_types::{KvChange, KvRead};
 
-/// Most blocks of one object that are marked as lost where it is not known which were: 64 GiB. A file of which nothing but
-/// the length is left may be larger than all disks.
+/// Most blocks of one object that are marked as lost where it is not known which were: 64 GiB. A
+/// file of which nothing but the length is left may be larger than all disks.
 pub const LOSE_BLOCKS_MAX: u64 = 1 << 24;
 
-/// Marks the blocks `first..end` of an object as lost; their units are free with the next allocation.
+/// Marks the blocks `first..end` of an object as lost; their units are free with the next
+/// allocation.
 ///
 /// # Errors
 /// `Corrupt` where a chunk of them cannot be read; what `kv` gives.
@@ -47,8 +49,9 @@ pub fn lose(
     Ok(changes.collect())
 }
 
-/// An object that should have `bytes`, of which the index or the log lost something: holes in it become lost blocks, as
-/// nobody can tell them from contents that were there. Its header has the length; it counts with the next repair.
+/// An object that should have `bytes`, of which the index or the log lost something: holes in it
+/// become lost blocks, as nobody can tell them from contents that were there. Its header has the
+/// length; it counts with the next repair.
 ///
 /// # Errors
 /// `Corrupt` where a chunk of it cannot be read; what `kv` gives.

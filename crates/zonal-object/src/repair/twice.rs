@@ -55,8 +55,9 @@ pub fn claims(
     Ok(claims)
 }
 
-/// Settles the claims of one unit, which sums to `crc` and holds `bytes` (`None`: it cannot be read). The first claim
-/// that its contents satisfy keeps it; others that they satisfy get a copy; the rest is lost.
+/// Settles the claims of one unit, which sums to `crc` and holds `bytes` (`None`: it cannot be
+/// read). The first claim that its contents satisfy keeps it; others that they satisfy get a copy;
+/// the rest is lost.
 ///
 /// # Errors
 /// As [`lose`].

@@ -319,8 +319,8 @@ impl Shell {
         self.reopen();
     }
 
-    /// The power fails: unsynced blocks arrive or not, each by itself; so does the log's tail. Returns how
-    /// many records are left.
+    /// The power fails: unsynced blocks arrive or not, each by itself; so does the log's tail.
+    /// Returns how many records are left.
     pub fn power_loss(&mut self, rng: &mut Rng) -> usize {
         for lost in std::mem::take(&mut self.unsynced).into_iter().rev() {
             if rng.chance(30) {

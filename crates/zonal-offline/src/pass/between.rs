@@ -1,5 +1,5 @@
-//! What lies between stores: junctions against the root, inodes against objects, blocks against the files that they
-//! belong to.
+//! What lies between stores: junctions against the root, inodes against objects, blocks against the
+//! files that they belong to.
 
 use super::known::shard_of;
 use super::lost_keys::load_lost;
@@ -216,7 +216,8 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// A file has fewer blocks than its inode counts: where a target lost a part of its index, they were there.
+    /// A file has fewer blocks than its inode counts: where a target lost a part of its index, they
+    /// were there.
     fn short(
         &mut self,
         map: &ZoneMap,
@@ -271,7 +272,8 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Damaged and lost blocks of all targets, in the order of objects: met by the files that they belong to.
+/// Damaged and lost blocks of all targets, in the order of objects: met by the files that they
+/// belong to.
 struct Blocks {
     runs: BTreeMap<(DataId, Column, TargetId), Vec<Run>>,
 }

@@ -1,4 +1,5 @@
-//! Damaged indexes whose copy is whole: they are made anew before anything is said of what they hold.
+//! Damaged indexes whose copy is whole: they are made anew before anything is said of what they
+//! hold.
 
 use crate::cell::StoreSpec;
 use crate::error::OfflineError;
@@ -6,8 +7,9 @@ use crate::repair_shard::failed;
 use zonal_disk::mend::can_restore_index;
 use zonal_fsck::{StoreFault, What};
 
-/// In the place of what is wrong with the index of a store, and of all that its loss leads to: that its copy has it. As it is, where the index
-/// is sound, or the copy does not have it. Gives whether it does.
+/// In the place of what is wrong with the index of a store, and of all that its loss leads to: that
+/// its copy has it. As it is, where the index is sound, or the copy does not have it. Gives whether
+/// it does.
 pub(super) fn prefer(
     spec: &StoreSpec,
     uuid: Option<[u8; 16]>,
@@ -38,7 +40,8 @@ pub(super) fn prefer(
     Ok(true)
 }
 
-/// As [`prefer`], of an index whose damage shows in nothing but that something in it cannot be read.
+/// As [`prefer`], of an index whose damage shows in nothing but that something in it cannot be
+/// read.
 pub(super) fn prefer_unread(
     spec: &StoreSpec,
     uuid: Option<[u8; 16]>,

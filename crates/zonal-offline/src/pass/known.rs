@@ -1,4 +1,5 @@
-//! What the manager's store says of the cell: the zone map, which store is whose, and how each was last started.
+//! What the manager's store says of the cell: the zone map, which store is whose, and how each was
+//! last started.
 
 use crate::cell::StoreSpec;
 use zonal_disk::starts::Mark;
@@ -17,7 +18,8 @@ pub(crate) fn read_map(store: &ReadStore) -> Result<ZoneMap, String> {
     }
 }
 
-/// Key of the manager's records of stores; kind and number follow. The value: uuid, number and tag of the last start.
+/// Key of the manager's records of stores; kind and number follow. The value: uuid, number and tag
+/// of the last start.
 const STORES_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
 
 /// A store as the manager saw it at its last start.

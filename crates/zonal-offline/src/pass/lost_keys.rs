@@ -1,4 +1,5 @@
-//! What mending a target's index could not save, kept in the scratch folder until the cell is clean.
+//! What mending a target's index could not save, kept in the scratch folder until the cell is
+//! clean.
 
 use crate::scratch::{LOST_KEYS, let_go};
 use std::fs::File;
@@ -8,7 +9,8 @@ use zonal_disk::identity::sync_dir;
 use zonal_disk::mend::LostKeys;
 use zonal_types::{Codec, TargetId};
 
-/// What the name of a target's file ends with while its store is mended: what that loses is not known yet.
+/// What the name of a target's file ends with while its store is mended: what that loses is not
+/// known yet.
 const MENDING: &str = ".mending";
 
 fn lost_file(scratch: &Path, target: TargetId) -> PathBuf {
@@ -39,7 +41,8 @@ fn load_known(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
         .collect()
 }
 
-/// Keys that a mending of a target's index could not save, from the check that mended it on. Where a mending was interrupted: any.
+/// Keys that a mending of a target's index could not save, from the check that mended it on. Where
+/// a mending was interrupted: any.
 pub(super) fn load_lost(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
     let mut lost = load_known(scratch, target);
     if mending_file(scratch, target).exists() {
@@ -94,7 +97,8 @@ fn write_durably(scratch: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_dir(scratch)
 }
 
-/// Takes the scratch folder away, where a check made it and nothing else is in it; `with_lost`: also what must not be forgotten before the cell is clean.
+/// Takes the scratch folder away, where a check made it and nothing else is in it; `with_lost`:
+/// also what must not be forgotten before the cell is clean.
 pub(crate) fn clean_scratch(scratch: &Path, with_lost: bool) {
     if with_lost {
         let entries = std::fs::read_dir(scratch).into_iter().flatten();

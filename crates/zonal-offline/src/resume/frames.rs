@@ -146,8 +146,8 @@ pub(super) fn put_compared(file: &mut Writer, compared: &Compared) -> io::Result
     put_damaged(file, &compared.damaged)
 }
 
-/// What a file has, and the names of the sorted runs that it needs. What is told is read with a shard's facts alone: that of a part is
-/// read when it is its turn ([`told`]).
+/// What a file has, and the names of the sorted runs that it needs. What is told is read with a
+/// shard's facts alone: that of a part is read when it is its turn ([`told`]).
 pub(super) fn load(
     dir: &Path,
     name: &str,

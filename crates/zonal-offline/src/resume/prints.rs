@@ -1,4 +1,5 @@
-//! By what a store is known to be as it was: who it is, how far its log is, and what the system says of its files.
+//! By what a store is known to be as it was: who it is, how far its log is, and what the system
+//! says of its files.
 
 use crate::cell::StoreSpec;
 use crate::scan::Opening;
@@ -78,7 +79,8 @@ pub(crate) fn of_store(spec: &StoreSpec, opening: &Opening) -> (String, String) 
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     for name in TELLING {
         let (path, mut bytes) = (spec.dir.join(name), Vec::new());
-        // To open a pipe would wait for ever. What cannot be read is as good as empty: its attributes are in the print as well.
+        // To open a pipe would wait for ever. What cannot be read is as good as empty: its
+        // attributes are in the print as well.
         if std::fs::metadata(&path).is_ok_and(|found| found.is_file()) {
             let _ = std::fs::File::open(&path)
                 .and_then(|file| file.take(TELLING_BYTES).read_to_end(&mut bytes));
@@ -114,7 +116,8 @@ fn folder(dir: &Path, digest: &mut Digest) -> u64 {
     files.len() as u64
 }
 
-/// Device numbers may change from one start of the system to the next, allocated blocks when the system writes them out: neither is taken.
+/// Device numbers may change from one start of the system to the next, allocated blocks when the
+/// system writes them out: neither is taken.
 fn numbers(found: &Metadata) -> [i64; 7] {
     [
         found.ino().cast_signed(),

@@ -1,5 +1,6 @@
-//! A kept file: frames of a length and as many bytes, then a crc64 over all of them, the file's name and the key of what it was read
-//! from. It is written under another name and renamed, so that a kill leaves it whole or not at all.
+//! A kept file: frames of a length and as many bytes, then a crc64 over all of them, the file's
+//! name and the key of what it was read from. It is written under another name and renamed, so that
+//! a kill leaves it whole or not at all.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use std::fs::File;

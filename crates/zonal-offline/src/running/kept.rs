@@ -1,4 +1,5 @@
-//! Snapshots while they are read: one after the other, and none is given up because its turn has not come.
+//! Snapshots while they are read: one after the other, and none is given up because its turn has
+//! not come.
 
 use super::{Page, Snapshot};
 use crate::error::OfflineError;
@@ -60,7 +61,8 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// One snapshot as a store. Keeps the page that was read last: keys that are looked up in order cost one reading of each page.
+/// One snapshot as a store. Keeps the page that was read last: keys that are looked up in order
+/// cost one reading of each page.
 pub(super) struct OfShard<'a> {
     snapshot: Box<dyn Snapshot + 'a>,
     last: RefCell<Option<(Vec<u8>, Page)>>,

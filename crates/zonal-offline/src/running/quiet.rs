@@ -1,7 +1,9 @@
-//! What mounts report late (allocated bytes, sizes): told of files that stay as they are for a while.
+//! What mounts report late (allocated bytes, sizes): told of files that stay as they are for a
+//! while.
 //!
-//! Two looks, each at a fresh snapshot and the objects as they are, with a pause between: only where inode and objects are
-//! the same in both, a difference between them is not on its way any more.
+//! Two looks, each at a fresh snapshot and the objects as they are, with a pause between: only
+//! where inode and objects are the same in both, a difference between them is not on its way any
+//! more.
 
 use super::kept::Kept;
 use super::shards::Shards;
@@ -159,7 +161,8 @@ fn look<'a>(
     Ok(Look { kept, map, seen })
 }
 
-/// An inode's bytes (with the length of what is stored beside it), and what a check of its objects needs; by the code that judges whole shards.
+/// An inode's bytes (with the length of what is stored beside it), and what a check of its objects
+/// needs; by the code that judges whole shards.
 fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, Data)>, ErrorCode> {
     let Some(inode) = store.get(&keys::inode(ino))? else {
         return Ok(None);

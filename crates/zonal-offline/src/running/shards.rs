@@ -1,4 +1,5 @@
-//! All shards' snapshots, read one after the other: each judged by itself, and what it says to the rest of the cell.
+//! All shards' snapshots, read one after the other: each judged by itself, and what it says to the
+//! rest of the cell.
 
 use super::kept::{Kept, OfShard};
 use super::{RunningOptions, Told};

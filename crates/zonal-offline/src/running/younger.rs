@@ -1,4 +1,5 @@
-//! What lies between snapshots and the older list of objects: told, unless it is explained by what changed between the two.
+//! What lies between snapshots and the older list of objects: told, unless it is explained by what
+//! changed between the two.
 
 use super::{LATE_MAX, RunningCell, Told};
 use crate::error::OfflineError;
@@ -97,8 +98,8 @@ impl<'a> Younger<'a> {
         }
     }
 
-    /// The inode was there before the object and is not in the snapshot: either the object is gone by now, or nobody will
-    /// ever remove it.
+    /// The inode was there before the object and is not in the snapshot: either the object is gone
+    /// by now, or nobody will ever remove it.
     fn lonely(&mut self, data_id: DataId, objects: &[Lonely]) -> Result<(), OfflineError> {
         let (mut count, mut bytes) = (0, 0);
         for lonely in objects {

@@ -1,4 +1,5 @@
-//! Puts one damage at a time into a store of a cell, lets it be found and repaired, and looks at what is left.
+//! Puts one damage at a time into a store of a cell, lets it be found and repaired, and looks at
+//! what is left.
 
 use super::{Made, OpenTarget, TestCell, lookup, open_engine};
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ impl Bench {
         Self { cell, saved }
     }
 
-    /// Changes one store, checks and repairs; `suffering`: files that may be elsewhere or incomplete afterwards.
+    /// Changes one store, checks and repairs; `suffering`: files that may be elsewhere or
+    /// incomplete afterwards.
     pub fn try_damage(
         &self,
         context: &str,

@@ -24,7 +24,8 @@ use zonal_zonemap::{JunctionChange, MapEdit, ZoneMap, junctions};
 const DATA_FIRST: u64 = 1 << 20;
 
 impl TestCell {
-    /// A cell with one zone of three targets and files in a tree; a part of all stores is only in their logs.
+    /// A cell with one zone of three targets and files in a tree; a part of all stores is only in
+    /// their logs.
     pub fn make(name: &str, files: u64) -> Self {
         let dir = Scratch::new(name);
         let mut stores = Vec::new();

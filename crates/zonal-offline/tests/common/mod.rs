@@ -1,5 +1,5 @@
-//! A stopped cell on real stores, made of known files, and what a check of it must keep: what is read is what was
-//! written, or an error.
+//! A stopped cell on real stores, made of known files, and what a check of it must keep: what is
+//! read is what was written, or an error.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

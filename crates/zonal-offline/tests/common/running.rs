@@ -1,4 +1,5 @@
-//! A cell that "runs": its stores are open in this process; what happens between two questions is up to the test.
+//! A cell that "runs": its stores are open in this process; what happens between two questions is
+//! up to the test.
 
 use super::{GEOMETRY, OpenTarget, TestCell, open_engine};
 use std::cell::Cell;

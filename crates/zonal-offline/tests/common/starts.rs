@@ -1,4 +1,5 @@
-//! Starts of the stores of a cell: the mark that the manager took last of each, in its store and in the store's own file.
+//! Starts of the stores of a cell: the mark that the manager took last of each, in its store and in
+//! the store's own file.
 
 use super::{TestCell, open_engine};
 use std::fs;
@@ -41,7 +42,8 @@ impl TestCell {
         changes
     }
 
-    /// No store is taken for a copy: its file has the mark that the manager knows, where it knows one.
+    /// No store is taken for a copy: its file has the mark that the manager knows, where it knows
+    /// one.
     pub(super) fn verify_starts(&self, manager: &Engine, context: &str) {
         for spec in &self.cell.stores {
             let known = key(spec).and_then(|key| manager.get(&key).unwrap());

@@ -1,5 +1,6 @@
-//! A workload through the shard that a repair left: names are made, moved, linked and removed, among new ones and among those that
-//! were there, by the requests of a client. The shard finds nothing wrong with itself afterwards.
+//! A workload through the shard that a repair left: names are made, moved, linked and removed,
+//! among new ones and among those that were there, by the requests of a client. The shard finds
+//! nothing wrong with itself afterwards.
 
 use super::{TestCell, lookup, now, open_engine, read_map};
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,7 +111,8 @@ impl Worked<'_> {
         }
     }
 
-    /// Creates, links, renames over and removes below a directory; `there` are files in it that were there before.
+    /// Creates, links, renames over and removes below a directory; `there` are files in it that
+    /// were there before.
     fn work_in(&mut self, parent: Ino, there: &BTreeMap<String, Ino>) {
         let who = Credentials::root;
         let moved = |from: (Ino, &str), to: (Ino, &str)| MetaRequest::Rename {
@@ -183,7 +185,8 @@ impl Worked<'_> {
 }
 
 impl TestCell {
-    /// Makes, moves, links and removes names through the zone's shard, where it has a directory left; in how many there was a file of before.
+    /// Makes, moves, links and removes names through the zone's shard, where it has a directory
+    /// left; in how many there was a file of before.
     pub fn work_names(&self, context: &str) -> usize {
         let root = open_engine(self.spec(0));
         let engine = open_engine(self.spec(1));

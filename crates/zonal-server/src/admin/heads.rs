@@ -1,7 +1,8 @@
-//! Heads of requests for admin pages, gathered on one thread, so that a connection that says nothing, or half of something, holds none
-//! of the threads that answer.
+//! Heads of requests for admin pages, gathered on one thread, so that a connection that says
+//! nothing, or half of something, holds none of the threads that answer.
 //!
-//! At most [`PENDING_MAX`] connections have not said all; the oldest makes room for a new one. Each ends after [`PATIENCE`].
+//! At most [`PENDING_MAX`] connections have not said all; the oldest makes room for a new one. Each
+//! ends after [`PATIENCE`].
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};

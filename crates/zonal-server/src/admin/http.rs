@@ -1,7 +1,9 @@
-//! As much of HTTP/1 (RFC 9112) as pages for supervisors need: one GET or HEAD a connection, then it is closed.
+//! As much of HTTP/1 (RFC 9112) as pages for supervisors need: one GET or HEAD a connection, then
+//! it is closed.
 //!
-//! Whoever connects is not known yet, so everything is bounded before anything is looked at: the head by [`HEAD_MAX`], a connection by
-//! [`PATIENCE`] for the head and as long for each write of the answer.
+//! Whoever connects is not known yet, so everything is bounded before anything is looked at: the
+//! head by [`HEAD_MAX`], a connection by [`PATIENCE`] for the head and as long for each write of
+//! the answer.
 
 use std::io::Write;
 use std::net::TcpStream;

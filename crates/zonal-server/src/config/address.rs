@@ -1,4 +1,5 @@
-//! Addresses of a config: numbers where a server listens, numbers or a host's name where the manager is.
+//! Addresses of a config: numbers where a server listens, numbers or a host's name where the
+//! manager is.
 
 use super::ConfigError;
 use super::check::Source;
@@ -19,7 +20,8 @@ impl Source<'_> {
         })
     }
 
-    /// The manager's address. Of several that its host has, the first of the family that this server listens with.
+    /// The manager's address. Of several that its host has, the first of the family that this
+    /// server listens with.
     pub(super) fn manager_address(
         &self,
         value: &Spanned<String>,

@@ -17,10 +17,12 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it, and small files lie in it.
+/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it, and
+/// small files lie in it.
 const SHARD_CACHE_DEFAULT: u64 = 128 * MIB;
 
-/// Cache of the root shard's index where nothing is set: it has first-level directories, and files beside them.
+/// Cache of the root shard's index where nothing is set: it has first-level directories, and files
+/// beside them.
 const ROOT_CACHE_DEFAULT: u64 = 48 * MIB;
 
 /// Cache of a target's index where nothing is set.
@@ -32,8 +34,8 @@ pub(super) struct Source<'a> {
     pub(super) text: &'a str,
 }
 
-/// `file` as seen from `folder`, as the paths are written: where the folder is a link to another disk, `..` is still the folder that it
-/// lies in, not the one that it leads to.
+/// `file` as seen from `folder`, as the paths are written: where the folder is a link to another
+/// disk, `..` is still the folder that it lies in, not the one that it leads to.
 pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
     let mut base = folder.to_owned();
     let mut rest = file.components().peekable();

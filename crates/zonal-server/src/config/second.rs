@@ -1,7 +1,8 @@
 //! The second node of a file with every role: `[meta]` beside `[manager]`.
 //!
-//! A node has one shard and one address, so the zone's shard gets a node of its own, under keys of `[meta]`. All else of the file is of
-//! both; `[storage]` stays with the manager's node, which starts first and stops last, so that the zone's shard always has its target.
+//! A node has one shard and one address, so the zone's shard gets a node of its own, under keys of
+//! `[meta]`. All else of the file is of both; `[storage]` stays with the manager's node, which
+//! starts first and stops last, so that the zone's shard always has its target.
 
 use super::check::Source;
 use super::raw::{RawMeta, RawNode};

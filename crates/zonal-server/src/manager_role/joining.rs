@@ -1,17 +1,22 @@
-//! How a node comes into the map: whether it is the node that it says to be, then its starts and the map in one record.
+//! How a node comes into the map: whether it is the node that it says to be, then its starts and
+//! the map in one record.
 //!
-//! The identity of a node is that of its stores: each has a random number that was made when it was formatted
-//! (`zonal-disk::identity`). The manager knows those of a node's targets by the map, that of its shard by the record of its starts.
+//! The identity of a node is that of its stores: each has a random number that was made when it was
+//! formatted (`zonal-disk::identity`). The manager knows those of a node's targets by the map, that
+//! of its shard by the record of its starts.
 //!
-//! 1. A node that is known joins only with a store that is known to be its own: a copied `node.toml` over stores of its own
-//!    is another node, whatever its address. A node of which no store is known (a backup was restored) is believed.
-//! 2. A node that comes from another address than the map has joins only where nobody is there any more at that address:
-//!    a copied store has the right identity, and its start may be one that the manager would take.
+//! 1. A node that is known joins only with a store that is known to be its own: a copied
+//!    `node.toml` over stores of its own is another node, whatever its address. A node of which no
+//!    store is known (a backup was restored) is believed.
+//! 2. A node that comes from another address than the map has joins only where nobody is there any
+//!    more at that address: a copied store has the right identity, and its start may be one that
+//!    the manager would take.
 //! 3. Nothing is changed by a join that is refused: neither the map nor a record of a start.
 //! 4. The manager's own node is joined by its own process only.
 //!
-//! The address is asked before `Manager::joining` is taken, because that takes seconds where a machine is off; a join that
-//! came between makes the asking begin again, so what is decided under the lock was asked of the address that the map has.
+//! The address is asked before `Manager::joining` is taken, because that takes seconds where a
+//! machine is off; a join that came between makes the asking begin again, so what is decided under
+//! the lock was asked of the address that the map has.
 
 use super::{Manager, ManagerError, new_shard};
 use crate::holders::Found;
@@ -70,7 +75,8 @@ impl Newcomer {
         Ok(newcomer)
     }
 
-    /// Each store that it brings has its start, and there is no start of a store that it does not bring.
+    /// Each store that it brings has its start, and there is no start of a store that it does not
+    /// bring.
     fn check(&self, is_manager: bool) -> Result<(), ManagerError> {
         let mut stores: Vec<(u8, u32)> = self
             .targets
@@ -142,12 +148,13 @@ fn left(map: &ZoneMap, node: NodeId, address: SocketAddr) -> Option<SocketAddr> 
 }
 
 impl Manager {
-    /// A node joins, and the starts of its stores are taken; durable when this returns. `root`: it is the manager's own,
-    /// which brings the root's shard.
+    /// A node joins, and the starts of its stores are taken; durable when this returns. `root`: it
+    /// is the manager's own, which brings the root's shard.
     ///
     /// # Errors
-    /// Where the map does not agree, where the node is not the one that it says to be, where a store is another one, an older
-    /// image or a copy, where the log fails. Nothing is changed then.
+    /// Where the map does not agree, where the node is not the one that it says to be, where a
+    /// store is another one, an older image or a copy, where the log fails. Nothing is changed
+    /// then.
     pub fn join(&self, request: ManagerRequest, root: bool) -> Result<Arc<ZoneMap>, ManagerError> {
         let newcomer = Newcomer::of(request, root)?;
         for _try in 0..TRIES {
@@ -205,7 +212,8 @@ impl Manager {
             targets: newcomer.targets,
         };
         let map = self.append(changes, &[join], None)?;
-        // Also where nothing changed: the request before, of which this is the repetition, may not have got so far.
+        // Also where nothing changed: the request before, of which this is the repetition, may not
+        // have got so far.
         self.settle(Arc::clone(&map))?;
         Ok(map)
     }
@@ -302,7 +310,8 @@ fn shard_of(
     if let Some(own) = known.shard_at(newcomer.node) {
         return Ok(Some(own.id));
     }
-    // One a zone, so that a server with the wrong zone in its configuration is found out. Nothing else goes by that.
+    // One a zone, so that a server with the wrong zone in its configuration is found out. Nothing
+    // else goes by that.
     match known.shards_of_zone(newcomer.zone).next() {
         Some(other) => Err(ManagerError::ShardTaken {
             zone: newcomer.zone,

@@ -1,6 +1,7 @@
 //! The list of revoked certificates: a key of the manager's store, beside the zone map.
 //!
-//! *Invariants*: (1) a list is durable before anybody hears of it; (2) nothing leaves it; (3) it has at most [`REVOKED_MAX`] numbers.
+//! *Invariants*: (1) a list is durable before anybody hears of it; (2) nothing leaves it; (3) it
+//! has at most [`REVOKED_MAX`] numbers.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

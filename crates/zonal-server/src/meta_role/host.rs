@@ -1,7 +1,8 @@
 //! Host of a shard: an engine, the manager beside it, the map's cache, and connections.
 //!
-//! Its calls block, so its futures are ready when they are first polled; a sleep is pending, and costs no thread. So is a
-//! request that waits for its [permit](crate::permits) to call another shard, to flush or to fetch the map.
+//! Its calls block, so its futures are ready when they are first polled; a sleep is pending, and
+//! costs no thread. So is a request that waits for its [permit](crate::permits) to call another
+//! shard, to flush or to fetch the map.
 
 use super::failed::Failed;
 use crate::clock;
@@ -21,9 +22,11 @@ use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, Z
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-/// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
+/// Left free on the disk below a shard's store, or inside its index, by what adds to the name
+/// space: a checkpoint, of deletions too, needs it.
 const META_HEADROOM_BYTES: u64 = 64 << 20;
-/// What a new name takes with its inode, about: what statfs tells of names that fit is reckoned by it.
+/// What a new name takes with its inode, about: what statfs tells of names that fit is reckoned by
+/// it.
 const NAME_BYTES: u64 = 1 << 10;
 /// Targets that are asked side by side.
 const TARGETS_AT_ONCE: usize = 32;
@@ -134,8 +137,8 @@ impl ShardHost for MetaHost {
         }
     }
 
-    /// Reading needs no room. What adds to the name space leaves some for checkpoints; the rest, deletions among it, may use the
-    /// log nearly to its end.
+    /// Reading needs no room. What adds to the name space leaves some for checkpoints; the rest,
+    /// deletions among it, may use the log nearly to its end.
     fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
         let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
         if reads {

@@ -262,7 +262,8 @@ impl Scrub {
     }
 }
 
-/// How long a chunk may take; one without stored blocks counts as one block, for it costs a look-up.
+/// How long a chunk may take; one without stored blocks counts as one block, for it costs a
+/// look-up.
 fn pause(bytes: u64, rate: u64) -> Duration {
     let bytes = bytes.max(BLOCK);
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));

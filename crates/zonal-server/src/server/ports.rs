@@ -1,4 +1,5 @@
-//! Whether a node can listen, and is the only one at its address, found out before its stores are opened: that writes in them.
+//! Whether a node can listen, and is the only one at its address, found out before its stores are
+//! opened: that writes in them.
 
 use super::identity;
 use crate::config::NodeConfig;
@@ -9,7 +10,8 @@ use zonal_disk::StoreKind;
 use zonal_disk::store::is_in_use;
 use zonal_net::{Identity, ListenConfig, Listeners};
 
-/// Listens for a moment. A store that is not this node's, or that another process has open, is the better reason.
+/// Listens for a moment. A store that is not this node's, or that another process has open, is the
+/// better reason.
 pub(super) fn look_at_ports(
     config: &NodeConfig,
     listen: &ListenConfig,
@@ -46,8 +48,9 @@ pub(super) fn look_at_ports(
     Err(taken.into())
 }
 
-/// Looks for another server at the address that this node gives the cell, where this node does not listen yet. A copy of its
-/// folder on another machine still has that address: it would join in the place of the node, and nobody would ever reach it.
+/// Looks for another server at the address that this node gives the cell, where this node does not
+/// listen yet. A copy of its folder on another machine still has that address: it would join in the
+/// place of the node, and nobody would ever reach it.
 fn look_for_another(config: &NodeConfig, holders: &dyn Holders) -> Result<(), ServerError> {
     let found = match holders.ask(config.node, config.advertise, config.listen) {
         Found::Nobody => return Ok(()),

@@ -1,4 +1,5 @@
-//! What a target runs on here: an engine, segment files, and the map that this process knows. Its calls block.
+//! What a target runs on here: an engine, segment files, and the map that this process knows. Its
+//! calls block.
 
 use crate::map_cache::MapCache;
 use crate::peers::Peers;

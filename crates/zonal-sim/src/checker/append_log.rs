@@ -1,5 +1,6 @@
-//! Appends of several clients to one file: each acknowledged record is there exactly once, each other one at most
-//! once, and nothing lies between records but holes of appends that were given up.
+//! Appends of several clients to one file: each acknowledged record is there exactly once, each
+//! other one at most once, and nothing lies between records but holes of appends that were given
+//! up.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +19,8 @@ pub fn record(client: usize, number: u64) -> Vec<u8> {
 /// What clients know: records with whether they were acknowledged.
 pub type Known = BTreeMap<(usize, u64), bool>;
 
-/// What is wrong with the file. `may_give_up`: something went wrong, so that places may have been given up, which are holes then.
+/// What is wrong with the file. `may_give_up`: something went wrong, so that places may have been
+/// given up, which are holes then.
 #[must_use]
 pub fn check(content: &[u8], known: &Known, may_give_up: bool) -> Vec<String> {
     let mut found: BTreeMap<Vec<u8>, u32> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Invariant 8: every queue, cache and buffer stays within its written bound. Looked at again and again while a run goes on.
+//! Invariant 8: every queue, cache and buffer stays within its written bound. Looked at again and
+//! again while a run goes on.
 
 use crate::workload::SimClient;
 use crate::world::World;

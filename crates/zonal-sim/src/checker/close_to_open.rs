@@ -1,4 +1,5 @@
-//! Close-to-open: who opens a file after another client's close returned sees all that was written before that close.
+//! Close-to-open: who opens a file after another client's close returned sees all that was written
+//! before that close.
 
 /// Bytes of one version mark.
 pub const MARK: usize = 8;
@@ -9,7 +10,8 @@ pub fn content(version: u64, bytes: usize) -> Vec<u8> {
     version.to_le_bytes().repeat(bytes / MARK)
 }
 
-/// What is wrong with what a reader saw that opened after `closed` was closed, while at most `written` was written.
+/// What is wrong with what a reader saw that opened after `closed` was closed, while at most
+/// `written` was written.
 #[must_use]
 pub fn check(seen: &[u8], closed: u64, written: u64) -> Option<String> {
     let (byte, version) = foreign_version(seen, closed, written)?;

@@ -2,7 +2,8 @@
 
 use super::close_to_open::{MARK, foreign_version};
 
-/// What is wrong with a file whose version `synced` was synced, while `written` was the newest begun.
+/// What is wrong with a file whose version `synced` was synced, while `written` was the newest
+/// begun.
 #[must_use]
 pub fn check(name: &str, seen: &[u8], bytes: usize, synced: u64, written: u64) -> Option<String> {
     if seen.len() < bytes {

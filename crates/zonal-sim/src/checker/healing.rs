@@ -1,5 +1,6 @@
-//! Invariant 9: after all faults have ended the cell becomes healthy by itself, and nothing leaks: deletions are pushed, no object is left
-//! when all files are gone, space returns, no plan holds units, no request waits for ever.
+//! Invariant 9: after all faults have ended the cell becomes healthy by itself, and nothing leaks:
+//! deletions are pushed, no object is left when all files are gone, space returns, no plan holds
+//! units, no request waits for ever.
 
 use crate::net::NETWORK;
 use crate::world::World;
@@ -54,7 +55,8 @@ fn wait_until(world: &Rc<World>, done: impl Fn(&World) -> bool) -> bool {
     done(world)
 }
 
-/// True where nothing is under way at a target: a checkpoint goes on behind the reply of who asked for it.
+/// True where nothing is under way at a target: a checkpoint goes on behind the reply of who asked
+/// for it.
 fn has_quiet_targets(world: &World) -> bool {
     world.storage_nodes().iter().all(|node| node.is_quiet())
 }
@@ -79,8 +81,9 @@ pub fn settle(world: &Rc<World>) {
     }
 }
 
-/// Everything was removed: no object may be left, and all space must be free. Where metadata lost power, objects of files whose making was
-/// taken back have no owner until there is a check of the whole cell.
+/// Everything was removed: no object may be left, and all space must be free. Where metadata lost
+/// power, objects of files whose making was taken back have no owner until there is a check of the
+/// whole cell.
 pub fn check_empty(world: &Rc<World>, free_at_start: u64) {
     if !wait_until(world, |world| has_deleted(world) && has_no_objects(world)) {
         world.report(format!(

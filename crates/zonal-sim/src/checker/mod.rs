@@ -11,8 +11,8 @@
 //! | 9 the cell heals, nothing leaks | `healing.rs`, `space.rs` (without faults), and the liveness phase of `scenario.rs` |
 //! | 10 everything is in its place | `placement.rs` |
 //!
-//! Invariant 1 is checked with each map (`names.rs`); 7 shows in `tree_model.rs` and `together.rs`, as bytes that
-//! come back, and in `slots.rs`.
+//! Invariant 1 is checked with each map (`names.rs`); 7 shows in `tree_model.rs` and `together.rs`,
+//! as bytes that come back, and in `slots.rs`.
 
 pub mod append_log;
 pub mod bounds;

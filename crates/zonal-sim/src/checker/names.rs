@@ -1,5 +1,5 @@
-//! Invariant 2: every entry leads to a live inode, link counts agree, no inode is in two shards. And invariant 1, by the map's own
-//! check.
+//! Invariant 2: every entry leads to a live inode, link counts agree, no inode is in two shards.
+//! And invariant 1, by the map's own check.
 
 use crate::world::World;
 use std::collections::BTreeMap;

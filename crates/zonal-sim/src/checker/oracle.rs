@@ -1,8 +1,10 @@
-//! What a client knows of a directory that it alone changes, unknown outcomes kept unknown (invariants 2 and 3 for names).
+//! What a client knows of a directory that it alone changes, unknown outcomes kept unknown
+//! (invariants 2 and 3 for names).
 //!
-//! The oracle holds every state that the directory may be in. An operation that was answered leads on from each; one whose client died
-//! leaves what was before possible as well. *Firm* states are those where no power was lost since the last sync; after one that was answered
-//! only they are possible. A look at the directory must fit one of the states.
+//! The oracle holds every state that the directory may be in. An operation that was answered leads
+//! on from each; one whose client died leaves what was before possible as well. *Firm* states are
+//! those where no power was lost since the last sync; after one that was answered only they are
+//! possible. A look at the directory must fit one of the states.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;

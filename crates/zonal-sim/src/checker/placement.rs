@@ -1,5 +1,6 @@
-//! Invariant 10: every object lies where its inode's layout says; junctions of the map and first-level directories agree. And of 9: every
-//! object has an owner; of 2: no object has bytes behind its file's end.
+//! Invariant 10: every object lies where its inode's layout says; junctions of the map and
+//! first-level directories agree. And of 9: every object has an owner; of 2: no object has bytes
+//! behind its file's end.
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +78,8 @@ fn behind_its_end(
     stat.object_bytes > zonal_layout::object_bytes(component, end, object.column)
 }
 
-/// Checks a quiet cell. `may_lack_owner`: metadata lost power. `may_be_longer`: some mount was killed, or lost its power's worth of reports.
+/// Checks a quiet cell. `may_lack_owner`: metadata lost power. `may_be_longer`: some mount was
+/// killed, or lost its power's worth of reports.
 pub fn check(world: &World, may_lack_owner: bool, may_be_longer: bool) {
     let map = world.map.borrow().clone();
     let mut found = Found::default();

@@ -1,5 +1,6 @@
-//! Invariant 9, as for replies of shards: a request is answered by its deadline, and a reply leaves as soon as its record is logged:
-//! it waits for no other server. Times in which processes stood still do not count.
+//! Invariant 9, as for replies of shards: a request is answered by its deadline, and a reply leaves
+//! as soon as its record is logged: it waits for no other server. Times in which processes stood
+//! still do not count.
 
 use crate::clock::Clock;
 use crate::net::Task;

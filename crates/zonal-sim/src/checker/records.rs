@@ -1,5 +1,6 @@
-//! Numbered records that several clients append to one file, gathered or not: each is there once at most, whole, and where its writer was told;
-//! one that a fsync or close has acknowledged is there. Others may be missing only where their client was killed, or was told of a loss.
+//! Numbered records that several clients append to one file, gathered or not: each is there once at
+//! most, whole, and where its writer was told; one that a fsync or close has acknowledged is there.
+//! Others may be missing only where their client was killed, or was told of a loss.
 
 use super::append_log::{RECORD, record};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,14 +127,15 @@ impl Records {
         acked.collect()
     }
 
-    /// Records that were told of as lost, or whose client was killed, and that were missing when it was looked last.
+    /// Records that were told of as lost, or whose client was killed, and that were missing when it
+    /// was looked last.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// What is wrong with the file. `must`: what was acknowledged before it was opened. `may_give_up`: places may have been given up, which
-    /// are holes then.
+    /// What is wrong with the file. `must`: what was acknowledged before it was opened.
+    /// `may_give_up`: places may have been given up, which are holes then.
     pub fn check(
         &mut self,
         content: &[u8],

@@ -1,5 +1,6 @@
-//! Invariant 7, as for slots: a target carries out a request on an object only by the slot that the request names, with the epoch that
-//! this slot has in the newest map that the target knows. Walks the whole map, unlike the rule that it watches.
+//! Invariant 7, as for slots: a target carries out a request on an object only by the slot that the
+//! request names, with the epoch that this slot has in the newest map that the target knows. Walks
+//! the whole map, unlike the rule that it watches.
 
 use std::cell::RefCell;
 use zonal_types::{Epoch, StripeSetId, TargetId};

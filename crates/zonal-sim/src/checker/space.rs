@@ -1,5 +1,6 @@
-//! Of invariant 9, that nothing leaks: what a shard counts as the allocated bytes of a file is what its targets hold and what the shard has
-//! itself. True where no reply was lost and no client died before it told: docs/rfcs/2026-11-22-allocated-bytes.md.
+//! Of invariant 9, that nothing leaks: what a shard counts as the allocated bytes of a file is what
+//! its targets hold and what the shard has itself. True where no reply was lost and no client died
+//! before it told: docs/rfcs/2026-11-22-allocated-bytes.md.
 
 use crate::world::World;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Invariant 6: no message from the network and no byte from a disk ends a process. All processes of a world run on one thread, so a
-//! panic of any of them ends the run here, and is reported.
+//! Invariant 6: no message from the network and no byte from a disk ends a process. All processes
+//! of a world run on one thread, so a panic of any of them ends the run here, and is reported.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,11 +1,15 @@
-//! Invariants 4 and 7 for the bytes of one file that several clients write, append to, cut and read at the same time.
+//! Invariants 4 and 7 for the bytes of one file that several clients write, append to, cut and read
+//! at the same time.
 //!
-//! An operation lasts from its call until its effect is surely there: a truncation or an append until it returns, a write until a flush after
-//! it returns; one whose outcome is unknown lasts for ever. Two that overlap are concurrent; those of one client follow one another. A byte
-//! may be read with the value of any operation that gives it one, unless another that follows it surely came before the read; so may the end
-//! be found. What is there when all have ended is known from then on, byte by byte, and must make sense: [`History::settled`].
+//! An operation lasts from its call until its effect is surely there: a truncation or an append
+//! until it returns, a write until a flush after it returns; one whose outcome is unknown lasts for
+//! ever. Two that overlap are concurrent; those of one client follow one another. A byte may be
+//! read with the value of any operation that gives it one, unless another that follows it surely
+//! came before the read; so may the end be found. What is there when all have ended is known from
+//! then on, byte by byte, and must make sense: [`History::settled`].
 //!
-//! Each operation's bytes name it and their place in it, so that nothing is taken for something else.
+//! Each operation's bytes name it and their place in it, so that nothing is taken for something
+//! else.
 
 mod operation;
 mod settled;
@@ -127,7 +131,8 @@ impl History {
         of.is_before(look.client, look.begun)
     }
 
-    /// No operation that came after this one (none: after all that was before) and surely before the read undoes it.
+    /// No operation that came after this one (none: after all that was before) and surely before
+    /// the read undoes it.
     fn stands(
         &self,
         of: Option<&Operation>,
@@ -186,7 +191,8 @@ impl History {
             }
             at += MARK;
         }
-        // Of one that was cut, or that others uncovered, a part of a mark may show: it is where the file ended.
+        // Of one that was cut, or that others uncovered, a part of a mark may show: it is where the
+        // file ended.
         for of in self.operations.iter().filter(|of| is_unplaced(of)) {
             let edges = self.edges(&[], seen.len() as u64);
             edges.iter().for_each(|edge| add(of, *edge));
@@ -301,7 +307,8 @@ impl History {
         });
     }
 
-    /// An append may have left something at another place: nothing is known of where it was tried, or the file was cut under it.
+    /// An append may have left something at another place: nothing is known of where it was tried,
+    /// or the file was cut under it.
     fn may_leave(&self, of: &Operation) -> bool {
         let overlaps = |cut: &Operation| {
             of.ended.is_none_or(|ended| cut.begun < ended)

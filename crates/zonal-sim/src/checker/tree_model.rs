@@ -1,6 +1,6 @@
-//! Invariant 2 (names, link counts) and contents: a tree that one client alone uses behaves exactly like this model.
-//! Since every operation is expected to have the one result that the model says, a mutation executed twice or
-//! not at all shows, too (slots).
+//! Invariant 2 (names, link counts) and contents: a tree that one client alone uses behaves exactly
+//! like this model. Since every operation is expected to have the one result that the model says, a
+//! mutation executed twice or not at all shows, too (slots).
 
 use std::collections::BTreeMap;
 use zonal_types::{ErrorCode, Ino};

@@ -1,5 +1,5 @@
-//! Invariant 5 and the newest data: what a file shows was written to it, to this very place or not at all, and is not older than what is
-//! known to be there.
+//! Invariant 5 and the newest data: what a file shows was written to it, to this very place or not
+//! at all, and is not older than what is known to be there.
 
 use super::close_to_open::MARK;
 use zonal_types::Ino;
@@ -19,8 +19,8 @@ pub fn content(ino: Ino, version: u64, bytes: usize) -> Vec<u8> {
     marks.take(bytes).collect()
 }
 
-/// What is wrong with `seen` of a file whose first `bytes` are not older than version `low`, while `high` is the newest begun. Version 0:
-/// zeros.
+/// What is wrong with `seen` of a file whose first `bytes` are not older than version `low`, while
+/// `high` is the newest begun. Version 0: zeros.
 #[must_use]
 pub fn check(ino: Ino, seen: &[u8], (low, bytes): (u64, usize), high: u64) -> Option<String> {
     for (index, seen) in seen.chunks_exact(MARK).enumerate() {

@@ -1,4 +1,5 @@
-//! What a shard's driver runs on in the simulator: a simulated disk and messages. Bugs of stores and networks are planted here.
+//! What a shard's driver runs on in the simulator: a simulated disk and messages. Bugs of stores
+//! and networks are planted here.
 
 use super::line::Line;
 use super::planted;

@@ -1,5 +1,5 @@
-//! The manager beside the root's shard: its core on the process's own disk. What is durable is put on a board ([`super::MapCell`]) that all
-//! processes read, in place of their fetches.
+//! The manager beside the root's shard: its core on the process's own disk. What is durable is put
+//! on a board ([`super::MapCell`]) that all processes read, in place of their fetches.
 
 use super::host::SimulatedHost;
 use crate::disk::Disk;

@@ -1,4 +1,5 @@
-//! A message on its way: how long it takes, whether it comes twice or late, to whom it is handed over.
+//! A message on its way: how long it takes, whether it comes twice or late, to whom it is handed
+//! over.
 
 use super::describe::{describe_reply, describe_request};
 use super::pending::{Broken, Pending, Place};
@@ -49,7 +50,8 @@ impl Network {
         }
     }
 
-    /// By how much a request stands still on its way: 0, or until its sender has given it up and gone on.
+    /// By how much a request stands still on its way: 0, or until its sender has given it up and
+    /// gone on.
     fn late_ms(&self, request: &Request, deadline_ms: u64) -> u64 {
         let late = self.faults.get().late;
         if late == 0 || !changes_an_object(request) || !self.rng.borrow_mut().chance(late) {
@@ -59,7 +61,8 @@ impl Network {
         deadline_ms + self.rng.borrow_mut().below(LATE_MS_MAX)
     }
 
-    /// Hands a request over, if the process to which it was sent is still the same: connections die with it.
+    /// Hands a request over, if the process to which it was sent is still the same: connections die
+    /// with it.
     fn deliver(
         self: Rc<Self>,
         from: &str,

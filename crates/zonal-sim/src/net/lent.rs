@@ -1,8 +1,10 @@
-//! Memory that a client lends to servers: who is asked reads it when the request is there, not when it was sent.
+//! Memory that a client lends to servers: who is asked reads it when the request is there, not when
+//! it was sent.
 //!
-//! A client may drop its memory while a request that names it is still on its way: its caller was killed, say. What lies in it must not be
-//! written over by another use until then, so a piece is used again when nobody uses it, and no request names it. *Bound*: a client's pieces
-//! are as many as it uses at a time, and as requests name.
+//! A client may drop its memory while a request that names it is still on its way: its caller was
+//! killed, say. What lies in it must not be written over by another use until then, so a piece is
+//! used again when nobody uses it, and no request names it. *Bound*: a client's pieces are as many
+//! as it uses at a time, and as requests name.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};

@@ -1,6 +1,8 @@
-//! What a target runs on in the simulator: a simulated disk, and the map of which its process has heard.
+//! What a target runs on in the simulator: a simulated disk, and the map of which its process has
+//! heard.
 //!
-//! Where the server's calls block, other requests may run here: before a commit, between the parts of a write or a read, in a checkpoint.
+//! Where the server's calls block, other requests may run here: before a commit, between the parts
+//! of a write or a read, in a checkpoint.
 
 use crate::clock::Clock;
 use crate::disk::{Disk, Frozen};
@@ -187,7 +189,8 @@ impl TargetHost for SimDisk {
     fn note(&self, _note: Note<'_>) {}
 }
 
-/// The payload of a reply. Whoever asks waits: what was sent before a client was killed arrives all the same.
+/// The payload of a reply. Whoever asks waits: what was sent before a client was killed arrives all
+/// the same.
 #[derive(Default)]
 pub(super) struct Payload(pub Vec<u8>);
 

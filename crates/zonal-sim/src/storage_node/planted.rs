@@ -1,4 +1,5 @@
-//! Bugs put in on purpose, around what drives a target: before it, in what a request says; behind it, in what it answers.
+//! Bugs put in on purpose, around what drives a target: before it, in what a request says; behind
+//! it, in what it answers.
 
 use super::StorageNode;
 use super::host::Payload;

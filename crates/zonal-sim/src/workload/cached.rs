@@ -1,4 +1,5 @@
-//! Programs that see the cell through a cache like the kernel's, kept under call-back leases, and programs that lock.
+//! Programs that see the cell through a cache like the kernel's, kept under call-back leases, and
+//! programs that lock.
 
 use super::{SimClient, create, lookup, name, who};
 use crate::checker::strict::{Holder, Versions};

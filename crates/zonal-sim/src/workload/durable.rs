@@ -1,6 +1,7 @@
 //! A program that writes versions of files, syncs, and expects them to survive losses of power.
 //!
-//! What was not synced may be lost, its file's name included, so failures of single operations are no news here.
+//! What was not synced may be lost, its file's name included, so failures of single operations are
+//! no news here.
 
 use super::{SimClient, create, lookup, open, read_all, who};
 use crate::checker::close_to_open::content;

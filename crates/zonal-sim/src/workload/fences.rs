@@ -1,9 +1,11 @@
-//! Clients that take turns under an exclusive lock, and of which the one that holds it is cut off from the shard, or stands still, for longer than
-//! its session lasts. It writes on: none of that may arrive once another one has the lock, and each of its calls is told.
+//! Clients that take turns under an exclusive lock, and of which the one that holds it is cut off
+//! from the shard, or stands still, for longer than its session lasts. It writes on: none of that
+//! may arrive once another one has the lock, and each of its calls is told.
 //!
-//! Two places of the file are written: one in the bytes that the shard keeps, one at a target. What a place may have is in
-//! [`Place`]: the value that is synced, or any written since by who had the lock then. Who gets the lock finds one of these; from then on
-//! the place has that one and what the new holder writes.
+//! Two places of the file are written: one in the bytes that the shard keeps, one at a target. What
+//! a place may have is in [`Place`]: the value that is synced, or any written since by who had the
+//! lock then. Who gets the lock finds one of these; from then on the place has that one and what
+//! the new holder writes.
 
 use super::{SimClient, create, open};
 use crate::coverage::Fault;
@@ -140,7 +142,8 @@ pub struct Turn {
     /// Its number, and what it wrote last, if anything.
     number: u64,
     last: Option<u64>,
-    /// It was away in this turn, until its lock may have been another one's; or a restarted shard did not hear of it in time, and it was told so.
+    /// It was away in this turn, until its lock may have been another one's; or a restarted shard
+    /// did not hear of it in time, and it was told so.
     was_away: bool,
     /// A write was told of that.
     is_told: bool,
@@ -174,7 +177,8 @@ impl Turn {
     /// Takes turns.
     ///
     /// # Errors
-    /// A value that a fenced client wrote; a loss that is not told; an operation that failed though nobody was away.
+    /// A value that a fenced client wrote; a loss that is not told; an operation that failed though
+    /// nobody was away.
     pub async fn take_all(mut self, turns: u64, faults: bool) -> Outcome {
         self.faults = faults;
         for turn in 0..turns {

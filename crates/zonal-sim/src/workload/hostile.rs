@@ -1,5 +1,6 @@
-//! Messages that nobody should send: random bytes, and requests with changed fields, at every server. Invariant 6: no process ends by
-//! them; what they damage is at most what the sender's session may change anyway.
+//! Messages that nobody should send: random bytes, and requests with changed fields, at every
+//! server. Invariant 6: no process ends by them; what they damage is at most what the sender's
+//! session may change anyway.
 
 use super::{SimClient, create, lookup, name, open, who};
 use crate::coverage::Fault;

@@ -1,5 +1,6 @@
-//! Clients that append numbered records to one log: gathered where they are alone, and through where they are not. They are killed, cut off
-//! for longer than a session, and read what the others appended.
+//! Clients that append numbered records to one log: gathered where they are alone, and through
+//! where they are not. They are killed, cut off for longer than a session, and read what the others
+//! appended.
 
 use super::{SimClient, create, open, read_all};
 use crate::checker::append_log;
@@ -122,7 +123,8 @@ impl Logs {
     }
 }
 
-/// One client after the other with the same index, the last of which is not killed; and what cuts them off.
+/// One client after the other with the same index, the last of which is not killed; and what cuts
+/// them off.
 pub async fn live(
     _running: Running,
     world: Rc<World>,
@@ -168,7 +170,8 @@ pub async fn live(
     }
 }
 
-/// Cuts a client off from its shard: first one way perhaps, so that what it asked for is done and it does not hear of it.
+/// Cuts a client off from its shard: first one way perhaps, so that what it asked for is done and
+/// it does not hear of it.
 async fn cut_off(world: Rc<World>, index: usize, mut rng: Rng) {
     let shard = world.address_of(1);
     let name = world.client_name(index);

@@ -1,4 +1,5 @@
-//! A program on disks that are bad or full: operations may fail with the errors that say so, and never lie.
+//! A program on disks that are bad or full: operations may fail with the errors that say so, and
+//! never lie.
 
 use super::{SimClient, create, lookup, name, open, read_all, who};
 use crate::checker::versions;

@@ -1,8 +1,9 @@
-//! A client that is killed and comes back as another one: it changes a directory of its own, and what it did not hear the end of stays
-//! unknown. Where power may fail, what was not synced may be taken back.
+//! A client that is killed and comes back as another one: it changes a directory of its own, and
+//! what it did not hear the end of stays unknown. Where power may fail, what was not synced may be
+//! taken back.
 //!
-//! Its files hold versions: a reader finds nothing older than what was closed (or, where power may fail, synced), nothing that was never
-//! written, and never another file's bytes.
+//! Its files hold versions: a reader finds nothing older than what was closed (or, where power may
+//! fail, synced), nothing that was never written, and never another file's bytes.
 
 use super::{SimClient, create, list, make_dir, name, open, read_all, who};
 use crate::checker::oracle::{Oracle, State, Step};
@@ -101,7 +102,8 @@ impl Legacy {
                 self.world.network.count(Fault::ClientCrash);
             }
             self.world.kill_client(self.index);
-            // What was on its way when it died may still be carried out, by a server that stands still as well.
+            // What was on its way when it died may still be carried out, by a server that stands
+            // still as well.
             let pause = rng.between(OUTAGE_MS_MAX + 2_000, 3 * OUTAGE_MS_MAX);
             self.world.clock.sleep(pause * 1_000_000).await;
             drop(running);
@@ -163,7 +165,8 @@ impl Legacy {
         }
     }
 
-    /// Runs an operation that makes `step` of the directory, and gives `at` the inode that it answers.
+    /// Runs an operation that makes `step` of the directory, and gives `at` the inode that it
+    /// answers.
     async fn change(
         &self,
         client: &SimClient,
@@ -292,7 +295,8 @@ impl Legacy {
         Ok(())
     }
 
-    /// A directory made or removed, then fsync of the directory above: nothing of it may be lost from then on.
+    /// A directory made or removed, then fsync of the directory above: nothing of it may be lost
+    /// from then on.
     async fn make_and_sync(&self, client: &SimClient, rng: &mut Rng) -> Outcome {
         let at = format!("d{}", rng.below(2));
         if self.oracle.borrow().newest().contains_key(&at) {

@@ -1,4 +1,5 @@
-//! A program on first-level directories, which two shards keep together: each of its names behaves as if one did.
+//! A program on first-level directories, which two shards keep together: each of its names behaves
+//! as if one did.
 
 use super::{SimClient, create, lookup, make_dir, name, who};
 use crate::rng::Rng;
@@ -106,7 +107,8 @@ pub async fn change_roots(
     Ok(())
 }
 
-/// Makes and removes first-level directories while power fails: single operations may fail, and what is left must agree in the end.
+/// Makes and removes first-level directories while power fails: single operations may fail, and
+/// what is left must agree in the end.
 pub async fn churn_roots(
     world: Rc<World>,
     client: Rc<SimClient>,

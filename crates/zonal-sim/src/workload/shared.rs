@@ -1,4 +1,5 @@
-//! Programs on files that several clients share: appends to one log, and a file that is handed on by closing it.
+//! Programs on files that several clients share: appends to one log, and a file that is handed on
+//! by closing it.
 
 use super::{SimClient, create, open, read_all};
 use crate::checker::append_log::{self, Known};
@@ -47,7 +48,8 @@ pub async fn append_some(
             Ok(_offset) => {
                 shared.appended.borrow_mut().insert((index, number), true);
             }
-            // The shard was restarted between reservation and publication: the program is told that it failed.
+            // The shard was restarted between reservation and publication: the program is told that
+            // it failed.
             Err(ErrorCode::UnknownLease) => {}
             Err(code) => return Err(format!("append {number} of client {index}: {code}")),
         }

@@ -1,5 +1,6 @@
-//! Clients that write, append to, cut and read one file at the same time. Round by round: some steps each, then all flush and close, and
-//! look at what is there, which must be one thing that the checker knows.
+//! Clients that write, append to, cut and read one file at the same time. Round by round: some
+//! steps each, then all flush and close, and look at what is there, which must be one thing that
+//! the checker knows.
 
 use super::{SimClient, create, open, read_all, who};
 use crate::checker::together::{History, Look, MARK, Number, UNIT};
@@ -24,7 +25,8 @@ const LENGTH: u64 = 300_000;
 const IMPATIENT_MS: u64 = 1_500;
 /// What was given up may be carried out for so long, ms: by a server that stands still, too.
 const SETTLE_MS: u64 = 3 * OUTAGE_MS_MAX;
-/// How often a client tries to flush what is left before all look, each time for as long as it tries.
+/// How often a client tries to flush what is left before all look, each time for as long as it
+/// tries.
 const FLUSHES: u64 = 60;
 
 type Outcome = Result<(), String>;
@@ -44,7 +46,8 @@ pub struct Together {
     kills: Cell<u64>,
     /// In this round.
     gave_up: Cell<bool>,
-    /// Some do, now and then: an append that was given up holds up those behind it, for longer than they try.
+    /// Some do, now and then: an append that was given up holds up those behind it, for longer than
+    /// they try.
     some_give_up: Cell<bool>,
 }
 

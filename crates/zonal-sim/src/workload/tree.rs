@@ -166,7 +166,8 @@ impl TreeProgram {
         {
             return Ok(());
         }
-        // A non-empty directory above the source cannot be replaced; which error comes first is not ours to say.
+        // A non-empty directory above the source cannot be replaced; which error comes first is not
+        // ours to say.
         if let Some(over) = self.tree.names(to).get(&new_text)
             && self.tree.is_dir(*over)
             && self.tree.is_above(*over, from)

@@ -1,8 +1,10 @@
-//! Processes that take turns under an exclusive lock, as a mount's kernel names them: owners that repeat, closes that are told late,
-//! signals at any moment. Each adds 1 to the number in the file while it is inside.
+//! Processes that take turns under an exclusive lock, as a mount's kernel names them: owners that
+//! repeat, closes that are told late, signals at any moment. Each adds 1 to the number in the file
+//! while it is inside.
 //!
-//! A flock belongs to its open file; the owner of an fcntl lock is a process, that of an OFD lock an open file, and both names are used
-//! again as soon as the program has ended or closed, whatever the shard has heard by then.
+//! A flock belongs to its open file; the owner of an fcntl lock is a process, that of an OFD lock
+//! an open file, and both names are used again as soon as the program has ended or closed, whatever
+//! the shard has heard by then.
 
 use super::cached::KernelCache;
 use super::{SimClient, create, open};
@@ -151,8 +153,9 @@ impl Kernel {
         self.free.borrow_mut().pop().unwrap_or(65)
     }
 
-    /// Whether a client has lost its locks on the file, as it could not come back to a restarted shard in time: what it wrote under them is
-    /// lost, too, and two may take themselves for the holder for a while. What it is told is watched by the scenario `fences`.
+    /// Whether a client has lost its locks on the file, as it could not come back to a restarted
+    /// shard in time: what it wrote under them is lost, too, and two may take themselves for the
+    /// holder for a while. What it is told is watched by the scenario `fences`.
     fn is_lost(&self, at: usize) -> bool {
         let ino = self.turns.files.borrow()[at];
         let mut nodes = self.world.meta_nodes().into_iter();
@@ -223,8 +226,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The process goes on when what it wrote is flushed, and an fcntl lock is released; the rest comes later, when another one may have its
-    /// owner's name.
+    /// The process goes on when what it wrote is flushed, and an fcntl lock is released; the rest
+    /// comes later, when another one may have its owner's name.
     async fn close(
         self: &Rc<Self>,
         file: &File<crate::net::SimNet>,
@@ -270,7 +273,8 @@ impl Kernel {
                 Err(code) => return Err(format!("a lock: {code}")),
             }
             if !self.is_granted(waiter, rng).await {
-                // A mount remembers it before the program asks again. The shard's table needs no such order.
+                // A mount remembers it before the program asks again. The shard's table needs no
+                // such order.
                 let is_remembered = rng.chance(500);
                 if is_remembered {
                     self.client.take_back_later(ino, range, Some(waiter));

@@ -77,7 +77,8 @@ impl World {
         call
     }
 
-    /// Adds what a mount does beside its programs: a poll for events at each shard, and housekeeping.
+    /// Adds what a mount does beside its programs: a poll for events at each shard, and
+    /// housekeeping.
     pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>, cache: &Rc<KernelCache>) {
         let group = CLIENT_GROUPS + index as u64;
         let shards: Vec<ShardId> = self

@@ -118,7 +118,8 @@ impl World {
         }
     }
 
-    /// Slots of a target get a new epoch: all that it has in one version of the map, or one. Some targets hear of it at once.
+    /// Slots of a target get a new epoch: all that it has in one version of the map, or one. Some
+    /// targets hear of it at once.
     pub fn renew_slots(&self, rng: &mut Rng) {
         self.network.count(Fault::SlotsRenewed);
         let map = self.map.borrow().clone();

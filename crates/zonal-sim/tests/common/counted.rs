@@ -1,4 +1,5 @@
-//! What the operations of a client cost on a cell without faults: messages, and how many of them follow one another.
+//! What the operations of a client cost on a cell without faults: messages, and how many of them
+//! follow one another.
 
 use super::run_on;
 use std::rc::Rc;
@@ -18,7 +19,8 @@ pub struct Counter {
     pub home: Ino,
 }
 
-/// Runs a program on a fresh cell to its end. No event polls and no housekeeping beside it, so every message is its own.
+/// Runs a program on a fresh cell to its end. No event polls and no housekeeping beside it, so
+/// every message is its own.
 pub fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Counter) -> P + 'static,
 ) {

@@ -1,7 +1,8 @@
 //! A folder of files under changes of bytes and names, and what a loss of power may leave of it.
 //!
-//! A change of names is durable when a flush of its folder, issued after the change had ended, has ended. Of those that are not,
-//! the first ones have arrived, up to any of them: file systems write names in order.
+//! A change of names is durable when a flush of its folder, issued after the change had ended, has
+//! ended. Of those that are not, the first ones have arrived, up to any of them: file systems write
+//! names in order.
 
 use super::{Bytes, Change, Covered, Image, states};
 use crate::Rng;
@@ -185,8 +186,9 @@ impl Folder {
         self.state(self.pending.len(), &contents.collect())
     }
 
-    /// States that a loss of power may leave now, at most `limit`: as [`states`] of all files, each with every number of the pending
-    /// names where that is few enough, else with as many of them as drawn.
+    /// States that a loss of power may leave now, at most `limit`: as [`states`] of all files, each
+    /// with every number of the pending names where that is few enough, else with as many of them
+    /// as drawn.
     #[must_use]
     pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<State> {
         let images: Vec<&Image> = self.files.values().collect();
@@ -249,7 +251,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A folder with `a`, durable, in which `a` was replaced by way of `b`, with the flushes that are asked for.
+    /// A folder with `a`, durable, in which `a` was replaced by way of `b`, with the flushes that
+    /// are asked for.
     fn replaced(flushes_file: bool, flushes_names: bool) -> Folder {
         let mut folder = Folder::default();
         let mut number = 0;

@@ -4,12 +4,14 @@ use super::MetaRequest;
 use zonal_types::{Credentials, Ino};
 
 impl MetaRequest {
-    /// True where everything is to be durable before the reply that the shard acknowledged before, this request included.
+    /// True where everything is to be durable before the reply that the shard acknowledged before,
+    /// this request included.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         match self {
             Self::ReportWrite { sync, .. } => *sync,
-            // Targets hear of the number of a cut that is only given with the next request: it must not be given again.
+            // Targets hear of the number of a cut that is only given with the next request: it must
+            // not be given again.
             Self::Sync
             | Self::DisownBehind { .. }
             | Self::AppendEnd {
@@ -21,7 +23,8 @@ impl MetaRequest {
         }
     }
 
-    /// True where it adds to the name space: a shard whose disk is full refuses it, and takes what frees space.
+    /// True where it adds to the name space: a shard whose disk is full refuses it, and takes what
+    /// frees space.
     #[must_use]
     pub fn adds(&self) -> bool {
         matches!(
@@ -35,7 +38,8 @@ impl MetaRequest {
         )
     }
 
-    /// The directory whose entries it changes, where that is one: the reply may tell what that is then.
+    /// The directory whose entries it changes, where that is one: the reply may tell what that is
+    /// then.
     #[must_use]
     pub fn changes_entries_of(&self) -> Option<Ino> {
         match self {

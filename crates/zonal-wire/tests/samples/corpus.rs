@@ -11,14 +11,16 @@ use zonal_wire::{
     StorageReply, StorageRequest,
 };
 
-/// Decodes, and where that succeeds encodes again; returns what came out. Must not panic on any input.
+/// Decodes, and where that succeeds encodes again; returns what came out. Must not panic on any
+/// input.
 pub type Roundtrip = fn(&[u8]) -> Option<Vec<u8>>;
 
 fn roundtrip<T: Codec>(bytes: &[u8]) -> Option<Vec<u8>> {
     T::from_bytes(bytes).ok().map(|value| value.to_bytes())
 }
 
-/// One kind of message: its name, its samples (variant, tag, bytes), its decoder, whether a tag is known.
+/// One kind of message: its name, its samples (variant, tag, bytes), its decoder, whether a tag is
+/// known.
 pub struct Kind {
     pub name: &'static str,
     pub samples: Vec<(&'static str, u8, Vec<u8>)>,

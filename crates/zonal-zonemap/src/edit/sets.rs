@@ -1,9 +1,10 @@
 //! Stripe sets of a zone: which targets lie together, which sets new files take, which of them go.
 //!
-//! A set is open once a shard may give it to files, and then stays until its targets are taken out. Who brings a target replaces
-//! the zone's sets that are not open, so that targets that join one by one leave no set each behind. A set that is open is left as it is
-//! where it is wide enough; else its targets lie in a new set with the new ones, and it serves its files on.
-//! See docs/rfcs/2026-11-25-stripe-sets-of-bounded-width.md.
+//! A set is open once a shard may give it to files, and then stays until its targets are taken out.
+//! Who brings a target replaces the zone's sets that are not open, so that targets that join one by
+//! one leave no set each behind. A set that is open is left as it is where it is wide enough; else
+//! its targets lie in a new set with the new ones, and it serves its files on. See
+//! docs/rfcs/2026-11-25-stripe-sets-of-bounded-width.md.
 
 use super::EditError;
 use crate::map::{Slot, SlotState, StripeSet, Target, TargetState, ZoneMap};
@@ -22,8 +23,9 @@ impl ZoneMap {
         targets.map(|target| target.id).collect()
     }
 
-    /// Targets of a zone came or went: each one that serves comes into one of the zone's default sets. At most one and a half times the
-    /// width of a set is laid anew, besides the targets of sets that are not open.
+    /// Targets of a zone came or went: each one that serves comes into one of the zone's default
+    /// sets. At most one and a half times the width of a set is laid anew, besides the targets of
+    /// sets that are not open.
     pub(super) fn regroup(&mut self, zone: ZoneId) {
         let Ok(index) = self.zones.binary_search_by_key(&zone, |zone| zone.id) else {
             return;

@@ -25,7 +25,8 @@ impl ZoneMap {
         broken
     }
 
-    /// The same of a map that a change has made of a sound one: what it left as it was is looked at only where something went.
+    /// The same of a map that a change has made of a sound one: what it left as it was is looked at
+    /// only where something went.
     #[must_use]
     pub(crate) fn check_changed(&self, change: &MapChange) -> Vec<String> {
         let mut broken = Vec::new();

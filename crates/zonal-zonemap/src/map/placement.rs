@@ -1,12 +1,13 @@
-//! From a zone to its shards. A shard is found by its id, by an inode number or by a data id; only who makes something new in a zone
-//! asks which shards the zone has.
+//! From a zone to its shards. A shard is found by its id, by an inode number or by a data id; only
+//! who makes something new in a zone asks which shards the zone has.
 
 use super::{Shard, ZoneMap};
 use zonal_types::{NodeId, ShardId, ZoneId};
 
 impl ZoneMap {
-    /// The shard that makes a new first-level directory with home in `zone`. Where the zone has several, `turn` tells which:
-    /// the same number gives the same shard as long as the zone has the same shards.
+    /// The shard that makes a new first-level directory with home in `zone`. Where the zone has
+    /// several, `turn` tells which: the same number gives the same shard as long as the zone has
+    /// the same shards.
     #[must_use]
     pub fn shard_for_directory(&self, zone: ZoneId, turn: u64) -> Option<&Shard> {
         let of_zone = || self.shards_of_zone(zone);

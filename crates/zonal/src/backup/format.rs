@@ -1,4 +1,5 @@
-//! Frames of a backup, in the stream of `zonal_disk::stream`. docs/on-disk-format.md, "Backup of metadata".
+//! Frames of a backup, in the stream of `zonal_disk::stream`. docs/on-disk-format.md, "Backup of
+//! metadata".
 
 use zonal_types::{Blob, Epoch, MapVersion, NodeId, ShardId, codec_struct};
 

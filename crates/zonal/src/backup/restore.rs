@@ -1,7 +1,7 @@
 //! Putting a backup into new stores of a stopped cell.
 //!
-//! All stores are made whole before the first takes its place, so that a backup that is damaged, of another cell, or
-//! without one of the shards wanted changes nothing.
+//! All stores are made whole before the first takes its place, so that a backup that is damaged, of
+//! another cell, or without one of the shards wanted changes nothing.
 
 use super::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
 use crate::exit::{FAILED, Failure, REFUSED};

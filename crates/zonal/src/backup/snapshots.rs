@@ -1,9 +1,10 @@
 //! Snapshots of all shards of a running cell, at nearly one moment.
 //!
-//! Shards change independently of one another but for first-level directories: those change a junction, in one record with the
-//! root. So the root's snapshot is fixed before those of the zones, and again behind them: where map and junctions in both are of the same
-//! version, the snapshots fit together (what was half done between two shards is settled at their next start, as after a
-//! crash). Else all are let go and fixed again.
+//! Shards change independently of one another but for first-level directories: those change a
+//! junction, in one record with the root. So the root's snapshot is fixed before those of the
+//! zones, and again behind them: where map and junctions in both are of the same version, the
+//! snapshots fit together (what was half done between two shards is settled at their next start, as
+//! after a crash). Else all are let go and fixed again.
 
 use super::format::{Entries, ShardStart};
 use crate::cell::connect::{Cell, Refused};
@@ -127,7 +128,8 @@ impl<'a> Snapshot<'a> {
 /// Snapshots of all shards that fit together, the root's first, and the map that it has.
 type Fitting<'a> = (ZoneMap, Vec<Snapshot<'a>>);
 
-/// Fixes them. A shard has one snapshot at a time: while another command has one, nothing is held and all is tried again.
+/// Fixes them. A shard has one snapshot at a time: while another command has one, nothing is held
+/// and all is tried again.
 pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
     let published = cell.map()?;
     let root = published.shards.iter().find(|shard| shard.id == ShardId(0));

@@ -1,4 +1,5 @@
-//! The cell that a command talks to: `--cell DIR|ADDRESS`, the credential, and calls to its servers.
+//! The cell that a command talks to: `--cell DIR|ADDRESS`, the credential, and calls to its
+//! servers.
 
 use super::folder::{Folder, default_dir};
 use super::named::Named;
@@ -25,8 +26,8 @@ use zonal_zonemap::{Fetch, FetchError, Junction, ZoneMap};
 /// Which cell is meant.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CellArgs {
-    /// The cell: folder made by `zonal up`, or address of the manager (IP:PORT, or HOST:PORT) [default: /var/lib/zonal/default for
-    /// root, ~/.zonal/default for others]
+    /// The cell: folder made by `zonal up`, or address of the manager (IP:PORT, or HOST:PORT)
+    /// [default: /var/lib/zonal/default for root, ~/.zonal/default for others]
     #[arg(
         long,
         value_name = "DIR|ADDRESS",
@@ -34,7 +35,8 @@ pub struct CellArgs {
         hide_env_values = true
     )]
     pub cell: Option<String>,
-    /// File with this machine's credential (`zonal key create`), where the cell has keys and --cell is an address
+    /// File with this machine's credential (`zonal key create`), where the cell has keys and --cell
+    /// is an address
     #[arg(
         long,
         value_name = "FILE",

@@ -72,7 +72,8 @@ pub fn default_dir() -> PathBuf {
     }
 }
 
-/// The folder of a cell that this command starts, stops or writes in: the one that was named, or [`default_dir`].
+/// The folder of a cell that this command starts, stops or writes in: the one that was named, or
+/// [`default_dir`].
 pub fn own_dir(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(named) = named {
         return Ok(named.to_owned());
@@ -165,7 +166,8 @@ impl Folder {
         self.dir.join(node).join(CONFIG_FILE)
     }
 
-    /// What each server process is to serve, with its name: one node, or two where the file was edited so.
+    /// What each server process is to serve, with its name: one node, or two where the file was
+    /// edited so.
     pub fn servers(&self) -> anyhow::Result<Vec<(String, Vec<NodeConfig>)>> {
         let names = self.file.nodes.iter();
         names
@@ -186,7 +188,8 @@ impl Folder {
         Ok(servers.flat_map(|(_name, nodes)| nodes).collect())
     }
 
-    /// Keeps two commands from starting and stopping the same cell at once. Also where nothing can be written: what is there is stopped and checked.
+    /// Keeps two commands from starting and stopping the same cell at once. Also where nothing can
+    /// be written: what is there is stopped and checked.
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
         let folder = trusted::open(dir)?;
         let file = match folder.append(LOCK) {

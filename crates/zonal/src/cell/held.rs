@@ -1,11 +1,15 @@
-//! Processes of this program, held: what is found out about one is true of the one that gets a signal.
+//! Processes of this program, held: what is found out about one is true of the one that gets a
+//! signal.
 //!
-//! Process numbers are used again, and a record of one may be old or forged. So a process is opened first (pidfd), then looked at by its
-//! number, then it is made sure that it is still there: whatever was seen was its own. It is one of ours where all of this is so:
+//! Process numbers are used again, and a record of one may be old or forged. So a process is opened
+//! first (pidfd), then looked at by its number, then it is made sure that it is still there:
+//! whatever was seen was its own. It is one of ours where all of this is so:
 //!
-//! 1. It runs as the user that is meant, with no other user's rights besides: real, effective and saved.
-//! 2. It runs this program: the same file; or, as an upgrade takes the old file away and several builds may be installed, one with the name of
-//!    this program or `zonal`. The kernel tells the file, not the process itself.
+//! 1. It runs as the user that is meant, with no other user's rights besides: real, effective and
+//!    saved.
+//! 2. It runs this program: the same file; or, as an upgrade takes the old file away and several
+//!    builds may be installed, one with the name of this program or `zonal`. The kernel tells the
+//!    file, not the process itself.
 //! 3. Its command line says what it is for: see [`super::processes`].
 
 use super::processes::arguments_soon;
@@ -32,7 +36,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Holds the process `pid` where it lives, is one of ours that runs as the user `uid`, and is the one that `is_meant` by its command line.
+    /// Holds the process `pid` where it lives, is one of ours that runs as the user `uid`, and is
+    /// the one that `is_meant` by its command line.
     pub fn of(pid: Pid, uid: u32, is_meant: impl FnOnce(&[OsString]) -> bool) -> Option<Self> {
         let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let held = Self { pid, fd };

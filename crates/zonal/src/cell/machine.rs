@@ -1,4 +1,5 @@
-//! Folders of this machine for mounts that name their cell by an address, and so have no folder of a cell.
+//! Folders of this machine for mounts that name their cell by an address, and so have no folder of
+//! a cell.
 //!
 //! ```text
 //!           records                       logs
@@ -6,7 +7,8 @@
 //! others    $XDG_RUNTIME_DIR/zonal/mounts $XDG_STATE_HOME/zonal, else ~/.local/state/zonal
 //! ```
 //!
-//! Who has no $XDG_RUNTIME_DIR has records beside the logs: a record tells which start of the machine it is of.
+//! Who has no $XDG_RUNTIME_DIR has records beside the logs: a record tells which start of the
+//! machine it is of.
 
 use std::path::PathBuf;
 

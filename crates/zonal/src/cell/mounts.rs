@@ -1,8 +1,10 @@
-//! Records of mounts on this machine, so that `zonal down` finds those of a cell's folder, and the next mount of a cell ends the
-//! sessions of those whose process was killed. `DIR/mounts/NAME.toml`; where the cell is named by an address, see `machine`.
+//! Records of mounts on this machine, so that `zonal down` finds those of a cell's folder, and the
+//! next mount of a cell ends the sessions of those whose process was killed.
+//! `DIR/mounts/NAME.toml`; where the cell is named by an address, see `machine`.
 //!
-//! Several processes write them at once: a record is written whole, and who changes or takes away one that it read earlier does so only
-//! where it is still of the same mount. A client's number is all that its sessions are protected by: only the owner may read a record.
+//! Several processes write them at once: a record is written whole, and who changes or takes away
+//! one that it read earlier does so only where it is still of the same mount. A client's number is
+//! all that its sessions are protected by: only the owner may read a record.
 
 use super::folder::Folder;
 use super::held::Held;
@@ -25,15 +27,18 @@ pub struct Record {
     pub path: PathBuf,
     /// The mount process.
     pub pid: i32,
-    /// When it started, which tells it from others with its number: see [`Started::At`]. 0: not known.
+    /// When it started, which tells it from others with its number: see [`Started::At`]. 0: not
+    /// known.
     #[serde(default)]
     pub started: u64,
     /// The zone it is near to.
     pub zone: u16,
-    /// Its number as a client: names its sessions once the process is dead. 0: they are ended, or it is not known.
+    /// Its number as a client: names its sessions once the process is dead. 0: they are ended, or
+    /// it is not known.
     #[serde(default)]
     pub client: u64,
-    /// Where the process number and its start mean something: one start of one machine, one name space of processes, one of time.
+    /// Where the process number and its start mean something: one start of one machine, one name
+    /// space of processes, one of time.
     #[serde(default)]
     pub place: String,
     /// The manager of what is mounted. Empty: not known.
@@ -108,7 +113,8 @@ impl Records {
         }
     }
 
-    /// Of this machine's mounts that name their cell by an address; none where there is no place for them.
+    /// Of this machine's mounts that name their cell by an address; none where there is no place
+    /// for them.
     pub fn of_machine() -> Option<Self> {
         machine::records().map(|dir| Self {
             dir,
@@ -133,7 +139,8 @@ impl Records {
         read(&trusted::open(&self.dir).ok()?, &file_name(path))
     }
 
-    /// Whether the folder of the cell holds them: it has to know of each mount for `zonal down`; elsewhere a record only helps.
+    /// Whether the folder of the cell holds them: it has to know of each mount for `zonal down`;
+    /// elsewhere a record only helps.
     pub fn is_of_cell(&self) -> bool {
         self.is_of_cell
     }
@@ -165,14 +172,16 @@ impl Records {
             .with_context(|| self.dir.join(name).display().to_string())
     }
 
-    /// Keeps others from changing records. Where a folder cannot be locked, what is between a look and a change stays short.
+    /// Keeps others from changing records. Where a folder cannot be locked, what is between a look
+    /// and a change stays short.
     fn lock(&self) -> Option<File> {
         let dir = File::open(&self.dir).ok()?;
         dir.lock().ok()?;
         Some(dir)
     }
 
-    /// Notes that the sessions of a dead mount are ended. `zonal down` of its folder has it to take away still.
+    /// Notes that the sessions of a dead mount are ended. `zonal down` of its folder has it to take
+    /// away still.
     pub fn note_ended(&self, record: &Record) -> anyhow::Result<()> {
         if !self.is_of_cell {
             self.remove(record);
@@ -187,7 +196,8 @@ impl Records {
         self.write(&record)
     }
 
-    /// Forgets mounts that are ended and gone from where they were: nothing is left to be taken away.
+    /// Forgets mounts that are ended and gone from where they were: nothing is left to be taken
+    /// away.
     pub fn forget_gone(&self) {
         let here = place();
         let gone = |record: &Record| {
@@ -207,7 +217,8 @@ impl Records {
         noted.is_some_and(|noted| (noted.pid, noted.client) == (record.pid, record.client))
     }
 
-    /// Mounts of a cell whose process is known to be dead and left sessions behind. One of another machine may live.
+    /// Mounts of a cell whose process is known to be dead and left sessions behind. One of another
+    /// machine may live.
     pub fn dead(&self, manager: SocketAddr) -> Vec<Record> {
         let here = place();
         let mut records = self.list_of(manager);
@@ -295,7 +306,8 @@ fn log_name(path: &Path) -> String {
 }
 
 impl Record {
-    /// Whether the process that it names lives. It may be another one where the record is forged: see [`Self::process`].
+    /// Whether the process that it names lives. It may be another one where the record is forged:
+    /// see [`Self::process`].
     pub fn lives(&self) -> bool {
         Pid::from_raw(self.pid).is_some_and(|pid| match self.started {
             0 => {

@@ -112,8 +112,8 @@ fn random() -> anyhow::Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Keeps other `zonal up` from giving a port that a server of ours is still to bind: a name in the network namespace, for as long as
-/// this process lives. False where another one has it.
+/// Keeps other `zonal up` from giving a port that a server of ours is still to bind: a name in the
+/// network namespace, for as long as this process lives. False where another one has it.
 fn reserve(port: u16) -> bool {
     let name = SocketAddrUnix::from_abstract_name(format!("zonal-port-{port}"));
     let reserved = name.and_then(|name| UnixDatagram::bind_addr(&name));
@@ -141,8 +141,9 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(addresses.collect::<Result<_, _>>()?)
 }
 
-/// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml` last. What was begun
-/// is taken away again where anything fails, and by the next one where this one was killed.
+/// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml`
+/// last. What was begun is taken away again where anything fails, and by the next one where this
+/// one was killed.
 pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
     let folder = trusted::open(dir)?;
     take_away(&folder)?;
@@ -196,7 +197,8 @@ fn is_planned(name: &str) -> bool {
 /// More bytes than the names of any plan have.
 const UNFINISHED_MAX: u64 = 64 << 10;
 
-/// The nodes of a making that ended halfway: `None` where there was none, or where the list has any other name and is not ours.
+/// The nodes of a making that ended halfway: `None` where there was none, or where the list has any
+/// other name and is not ours.
 fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust> {
     let text = folder.text(UNFINISHED, UNFINISHED_MAX)?;
     let names = text.map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
@@ -217,7 +219,8 @@ pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distr
     }))
 }
 
-/// Takes away what a making that ended halfway left: the folders of its nodes, and files that have the names of ours.
+/// Takes away what a making that ended halfway left: the folders of its nodes, and files that have
+/// the names of ours.
 fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
     let left = |error: std::io::Error, name: &str| {
         let path = folder.path().join(name);

@@ -9,7 +9,8 @@ pub fn is_mounted(path: &Path) -> bool {
     is_point(path, |kind| kind.starts_with("fuse.zonal"))
 }
 
-/// Whether something is mounted at exactly `path` that a mount would hide; an automount point waits for one.
+/// Whether something is mounted at exactly `path` that a mount would hide; an automount point waits
+/// for one.
 pub fn is_occupied(path: &Path) -> bool {
     is_point(path, |kind| kind != "autofs")
 }

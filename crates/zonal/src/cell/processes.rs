@@ -1,4 +1,5 @@
-//! The processes that `zonal up` started: found again by their pid file and their command line; see [`super::held`] for what has to be true besides.
+//! The processes that `zonal up` started: found again by their pid file and their command line; see
+//! [`super::held`] for what has to be true besides.
 
 use super::folder;
 use super::held::Held;
@@ -19,7 +20,8 @@ use zonal_disk::trusted;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one that is killed may take.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a process that lives may be without a command line: a thread of the kernel never has one.
+/// How long a process that lives may be without a command line: a thread of the kernel never has
+/// one.
 const EXEC_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Of a log that may be long, what is looked at for its last lines, and how many of them are shown.
@@ -37,7 +39,8 @@ pub struct Process {
 
 const LOG: &str = "log";
 const PID: &str = "pid";
-/// What the pid file is while no process runs: its room on the disk is kept, which may be full when the next one is started.
+/// What the pid file is while no process runs: its room on the disk is kept, which may be full when
+/// the next one is started.
 const NO_PID: &str = "pid.none";
 
 fn pid_file(config: &Path) -> PathBuf {
@@ -77,7 +80,8 @@ pub fn arguments(pid: Pid) -> Vec<OsString> {
     parts.map(|part| OsStr::from_bytes(part).into()).collect()
 }
 
-/// The same of one that may have been started just now: the kernel shows its command line a moment after it runs.
+/// The same of one that may have been started just now: the kernel shows its command line a moment
+/// after it runs.
 pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
     let deadline = Instant::now() + EXEC_PATIENCE;
     loop {
@@ -90,7 +94,8 @@ pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
     }
 }
 
-/// What tells a process from an earlier or later one with its number: when it started, in clock ticks since the machine did.
+/// What tells a process from an earlier or later one with its number: when it started, in clock
+/// ticks since the machine did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Started {
     /// It lives, and started then.
@@ -112,7 +117,8 @@ pub fn started(pid: Pid) -> Started {
     started_in(&text).unwrap_or(Started::Hidden)
 }
 
-/// In a line of /proc/PID/stat: the process's own name, in parentheses, may hold spaces and parentheses.
+/// In a line of /proc/PID/stat: the process's own name, in parentheses, may hold spaces and
+/// parentheses.
 fn started_in(stat: &str) -> Option<Started> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     if matches!(fields.next()?, "Z" | "X") {
@@ -122,7 +128,8 @@ fn started_in(stat: &str) -> Option<Started> {
     fields.nth(18)?.parse().ok().map(Started::At)
 }
 
-/// Whether the process `pid` is a server that has a file below `folder` open: ours also where the folder was moved since it started.
+/// Whether the process `pid` is a server that has a file below `folder` open: ours also where the
+/// folder was moved since it started.
 fn holds(pid: Pid, folder: &Path) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
         return false;
@@ -138,7 +145,8 @@ fn config_in(arguments: &[OsString]) -> Option<&Path> {
     parts.next().map(Path::new)
 }
 
-/// Whether `pid`, with this command line, serves the node whose config is `config`, which was elsewhere perhaps when it started.
+/// Whether `pid`, with this command line, serves the node whose config is `config`, which was
+/// elsewhere perhaps when it started.
 fn serves(pid: Pid, arguments: &[OsString], config: &Path) -> bool {
     let is_server = arguments.get(1).is_some_and(|word| word == "server");
     let has = || arguments.iter().any(|part| Path::new(part) == config);
@@ -181,7 +189,8 @@ fn positional(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
     })
 }
 
-/// Whether `pid`, with this command line, is the process of a mount at `path`: in the foreground, as `zonal mount` starts it, too.
+/// Whether `pid`, with this command line, is the process of a mount at `path`: in the foreground,
+/// as `zonal mount` starts it, too.
 pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
     let has = |wanted: &str| arguments.iter().skip(2).any(|argument| argument == wanted);
     let is_mount = arguments.get(1).is_some_and(|word| word == "mount");

@@ -10,7 +10,8 @@ use zonal_fuse::null::{NullOptions, mount};
 /// Things to measure against
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
-    /// Mount a file system that answers from memory and keeps no data: the ceiling of any other; ends when unmounted
+    /// Mount a file system that answers from memory and keeps no data: the ceiling of any other;
+    /// ends when unmounted
     NullMount {
         /// Where
         path: PathBuf,

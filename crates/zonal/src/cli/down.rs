@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Unmount the cell's mounts on this machine and stop its servers; everything stored stays
 ///
-/// Stops exactly the processes that `zonal up` started in this folder, also where it was moved since. Exits with 1 where others still
-/// answer as servers of this cell.
+/// Stops exactly the processes that `zonal up` started in this folder, also where it was moved
+/// since. Exits with 1 where others still answer as servers of this cell.
 #[derive(Debug, clap::Args)]
 pub struct Down {
     /// Folder of the cell [default: as for `zonal up`]

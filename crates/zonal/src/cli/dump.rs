@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 /// Show what is stored: a store's folder, one of its files, or a stream, decoded
 ///
-/// Reads only, and shows damage where it meets it: each with its place, and the rest all the same. Log, index and
-/// allocation of a store are read while no process has it open. Exits with 1 where something is damaged.
+/// Reads only, and shows damage where it meets it: each with its place, and the rest all the same.
+/// Log, index and allocation of a store are read while no process has it open. Exits with 1 where
+/// something is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Dump {
-    /// A store's folder; its `identity`, `starts`, `power`, `log`, `index.redb`, `index.sums`, `copy.0`, `copy.1` or a
-    /// segment; a backup or exported objects
+    /// A store's folder; its `identity`, `starts`, `power`, `log`, `index.redb`, `index.sums`,
+    /// `copy.0`, `copy.1` or a segment; a backup or exported objects
     path: PathBuf,
     /// Only this part of a store
     #[arg(long, value_enum)]

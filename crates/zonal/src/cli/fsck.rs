@@ -1,4 +1,5 @@
-//! `zonal fsck`: the stores of a stopped cell, checked and put right; or what the servers of a running one say, checked.
+//! `zonal fsck`: the stores of a stopped cell, checked and put right; or what the servers of a
+//! running one say, checked.
 
 mod stores;
 mod teller;
@@ -31,16 +32,18 @@ const NOT_CHECKED: u8 = 8;
 
 /// Check a cell, running or stopped; repair one that is stopped
 ///
-/// Stopped: reads every store of the cell, compares what they say with one another, and names each inconsistency with its
-/// consequence. Nothing is written without --repair. A check that was interrupted goes on when it is started again, where the stores
-/// are as they were and --data is given as before; else it begins anew and says so on standard error.
+/// Stopped: reads every store of the cell, compares what they say with one another, and names each
+/// inconsistency with its consequence. Nothing is written without --repair. A check that was
+/// interrupted goes on when it is started again, where the stores are as they were and --data is
+/// given as before; else it begins anew and says so on standard error.
 ///
-/// Running: compares snapshots of all shards with the lists of all targets, and tells nothing that is explained by what
-/// changes meanwhile. Files where allocated bytes or sizes do not agree are looked at twice, 12 s apart. Stores by themselves
-/// are not looked at: `zonal scrub` verifies checksums of a running cell.
+/// Running: compares snapshots of all shards with the lists of all targets, and tells nothing that
+/// is explained by what changes meanwhile. Files where allocated bytes or sizes do not agree are
+/// looked at twice, 12 s apart. Stores by themselves are not looked at: `zonal scrub` verifies
+/// checksums of a running cell.
 ///
-/// Exits with 0 where the cell is clean, 1 where everything found was put right, 4 where something is left, 8 where the
-/// check could not be made.
+/// Exits with 0 where the cell is clean, 1 where everything found was put right, 4 where something
+/// is left, 8 where the check could not be made.
 #[derive(Debug, clap::Args)]
 pub struct Fsck {
     #[command(flatten)]
@@ -63,8 +66,8 @@ pub struct Fsck {
     /// Begin anew, whatever an interrupted check has kept (a stopped cell)
     #[arg(long)]
     fresh: bool,
-    /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside the first config, or for a
-    /// cell named by an address in the folder for temporary files]
+    /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside
+    /// the first config, or for a cell named by an address in the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 }

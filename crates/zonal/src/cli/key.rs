@@ -19,8 +19,9 @@ use zonal_wire::{ManagerReply, ManagerRequest, Service};
 
 /// Make, list and revoke credentials
 ///
-/// A credential is one file: a private key, and a certificate of the cell's authority that says who its holder is. Each server, each client
-/// and each administrator has one of its own. `zonal up` makes what a cell on one machine needs.
+/// A credential is one file: a private key, and a certificate of the cell's authority that says who
+/// its holder is. Each server, each client and each administrator has one of its own. `zonal up`
+/// makes what a cell on one machine needs.
 #[derive(Debug, clap::Subcommand)]
 pub enum Key {
     /// Make the authority of a new cell: DIR/authority.pem, which makes credentials
@@ -57,7 +58,8 @@ pub enum Key {
     },
     /// Revoke credentials: within 5 s no server serves their holders by TCP
     ///
-    /// A Unix socket asks for no credential: on a server's machine root and the servers' user go on, mounts and commands, whatever is revoked.
+    /// A Unix socket asks for no credential: on a server's machine root and the servers' user go
+    /// on, mounts and commands, whatever is revoked.
     Revoke(Revoke),
 }
 
@@ -258,7 +260,8 @@ impl Create {
     }
 }
 
-/// A name and a serial number are told apart, and so are a client and an administrator: `zonal key revoke` takes either.
+/// A name and a serial number are told apart, and so are a client and an administrator: `zonal key
+/// revoke` takes either.
 fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
     let (name, own) = match kind {
         SubjectKind::Client { name, .. } => (name, Kind::Client),

@@ -14,7 +14,8 @@ pub struct Revoke {
     cell: CellArgs,
     #[command(flatten)]
     authority: AuthorityArgs,
-    /// A serial number, or the name of a client, an administrator or a node ("node 3"): all credentials of that name, but with --but-newest
+    /// A serial number, or the name of a client, an administrator or a node ("node 3"): all
+    /// credentials of that name, but with --but-newest
     #[arg(value_name = "SERIAL|NAME")]
     which: String,
     /// Keep the newest credential of that name: the others are revoked after a renewal
@@ -23,8 +24,9 @@ pub struct Revoke {
     /// It is a serial number, also where somebody has it as a name
     #[arg(long, conflicts_with = "but_newest")]
     serial: bool,
-    /// Also what the cell itself needs: the credential of its own commands, after which they are refused by TCP, or a node's, after which
-    /// nobody reaches its server; and a serial number that the list does not have, which may have been lost
+    /// Also what the cell itself needs: the credential of its own commands, after which they are
+    /// refused by TCP, or a node's, after which nobody reaches its server; and a serial number that
+    /// the list does not have, which may have been lost
     #[arg(long)]
     force: bool,
 }

@@ -26,7 +26,8 @@ pub enum Layout {
         /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
         #[arg(long, visible_alias = "unit", value_name = "SIZE")]
         stripe_unit: Option<Size>,
-        /// Over how many targets a file goes: as many as the zone has at most; 0 or `all`: all of them
+        /// Over how many targets a file goes: as many as the zone has at most; 0 or `all`: all of
+        /// them
         #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
         stripe_count: Option<u16>,
         /// Go back to what the parent directory says

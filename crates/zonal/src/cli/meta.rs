@@ -14,9 +14,10 @@ use zonal_server::{NodeConfig, ServerError};
 pub enum Meta {
     /// Write a snapshot of all shards to a file while the cell runs
     ///
-    /// All of it is of one moment, durable and checksummed. The first bytes of files (4 KiB by default) lie with the metadata and are part of
-    /// it, in clear; what else files hold stays on the targets and is not. Nobody else can read it (mode 0600). Its checksums find damage; they do
-    /// not keep anybody from changing it who can write it.
+    /// All of it is of one moment, durable and checksummed. The first bytes of files (4 KiB by
+    /// default) lie with the metadata and are part of it, in clear; what else files hold stays on
+    /// the targets and is not. Nobody else can read it (mode 0600). Its checksums find damage; they
+    /// do not keep anybody from changing it who can write it.
     Backup {
         #[command(flatten)]
         cell: CellArgs,
@@ -27,10 +28,13 @@ pub enum Meta {
     },
     /// Make the metadata stores of a stopped cell out of a backup
     ///
-    /// Take a backup that nobody else could write: it says who may do what, and is not authenticated. Unmount the cell everywhere first. The stores that are replaced stay beside the new ones under the name
-    /// `...replaced-N`. Files made since the backup are gone from the name space, and `zonal fsck` lists their objects. The first
-    /// bytes of files (4 KiB by default) are those of the backup. Behind them, files removed since are back without
-    /// their bytes, and what was written since then stays up to the size of then: such a file is of two moments.
+    /// Take a backup that nobody else could write: it says who may do what, and is not
+    /// authenticated. Unmount the cell everywhere first. The stores that are replaced stay beside
+    /// the new ones under the name `...replaced-N`. Files made since the backup are gone from the
+    /// name space, and `zonal fsck` lists their objects. The first bytes of files (4 KiB by
+    /// default) are those of the backup. Behind them, files removed since are back without their
+    /// bytes, and what was written since then stays up to the size of then: such a file is of two
+    /// moments.
     Restore {
         /// Folder of the cell [default: as for `zonal up`]
         #[arg(long, value_name = "DIR", conflicts_with = "config")]

@@ -1,4 +1,5 @@
-//! `zonal mkdir`: a first-level directory in a chosen zone, asked of the mount by an extended attribute of the parent.
+//! `zonal mkdir`: a first-level directory in a chosen zone, asked of the mount by an extended
+//! attribute of the parent.
 
 use crate::exit::{Failure, NOT_FOUND};
 use crate::mount::attributes;
@@ -48,15 +49,16 @@ impl Mkdir {
             attributes::set(parent, attributes::MKDIR, &value)
                 .with_context(|| format!("make {}", path.display()))
                 .map_err(|error| explain(error, self.zone))?;
-            // The kernel may remember for a moment more that there was none: what is to be made is looked up afresh. A directory gets no second
-            // name, so that nothing is made.
+            // The kernel may remember for a moment more that there was none: what is to be made is
+            // looked up afresh. A directory gets no second name, so that nothing is made.
             let _ = std::fs::hard_link(parent, &path);
         }
         Ok(())
     }
 }
 
-/// What the errno says here. (A mount answers ENXIO for a zone that is not there, EXDEV for a home that cannot be.)
+/// What the errno says here. (A mount answers ENXIO for a zone that is not there, EXDEV for a home
+/// that cannot be.)
 fn explain(error: anyhow::Error, zone: u16) -> anyhow::Error {
     let errno = error
         .root_cause()

@@ -86,7 +86,8 @@ enum Command {
 }
 
 impl Cli {
-    /// The exit code of failures that have none of their own, and where standard output cannot be written.
+    /// The exit code of failures that have none of their own, and where standard output cannot be
+    /// written.
     pub fn failure_code(&self) -> u8 {
         match self.command {
             // Its 1 says that all was put right.

@@ -17,7 +17,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Refuses a file that is there, unless it may be replaced, and anything that is no regular file.
+    /// Refuses a file that is there, unless it may be replaced, and anything that is no regular
+    /// file.
     pub fn refuse_existing(&self) -> anyhow::Result<()> {
         if is_replaceable(&self.to)? && !self.force {
             let text = format!("{} exists", self.to.display());

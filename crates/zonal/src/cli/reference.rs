@@ -1,4 +1,5 @@
-//! The hidden `zonal cli-reference`: the help of all commands as one document, docs/cli-reference.md.
+//! The hidden `zonal cli-reference`: the help of all commands as one document,
+//! docs/cli-reference.md.
 
 use super::Cli;
 use crate::{exit, out};

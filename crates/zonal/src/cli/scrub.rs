@@ -12,9 +12,10 @@ use zonal_zonemap::ZoneMap;
 
 /// Compare everything stored with its checksums, in the background
 ///
-/// Each target reads its own bytes from the medium, each shard all entries of its store, at a bounded rate. A scrub keeps its
-/// place over a restart, and begins by itself a week after the last one (of targets: as `scrub_period` says). What is damaged
-/// is in the log, in metrics, and in `status`.
+/// Each target reads its own bytes from the medium, each shard all entries of its store, at a
+/// bounded rate. A scrub keeps its place over a restart, and begins by itself a week after the last
+/// one (of targets: as `scrub_period` says). What is damaged is in the log, in metrics, and in
+/// `status`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Scrub {
     /// Begin, or go on where it was stopped

@@ -18,11 +18,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Show who uses the cell, and end the sessions of a client that is gone
 ///
-/// A mount has a session at each metadata server that it asked, from its first request until it is unmounted, or until 60 s after it was
-/// last heard of.
+/// A mount has a session at each metadata server that it asked, from its first request until it is
+/// unmounted, or until 60 s after it was last heard of.
 #[derive(Debug, clap::Subcommand)]
 pub enum Session {
-    /// List clients: name, zone, when they were last heard of, how many files they have open and locked
+    /// List clients: name, zone, when they were last heard of, how many files they have open and
+    /// locked
     Ls {
         #[command(flatten)]
         cell: CellArgs,
@@ -30,10 +31,11 @@ pub enum Session {
         #[arg(long)]
         json: bool,
     },
-    /// End the sessions of a client that is gone: what it has locked and open is free at once, not when its time is over
+    /// End the sessions of a client that is gone: what it has locked and open is free at once, not
+    /// when its time is over
     ///
-    /// A client that is still there opens new ones and goes on. What it may still believe of names and attributes holds up changes of
-    /// others for at most 6 s.
+    /// A client that is still there opens new ones and goes on. What it may still believe of names
+    /// and attributes holds up changes of others for at most 6 s.
     End {
         #[command(flatten)]
         cell: CellArgs,

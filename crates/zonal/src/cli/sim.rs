@@ -28,7 +28,8 @@ pub struct Sim {
     /// Steps of each program
     #[arg(long, default_value_t = 60)]
     steps: u64,
-    /// What sort of run: any, kill, together, callers, power, media, hostile, locks, fences, appends
+    /// What sort of run: any, kill, together, callers, power, media, hostile, locks, fences,
+    /// appends
     #[arg(long, default_value = "any")]
     scenario: String,
     /// Put a known bug in, which must be found (an unknown name lists them)

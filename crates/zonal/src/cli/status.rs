@@ -14,8 +14,8 @@ use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
 ///
-/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not serve, or tells of errors of
-/// its medium or of damaged data.
+/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not
+/// serve, or tells of errors of its medium or of damaged data.
 #[derive(Debug, clap::Args)]
 pub struct Status {
     #[command(flatten)]

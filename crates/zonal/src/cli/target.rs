@@ -26,10 +26,11 @@ pub enum Target {
         #[arg(long)]
         json: bool,
     },
-    /// Write objects to a file, each with its place and checksummed; what is damaged is named and left out
+    /// Write objects to a file, each with its place and checksummed; what is damaged is named and
+    /// left out
     ///
-    /// Exits with 1 where something was damaged; the file then has all the rest. Where an object that is named is not there, nothing is
-    /// written.
+    /// Exits with 1 where something was damaged; the file then has all the rest. Where an object
+    /// that is named is not there, nothing is written.
     Export {
         #[command(flatten)]
         which: Which,
@@ -61,9 +62,11 @@ pub enum Target {
     },
     /// Take a target out of the cell that was added by mistake and holds nothing
     ///
-    /// Refused with exit code 5 where it holds an object, or where the layout of any file names a stripe set with it; nothing is changed
-    /// then. All shards must be up; the target need not be. Its store is refused from then on, its number and its node's, where
-    /// that had nothing else, are free. End its server, or take the role out of its node.toml. The only target of a zone stays.
+    /// Refused with exit code 5 where it holds an object, or where the layout of any file names a
+    /// stripe set with it; nothing is changed then. All shards must be up; the target need not be.
+    /// Its store is refused from then on, its number and its node's, where that had nothing else,
+    /// are free. End its server, or take the role out of its node.toml. The only target of a zone
+    /// stays.
     Remove {
         #[command(flatten)]
         cell: CellArgs,

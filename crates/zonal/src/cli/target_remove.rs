@@ -1,14 +1,18 @@
 //! `zonal target remove`: takes a target out of the cell that holds nothing and that no file names.
 //!
-//! A stripe set never changes, so a target goes together with the sets that have it, and only where no layout names one of them:
-//! 1. The target lists no object, and no layout in any shard names such a set. Until here nothing is changed.
+//! A stripe set never changes, so a target goes together with the sets that have it, and only where
+//! no layout names one of them:
+//! 1. The target lists no object, and no layout in any shard names such a set. Until here nothing
+//!    is changed.
 //! 2. The zone gets a set without the target, which its new files use from then on.
-//! 3. All shards are looked through again, each by a snapshot that was fixed after the shard had adopted that map: a file that was
-//!    made in between is seen, and none is made later. Where one is found, new files get the target back, and the command fails
-//!    (with `--retire` they do not).
-//! 4. The target lists no object still. The map loses target and sets, and the manager notes the store as removed for good.
+//! 3. All shards are looked through again, each by a snapshot that was fixed after the shard had
+//!    adopted that map: a file that was made in between is seen, and none is made later. Where one
+//!    is found, new files get the target back, and the command fails (with `--retire` they do not).
+//! 4. The target lists no object still. The map loses target and sets, and the manager notes the
+//!    store as removed for good.
 //!
-//! A command that is killed between 2 and 4 leaves a target that new files do without; to run it again completes it.
+//! A command that is killed between 2 and 4 leaves a target that new files do without; to run it
+//! again completes it.
 
 use crate::backup::{Snapshot, fix_all};
 use crate::cell::connect::Cell;
@@ -29,7 +33,8 @@ const SHOWN: usize = 5;
 const ADOPTED_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Takes a target out of the cell. `retire`: where it cannot go yet, new files do without it all the same.
+/// Takes a target out of the cell. `retire`: where it cannot go yet, new files do without it all
+/// the same.
 pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()> {
     let map = cell.map()?;
     let remote = Remote::new(cell, &map, target)?;
@@ -129,8 +134,8 @@ fn is_away(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Files, and files that are being removed, whose layout names one of the sets: how many, and the first ones. Each shard goes by `map`
-/// or a newer one.
+/// Files, and files that are being removed, whose layout names one of the sets: how many, and the
+/// first ones. Each shard goes by `map` or a newer one.
 fn named_in(
     cell: &Cell,
     map: &ZoneMap,

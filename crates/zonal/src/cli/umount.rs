@@ -15,8 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Unmount, and wait until everything written has reached the servers
 ///
-/// Waits 30 s at most, and then says how much is not sent yet and which servers do not answer. Exits with 1 where that is so, where
-/// files are open, and where something could not be sent and is lost.
+/// Waits 30 s at most, and then says how much is not sent yet and which servers do not answer.
+/// Exits with 1 where that is so, where files are open, and where something could not be sent and
+/// is lost.
 #[derive(Debug, clap::Args)]
 pub struct Umount {
     /// The mount point
@@ -151,8 +152,8 @@ fn lost(path: &Path, said: &Said) -> Option<Failure> {
     Some(Failure::new(FAILED, text).hint("the log of the mount tells more"))
 }
 
-/// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal mount` in the foreground that names the path,
-/// of the user who mounted what is mounted there.
+/// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal
+/// mount` in the foreground that names the path, of the user who mounted what is mounted there.
 fn mount_processes(path: &Path) -> Vec<Held> {
     let own = rustix::process::geteuid().as_raw();
     let uid = points::user(path).unwrap_or(own);

@@ -28,12 +28,15 @@ const STORAGE_NODES: u32 = 3;
 
 /// Make a cell on loopback, start what of it is down, and mount it
 ///
-/// The first time, DIR gets one folder for each server process (a manager, a metadata server a zone, storage servers)
-/// with its config, store, credential and log. The cell's authority (DIR/authority.pem) made the credentials; no connection goes without
-/// one. Commands find theirs with `--cell DIR`, others take it with --key-file DIR/cell.key. Later runs start what is down; the shape of the cell stays.
+/// The first time, DIR gets one folder for each server process (a manager, a metadata server a
+/// zone, storage servers) with its config, store, credential and log. The cell's authority
+/// (DIR/authority.pem) made the credentials; no connection goes without one. Commands find theirs
+/// with `--cell DIR`, others take it with --key-file DIR/cell.key. Later runs start what is down;
+/// the shape of the cell stays.
 #[derive(Debug, clap::Args)]
 pub struct Up {
-    /// Folder of the cell [default: $ZONAL_CELL, else /var/lib/zonal/default for root, ~/.zonal/default for others]
+    /// Folder of the cell [default: $ZONAL_CELL, else /var/lib/zonal/default for root,
+    /// ~/.zonal/default for others]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Mount the cell here, in zone 1; the directory is made if need be
@@ -42,7 +45,8 @@ pub struct Up {
     /// Zones of a new cell; one that is there has as many, or nothing is started [default: 2]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     zones: Option<u16>,
-    /// Storage servers in each zone of a new cell; one that is there has as many, or nothing is started [default: 3]
+    /// Storage servers in each zone of a new cell; one that is there has as many, or nothing is
+    /// started [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     storage_nodes: Option<u32>,
     /// Bytes that each storage server of a new cell may use
@@ -266,8 +270,8 @@ impl Started {
         }
     }
 
-    /// Fails where a process serves this node that this command cannot have started: it holds the store, and what was started
-    /// beside it would end at once.
+    /// Fails where a process serves this node that this command cannot have started: it holds the
+    /// store, and what was started beside it would end at once.
     fn refuse_stranger(&self, cell: &Cell) -> anyhow::Result<()> {
         let process = self.process();
         let dir = cell.folder.as_ref().map(|folder| folder.dir.display());

@@ -8,7 +8,8 @@ use zonal_types::describe::Described;
 
 const PART: &str = "copy";
 
-/// Shows the file at `path` in the store's `folder`: all records, and entries whose keys begin with `prefix`.
+/// Shows the file at `path` in the store's `folder`: all records, and entries whose keys begin with
+/// `prefix`.
 pub fn show(
     folder: &Path,
     path: &Path,

@@ -1,4 +1,5 @@
-//! Stored structures in words, for `zonal dump`. Whatever bytes it is given, it ends and shows what it can.
+//! Stored structures in words, for `zonal dump`. Whatever bytes it is given, it ends and shows what
+//! it can.
 
 mod copy;
 mod index;

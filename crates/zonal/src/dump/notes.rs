@@ -1,4 +1,5 @@
-//! The small files beside a store's identity: its starts, and what it notes against losses of power.
+//! The small files beside a store's identity: its starts, and what it notes against losses of
+//! power.
 
 use super::{hex, print::Printer};
 use std::path::Path;

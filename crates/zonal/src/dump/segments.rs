@@ -1,4 +1,5 @@
-//! What of each segment file is in use: as the index's records refer to it, and whether the file is there.
+//! What of each segment file is in use: as the index's records refer to it, and whether the file is
+//! there.
 
 use super::print::Printer;
 use anyhow::Context;

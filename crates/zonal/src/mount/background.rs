@@ -1,7 +1,9 @@
-//! A mount in the background: the process that is started for it, and what that says before it is left alone.
+//! A mount in the background: the process that is started for it, and what that says before it is
+//! left alone.
 //!
-//! This program starts itself with `--foreground --ready-on-stdout` and reads its standard output: `note: TEXT` lines for
-//! whoever mounts, then `ready`; or why there is no mount, and perhaps a last line `Hint: TEXT`.
+//! This program starts itself with `--foreground --ready-on-stdout` and reads its standard output:
+//! `note: TEXT` lines for whoever mounts, then `ready`; or why there is no mount, and perhaps a
+//! last line `Hint: TEXT`.
 
 use super::options::Options;
 use crate::exit::{FAILED, Failure};

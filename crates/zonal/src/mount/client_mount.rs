@@ -22,8 +22,9 @@ enum End {
     Signal,
 }
 
-/// Mounts `cell` as `options` say, calls [`Ready::mounted`] when the mount answers, and returns when it is unmounted
-/// or the process is told to end (SIGTERM, SIGINT), with everything written flushed.
+/// Mounts `cell` as `options` say, calls [`Ready::mounted`] when the mount answers, and returns
+/// when it is unmounted or the process is told to end (SIGTERM, SIGINT), with everything written
+/// flushed.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the mount owns what it runs with"
@@ -128,7 +129,8 @@ fn config(
     })
 }
 
-/// The name of a mount's sessions, for people. A shard takes no longer one: the start of the path gives way.
+/// The name of a mount's sessions, for people. A shard takes no longer one: the start of the path
+/// gives way.
 fn name(path: &Path, host: &str) -> String {
     // It takes none with letters that are not shown either.
     let (path, host) = (

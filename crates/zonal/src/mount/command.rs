@@ -1,4 +1,5 @@
-//! `zonal mount` and `mount -t zonal`: a look at the mount point, the process in the background, and its record.
+//! `zonal mount` and `mount -t zonal`: a look at the mount point, the process in the background,
+//! and its record.
 
 use super::options::Options;
 use super::{background, client_mount};
@@ -72,7 +73,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     result
 }
 
-/// Waits for others who mount there at this moment, and keeps more of them waiting. A dead mount has nothing that could be locked.
+/// Waits for others who mount there at this moment, and keeps more of them waiting. A dead mount
+/// has nothing that could be locked.
 fn alone_at(path: &Path) -> Option<File> {
     if points::is_mounted(path) {
         return None;

@@ -1,7 +1,9 @@
-//! Mounts whose process was killed: their sessions are ended at once, not when their terms are over.
+//! Mounts whose process was killed: their sessions are ended at once, not when their terms are
+//! over.
 //!
-//! The record of a mount names it as a client; a client's number is all that a shard asks of who comes back. So the next
-//! mount comes back in the dead one's name and closes its sessions: locks, opens, append tickets and leases are free.
+//! The record of a mount names it as a client; a client's number is all that a shard asks of who
+//! comes back. So the next mount comes back in the dead one's name and closes its sessions: locks,
+//! opens, append tickets and leases are free.
 
 use crate::cell::Cell;
 use crate::cell::mounts::{self, Record, Records};
@@ -12,7 +14,8 @@ use zonal_types::{ClientId, ClientIdentity, Codec, Incarnation, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::{Shard, ZoneMap};
 
-/// Ends the sessions that this machine's dead mounts have at a cell. What cannot be reached is left to the end of its term.
+/// Ends the sessions that this machine's dead mounts have at a cell. What cannot be reached is left
+/// to the end of its term.
 pub fn end_sessions(cell: &Cell) {
     let dead: Vec<(Records, Record)> = mounts::places(cell)
         .inspect(Records::forget_gone)

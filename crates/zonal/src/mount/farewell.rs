@@ -1,8 +1,10 @@
-//! What a mount that ends tells `zonal umount`: whether files are open, what is not sent yet and for which servers, what was lost.
+//! What a mount that ends tells `zonal umount`: whether files are open, what is not sent yet and
+//! for which servers, what was lost.
 //!
-//! The mount process listens on an abstract Unix socket that is named by its process number. A line is `open COUNT`,
-//! `unsent BYTES SERVERS`, `lost BYTES SERVERS` or `done`; a line is sent again when it changes. One connection is served at a time.
-//! Anybody on the machine may connect, or take such a name: a line is only ever shown to people, without control characters.
+//! The mount process listens on an abstract Unix socket that is named by its process number. A line
+//! is `open COUNT`, `unsent BYTES SERVERS`, `lost BYTES SERVERS` or `done`; a line is sent again
+//! when it changes. One connection is served at a time. Anybody on the machine may connect, or take
+//! such a name: a line is only ever shown to people, without control characters.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;

@@ -1,9 +1,12 @@
-//! A process beside a mount, which ends the kernel's side of it where the mount's process is killed and cannot end.
+//! A process beside a mount, which ends the kernel's side of it where the mount's process is killed
+//! and cannot end.
 //!
-//! The kernel ends a FUSE connection when its last descriptor is closed. A thread of the mount that has the kernel drop pages sleeps inside
-//! of a call on that descriptor until nobody has them locked, and no signal wakes it; who has them locked may wait for an answer of that
-//! very process. While it lives it answers. If it is killed then, neither of them ends, nor does any other call on the mount. So a child
-//! of it waits for its death, and where that is not over soon, aborts the connection. It does nothing else, and ends with the mount.
+//! The kernel ends a FUSE connection when its last descriptor is closed. A thread of the mount that
+//! has the kernel drop pages sleeps inside of a call on that descriptor until nobody has them
+//! locked, and no signal wakes it; who has them locked may wait for an answer of that very process.
+//! While it lives it answers. If it is killed then, neither of them ends, nor does any other call
+//! on the mount. So a child of it waits for its death, and where that is not over soon, aborts the
+//! connection. It does nothing else, and ends with the mount.
 
 use crate::exit::{FAILED, Failure};
 use anyhow::Context;
@@ -73,7 +76,8 @@ pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Ends the connection: by the kernel's file for that, which belongs to whoever mounted; where that is not there, as root.
+/// Ends the connection: by the kernel's file for that, which belongs to whoever mounted; where that
+/// is not there, as root.
 fn end(device: &str, path: &Path) -> anyhow::Result<()> {
     let (_major, minor) = device.split_once(':').unwrap_or_default();
     let abort = format!("/sys/fs/fuse/connections/{minor}/abort");

@@ -1,6 +1,7 @@
-//! `mount.zonal`, which mount(8) runs for `mount -t zonal SOURCE PATH -o OPTIONS` and fstab: this program under another
-//! name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. As `mount.fuse.zonal` it is asked about what is
-//! mounted, `mount -o remount`. Its exit codes are mount(8)'s.
+//! `mount.zonal`, which mount(8) runs for `mount -t zonal SOURCE PATH -o OPTIONS` and fstab: this
+//! program under another name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. As
+//! `mount.fuse.zonal` it is asked about what is mounted, `mount -o remount`. Its exit codes are
+//! mount(8)'s.
 
 use super::command;
 use super::options::{OptionError, Options};
@@ -126,7 +127,8 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
     })
 }
 
-/// The options of a list: what stands in double quotes may have commas, as in fstab and in mount(8).
+/// The options of a list: what stands in double quotes may have commas, as in fstab and in
+/// mount(8).
 fn separate(words: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut is_quoted = false;

@@ -1,4 +1,5 @@
-//! Mounting: the command and its background process, the mount(8) helper, and the seam to the client.
+//! Mounting: the command and its background process, the mount(8) helper, and the seam to the
+//! client.
 
 pub mod attributes;
 mod background;

@@ -1,9 +1,12 @@
 //! The zone that this machine is in, for a mount that was not told.
 //!
 //! 1. Of a cell with one zone, that zone.
-//! 2. Where every node is on this machine (its addresses are loopback, or this machine's own): the first zone.
-//! 3. The zone of a node whose address is this machine's own, and not loopback; the first of several.
-//! 4. Else nobody knows, and a guess would send every byte through the core switch: the mount is refused, with the zones named.
+//! 2. Where every node is on this machine (its addresses are loopback, or this machine's own): the
+//!    first zone.
+//! 3. The zone of a node whose address is this machine's own, and not loopback; the first of
+//!    several.
+//! 4. Else nobody knows, and a guess would send every byte through the core switch: the mount is
+//!    refused, with the zones named.
 
 use super::options::Options;
 use crate::cell::Cell;

@@ -160,7 +160,8 @@ impl Options {
                 self.cache_time = Some(value.parse().map_err(|_error| bad())?);
             }
             "deadline" => self.deadline = Some(value.parse().map_err(|_error| bad())?),
-            // As mount(8) has it: what ordinary users may mount is safe, unless a later word says otherwise.
+            // As mount(8) has it: what ordinary users may mount is safe, unless a later word says
+            // otherwise.
             "user" | "users" => self.apply_all(&["noexec", "nosuid", "nodev"]),
             "owner" | "group" => self.apply_all(&["nosuid", "nodev"]),
             "remount" => return Err(OptionError::Remount),

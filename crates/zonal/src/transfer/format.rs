@@ -1,4 +1,5 @@
-//! Frames of exported objects, in the stream of `zonal_disk::stream`. docs/on-disk-format.md, "Exported objects".
+//! Frames of exported objects, in the stream of `zonal_disk::stream`. docs/on-disk-format.md,
+//! "Exported objects".
 
 use zonal_types::{Codec, CodecError, Column, DataId, Reader, codec_struct};
 

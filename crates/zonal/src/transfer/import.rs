@@ -1,7 +1,8 @@
 //! Objects out of a stream into a target that runs.
 //!
-//! The stream is read to its end before the first object is written, so that one that is damaged or cut short changes
-//! nothing. What the stream says is damaged is not written: it reads as a hole, and is named.
+//! The stream is read to its end before the first object is written, so that one that is damaged or
+//! cut short changes nothing. What the stream says is damaged is not written: it reads as a hole,
+//! and is named.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, split_data};
 use super::remote::Remote;
@@ -46,7 +47,8 @@ impl Current {
     }
 }
 
-/// Objects lie where layouts say: on another target nobody finds them, and `zonal fsck` calls each misplaced.
+/// Objects lie where layouts say: on another target nobody finds them, and `zonal fsck` calls each
+/// misplaced.
 fn refuse_other_target(header: &StreamHeader, target: TargetId) -> anyhow::Result<()> {
     match header.target {
         Some(of) if of != target.0 => {
@@ -80,7 +82,8 @@ fn open(path: &Path, cell: CellId) -> anyhow::Result<StreamReader<BufReader<File
     Ok(reader)
 }
 
-/// Writes the objects of the stream in `path` to the target. `force`: also those that are there already, over what is there.
+/// Writes the objects of the stream in `path` to the target. `force`: also those that are there
+/// already, over what is there.
 pub fn import(
     remote: &Remote<'_>,
     cell: CellId,
@@ -214,7 +217,8 @@ fn write(
     Ok(())
 }
 
-/// A hole at the end gets its last byte, so that the object is as long as it was; the last shrink is told where no write did.
+/// A hole at the end gets its last byte, so that the object is as long as it was; the last shrink
+/// is told where no write did.
 fn finish(remote: &Remote<'_>, current: &mut Current) -> anyhow::Result<()> {
     let (start, object) = (current.start, current.id());
     if current.end < start.object_bytes {

@@ -1,4 +1,5 @@
-//! Paths of objects: the shard that gave a data id knows its inode, which knows its directory, which knows its names.
+//! Paths of objects: the shard that gave a data id knows its inode, which knows its directory,
+//! which knows its names.
 
 use crate::cell::connect::Cell;
 use anyhow::Context;

@@ -15,8 +15,9 @@ use zonal_zonemap::ZoneMap;
 /// A reply with its payload, or the refusal.
 type Answer = Result<(StorageReply, Vec<u8>), (ErrorCode, String)>;
 
-/// For how long a target may take to become ready. One that has started asks the shard of each file who is fenced before it
-/// changes the file, and a shard that starts waits up to 5.5 s for its clients.
+/// For how long a target may take to become ready. One that has started asks the shard of each file
+/// who is fenced before it changes the file, and a shard that starts waits up to 5.5 s for its
+/// clients.
 const READY: Duration = Duration::from_secs(30);
 
 /// The shortest and the longest pause between two attempts.
@@ -64,7 +65,8 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Asks; a refusal is its code and words. A target that is not ready yet is asked again for [`READY`].
+    /// Asks; a refusal is its code and words. A target that is not ready yet is asked again for
+    /// [`READY`].
     pub fn ask(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<Answer> {
         let until = Instant::now() + READY;
         let mut pause = BackOff::new(PAUSES_MS);

@@ -1,4 +1,5 @@
-//! The store of a target whose server is stopped, for good perhaps: opened to be read, nothing is written.
+//! The store of a target whose server is stopped, for good perhaps: opened to be read, nothing is
+//! written.
 
 use super::source::{Piece, Source};
 use crate::exit::{FAILED, Failure, NOT_FOUND, REFUSED};

@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use zonal_testkit::Scratch;
 
-/// The program: where cargo built it for these tests, or for an example in the folder above its own.
+/// The program: where cargo built it for these tests, or for an example in the folder above its
+/// own.
 fn program() -> PathBuf {
     option_env!("CARGO_BIN_EXE_zonal").map_or_else(
         || {
@@ -45,8 +46,9 @@ pub fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Copies a program that is to be run. By a process of its own: a descriptor of ours that is open for writing would be inherited for a
-/// moment by what other tests of this process start, and running the copy would fail meanwhile ("text file busy").
+/// Copies a program that is to be run. By a process of its own: a descriptor of ours that is open
+/// for writing would be inherited for a moment by what other tests of this process start, and
+/// running the copy would fail meanwhile ("text file busy").
 pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
     let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
     assert!(copied.unwrap().success());

@@ -284,7 +284,8 @@ pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
             "{reply:?}"
         );
     }
-    // Ranges over one another, backwards, without bytes, too many, with more or fewer bytes than came, or none at all.
+    // Ranges over one another, backwards, without bytes, too many, with more or fewer bytes than
+    // came, or none at all.
     let whole: Vec<(u64, u32)> = (0..1250).map(|at| (at * 8, 4)).collect();
     let bad = [
         vec![(0, 2500), (2499, 2500)],
@@ -377,7 +378,8 @@ pub fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut
     }
 }
 
-/// Edits that belong to shards, to the manager and to joins: from outside, they would part the map from what it tells of.
+/// Edits that belong to shards, to the manager and to joins: from outside, they would part the map
+/// from what it tells of.
 pub fn foreign_edits(manager: &mut Server<'_>) {
     let node = NodeId(u32::MAX);
     let edits = [

@@ -1,5 +1,5 @@
-//! How a service is spoken to: requests in frames that are in order, replies that must be typed; random bodies, valid
-//! ones that were changed, and odd headers.
+//! How a service is spoken to: requests in frames that are in order, replies that must be typed;
+//! random bodies, valid ones that were changed, and odd headers.
 
 use std::net::SocketAddr;
 use zonal_net::{Address, NetError, PayloadInto, Pool, Request};

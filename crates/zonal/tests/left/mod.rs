@@ -1,5 +1,5 @@
-//! What a loss of power left of a shard or a target: opened as its server opens it after another start of the machine, and compared
-//! with what its clients had written.
+//! What a loss of power left of a shard or a target: opened as its server opens it after another
+//! start of the machine, and compared with what its clients had written.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// The versions that there may be at a place of one recording; `None` for that there need not even be the file.
+    /// The versions that there may be at a place of one recording; `None` for that there need not
+    /// even be the file.
     fn range(&self, place: u64, of: fn(&Place) -> u64) -> (Option<usize>, &[Version]) {
         let is_durable =
             |version: &Version| version.durable.as_ref().is_some_and(|at| of(at) <= place);
@@ -166,7 +167,8 @@ impl Known {
         }
     }
 
-    /// What is wrong with a target. Records whose data did not arrive are dropped, as its server does.
+    /// What is wrong with a target. Records whose data did not arrive are dropped, as its server
+    /// does.
     pub fn check_target(
         &self,
         dir: &Path,
@@ -247,7 +249,8 @@ fn read(
     Ok(buffer[range].to_vec())
 }
 
-/// Block for block what one of the versions has there, or nothing yet where none had to be there. A write is not one step here.
+/// Block for block what one of the versions has there, or nothing yet where none had to be there. A
+/// write is not one step here.
 fn compare(noted: &Noted, found: &[u8], place: u64) -> Result<(), String> {
     let (least, versions) = noted.range(place, |at| at.target);
     let block = |bytes: &[u8], at: usize| -> Vec<u8> {

@@ -1,4 +1,5 @@
-//! A cell with keys, an administrator who sees everything by the protocol, and what it sees outside of a path.
+//! A cell with keys, an administrator who sees everything by the protocol, and what it sees outside
+//! of a path.
 
 use crate::cell::{Cell, code, said, zonal};
 use std::collections::BTreeMap;
@@ -68,7 +69,8 @@ pub fn ask(
     }
 }
 
-/// `/projects/a`, `/projects/b` and a first-level directory beside; who made them still has a session, with an open file and a lock.
+/// `/projects/a`, `/projects/b` and a first-level directory beside; who made them still has a
+/// session, with an open file and a lock.
 pub struct World {
     pub cell: Cell,
     admin: Pool,

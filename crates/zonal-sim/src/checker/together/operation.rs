@@ -1,4 +1,5 @@
-//! One operation on a file that several clients use at the same time, with bytes that name it and their place in it.
+//! One operation on a file that several clients use at the same time, with bytes that name it and
+//! their place in it.
 
 use std::rc::Rc;
 
@@ -40,7 +41,8 @@ pub(super) enum Kind {
     Append,
     /// Nothing behind this size.
     Cut(u64),
-    /// What an append may have left that was done at another place, or not at all: it shows where there would be a hole.
+    /// What an append may have left that was done at another place, or not at all: it shows where
+    /// there would be a hole.
     Stray,
 }
 

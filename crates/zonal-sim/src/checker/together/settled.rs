@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 const INLINE_ENDS: [u64; 1] = [4_096];
 
 impl History {
-    /// What is there when nothing is under way any more, as [`Self::seen`] found it, makes sense as a whole: the end is where an operation put
-    /// it, with bytes there; a piece of a write that a truncation met is there or was cut; an append is at an end that the file had.
+    /// What is there when nothing is under way any more, as [`Self::seen`] found it, makes sense as
+    /// a whole: the end is where an operation put it, with bytes there; a piece of a write that a
+    /// truncation met is there or was cut; an append is at an end that the file had.
     ///
     /// # Errors
     /// What makes none.
@@ -49,7 +50,8 @@ impl History {
             .chain(INLINE_ENDS)
             .filter(|edge| (at..end).contains(edge));
         let mut pieces: BTreeSet<u64> = ends.chain([at, end]).collect();
-        // Before its client cut the file what lay before the new end was flushed; the rest was gathered on, as the cut did not succeed.
+        // Before its client cut the file what lay before the new end was flushed; the rest was
+        // gathered on, as the cut did not succeed.
         let splits = |cut: &&Operation| cut.is_unknown && cut.client == of.client;
         let cuts = self.operations.iter().filter(splits);
         pieces.extend(
@@ -102,7 +104,8 @@ impl History {
         if self.is_loose || of.kind != Kind::Append || !is_there {
             return None;
         }
-        // A truncation that cut the file to less, before the append since it is there, leaves no end that was there before.
+        // A truncation that cut the file to less, before the append since it is there, leaves no
+        // end that was there before.
         let is_gone = |end: Option<&Operation>| {
             self.operations.iter().any(|cut| {
                 matches!(cut.kind, Kind::Cut(size) if size < at)

@@ -1,7 +1,8 @@
 //! Bytes per zone and target of all files below a directory.
 //!
-//! Memory is bounded: one open directory a level, and no name is kept. So a file with several names counts with each of
-//! them. Other mounts below the directory are left out, and so is what is removed meanwhile.
+//! Memory is bounded: one open directory a level, and no name is kept. So a file with several names
+//! counts with each of them. Other mounts below the directory are left out, and so is what is
+//! removed meanwhile.
 
 use crate::exit::Failure;
 use crate::mount::attributes;
@@ -46,7 +47,8 @@ fn to_json(sums: &BTreeMap<u64, u64>) -> Value {
 }
 
 impl Below {
-    /// Looks at everything below `root`. What cannot be looked at is told on standard error and counted.
+    /// Looks at everything below `root`. What cannot be looked at is told on standard error and
+    /// counted.
     pub fn of(root: &Path, progress: &mut Progress) -> anyhow::Result<Self> {
         let whole = || format!("locate {}", out::path(root));
         let device = std::fs::metadata(root).with_context(whole)?.dev();
