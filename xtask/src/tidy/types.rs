@@ -51,6 +51,7 @@ fn public_type(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("pub ")?;
     let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
     let rest = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
-    rest.split(|c: char| !c.is_alphanumeric() && c != '_')
-        .next()
+    let mut words = rest.split(|c: char| !c.is_alphanumeric() && c != '_');
+    // A macro has the name from elsewhere.
+    words.next().filter(|name| !name.is_empty())
 }
