@@ -1,0 +1,212 @@
+//! Outputs with `--json` are as docs/json.md describes them.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+#![allow(clippy::print_stderr, reason = "what is skipped is said")]
+
+mod cell;
+
+use cell::{Cell, code, said, zonal};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Shapes by command, as the page has them.
+fn shapes() -> BTreeMap<String, Vec<Value>> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let text = fs::read_to_string(page).unwrap();
+    let mut shapes: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for section in text.split("\n## `zonal ").skip(1) {
+        let (command, rest) = section.split_once('`').unwrap();
+        for block in rest.split("```json\n").skip(1) {
+            let (shape, _) = block.split_once("```").unwrap();
+            let shape = serde_json::from_str(shape);
+            let shape = shape.unwrap_or_else(|error| panic!("{command}: {error}"));
+            shapes.entry(command.to_owned()).or_default().push(shape);
+        }
+    }
+    shapes
+}
+
+/// What of a value is not as the shape says.
+fn misfit(shape: &Value, value: &Value, at: &str) -> Option<String> {
+    match (shape, value) {
+        (Value::String(types), value) => {
+            let name = match value {
+                Value::Null => "null",
+                Value::Bool(_) => "boolean",
+                Value::Number(_) => "number",
+                Value::String(_) => "string",
+                Value::Array(_) => "array",
+                Value::Object(_) => "object",
+            };
+            let fits = types == "any" || types.split('|').any(|of| of == name);
+            (!fits).then(|| format!("{at} is a {name}, not {types}"))
+        }
+        (Value::Array(of), Value::Array(values)) => {
+            let mut values = values.iter().zip(0..);
+            values.find_map(|(value, index)| misfit(&of[0], value, &format!("{at}[{index}]")))
+        }
+        (Value::Object(shapes), Value::Object(values)) => {
+            let of = |key: &str| {
+                let optional = format!("{key}?");
+                let named = shapes.get(key).or_else(|| shapes.get(&optional));
+                named.or_else(|| shapes.get("*"))
+            };
+            let missing = shapes
+                .keys()
+                .filter(|key| *key != "*" && !key.ends_with('?'))
+                .find(|key| !values.contains_key(*key))
+                .map(|key| format!("{at}.{key} is missing"));
+            let wrong = values.iter().find_map(|(key, value)| match of(key) {
+                Some(shape) => misfit(shape, value, &format!("{at}.{key}")),
+                None => Some(format!("{at}.{key} is not described")),
+            });
+            missing.or(wrong)
+        }
+        (shape, value) => Some(format!("{at} is {value}, not {shape}")),
+    }
+}
+
+struct Page {
+    shapes: BTreeMap<String, Vec<Value>>,
+    shown: BTreeSet<String>,
+}
+
+impl Page {
+    /// Runs a command with `--json` and compares each document or line that it prints.
+    fn compare(&mut self, name: &str, command: &mut Command) -> Vec<Value> {
+        let output = command.arg("--json").output().unwrap();
+        // A check that found something says so by its exit code.
+        let expected = if name == "fsck" { 4 } else { 0 };
+        assert_eq!(code(&output), expected, "{name}: {}", said(&output));
+        let shapes = &self.shapes[name];
+        let text = String::from_utf8(output.stdout).unwrap();
+        let values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        let values: Vec<Value> = values.map(Result::unwrap).collect();
+        assert!(!values.is_empty(), "{name} prints nothing");
+        for value in &values {
+            let misfits: Vec<_> = shapes
+                .iter()
+                .map(|shape| misfit(shape, value, name))
+                .collect();
+            assert!(misfits.iter().any(Option::is_none), "{misfits:?}: {value}");
+        }
+        self.shown.insert(name.to_owned());
+        values
+    }
+}
+
+#[test]
+fn outputs_have_the_shapes_that_the_page_describes() {
+    let cell = Cell::with_key("json");
+    let shapes = shapes();
+    let shown = BTreeSet::new();
+    let mut page = Page { shapes, shown };
+    let here = |name: &str| cell.dir().join(name);
+    let of_cell = |words: &[&str]| {
+        let mut command = zonal();
+        command.args(words).arg("--cell").arg(cell.dir());
+        command
+    };
+    let ran = of_cell(&["fs", "mkdir", "/d"]).output().unwrap();
+    assert_eq!(code(&ran), 0, "{}", said(&ran));
+    fs::write(here("bytes"), [7; 100_000]).unwrap();
+    page.compare(
+        "fs put",
+        of_cell(&["fs", "put"]).arg(here("bytes")).arg("/d/f"),
+    );
+    page.compare(
+        "fs get",
+        of_cell(&["fs", "get"]).arg("/d/f").arg(here("got")),
+    );
+    page.compare("fs ls", &mut of_cell(&["fs", "ls", "/d"]));
+    page.compare("fs find", &mut of_cell(&["fs", "find", "/d"]));
+    page.compare("fs stat", &mut of_cell(&["fs", "stat", "/d/f", "/d"]));
+    page.compare("fs du", &mut of_cell(&["fs", "du", "/d"]));
+    page.compare("status", &mut of_cell(&["status"]));
+    page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));
+    page.compare("session ls", &mut of_cell(&["session", "ls"]));
+    page.compare("scrub status", &mut of_cell(&["scrub", "status"]));
+    page.compare("key ls", &mut of_cell(&["key", "ls"]));
+    page.compare(
+        "key show",
+        zonal().args(["key", "show"]).arg(here("cell.key")),
+    );
+    page.compare("sim", zonal().args(["sim", "--seeds", "1"]));
+    page.compare(
+        "target ls",
+        &mut of_cell(&["target", "ls", "--target", "1"]),
+    );
+    let mut target = |verb: &str, flags: &[&str]| {
+        let mut command = of_cell(&["target", verb, "--target", "1"]);
+        command.args(flags).arg(here("objects"));
+        page.compare(&format!("target {verb}"), &mut command);
+    };
+    target("export", &["--to"]);
+    target("import", &["--force", "--from"]);
+    page.compare(
+        "meta backup",
+        of_cell(&["meta", "backup"]).arg("--to").arg(here("backup")),
+    );
+    mounted(&cell, &mut page);
+
+    let down = cell.down();
+    assert_eq!(code(&down), 0, "{}", said(&down));
+    let mut restore = of_cell(&["meta", "restore", "--force"]);
+    page.compare("meta restore", restore.arg("--from").arg(here("backup")));
+    page.compare("dump", zonal().arg("dump").arg(here("storage1-1/target")));
+    spoil(&here("storage1-1/target/segments"));
+    let found = page.compare("fsck", of_cell(&["fsck"]).arg("--data"));
+    assert!(found.len() > 1, "no finding: {found:?}");
+
+    let described: BTreeSet<String> = page.shapes.keys().cloned().collect();
+    let left: Vec<_> = described.difference(&page.shown).collect();
+    assert!(left.is_empty() || !can_mount(), "not shown: {left:?}");
+}
+
+/// What needs a mount.
+fn mounted(cell: &Cell, page: &mut Page) {
+    if !can_mount() {
+        return;
+    }
+    let path = cell.dir().join("mount");
+    fs::create_dir(&path).unwrap();
+    let mut mount = zonal();
+    let mounted = mount.arg("mount").arg("--cell").arg(cell.dir()).arg(&path);
+    let mounted = mounted.output().unwrap();
+    assert_eq!(code(&mounted), 0, "{}", said(&mounted));
+    let (file, dir) = (path.join("d/f"), path.join("d"));
+    page.compare("layout show", zonal().args(["layout", "show"]).arg(&file));
+    page.compare("locate", zonal().arg("locate").arg(&file));
+    page.compare("locate", zonal().args(["locate", "-r"]).arg(&dir));
+    page.compare("status", zonal().args(["status", "--cell"]).arg(cell.dir()));
+    let gone = zonal().arg("umount").arg(&path).output().unwrap();
+    assert_eq!(code(&gone), 0, "{}", said(&gone));
+}
+
+/// Said visibly where this machine cannot mount.
+fn can_mount() -> bool {
+    let mut device = fs::OpenOptions::new();
+    let can = device.read(true).write(true).open("/dev/fuse").is_ok()
+        && rustix::process::geteuid().is_root();
+    if !can {
+        eprintln!("SKIPPED: layout show, locate: no mount without root and /dev/fuse");
+    }
+    can
+}
+
+/// Changes the first byte of each block of the file.
+fn spoil(segments: &Path) {
+    let files = fs::read_dir(segments).unwrap();
+    let files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
+    for file in files {
+        let mut bytes = fs::read(&file).unwrap();
+        let used = bytes.iter_mut().step_by(4096).filter(|byte| **byte == 7);
+        used.for_each(|byte| *byte = 8);
+        fs::write(&file, bytes).unwrap();
+    }
+}
