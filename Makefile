@@ -1,7 +1,7 @@
 # Zonal: what one types. Each target installs what is missing (Debian's packages when root; Rust
 # itself comes from rustup) and says what it does.
 
-.PHONY: help run test test-long bench check build clean
+.PHONY: help run test test-long bench check fix build clean
 
 help:
 	@echo "make run        build, bring up a cell on this machine, mount it, show it at work"
@@ -9,6 +9,7 @@ help:
 	@echo "make test-long  the same in full size"
 	@echo "make bench      fsload on a local disk, the null file system, a cell, and peers"
 	@echo "make check      format, lints and tidy only"
+	@echo "make fix        put right what tools can: format, lints, generated pages"
 	@echo "make build      the release binary, target/release/zonal"
 
 run:
@@ -25,6 +26,9 @@ bench:
 
 check:
 	@tests/lint
+
+fix:
+	@tests/fix
 
 build:
 	cargo build --release --package zonal
