@@ -1,8 +1,8 @@
 //! Properties of the striping arithmetic.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
+use proptest::prelude::*;
 use zonal_layout::*;
-use zonal_testkit::Rng;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Column, DataId, Layout, Redundancy, StripePolicy, StripeSetId, ZoneId};
 
@@ -39,109 +39,89 @@ fn naive_ranges(
     out
 }
 
-/// Generated cases of one property.
-const CASES: u64 = 512;
-
 /// A number small enough to work with, or any.
-fn size_of_a_file(rng: &mut Rng) -> u64 {
-    if rng.chance(50) {
-        rng.below(50_000_000)
-    } else {
-        rng.bits() >> 1
-    }
+fn file_size() -> impl Strategy<Value = u64> {
+    prop_oneof![0..50_000_000_u64, 0..=u64::MAX >> 1]
 }
 
-#[test]
-fn pieces_tile_the_range_and_invert() {
-    for case in 0..CASES {
-        let mut rng = Rng(case);
-        let count = 1 + rng.below(8) as u16;
-        let width = count + rng.below(5) as u16;
-        let layout = layout(rng.below(11) as u32, count, width, rng.bits());
-        let from_end = if rng.chance(50) {
-            FILE_BYTES_MAX - 100_000_000
-        } else {
-            0
-        };
-        let offset = from_end + rng.below(100_000_000);
-        let length = rng.below(20_000_000).min(FILE_BYTES_MAX - offset);
+/// Ranges of data in one column, in steps of 4 KiB: gap and length of each.
+fn column_ranges() -> impl Strategy<Value = ColumnRanges> {
+    prop::collection::vec((0..8_u64, 1..40_u64), 0..6).prop_map(|steps| {
+        let mut at = 0;
+        let mut ranges = Vec::new();
+        for (gap, length) in steps {
+            ranges.push(((at + gap) * 4096, length * 4096));
+            at += gap + length;
+        }
+        ColumnRanges {
+            ranges,
+            known_to: u64::MAX,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn pieces_tile_the_range_and_invert(
+        (unit_shift, count, spare, id) in (0..11_u32, 1..9_u16, 0..5_u16, any::<u64>()),
+        near in 0..100_000_000_u64,
+        is_far in any::<bool>(),
+        length in 0..20_000_000_u64,
+    ) {
+        let width = count + spare;
+        let layout = layout(unit_shift, count, width, id);
+        let offset = near + if is_far { FILE_BYTES_MAX - 100_000_000 } else { 0 };
+        let length = length.min(FILE_BYTES_MAX - offset);
         let component = &layout.components[0];
         let mut at = offset;
         let found = pieces(&layout, offset, length, |_| width).unwrap();
         for piece in &found {
-            assert_eq!(piece.file_offset, at, "case {case}");
-            assert!(piece.length > 0 && piece.slot < width && piece.column.0 < count);
-            assert_eq!(
-                file_offset_of(component, piece.column, piece.object_offset),
-                at
-            );
+            prop_assert_eq!(piece.file_offset, at);
+            prop_assert!(piece.length > 0 && piece.slot < width && piece.column.0 < count);
+            let first = file_offset_of(component, piece.column, piece.object_offset);
+            prop_assert_eq!(first, at);
             let last = piece.object_offset + piece.length - 1;
-            assert_eq!(
-                file_offset_of(component, piece.column, last),
-                at + piece.length - 1
-            );
-            assert_eq!(
-                object_bytes(component, at, piece.column),
-                piece.object_offset
-            );
-            assert_eq!(slot_of(component, piece.column, width).unwrap(), piece.slot);
+            let last = file_offset_of(component, piece.column, last);
+            prop_assert_eq!(last, at + piece.length - 1);
+            prop_assert_eq!(object_bytes(component, at, piece.column), piece.object_offset);
+            prop_assert_eq!(slot_of(component, piece.column, width).unwrap(), piece.slot);
             at += piece.length;
         }
-        assert_eq!(at, offset + length, "case {case}");
-        assert!(count > 1 || found.len() <= 1, "case {case}");
+        prop_assert_eq!(at, offset + length);
+        prop_assert!(count > 1 || found.len() <= 1);
     }
-}
 
-#[test]
-fn object_lengths_sum_to_the_file_size() {
-    for case in 0..CASES {
-        let mut rng = Rng(case);
-        let count = 1 + rng.below(8) as u16;
-        let layout = layout(rng.below(11) as u32, count, count, 0);
-        let size = size_of_a_file(&mut rng);
+    #[test]
+    fn object_lengths_sum_to_the_file_size(
+        (unit_shift, count) in (0..11_u32, 1..9_u16),
+        size in file_size(),
+    ) {
+        let layout = layout(unit_shift, count, count, 0);
         let component = &layout.components[0];
         let columns: Vec<u64> = (0..count)
             .map(|column| object_bytes(component, size, Column(column)))
             .collect();
-        assert_eq!(columns.iter().sum::<u64>(), size, "case {case}");
-        assert_eq!(
-            file_size_from_columns(component, &columns),
-            size,
-            "case {case}"
-        );
+        prop_assert_eq!(columns.iter().sum::<u64>(), size);
+        prop_assert_eq!(file_size_from_columns(component, &columns), size);
     }
-}
 
-#[test]
-fn merged_ranges_match_a_walk() {
-    for case in 0..CASES {
-        let mut rng = Rng(case);
-        let count = 1 + rng.below(3) as u16;
+    #[test]
+    fn merged_ranges_match_a_walk(
+        columns in prop::collection::vec(column_ranges(), 1..4),
+        from in 0..64_u64,
+    ) {
+        let count = columns.len() as u16;
         let layout = layout(0, count, count, 0);
         let component = &layout.components[0];
-        let mut column = || {
-            let mut at = 0;
-            let mut ranges = Vec::new();
-            for _ in 0..rng.below(6) {
-                let (gap, length) = (rng.below(8), 1 + rng.below(39));
-                ranges.push(((at + gap) * 4096, length * 4096));
-                at += gap + length;
-            }
-            ColumnRanges {
-                ranges,
-                known_to: u64::MAX,
-            }
-        };
-        let columns: Vec<ColumnRanges> = (0..count).map(|_| column()).collect();
-        let (size, from) = (600 * 4096, rng.below(64) * 4096);
+        let (size, from) = (600 * 4096, from * 4096);
         let want: Vec<_> = naive_ranges(component, &columns, size)
             .into_iter()
             .filter(|(_, end)| *end > from)
             .map(|(start, end)| (start.max(from), end))
             .collect();
         let (got, ask) = merge_data_ranges(component, &columns, from, size, 1000);
-        assert_eq!(ask, None, "case {case}");
-        assert_eq!(got, want, "case {case}");
+        prop_assert_eq!(ask, None);
+        prop_assert_eq!(got, want);
     }
 }
 
