@@ -1,6 +1,7 @@
-//! docs/limits.md names each bound of `limits.rs` with its value and unit; docs/semantics.md names
-//! each error code with its number and errno, and each check of a mount: the pages are compared
-//! with the code.
+//! Compares three pages with the code.
+//!
+//! docs/limits.md names each bound of `limits.rs` with its value and unit. docs/error-codes.md names
+//! each error code with its number and errno. docs/semantics-details.md names each check of a mount.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -130,13 +131,13 @@ fn the_page_of_limits_has_every_bound_of_all_crates_by_name() {
 }
 
 #[test]
-fn the_page_of_semantics_has_every_error_code() {
-    let page = page("semantics.md");
+fn the_page_of_error_codes_has_every_error_code() {
+    let page = page("error-codes.md");
     let rows = rows(&page);
     for code in ErrorCode::ALL {
         let name = format!("{code:?}");
         let row = rows.iter().find(|row| row[0] == name);
-        let row = row.unwrap_or_else(|| panic!("docs/semantics.md has no row for {name}"));
+        let row = row.unwrap_or_else(|| panic!("docs/error-codes.md has no row for {name}"));
         assert_eq!(row[1], code.number().to_string(), "number of {name}");
         assert_eq!(row[2], errno_name(code.errno()), "errno of {name}");
         assert_eq!(row[3], code.text(), "text of {name}");
@@ -154,7 +155,7 @@ fn idents(file: &str, call: &str) -> Vec<String> {
 
 #[test]
 fn the_page_of_semantics_names_every_check_of_a_mount() {
-    let page = page("semantics.md");
+    let page = page("semantics-details.md");
     let areas = "attributes content directories mapped names permissions space special";
     let mut all = Vec::new();
     for area in areas.split(' ') {
@@ -171,7 +172,7 @@ fn the_page_of_semantics_names_every_check_of_a_mount() {
         let cell = format!("`{ident}` |");
         assert!(
             page.contains(&cell),
-            "docs/semantics.md does not name {ident}"
+            "docs/semantics-details.md does not name {ident}"
         );
     }
 }

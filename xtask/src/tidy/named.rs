@@ -3,8 +3,8 @@
 //! What `cargo test -p zonal-types --test limits_doc` compares from the code to the page is
 //! compared here from the page to the code:
 //!
-//! * `crate::file::test` (or `crate::file`) in docs/semantics.md, and identities of checks of a
-//!   mount or a cell in its tables;
+//! * `crate::file::test` (or `crate::file`) in docs/semantics.md and docs/semantics-details.md, and
+//!   identities of checks of a mount or a cell in their tables;
 //! * `cargo test -p CRATE --test FILE FILTER` and `tests/....py ... --only PART,...` in every page.
 //!
 //! Pages below docs/rfcs tell what was, and are left out.
@@ -13,7 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{File, Offence};
 
-/// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
+/// The pages whose names of tests are compared with the code.
+const SEMANTICS: [&str; 2] = ["docs/semantics.md", "docs/semantics-details.md"];
+
+/// Scripts with checks, by the word that stands before a check's identity in these pages.
 const SCRIPTS: [(&str, &str); 12] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
@@ -61,7 +64,7 @@ pub fn check(files: &[File], offences: &mut Vec<Offence>) {
         }
         for (index, line) in file.text.lines().enumerate() {
             let mut wrong = known.commands(line);
-            if file.path == "docs/semantics.md" {
+            if SEMANTICS.contains(&file.path.as_str()) {
                 wrong.extend(known.names(line));
             }
             let told = |text| file.offence(index + 1, "named", text);
@@ -160,7 +163,7 @@ impl<'a> Known<'a> {
         (!is_there).then(|| format!("{script} has no check `{part}`"))
     }
 
-    /// What is wrong with the names of tests of a line of docs/semantics.md.
+    /// What is wrong with the names of tests of a line of a page of [`SEMANTICS`].
     fn names(&self, line: &str) -> Vec<String> {
         let cell = match line.starts_with('|') {
             true => line.trim_end_matches([' ', '|']).rsplit('|').next(),

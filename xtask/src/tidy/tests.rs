@@ -353,6 +353,7 @@ fn a_test_that_a_page_names_must_be_there() {
     ] {
         let page = format!("Right: cell: `idle-cost`.\n{wrong}\n");
         assert_eq!(named("docs/semantics.md", &page), [2], "{wrong}");
+        assert_eq!(named("docs/semantics-details.md", &page), [2], "{wrong}");
         assert_eq!(
             named("docs/rfcs/2026-11-21-old.md", &page),
             [0; 0],
