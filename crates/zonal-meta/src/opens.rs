@@ -11,8 +11,35 @@ use zonal_types::{Ino, SessionId};
 pub(crate) struct Ways {
     pub reads: bool,
     pub writes: bool,
-    /// By a request that was permitted, not only told.
-    pub is_granted: bool,
+}
+
+/// Why the shard takes a file for open in some ways. A client that may not speak for everybody uses a
+/// file only in ways that were granted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpenWays {
+    /// By opens whose user had the right.
+    pub granted: Ways,
+    /// By what the client tells after a restart, when nobody checks the right of a user.
+    pub told: Ways,
+}
+
+impl Ways {
+    /// Every way, where the shard does not know which.
+    pub const ALL: Self = Self {
+        reads: true,
+        writes: true,
+    };
+
+    fn add(&mut self, more: Self) {
+        self.reads |= more.reads;
+        self.writes |= more.writes;
+    }
+
+    /// The ways of both.
+    pub fn or(mut self, other: Self) -> Self {
+        self.add(other);
+        self
+    }
 }
 
 /// Open counts and orphans.
@@ -26,7 +53,7 @@ pub(crate) struct Opens {
     /// else had them open since.
     owners: BTreeMap<Ino, SessionId>,
     /// How, of sessions that have proved whose they are.
-    ways: BTreeMap<(Ino, SessionId), Ways>,
+    ways: BTreeMap<(Ino, SessionId), OpenWays>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
@@ -97,18 +124,22 @@ impl Opens {
         self.owners.get(&ino).copied()
     }
 
-    /// The session has opened it in these ways too, if it has it open.
-    pub fn note(&mut self, ino: Ino, session: SessionId, more: Ways) {
+    /// The session opened it in these ways, for a user who may, if it has it open.
+    pub fn grant(&mut self, ino: Ino, session: SessionId, more: Ways) {
         if self.count(ino, session) > 0 {
-            let ways = self.ways.entry((ino, session)).or_default();
-            ways.reads |= more.reads;
-            ways.writes |= more.writes;
-            ways.is_granted |= more.is_granted;
+            self.ways.entry((ino, session)).or_default().granted.add(more);
+        }
+    }
+
+    /// The session tells that it has it open, if it has; in which ways is not told.
+    pub fn tell(&mut self, ino: Ino, session: SessionId) {
+        if self.count(ino, session) > 0 {
+            self.ways.entry((ino, session)).or_default().told = Ways::ALL;
         }
     }
 
     /// In which ways the session has it open, as far as that was noted; `None`: in none.
-    pub fn ways(&self, ino: Ino, session: SessionId) -> Option<Ways> {
+    pub fn ways(&self, ino: Ino, session: SessionId) -> Option<OpenWays> {
         (self.count(ino, session) > 0)
             .then(|| self.ways.get(&(ino, session)).copied().unwrap_or_default())
     }

@@ -317,6 +317,62 @@ fn what_is_open_for_writing_is_not_read() {
     assert_eq!(user.read_inline(&mut tree.cell, drop_box).unwrap(), b"x");
 }
 
+/// A client says after a restart what it has open, and nobody checks whether its users may. That adds
+/// nothing to what an open was permitted for, whichever comes first.
+#[test]
+fn what_is_told_adds_nothing_to_what_is_granted() {
+    for is_told_first in [false, true] {
+        let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
+        let inside = tree.inside;
+        let (write_only, read_only) = tree.as_admin(|admin, cell| {
+            let write_only = admin.create(cell, inside, "box", 0o622).unwrap();
+            (write_only, admin.create(cell, inside, "notice", 0o644).unwrap())
+        });
+        let mut user = tree.scoped.who(1000, 1000);
+        let told = vec![write_only, read_only];
+        if is_told_first {
+            user.reclaim(&mut tree.cell, 1, told.clone());
+        }
+        user.open(&mut tree.cell, write_only, O_WRONLY).unwrap();
+        user.open(&mut tree.cell, read_only, O_RDONLY).unwrap();
+        if !is_told_first {
+            user.reclaim(&mut tree.cell, 1, told);
+        }
+        assert_eq!(tree.may_use(write_only, FileUse::Read), Ok(false));
+        assert_eq!(tree.may_use(write_only, FileUse::Write), Ok(true));
+        assert_eq!(tree.may_use(read_only, FileUse::Read), Ok(true));
+        assert_eq!(tree.may_use(read_only, FileUse::Write), Ok(false));
+        let read = user.read_inline(&mut tree.cell, write_only);
+        assert_eq!(read, Err(ErrorCode::BadHandle));
+    }
+}
+
+/// An open that is repeated after a restart gets its kept reply, and the shard does not know any more
+/// for what it was.
+#[test]
+fn an_open_that_is_repeated_after_a_restart_grants_nothing() {
+    let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
+    let inside = tree.inside;
+    let drop_box = tree.as_admin(|admin, cell| admin.create(cell, inside, "box", 0o622).unwrap());
+    let mut user = tree.scoped.who(1000, 1000);
+    tree.as_admin(|admin, cell| admin.write_inline(cell, drop_box, 0, b"x").unwrap());
+    let open = MetaRequest::Open {
+        who: user.who.clone(),
+        ino: drop_box,
+        open_flags: O_WRONLY | O_TRUNC,
+    };
+    user.call(&mut tree.cell, drop_box, &open).unwrap();
+    tree.cell.restart(1);
+    user.holds_nothing(&mut tree.cell, 1);
+    let repeated = tree.cell.send(1, user.caller(1), &open);
+    assert!(!matches!(repeated, MetaReply::Failed { .. }), "{repeated:?}");
+    for for_use in [FileUse::Read, FileUse::Write] {
+        assert_ne!(tree.may_use(drop_box, for_use), Ok(true), "{for_use:?}");
+    }
+    let read = user.read_inline(&mut tree.cell, drop_box);
+    assert_eq!(read, Err(ErrorCode::BadHandle));
+}
+
 #[test]
 fn a_squashed_root_has_no_more_rights_than_nobody() {
     let mut tree = Tree::new(false, |scope| scope.squashes_root = true);

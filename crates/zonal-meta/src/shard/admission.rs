@@ -3,7 +3,6 @@
 
 use super::{Shard, Waiting};
 use crate::config::{Caller, Now};
-use crate::opens::Ways;
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SlotAnswer;
 use std::sync::Arc;
@@ -125,13 +124,8 @@ impl Shard {
     fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
         if let Some(ino) = opened_by(reply) {
             self.opens.open(ino, session);
-            // How it was opened is not kept.
-            let ways = Ways {
-                reads: true,
-                writes: true,
-                is_granted: true,
-            };
-            self.opens.note(ino, session, ways);
+            // In which ways is not kept, and the repeated request need not say the same.
+            self.opens.tell(ino, session);
         }
     }
 }

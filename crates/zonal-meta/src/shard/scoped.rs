@@ -8,7 +8,7 @@
 use super::Shard;
 use crate::config::{Caller, Now};
 use crate::inode::{FLAG_STRAYED, Inode};
-use crate::opens::Ways;
+use crate::opens::{OpenWays, Ways};
 use crate::scope::{
     Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_reading, opens_for_writing,
     reader_may_lock, spoken_for,
@@ -100,11 +100,14 @@ impl Shard {
         (scope, now): (&Scope, Now),
     ) -> bool {
         let ways = self.opens.ways(ino, session);
-        let ways = ways.filter(|ways| !scope.limits_users() || ways.is_granted);
-        let is_open = ways.is_some_and(|ways| match for_use {
-            FileUse::Look => true,
-            FileUse::Read => ways.reads,
-            FileUse::Write => ways.writes,
+        let is_open = ways.is_some_and(|OpenWays { granted, told }| {
+            let is_limited = scope.limits_users();
+            let ways = if is_limited { granted } else { granted.or(told) };
+            match for_use {
+                FileUse::Look => !is_limited || ways.reads || ways.writes,
+                FileUse::Read => ways.reads,
+                FileUse::Write => ways.writes,
+            }
         });
         is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
     }
@@ -237,12 +240,7 @@ impl Shard {
                 }
                 _ => (true, true),
             };
-            let ways = Ways {
-                reads,
-                writes,
-                is_granted: true,
-            };
-            self.opens.note(ino, session, ways);
+            self.opens.grant(ino, session, Ways { reads, writes });
         }
         if let (MetaRequest::Truncate { ino, .. }, MetaReply::Truncated { .. }) = (request, reply) {
             self.scopes.note_cut(*ino, session, now.instant);

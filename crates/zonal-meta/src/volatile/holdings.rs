@@ -4,7 +4,6 @@
 use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
-use crate::opens::Ways;
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{Shard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,13 +60,7 @@ impl Shard {
             {
                 self.opens.open(*ino, session);
             }
-            // How they were opened is not told.
-            let ways = Ways {
-                reads: true,
-                writes: true,
-                is_granted: false,
-            };
-            self.opens.note(*ino, session, ways);
+            self.opens.tell(*ino, session);
             self.recall_shared(*ino, session, now);
         }
         // Where another has got something that conflicts, nothing of the file is taken over: what
