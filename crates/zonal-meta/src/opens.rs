@@ -127,7 +127,11 @@ impl Opens {
     /// The session opened it in these ways, for a user who may, if it has it open.
     pub fn grant(&mut self, ino: Ino, session: SessionId, more: Ways) {
         if self.count(ino, session) > 0 {
-            self.ways.entry((ino, session)).or_default().granted.add(more);
+            self.ways
+                .entry((ino, session))
+                .or_default()
+                .granted
+                .add(more);
         }
     }
 

@@ -326,7 +326,10 @@ fn what_is_told_adds_nothing_to_what_is_granted() {
         let inside = tree.inside;
         let (write_only, read_only) = tree.as_admin(|admin, cell| {
             let write_only = admin.create(cell, inside, "box", 0o622).unwrap();
-            (write_only, admin.create(cell, inside, "notice", 0o644).unwrap())
+            (
+                write_only,
+                admin.create(cell, inside, "notice", 0o644).unwrap(),
+            )
         });
         let mut user = tree.scoped.who(1000, 1000);
         let told = vec![write_only, read_only];
@@ -365,7 +368,10 @@ fn an_open_that_is_repeated_after_a_restart_grants_nothing() {
     tree.cell.restart(1);
     user.holds_nothing(&mut tree.cell, 1);
     let repeated = tree.cell.send(1, user.caller(1), &open);
-    assert!(!matches!(repeated, MetaReply::Failed { .. }), "{repeated:?}");
+    assert!(
+        !matches!(repeated, MetaReply::Failed { .. }),
+        "{repeated:?}"
+    );
     for for_use in [FileUse::Read, FileUse::Write] {
         assert_ne!(tree.may_use(drop_box, for_use), Ok(true), "{for_use:?}");
     }

@@ -150,8 +150,10 @@ impl Grants {
         let mut map = self.map.current();
         if data_id.is_valid() && map.shard_of(data_id.partition()).is_none() {
             // Its shard has joined since.
-            self.map.refresh();
-            map = self.map.current();
+            map = self.map.newest().ok_or_else(|| {
+                let detail = "the manager does not say which shard has the file";
+                Refused::new(ErrorCode::NotReady, detail)
+            })?;
         }
         let shard = map.shard_of(data_id.partition());
         let Some(shard) = shard.filter(|_| data_id.is_valid()) else {
@@ -392,6 +394,28 @@ mod tests {
             granted(clock::instant()),
         );
         assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
+    }
+
+    /// A target that joined before a shard did has an older map, and its manager may not answer now.
+    #[test]
+    fn a_file_of_a_shard_that_is_not_known_yet_is_asked_for_again() {
+        let cell = zonal_types::CellId([3; 16]);
+        let known = grants();
+        let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let map = MapCache::of_manager(cell, nobody, Arc::clone(&known.peers));
+        let grants = Grants::new(Arc::new(map), known.peers);
+        let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));
+        let object = object(77);
+        let (offset, length) = (0, 1);
+        let read = StorageRequest::Read {
+            object,
+            offset,
+            length,
+        };
+        for _just_after_another in 0..2 {
+            let refused = grants.check(&scoped, &read, 0).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::NotReady);
+        }
     }
 
     /// Its client could fill any target with what no file has, and no deletion finds.

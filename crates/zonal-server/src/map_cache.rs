@@ -46,6 +46,16 @@ enum Unfetched {
     Answer(#[from] FetchError),
 }
 
+/// What came of asking the manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Answered,
+    /// It does not answer, or nothing of use.
+    Silent,
+    /// Nobody was asked: an answer has just come.
+    JustBefore,
+}
+
 /// What is known of fetches.
 #[derive(Default)]
 struct Fetching {
@@ -111,7 +121,7 @@ impl MapCache {
         if hint <= known.version {
             return known;
         }
-        if !self.ask() && self.current().version < hint {
+        if self.ask() == Asked::JustBefore && self.current().version < hint {
             // An answer has just come, from before the sender's map. A header that lies holds up
             // its own request.
             std::thread::sleep(Duration::from_millis(REFETCH_MS));
@@ -120,19 +130,30 @@ impl MapCache {
         self.current()
     }
 
+    /// The map as the manager has it now; `None` where it does not answer. A fetch that has just
+    /// ended does not count: nodes that join one after another are often behind it.
+    pub fn newest(&self) -> Option<Arc<ZoneMap>> {
+        let mut asked = self.ask();
+        if asked == Asked::JustBefore {
+            std::thread::sleep(Duration::from_millis(REFETCH_MS));
+            asked = self.ask();
+        }
+        // Who fetched in between has what came since.
+        (asked != Asked::Silent).then(|| self.current())
+    }
+
     /// Asks the manager; an unreachable one leaves the map as it is.
     pub fn refresh(&self) {
         self.ask();
     }
 
-    /// The same; false where nobody was asked, because an answer has just come.
-    fn ask(&self) -> bool {
+    fn ask(&self) -> Asked {
         let Origin::Manager(manager, peers) = &self.origin else {
-            return true;
+            return Asked::Answered;
         };
         let before = self.current().version;
         let Some(_turn) = self.take_turn(before) else {
-            return false;
+            return Asked::JustBefore;
         };
         let ask =
             |request: &ManagerRequest| peers.manager(*manager, request).map_err(Unfetched::Peer);
@@ -141,9 +162,10 @@ impl MapCache {
             Ok(_other) => tracing::error!("the manager sent the zone map of another cell"),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "the zone map cannot be refreshed");
+                return Asked::Silent;
             }
         }
-        true
+        Asked::Answered
     }
 
     /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a

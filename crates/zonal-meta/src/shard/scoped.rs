@@ -102,7 +102,11 @@ impl Shard {
         let ways = self.opens.ways(ino, session);
         let is_open = ways.is_some_and(|OpenWays { granted, told }| {
             let is_limited = scope.limits_users();
-            let ways = if is_limited { granted } else { granted.or(told) };
+            let ways = if is_limited {
+                granted
+            } else {
+                granted.or(told)
+            };
             match for_use {
                 FileUse::Look => !is_limited || ways.reads || ways.writes,
                 FileUse::Read => ways.reads,
