@@ -141,7 +141,9 @@ impl<N: Net> ClientCall<'_, N> {
             file.state().outdate();
         }
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
-            file.state().report_mut().allocated_delta += allocated_delta;
+            let mut state = file.state();
+            let allocated = &mut state.report_mut().allocated_delta;
+            *allocated = allocated.saturating_add(allocated_delta);
         }
         // What is behind the end became nobody's, perhaps: what is written next must not be taken
         // for that.

@@ -384,7 +384,8 @@ impl<N: Net> ClientCall<'_, N> {
             .await;
         let (mtime, allocated_delta) = {
             let mut state = file.state();
-            state.gathered.allocated_delta += delta;
+            let allocated = &mut state.gathered.allocated_delta;
+            *allocated = allocated.saturating_add(delta);
             let mtime = state.gathered.mtime.unwrap_or_else(|| self.net.wall());
             (mtime, state.gathered.allocated_delta)
         };
@@ -500,7 +501,8 @@ impl<N: Net> ClientCall<'_, N> {
             let delta = state.gathered.allocated_delta;
             if delta != 0 {
                 // What was written took its space.
-                state.report_mut().allocated_delta += delta;
+                let allocated = &mut state.report_mut().allocated_delta;
+                *allocated = allocated.saturating_add(delta);
             }
             let gone = state.forget_gathered(link);
             state.gathered.ask_from = self.net.now().plus_ms(ASK_AGAIN_MS);

@@ -126,7 +126,8 @@ impl<N: Net> ClientCall<'_, N> {
                 let size = state.left_of(truncate_seq, report.size);
                 merged.size = merged.size.max(size);
                 merged.mtime = merged.mtime.or(report.mtime);
-                merged.allocated_delta += report.allocated_delta;
+                let allocated = &mut merged.allocated_delta;
+                *allocated = allocated.saturating_add(report.allocated_delta);
                 merged.kill_suid |= report.kill_suid;
                 merged.allocate = merged.allocate.max(report.allocate);
                 state.report = Some(merged);

@@ -101,7 +101,8 @@ impl<N: Net> ClientCall<'_, N> {
                 state.size = state.size.max(end);
             }
             let report = state.report_mut();
-            report.allocated_delta += delta;
+            let allocated = &mut report.allocated_delta;
+            *allocated = allocated.saturating_add(delta);
             report.mtime = Some(self.net.wall());
             if grows {
                 report.size = report.size.max(end);

@@ -267,7 +267,8 @@ impl<N: Net> ClientCall<'_, N> {
                 let end = state.left_of(truncate_seq, ends.max().unwrap_or(0));
                 let report = state.report_mut();
                 report.size = report.size.max(end);
-                report.allocated_delta += allocated_delta;
+                let allocated = &mut report.allocated_delta;
+                *allocated = allocated.saturating_add(allocated_delta);
                 return Ok(());
             }
             Ok(_other) => ErrorCode::Protocol,

@@ -309,7 +309,8 @@ impl<N: Net> ClientCall<'_, N> {
         let allocated_delta = replies
             .iter()
             .map(|(reply, target)| file.state().note_written(*target, reply))
-            .sum();
+            // A reply may claim anything.
+            .fold(0, i64::saturating_add);
         let link = self.reach(ino).await?;
         let request = MetaRequest::ConfirmTruncate {
             ino,
