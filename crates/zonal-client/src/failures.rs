@@ -4,8 +4,9 @@
 //! A failure that passes (a server that does not answer) is none: its bytes are gathered again, and
 //! only the call that waited is told.
 //!
-//! Locks that were lost are another matter: each open of then is told by its next write, its next
-//! fsync and its next close.
+//! Locks that were lost are another matter: each open of then is told by its next fsync and its next
+//! close, and until one of them by each write. The kernel may split a write into several requests; a
+//! program hears only of a short count where a later one fails, and would go on writing.
 
 use zonal_types::ErrorCode;
 
@@ -95,6 +96,7 @@ impl Failures {
     /// Tells a close; of writes that failed the next fsync tells again.
     pub(crate) fn tell_close(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures);
+        told.write = self.forfeits;
         self.locks_since(&mut told.close).and(failed)
     }
 
@@ -102,6 +104,7 @@ impl Failures {
     pub(crate) fn tell(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures);
         told.failures = self.count;
+        told.write = self.forfeits;
         self.locks_since(&mut told.fsync).and(failed)
     }
 
@@ -110,7 +113,10 @@ impl Failures {
     pub(crate) fn tell_writer(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures.max(self.writers));
         self.writer_told();
-        self.locks_since(&mut told.write).and(failed)
+        match self.forfeits > told.write {
+            true => Err(ErrorCode::Io),
+            false => failed,
+        }
     }
 
     fn writer_told(&mut self) {
@@ -164,16 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_were_lost_are_told_by_each_call_of_each_open_once() {
+    fn locks_that_were_lost_are_told_once_by_fsync_and_close_and_before_by_each_write() {
         const LOST: Result<(), ErrorCode> = Err(ErrorCode::Io);
         let mut failures = Failures::default();
         let (mut first, mut second) = (failures.sample(), failures.sample());
         failures.forfeit();
         let mut later = failures.sample();
         for told in [&mut first, &mut second] {
+            // The second request of a write that the kernel split, and the write after it.
+            assert_eq!(failures.tell_writer(told), LOST);
+            assert_eq!(failures.tell_writer(told), LOST);
             for expected in [LOST, Ok(())] {
                 assert_eq!(failures.tell(told), expected);
-                assert_eq!(failures.tell_writer(told), expected);
+                assert_eq!(failures.tell_writer(told), Ok(()));
                 assert_eq!(failures.tell_close(told), expected);
             }
         }

@@ -356,7 +356,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Where another one got the lock, each call is told, once.
+    /// Where another one got the lock, fsync and close are told, once, and before that each write.
     async fn come_back(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
         // Its polls tell it, or what it writes.
         self.world.clock.sleep(3_000_000_000).await;
@@ -366,6 +366,11 @@ impl Turn {
         self.fences.lost.set(self.fences.lost.get() + 1);
         // Told of it, or gathered under the lock that it takes to be its own.
         self.write(file, told).await?;
+        let written = match self.is_told {
+            true => file.tell_writer(told),
+            // By fsync.
+            false => Err(ErrorCode::Io),
+        };
         let synced = loop {
             match self.client.begin().fsync_open(file, told).await {
                 Err(ErrorCode::TimedOut | ErrorCode::Unreachable | ErrorCode::NotReady) => {
@@ -373,10 +378,6 @@ impl Turn {
                 }
                 other => break other,
             }
-        };
-        let written = match self.is_told {
-            true => Err(ErrorCode::Io),
-            false => file.tell_writer(told),
         };
         let closed = self.client.begin().flush_open(file, told).await;
         for (call, outcome) in [("fsync", synced), ("write", written), ("close", closed)] {
