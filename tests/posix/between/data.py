@@ -81,8 +81,13 @@ def _(a, b):
     os.close(fd)
 
 
+INLINE = 4096
+UNIT = 1 << 20
+
+
 @check("cut-under-write", "what one mount wrote and the other cut before it was told is not there as zeros", limit=120)
 def _(a, b):
+    """A unit that is on its way when the other cuts is before the cut, and cut, or after it, and there."""
     for size in (3_000, 200_000, 3 << 20):
         write(f"{a}/f", b"o" * size)
         fd = os.open(f"{a}/f", os.O_RDWR)
@@ -92,7 +97,11 @@ def _(a, b):
         os.close(fd)
         for mount in (a, b):
             data = read(f"{mount}/f")
-            equal(data.count(b"N"), len(data), f"bytes of what was written, of {size}")
+            units = [data[max(at, INLINE):at + UNIT] for at in range(0, len(data), UNIT)] if size > UNIT else [data]
+            for number, unit in enumerate(units):
+                true(len(set(unit)) <= 1, f"unit {number} is there in part, of {size} bytes")
+            equal(data[:INLINE].count(b"N"), len(data[:INLINE]), f"first bytes of what was written, of {size}")
+            equal(set(units[-1:] and units[-1]) - {ord("N")}, set(), f"the last unit of what was written, of {size}")
 
 
 def a_follow(_state, path, seconds):
