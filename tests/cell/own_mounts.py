@@ -85,6 +85,11 @@ class OwnMounts(Cell):
         pids = self.pids(*kinds)[only]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
+        # A thread in a call to the kernel goes on until it leaves it.
+        end = time.monotonic() + 20
+        while not all(stands_still(pid) for pid in pids):
+            true(time.monotonic() < end, "a server goes on after SIGSTOP")
+            time.sleep(0.01)
         try:
             yield
         finally:
@@ -101,6 +106,14 @@ class OwnMounts(Cell):
                 with open(f"{self.folder}/mounts/{file}", encoding="utf-8", errors="replace") as f:
                     return f.read()
         return ""
+
+
+def stands_still(pid):
+    """Whether each thread of a process is stopped."""
+    def state(thread):
+        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8") as f:
+            return f.read().rpartition(")")[2].split()[0]
+    return all(state(thread) in "Tt" for thread in os.listdir(f"/proc/{pid}/task"))
 
 
 def drop(fd):
