@@ -1,6 +1,6 @@
 //! Drivers: the code between a core and its disk, written once.
 //!
-//! A core ([`zonal_meta::Shard`], [`zonal_object::Target`]) decides; a driver carries the decision
+//! A core ([`zonal_meta::MetaShard`], [`zonal_object::Target`]) decides; a driver carries the decision
 //! out: what is logged and flushed, which calls are made, who waits for what, and when the reply
 //! leaves. A driver does no I/O of its own, reads no clock and draws no randomness. It asks its
 //! *host*, of which there are two: the server (threads, files, sockets) and the simulator (one
@@ -12,11 +12,11 @@
 //! recall, a lock, an event) is pending, and costs no thread meanwhile.
 #![forbid(unsafe_code)]
 
-mod race;
-mod ready;
+mod first_of;
+mod ready_future;
 pub mod shard;
 pub mod storage;
 
-pub use race::either;
-pub use ready::{NotReady, at_once};
-pub use shard::{Pace, ShardDriver, ShardHost, ShardParts};
+pub use first_of::either;
+pub use ready_future::{NotReady, at_once};
+pub use shard::{ShardDriver, ShardHost, ShardPace, ShardParts};

@@ -7,7 +7,7 @@
 //! *Lock order*: `ShardDriver::state`, then the host's own, then [`waits`].
 
 mod deletions;
-mod detached;
+mod detached_directories;
 mod fences;
 mod host;
 mod housekeeping;
@@ -17,16 +17,16 @@ mod waits;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zonal_meta::{Flushed, JunctionChange, Shard, ShardConfig, WaitOn};
+use zonal_meta::{DurableTruncations, JunctionChange, MetaShard, ShardConfig, WaitOn};
 use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, ShardId};
 use zonal_zonemap::ZoneMap;
 
-pub use host::{Durability, Note, ShardHost};
+pub use host::{Durability, ShardHost, ShardNote};
 use waits::{Key, Waits};
 
 /// How long the shard's own work waits.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct ShardPace {
     /// Least time between two runs of housekeeping, ms.
     pub tick_ms: u64,
     /// How long after its making a directory is looked at that has no entry yet, ms.
@@ -37,7 +37,7 @@ pub struct Pace {
     pub fences_ms: (u64, u64),
 }
 
-impl Pace {
+impl ShardPace {
     /// That of a server.
     pub const SERVER: Self = Self {
         tick_ms: 20,
@@ -56,14 +56,14 @@ pub struct ShardParts<H> {
     /// The store is empty and becomes this shard's first.
     pub is_new: bool,
     /// How long its own work waits.
-    pub pace: Pace,
+    pub pace: ShardPace,
 }
 
 /// A shard and what is volatile beside it.
 struct State {
-    shard: Shard,
+    shard: MetaShard,
     map_version: MapVersion,
-    flushed: Flushed,
+    flushed: DurableTruncations,
     /// When housekeeping wakes by itself; `None`: not at all.
     sleeps_until: Option<Instant>,
     /// There may be layouts to delete.
@@ -77,7 +77,7 @@ pub struct ShardDriver<H> {
     host: H,
     id: ShardId,
     epoch: Epoch,
-    pace: Pace,
+    pace: ShardPace,
     state: Mutex<State>,
     waits: Waits,
     is_stopping: AtomicBool,
@@ -97,14 +97,14 @@ impl<H: ShardHost> ShardDriver<H> {
         } = parts;
         let now = host.now();
         if is_new {
-            let changes = Shard::format(&config, now.wall);
+            let changes = MetaShard::format(&config, now.wall);
             host.append(changes, Vec::new(), Durability::AtOnce)?;
         }
         let id = config.shard;
         let map = host.map();
         let epoch = map.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let map_version = map.version;
-        let shard = Shard::load(config, map, host.store(), now.instant)?;
+        let shard = MetaShard::load(config, map, host.store(), now.instant)?;
         Ok(Self {
             host,
             id,
@@ -113,7 +113,7 @@ impl<H: ShardHost> ShardDriver<H> {
             state: Mutex::new(State {
                 shard,
                 map_version,
-                flushed: Flushed::default(),
+                flushed: DurableTruncations::default(),
                 sleeps_until: None,
                 has_deletions: true,
                 detached_at: Some(now.instant.plus_ms(pace.detached_ms)),
@@ -134,7 +134,7 @@ impl<H: ShardHost> ShardDriver<H> {
     }
 
     /// Looks at the shard.
-    pub fn with_shard<T>(&self, look: impl FnOnce(&mut Shard) -> T) -> T {
+    pub fn with_shard<T>(&self, look: impl FnOnce(&mut MetaShard) -> T) -> T {
         look(&mut self.lock().shard)
     }
 

@@ -21,7 +21,7 @@ mod space;
 mod writes;
 
 pub use admission::NotAdmitted;
-pub use host::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
+pub use host::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 pub use requests::{Asker, named};
 
 use fence_gate::FenceGate;
@@ -130,7 +130,7 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Ends service until a restart.
     fn stop_serving(&self, why: &str) {
         if self.failed.set(why.to_owned()).is_ok() {
-            self.host.note(Note::Stopped { why });
+            self.host.note(TargetNote::Stopped { why });
         }
     }
 

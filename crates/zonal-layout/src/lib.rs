@@ -12,11 +12,11 @@
 #![forbid(unsafe_code)]
 
 pub mod data_ranges;
-pub mod make;
+pub mod new_layout;
 pub mod stripe;
 
 pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
-pub use make::{new_layout, with_inline};
+pub use new_layout::{new_layout, with_inline};
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,
     is_inline_size, object_bytes, pieces, slot_of,

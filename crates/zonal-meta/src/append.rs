@@ -14,7 +14,7 @@
 //! behind its beginning, it stays, once, as far as the file goes: appended, then cut. The client
 //! finds the same from the last shrink that it knows.
 //!
-//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for
+//! Where one session alone has the file open, the end may be lent to it ([`lent_ends`]): it asks for
 //! places at offsets of its own. Others wait for these. Who keeps one too long is
 //! [`Tickets::overdue`], and its session is ended.
 //!
@@ -22,7 +22,7 @@
 //! forgets tickets, and [`Tickets::end`] refuses them then; nothing of them was acknowledged).
 //! *Units*: bytes.
 
-pub mod ends;
+pub mod lent_ends;
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{

@@ -9,7 +9,7 @@
 
 use crate::keys;
 use crate::outcome::Deletion;
-use crate::shard::Shard;
+use crate::shard::MetaShard;
 use std::collections::BTreeSet;
 use zonal_types::{Codec, ErrorCode, Ino, Instant, KvChange, KvRead, Layout};
 
@@ -75,7 +75,7 @@ fn deletion(kv: &dyn KvRead, ino: Ino) -> Result<Option<Deletion>, ErrorCode> {
     Ok(Some(Deletion { key, layout }))
 }
 
-impl Shard {
+impl MetaShard {
     /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those
     /// of inodes removed a moment ago wait, see [`Self::next_deletion`]. Those that cannot be read
     /// keep no other from being done.

@@ -2,7 +2,7 @@
 //! shard is the manager's and not described here.
 
 use crate::dentry::Dentry;
-use crate::fencing::FenceRecord;
+use crate::fences::FenceRecord;
 use crate::inode::Inode;
 use crate::keys;
 use crate::session::{SessionRecord, SlotRecord};

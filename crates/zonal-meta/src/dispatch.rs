@@ -11,7 +11,7 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::Lookup { who, parent, name } => op::lookup::lookup(tx, who, *parent, name),
         MetaRequest::GetAttr { ino, data } => op::getattr::getattr(tx, *ino, *data),
         MetaRequest::Access { who, ino, mask } => op::access::access(tx, who, *ino, *mask),
-        MetaRequest::ReadInline { ino } => op::inline::read(tx, *ino),
+        MetaRequest::ReadInline { ino } => op::inline_data::read(tx, *ino),
         MetaRequest::Readlink { ino } => op::readlink::readlink(tx, *ino),
         MetaRequest::ReadDir {
             who,
@@ -120,7 +120,7 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             flags,
         } => op::xattr::set(tx, who, *ino, &name.0, &value.0, *flags),
         MetaRequest::RemoveXattr { who, ino, name } => op::xattr::remove(tx, who, *ino, &name.0),
-        MetaRequest::Touch { reads } => op::touch::touch(tx, reads),
+        MetaRequest::Touch { reads } => op::access_times::touch(tx, reads),
         MetaRequest::SetPolicy { who, dir, policy } => {
             op::policy::set_policy(tx, who, *dir, *policy)
         }
@@ -167,15 +167,15 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             // The shell syncs its log before it sends the reply.
             sync: _,
         } => {
-            let report = op::report::Report {
+            let report = op::write_report::Report {
                 size: *size,
                 truncate_seq: *truncate_seq,
                 mtime: *mtime,
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid,
-                inline: op::inline::written(inline.as_ref()),
+                inline: op::inline_data::written(inline.as_ref()),
             };
-            op::report::report_write(tx, *ino, &report)
+            op::write_report::report_write(tx, *ino, &report)
         }
         MetaRequest::AppendEnd {
             ino,
@@ -190,9 +190,9 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         } => {
             // Where the file was cut behind the beginning of the place, the rest of it is left.
             let left = usize::try_from(tx.published.saturating_sub(*offset)).unwrap_or(usize::MAX);
-            let inline = op::inline::written(inline.as_ref())
+            let inline = op::inline_data::written(inline.as_ref())
                 .map(|(at, bytes)| (at, &bytes[..bytes.len().min(left)]));
-            let report = op::report::Report {
+            let report = op::write_report::Report {
                 size: tx.published,
                 // A shrink ends or cuts the tickets of before.
                 truncate_seq: u64::MAX,
@@ -209,15 +209,21 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             mode,
             default_acl,
             token,
-        } => op::detached::make_detached(tx, (*uid, *gid), *mode, default_acl.as_ref(), *token),
-        MetaRequest::AttachDir { ino } => op::detached::attach(tx, *ino),
-        MetaRequest::DetachDir { ino } => op::detached::detach_dir(tx, *ino),
-        MetaRequest::DropDir { ino } => op::detached::drop_dir(tx, *ino),
+        } => op::detached_directories::make_detached(
+            tx,
+            (*uid, *gid),
+            *mode,
+            default_acl.as_ref(),
+            *token,
+        ),
+        MetaRequest::AttachDir { ino } => op::detached_directories::attach(tx, *ino),
+        MetaRequest::DetachDir { ino } => op::detached_directories::detach_dir(tx, *ino),
+        MetaRequest::DropDir { ino } => op::detached_directories::drop_dir(tx, *ino),
         MetaRequest::SettleDir {
             ino,
             since,
             has_entry,
-        } => op::detached::settle(tx, *ino, *since, *has_entry),
+        } => op::detached_directories::settle(tx, *ino, *since, *has_entry),
         MetaRequest::TakeLease { .. }
         | MetaRequest::RenewLeases { .. }
         | MetaRequest::ReturnLease { .. } => Err(ErrorCode::NotSupported),

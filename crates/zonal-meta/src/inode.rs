@@ -20,7 +20,7 @@ pub const FLAG_ORPHAN: u32 = 1 << 1;
 /// Made by `O_TMPFILE | O_EXCL`: never gets a name.
 pub const FLAG_UNLINKABLE: u32 = 1 << 2;
 /// The last cut was pushed, and has not reached all columns, as far as we know. States of a cut:
-/// `op/number.rs`.
+/// `op/truncate_number.rs`.
 pub const FLAG_UNCONFIRMED: u32 = 1 << 3;
 /// `mtime` was set by utimens; reports of writes made before `times_set` do not change it.
 pub const FLAG_MTIME_SET: u32 = 1 << 4;

@@ -35,7 +35,7 @@ struct Record {
 
 /// What a mutation changes under one lease key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct LeaseChange {
     /// The directory whose leases cover it.
     pub directory: Ino,
     /// Its entries or its own attributes change.
@@ -127,7 +127,7 @@ impl Leases {
     /// blocked already). Where it names other ones now, finish the old ones first and pass false.
     pub fn recall(
         &mut self,
-        changes: &[Change],
+        changes: &[LeaseChange],
         by: SessionId,
         waiting: bool,
         now: Instant,
@@ -161,7 +161,7 @@ impl Leases {
 
     /// A change that waited was executed, refused or abandoned: once for each change that got
     /// `Some` from [`Self::recall`], with the same directories.
-    pub fn finish(&mut self, changes: &[Change]) {
+    pub fn finish(&mut self, changes: &[LeaseChange]) {
         for change in changes {
             if let Some(blocked) = self.blocked.get_mut(&change.directory) {
                 blocked.changes = blocked.changes.saturating_sub(1);
@@ -238,7 +238,7 @@ impl Leases {
 
     fn recall_one(
         &mut self,
-        change: &Change,
+        change: &LeaseChange,
         by: SessionId,
         now: Instant,
         events: &mut EventQueues,
@@ -301,7 +301,7 @@ impl New {
 
 impl Record {
     /// The highest event number that already covers part of the change, and what none covers yet.
-    fn to_recall(&self, change: &Change) -> (u64, New) {
+    fn to_recall(&self, change: &LeaseChange) -> (u64, New) {
         let mut number = 0;
         let mut new = New {
             entries: false,

@@ -20,15 +20,15 @@
 //! is in the index; `ranges + 2 * waiting` stays within the bound, so that a grant out of the queue
 //! cannot fail.
 
-mod check;
 mod deadlock;
-mod file;
+mod inode_locks;
+mod invariants;
 #[cfg(test)]
-mod late_tests;
+mod reorder_tests;
 #[cfg(test)]
 mod tests;
 
-use file::{FileLocks, Waiter, conflicts};
+use inode_locks::{FileLocks, Waiter, conflicts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
 use zonal_types::{ErrorCode, Ino, SessionId};
@@ -39,13 +39,13 @@ use zonal_wire::meta::{Event, LockKind, LockRange};
 pub const OVERTAKEN_MAX: u32 = 64;
 
 /// Who holds or wants a lock: session, and the owner within it.
-pub type Owner = (SessionId, u64);
+pub type LockOwner = (SessionId, u64);
 /// A waiter that was granted, and the event that tells its session.
 pub type Granted = (SessionId, Event);
 
 /// What came of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum LockAnswer {
     /// The lock is held.
     Granted,
     /// The request waits under its waiter number.
@@ -77,7 +77,7 @@ pub struct LockTable {
     /// Where a waiter waits.
     waiters: BTreeMap<(SessionId, u64), Ino>,
     /// What an owner waits for in the POSIX space, for the search for deadlocks.
-    waiting_owners: BTreeMap<Owner, BTreeSet<(Ino, u64)>>,
+    waiting_owners: BTreeMap<LockOwner, BTreeSet<(Ino, u64)>>,
     ranges: usize,
     ranges_max: usize,
     waiters_max: usize,
@@ -170,13 +170,13 @@ impl LockTable {
         range: LockRange,
         waiter: Option<u64>,
         settled: u64,
-    ) -> Result<(Answer, Vec<Granted>), ErrorCode> {
+    ) -> Result<(LockAnswer, Vec<Granted>), ErrorCode> {
         check_range(&range)?;
         if let Some(number) = waiter
             && let Some(at) = self.waiters.get(&(session, number))
         {
             return if *at == ino {
-                Ok((Answer::Queued, Vec::new()))
+                Ok((LockAnswer::Queued, Vec::new()))
             } else {
                 Err(ErrorCode::Invalid)
             };
@@ -209,11 +209,11 @@ impl LockTable {
             }
             self.change(ino, owner, &range, &Change::Take(settled));
             granted.extend(self.serve_queue(ino));
-            return Ok((Answer::Granted, granted));
+            return Ok((LockAnswer::Granted, granted));
         }
         let Some(number) = waiter else {
             self.settle(ino, session);
-            return Ok((Answer::Conflict, granted));
+            return Ok((LockAnswer::Conflict, granted));
         };
         let refused = if self.waiters.len() >= self.waiters_max {
             Some(ErrorCode::NoLocks)
@@ -234,7 +234,7 @@ impl LockTable {
             overtaken: 0,
         };
         self.enqueue(ino, waiter);
-        Ok((Answer::Queued, granted))
+        Ok((LockAnswer::Queued, granted))
     }
 
     /// Gives a range up (all kinds), where requests before this one took it. Returns who is let in.
@@ -355,7 +355,7 @@ impl LockTable {
             };
             let owners = (session, 0)..=(session, u64::MAX);
             for space in [&mut file.posix, &mut file.flock] {
-                let gone: Vec<Owner> = space.range(owners.clone()).map(|(o, _)| *o).collect();
+                let gone: Vec<LockOwner> = space.range(owners.clone()).map(|(o, _)| *o).collect();
                 for owner in gone {
                     self.ranges -= space.remove(&owner).map_or(0, |ranges| ranges.len());
                 }
@@ -446,14 +446,14 @@ impl LockTable {
     }
 
     /// True where the request is settled: its caller has heard of it, or it was taken back.
-    fn is_late(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+    fn is_late(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let file = self.files.get(&ino);
         let held = file.and_then(|file| file.space(range.whole_file).get(&owner));
         held.is_some_and(|held| range.number < held.settled())
     }
 
     /// True where `range` is of flock and its owner has one of another kind.
-    fn converts(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+    fn converts(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let Some(file) = self.files.get(&ino).filter(|_| range.whole_file) else {
             return false;
         };
@@ -462,7 +462,7 @@ impl LockTable {
     }
 
     /// Changes what `owner` has in the range.
-    fn change(&mut self, ino: Ino, owner: Owner, range: &LockRange, how: &Change<'_>) {
+    fn change(&mut self, ino: Ino, owner: LockOwner, range: &LockRange, how: &Change<'_>) {
         let takes = matches!(how, Change::Take(_) | Change::Reclaim);
         if !takes && !self.files.contains_key(&ino) {
             return;

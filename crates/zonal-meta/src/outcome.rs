@@ -134,7 +134,7 @@ impl Facts {
 /// Objects to delete at the targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// For [`crate::Shard::deletion_done`].
+    /// For [`crate::MetaShard::deletion_done`].
     pub key: Vec<u8>,
     /// Where they are.
     pub layout: Layout,

@@ -6,23 +6,23 @@
 //! next pass finds. Nothing that can be reached or read is removed; what has no name gets one in
 //! `lost+found`.
 
-mod across;
-mod key;
+mod cross_store;
+mod damaged_key;
 
-pub use across::Found;
-pub use key::repair_key;
+pub use cross_store::AdoptedFile;
+pub use damaged_key::repair_key;
 
 use crate::check::Broken;
 use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
-use crate::ids::Counter;
+use crate::id_ranges::Counter;
 use crate::inode::{
     FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_STRAYED, FLAG_UNLINKABLE, Inode,
 };
 use crate::keys;
-use crate::op::detached::DetachedRecord;
-use crate::op::{inline, new, remove};
-use crate::shard::Shard;
+use crate::op::detached_directories::DetachedRecord;
+use crate::op::{inline_data, new_inode, remove};
+use crate::shard::MetaShard;
 use crate::tx::Tx;
 use zonal_types::{Codec, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, SessionId};
 
@@ -43,7 +43,7 @@ pub fn entry_name(kv: &dyn KvRead, dir: Ino, cookie: u64) -> Result<Option<Name>
         .map(|dentry| dentry.name))
 }
 
-impl Shard {
+impl MetaShard {
     /// The changes that put `broken` right; none where that has been done. `lost_found`: the
     /// directory for what has no name (the root, in the root's shard). `is_first_level`: whether an
     /// entry of the root leads to a directory.
@@ -64,10 +64,10 @@ impl Shard {
         }
         match broken {
             Broken::Ids { partition, .. } => {
-                return key::reserve_again(kv, Counter::Inodes, *partition);
+                return damaged_key::reserve_again(kv, Counter::Inodes, *partition);
             }
             Broken::DataIds { partition, .. } => {
-                return key::reserve_again(kv, Counter::Data, *partition);
+                return damaged_key::reserve_again(kv, Counter::Data, *partition);
             }
             _ => {}
         }
@@ -120,7 +120,7 @@ impl Shard {
             }
             Broken::Inline { ino, .. } => {
                 if let Some(mut inode) = tx.find(ino)? {
-                    inline::cut_to_fit(&mut tx, &mut inode)?;
+                    inline_data::cut_to_fit(&mut tx, &mut inode)?;
                     tx.save(inode);
                 }
             }
@@ -250,10 +250,10 @@ fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
         Some(id) => id,
         None => tx.new_data_id(ino.partition())?,
     };
-    inode.layout = new::layout_by_repair(tx, home, data_id)?;
+    inode.layout = new_inode::layout_by_repair(tx, home, data_id)?;
     inode.size = bytes.len() as u64;
-    inode.allocated = inline::allocated(bytes.len());
-    inline::cut_to_fit(tx, &mut inode)?;
+    inode.allocated = inline_data::allocated(bytes.len());
+    inline_data::cut_to_fit(tx, &mut inode)?;
     tx.save(inode);
     Ok(())
 }

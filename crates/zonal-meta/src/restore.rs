@@ -7,7 +7,7 @@
 //! then its size in the backup: targets cut what was written behind it later, and refuse nothing as
 //! older than they know.
 
-use crate::ids::Counter;
+use crate::id_ranges::Counter;
 use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::keys;
 use zonal_types::limits::RESTORE_STEP;

@@ -7,26 +7,26 @@
 //! number ranges).
 
 mod admission;
-mod calls;
 mod execution;
 mod housekeeping;
-mod load;
-mod scoped;
-mod table_shares;
+mod remote_calls;
+mod scope_check;
+mod startup;
+mod table_quotas;
 
 pub(crate) use admission::{is_slotted, opened_by};
 
 use crate::append::Tickets;
-use crate::append::ends::Ends;
+use crate::append::lent_ends::Ends;
 use crate::config::{Caller, Now, ShardConfig};
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
-use crate::ids::Ids;
-use crate::leases::{Change, Leases};
-use crate::opens::Opens;
+use crate::id_ranges::Ids;
+use crate::leases::{LeaseChange, Leases};
+use crate::open_files::Opens;
 use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, PendingCall, Question, WaitOn};
-use crate::recent::Recent;
-use crate::scope::{Scopes, Sight};
+use crate::recent_removals::Recent;
+use crate::scope_cache::{Scopes, Sight};
 use crate::session::Sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,14 +42,14 @@ use zonal_zonemap::ZoneMap;
 pub(crate) struct Waiting {
     pub facts: Facts,
     /// Directories that grant nothing because of it.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LeaseChange>,
     /// When a wait for events is over.
     pub until: Option<Instant>,
 }
 
 /// One metadata shard.
 #[derive(Debug)]
-pub struct Shard {
+pub struct MetaShard {
     pub(crate) config: ShardConfig,
     pub(crate) map: Arc<ZoneMap>,
     pub(crate) partitions: Vec<PartitionId>,
@@ -79,11 +79,11 @@ pub struct Shard {
     pub(crate) woken: BTreeSet<WaitOn>,
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,
-    pub(crate) fencing: crate::fencing::Fencing,
-    pub(crate) sets: crate::sets::Sets,
+    pub(crate) fencing: crate::fences::Fencing,
+    pub(crate) sets: crate::stripe_set_choice::Sets,
 }
 
-impl Shard {
+impl MetaShard {
     /// A newer zone map.
     pub fn set_map(&mut self, map: Arc<ZoneMap>) {
         let partitions = map.partitions_of(self.config.shard);

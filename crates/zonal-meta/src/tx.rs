@@ -4,13 +4,13 @@
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
-use crate::ids::{Counter, IdRange, Ids};
+use crate::id_ranges::{Counter, IdRange, Ids};
 use crate::inode::Inode;
 use crate::keys;
-use crate::opens::Opens;
+use crate::open_files::Opens;
 use crate::outcome::{Facts, JunctionChange, Question};
-use crate::recent::{Recent, Removed};
-use crate::sets::Sets;
+use crate::recent_removals::{Recent, Removed};
+use crate::stripe_set_choice::Sets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{

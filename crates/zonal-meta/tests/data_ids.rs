@@ -8,7 +8,7 @@ use common::{Cell, Client, apply};
 use std::collections::BTreeSet;
 use zonal_meta::check::Broken;
 use zonal_meta::inode::Inode;
-use zonal_meta::repair::Found;
+use zonal_meta::repair::AdoptedFile;
 use zonal_meta::{keys, restore};
 use zonal_types::{Codec, DataId, ErrorCode, Ino, KvChange, Name};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -196,7 +196,7 @@ fn bytes_without_an_inode_become_a_file_once_and_first_bytes_keep_the_others() {
     );
     // Bytes of nobody.
     let nobody = DataId::new(ino.partition(), data_id.sequence() + 900);
-    let found = Found {
+    let found = AdoptedFile {
         data_id: nobody,
         name: Name::new(b"data").unwrap(),
         layout: {

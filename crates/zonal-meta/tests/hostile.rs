@@ -5,11 +5,11 @@
 )]
 
 mod common;
-mod noise;
+mod random_requests;
 
 use common::*;
-use noise::Noise;
-use zonal_meta::{Caller, Outcome, Shard};
+use random_requests::Noise;
+use zonal_meta::{Caller, MetaShard, Outcome};
 use zonal_testkit::Rng;
 use zonal_types::{Codec, Ino, SessionId};
 use zonal_wire::MetaReply;
@@ -111,7 +111,7 @@ fn damaged_values_are_errors() {
                 }
             }
         }
-        let Ok(mut shard) = Shard::load(
+        let Ok(mut shard) = MetaShard::load(
             store.config.clone(),
             cell.map.clone(),
             &kv,

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use zonal_meta::{Shard, keys};
+use zonal_meta::{MetaShard, keys};
 use zonal_types::{Codec, ErrorCode, FileData, Ino, KvChange};
 use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -110,7 +110,7 @@ fn a_store_of_another_format_is_refused() {
         );
         let store = &cell.stores[1];
         let config = config.clone();
-        let loaded = Shard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
+        let loaded = MetaShard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
         assert!(matches!(loaded, Err(ErrorCode::WrongVersion)));
     }
 }

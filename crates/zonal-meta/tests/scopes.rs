@@ -6,11 +6,11 @@
 )]
 
 mod common;
-mod noise;
+mod random_requests;
 mod scoped_tree;
 
 use common::{Cell, Client, MemKv, name, none};
-use noise::Noise;
+use random_requests::Noise;
 use scoped_tree::{SECRET, Tree};
 use std::collections::BTreeSet;
 use zonal_meta::keys;

@@ -1,7 +1,7 @@
 //! The ranges that one owner holds in one space of one inode: what a shard decides by, and what a
 //! client remembers for its restart.
 //!
-//! Each piece remembers the open file and the request that took it last ([`Taken`]), so that a
+//! Each piece remembers the open file and the request that took it last ([`RangeOrigin`]), so that a
 //! release or a take-back that comes late touches nothing that a later request took.
 //!
 //! *Invariants*: sorted by start, disjoint, and adjacent pieces differ in kind, open file or
@@ -11,7 +11,7 @@ use crate::meta::{LockKind, LockRange};
 
 /// How a piece was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct RangeOrigin {
     /// Shared or exclusive.
     pub kind: LockKind,
     /// Who asked, for F_GETLK.
@@ -22,7 +22,7 @@ pub struct Taken {
     pub number: u64,
 }
 
-impl From<&LockRange> for Taken {
+impl From<&LockRange> for RangeOrigin {
     fn from(range: &LockRange) -> Self {
         let LockRange {
             kind,
@@ -44,7 +44,7 @@ impl From<&LockRange> for Taken {
 struct Held {
     start: u64,
     end: u64,
-    by: Taken,
+    by: RangeOrigin,
 }
 
 /// A sorted list of disjoint ranges.
@@ -95,7 +95,7 @@ impl LockRanges {
 
     /// Puts `new` (or nothing) in place of what is in `start..=end`. It becomes one with a
     /// neighbour of the same kind and open file whose request is settled.
-    pub fn replace(&mut self, start: u64, end: u64, new: Option<Taken>) {
+    pub fn replace(&mut self, start: u64, end: u64, new: Option<RangeOrigin>) {
         let first = self.held.partition_point(|held| held.end < start);
         let behind = self.held.partition_point(|held| held.start <= end);
         // Replacing what touches us, too, makes merging with neighbours the same as merging with
@@ -191,9 +191,9 @@ impl LockRanges {
             for old in before {
                 let kind = old.kind.min(held.kind);
                 let (start, end) = (old.start.max(held.start), old.end.min(held.end));
-                let by = Taken {
+                let by = RangeOrigin {
                     kind,
-                    ..Taken::from(old)
+                    ..RangeOrigin::from(old)
                 };
                 self.replace(start, end, Some(by));
             }
@@ -253,7 +253,7 @@ impl LockRanges {
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         let is_apart = |one: &Held, next: &Held| {
-            let is_same = Taken { pid: 0, ..one.by } == Taken { pid: 0, ..next.by };
+            let is_same = RangeOrigin { pid: 0, ..one.by } == RangeOrigin { pid: 0, ..next.by };
             one.end < next.start && (!is_same || one.end + 1 < next.start)
         };
         !self.held.is_empty()
@@ -265,7 +265,7 @@ impl LockRanges {
     }
 }
 
-impl Taken {
+impl RangeOrigin {
     fn merges(&self, newer: &Self, settled: u64) -> bool {
         self.kind == newer.kind
             && self.handle == newer.handle
@@ -275,7 +275,7 @@ impl Taken {
 
 impl Held {
     fn to_range(self) -> LockRange {
-        let Taken {
+        let RangeOrigin {
             kind,
             pid,
             handle,

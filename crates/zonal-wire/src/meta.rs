@@ -7,7 +7,7 @@
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
-mod kinds;
+mod request_kinds;
 
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;

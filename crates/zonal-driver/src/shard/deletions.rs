@@ -8,10 +8,10 @@ use zonal_types::{BackOff, Column, DataId, Instant, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-use super::host::Note;
+use super::host::ShardNote;
 use super::waits::Key;
 use super::{ShardDriver, ShardHost, State};
-use crate::race::either;
+use crate::first_of::either;
 
 /// Layouts pushed at a time.
 const LAYOUTS_AT_ONCE: usize = 512;
@@ -126,7 +126,7 @@ impl<H: ShardHost> ShardDriver<H> {
             }
             Err(code) => {
                 if look_again.is_none() {
-                    self.host.note(Note::UnreadDeletions(code));
+                    self.host.note(ShardNote::UnreadDeletions(code));
                     *look_again = Some(now.plus_ms(self.pace.deletions_ms.1));
                 }
                 state.has_deletions = false;

@@ -7,7 +7,7 @@ use zonal_wire::{StorageReply, StorageRequest};
 
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::race::either;
+use crate::first_of::either;
 
 /// Targets that are told at a time.
 const AT_ONCE: usize = 32;

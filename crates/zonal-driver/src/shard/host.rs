@@ -114,12 +114,12 @@ pub trait ShardHost {
     ) -> impl Future<Output = Vec<Option<StorageReply>>>;
 
     /// A directory was settled, or could not be; an inode or deletions could not be read.
-    fn note(&self, note: Note<'_>);
+    fn note(&self, note: ShardNote<'_>);
 }
 
 /// What a driver tells its host for the log.
 #[derive(Debug)]
-pub enum Note<'a> {
+pub enum ShardNote<'a> {
     /// A session has ended, and a removed file that it had open cannot be read: it keeps its space.
     UnreadOrphan(ErrorCode),
     /// Deletions cannot be read; they are tried again.

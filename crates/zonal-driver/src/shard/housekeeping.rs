@@ -2,10 +2,10 @@
 
 use zonal_types::Instant;
 
-use super::host::Note;
+use super::host::ShardNote;
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::race::either;
+use crate::first_of::either;
 
 impl<H: ShardHost> ShardDriver<H> {
     /// Runs housekeeping at each deadline of the shard, until [`Self::stop`] or a failure of the
@@ -39,7 +39,7 @@ impl<H: ShardHost> ShardDriver<H> {
         self.take_map(&mut state);
         let ticked = state.shard.tick(self.host.store(), self.host.now());
         if let Some(code) = ticked.unread {
-            self.host.note(Note::UnreadOrphan(code));
+            self.host.note(ShardNote::UnreadOrphan(code));
         }
         self.log(&mut state, ticked.effect, Vec::new())?;
         self.wake(&ticked.wake, ticked.recheck);

@@ -10,7 +10,7 @@ use zonal_zonemap::{ShardVerdict, ZoneMap};
 
 use super::waits::{Key, Wait};
 use super::{ShardDriver, ShardHost, State};
-use crate::race::either;
+use crate::first_of::either;
 
 /// A request as it came.
 #[derive(Clone, Copy)]

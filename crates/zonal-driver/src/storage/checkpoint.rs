@@ -1,7 +1,7 @@
 //! Records and checkpoints: appended where the target changes, moved to segments and to the index
 //! later.
 
-use super::{Note, TargetDriver, TargetHost};
+use super::{TargetDriver, TargetHost, TargetNote};
 use std::sync::atomic::Ordering;
 use zonal_object::{CheckpointPlan, Record, Target};
 use zonal_types::limits::BLOCK_BYTES;
@@ -72,7 +72,7 @@ impl<H: TargetHost> TargetDriver<H> {
             left = left.saturating_sub(plan.bytes() as usize / BLOCK_BYTES);
             if let Err(error) = self.write_moves(&plan).await {
                 self.lock().abort_checkpoint(plan);
-                self.host.note(Note::CannotMove { why: &error });
+                self.host.note(TargetNote::CannotMove { why: &error });
                 break;
             }
             let mut target = self.lock();
@@ -83,7 +83,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     }
                 }
                 Err(code) => {
-                    self.host.note(Note::CannotMove { why: &code });
+                    self.host.note(TargetNote::CannotMove { why: &code });
                     break;
                 }
             }

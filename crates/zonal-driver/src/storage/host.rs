@@ -22,7 +22,7 @@ pub enum WriteFailure<E> {
 
 /// Space of the file system below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Below {
+pub struct BackingSpace {
     /// Bytes of segments that are made.
     pub made: u64,
     /// Bytes that further segments may take.
@@ -30,7 +30,7 @@ pub struct Below {
 }
 
 /// What people are to hear of a target.
-pub enum Note<'a> {
+pub enum TargetNote<'a> {
     /// Stored bytes cannot be read.
     Unreadable {
         /// Whose.
@@ -135,7 +135,7 @@ pub trait TargetHost {
     ///
     /// # Errors
     /// The file system below does not tell.
-    fn space(&self) -> Result<Below, Self::Error>;
+    fn space(&self) -> Result<BackingSpace, Self::Error>;
 
     /// Why it takes no changes any more, where it does not.
     fn failure(&self) -> Option<String>;
@@ -175,7 +175,7 @@ pub trait TargetHost {
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
     /// Counts and tells it.
-    fn note(&self, note: Note<'_>);
+    fn note(&self, note: TargetNote<'_>);
 }
 
 /// Where a reply's payload is made, and who waits for it.

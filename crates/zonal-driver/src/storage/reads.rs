@@ -1,6 +1,6 @@
 //! Reads: planned under the mutex, filled from segments outside of it, compared with checksums.
 
-use super::{Note, Refused, ReplyRoom, TargetDriver, TargetHost, named};
+use super::{Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote, named};
 use zonal_object::{Damage, ReadPlan};
 use zonal_types::ErrorCode;
 use zonal_types::limits::{PAYLOAD_BYTES_MAX, STORAGE_IO_BYTES_MAX};
@@ -29,7 +29,7 @@ impl<H: TargetHost> TargetDriver<H> {
         let filled = self.read_parts(plan, buffer).await;
         filled.map_err(|(at, error)| {
             let (object, offset) = (plan.object(), plan.offset_of(at));
-            self.host.note(Note::Unreadable {
+            self.host.note(TargetNote::Unreadable {
                 object,
                 offset,
                 error: &error,
@@ -99,14 +99,14 @@ impl<H: TargetHost> TargetDriver<H> {
                 Ok(_) => "a read failed its checksum twice, then passed".into(),
             },
         };
-        self.host.note(Note::Damaged { detail: &detail });
+        self.host.note(TargetNote::Damaged { detail: &detail });
         Refused::new(ErrorCode::Corrupt, detail)
     }
 
     /// What a change needs of a block that was there is damaged.
     pub(super) fn damaged_base(&self, damage: &Damage) -> Refused {
         let detail = damage.to_string();
-        self.host.note(Note::Damaged { detail: &detail });
+        self.host.note(TargetNote::Damaged { detail: &detail });
         Refused::new(damage.code(), detail)
     }
 }

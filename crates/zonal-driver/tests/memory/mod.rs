@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use zonal_driver::at_once;
 use zonal_driver::storage::{
-    Below, NotAdmitted, Note, Refused, ReplyRoom, TargetDriver, TargetHost, WriteFailure,
+    BackingSpace, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
+    WriteFailure,
 };
 use zonal_object::{Record, Target, TargetConfig};
 use zonal_types::{
@@ -173,7 +174,7 @@ impl TargetHost for Memory {
         Ok(())
     }
 
-    fn space(&self) -> Result<Below, ErrorCode> {
+    fn space(&self) -> Result<BackingSpace, ErrorCode> {
         let beside = self.beside_space.take();
         beside.map(|beside| beside()).unwrap_or_default();
         let unmade = if self.full_from.get().is_some() {
@@ -181,7 +182,7 @@ impl TargetHost for Memory {
         } else {
             u64::MAX
         };
-        Ok(Below { made: 0, unmade })
+        Ok(BackingSpace { made: 0, unmade })
     }
 
     fn failure(&self) -> Option<String> {
@@ -223,12 +224,12 @@ impl TargetHost for Memory {
         Ok(())
     }
 
-    fn note(&self, note: Note<'_>) {
+    fn note(&self, note: TargetNote<'_>) {
         self.told.borrow_mut().push(match note {
-            Note::Unreadable { object, .. } => format!("unreadable: {object}"),
-            Note::Damaged { detail } => format!("damaged: {detail}"),
-            Note::CannotMove { why } => format!("cannot move: {why}"),
-            Note::Stopped { why } => format!("stopped: {why}"),
+            TargetNote::Unreadable { object, .. } => format!("unreadable: {object}"),
+            TargetNote::Damaged { detail } => format!("damaged: {detail}"),
+            TargetNote::CannotMove { why } => format!("cannot move: {why}"),
+            TargetNote::Stopped { why } => format!("stopped: {why}"),
         });
     }
 }

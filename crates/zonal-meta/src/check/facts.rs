@@ -5,13 +5,13 @@
 //! told at once.
 
 use super::Broken;
-use super::sorted::{self, FACT_BYTES};
+use super::fact_bytes::{self, FACT_BYTES};
 use crate::dentry::{Dentry, name_cookie};
-use crate::fencing::FenceRecord;
-use crate::ids::Counter;
+use crate::fences::FenceRecord;
+use crate::id_ranges::Counter;
 use crate::inode::Inode;
 use crate::keys;
-use crate::op::detached::DetachedRecord;
+use crate::op::detached_directories::DetachedRecord;
 use crate::op::xattr::flag_of;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
@@ -23,7 +23,7 @@ use zonal_types::{
 codec_struct! {
     /// Where a file's bytes are, as far as a check needs it. One fact a component.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Data {
+    pub struct FileDataFact {
         /// Identity of the bytes.
         data_id: DataId,
         /// The stripe set.
@@ -48,7 +48,7 @@ codec_struct! {
 codec_enum! {
     /// What is said of an inode. The order of the tags is the order in which facts are joined.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum What {
+    pub enum FactKind {
         /// It exists.
         Inode = 1 {
             /// Its type.
@@ -67,7 +67,7 @@ codec_enum! {
         /// It has bytes.
         Data = 2 {
             /// Where.
-            data: Data,
+            data: FileDataFact,
         },
         /// It has an extended attribute of these kinds.
         Xattr = 3 {
@@ -118,20 +118,20 @@ pub struct Fact {
     /// Of which inode.
     pub ino: Ino,
     /// What.
-    pub what: What,
+    pub what: FactKind,
 }
 
 impl Fact {
     /// The fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
-        sorted::encode(self.ino.0, &self.what, scratch)
+        fact_bytes::encode(self.ino.0, &self.what, scratch)
     }
 
     /// The fact in bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
-        let (ino, what) = sorted::decode(bytes)?;
+        let (ino, what) = fact_bytes::decode(bytes)?;
         let ino = Ino(ino);
         Some(Self { ino, what })
     }
@@ -259,37 +259,37 @@ impl<'a> Scan<'a> {
         let is_plain = key.len() == 13;
         let what = match tag {
             keys::TAG_INODE if is_plain => return self.inode(ino, value),
-            keys::TAG_INLINE if is_plain && !value.is_empty() => What::Inline {
+            keys::TAG_INLINE if is_plain && !value.is_empty() => FactKind::Inline {
                 bytes: u32::try_from(value.len()).ok()?,
             },
             keys::TAG_DATA => {
                 let data_id = keys::data_of(key)?;
                 let ino = Ino::from_bytes(value).ok()?;
                 self.numbers.used_data(data_id);
-                let what = What::Indexed { data_id };
+                let what = FactKind::Indexed { data_id };
                 (self.emit)(Fact { ino, what });
                 return Some(());
             }
             keys::TAG_DENTRY => return self.entry(ino, key, value),
-            keys::TAG_XATTR => What::Xattr {
+            keys::TAG_XATTR => FactKind::Xattr {
                 flags: flag_of(key.get(keys::XATTR_NAME_AT..)?),
             },
             keys::TAG_ORPHAN if is_plain => {
                 OrphanRecord::from_bytes(value).ok()?;
-                What::Orphan
+                FactKind::Orphan
             }
             keys::TAG_DELETION if is_plain => {
                 for component in Layout::from_bytes(value).ok()?.components {
                     let data_id = component.data_id;
                     self.numbers.used_data(data_id);
-                    let what = What::Deletion { data_id };
+                    let what = FactKind::Deletion { data_id };
                     (self.emit)(Fact { ino, what });
                 }
                 return Some(());
             }
             keys::TAG_DETACHED if is_plain => {
                 DetachedRecord::from_bytes(value).ok()?;
-                What::Detached
+                FactKind::Detached
             }
             _ => return None,
         };
@@ -300,7 +300,7 @@ impl<'a> Scan<'a> {
     fn inode(&mut self, ino: Ino, value: &[u8]) -> Option<()> {
         self.numbers.used(Counter::Inodes, ino.sequence());
         let inode = Inode::decode(ino, value).ok()?;
-        let what = What::Inode {
+        let what = FactKind::Inode {
             kind: inode.kind,
             nlink: inode.nlink,
             size: inode.size,
@@ -311,7 +311,7 @@ impl<'a> Scan<'a> {
         (self.emit)(Fact { ino, what });
         for component in &inode.layout.components {
             self.numbers.used_data(component.data_id);
-            let data = Data {
+            let data = FileDataFact {
                 data_id: component.data_id,
                 set: component.set,
                 start_column: component.start_column.0,
@@ -322,7 +322,7 @@ impl<'a> Scan<'a> {
                 truncate_seq: inode.truncate_seq,
                 inline: inode.layout.inline_bytes(),
             };
-            let what = What::Data { data };
+            let what = FactKind::Data { data };
             (self.emit)(Fact { ino, what });
         }
         Some(())
@@ -355,7 +355,7 @@ impl<'a> Scan<'a> {
             (self.broken)(Broken::NoFirstPlace { dir, cookie });
         }
         let kind = dentry.kind;
-        let what = What::Name { dir, cookie, kind };
+        let what = FactKind::Name { dir, cookie, kind };
         (self.emit)(Fact {
             ino: dentry.ino,
             what,
@@ -365,7 +365,7 @@ impl<'a> Scan<'a> {
 
     fn leave_directory(&mut self) {
         if let Some(left) = self.directory.take() {
-            let what = What::Entries {
+            let what = FactKind::Entries {
                 entries: left.entries,
                 directories: left.directories,
             };

@@ -2,15 +2,15 @@
 //! and records.
 
 use super::Broken;
-use super::facts::{Data, Fact, What};
+use super::facts::{Fact, FactKind, FileDataFact};
 use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
-use crate::op::inline;
+use crate::op::inline_data;
 use std::collections::BTreeSet;
 use zonal_types::{DataId, FileKind, Ino};
 
 /// An entry that leads to an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Named {
+pub struct NamingEntry {
     /// The directory.
     pub dir: Ino,
     /// The entry's cookie.
@@ -21,7 +21,7 @@ pub struct Named {
 
 /// An inode that exists, with what leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct InodeSummary {
     /// Its number.
     pub ino: Ino,
     /// Its type.
@@ -30,22 +30,22 @@ pub struct Known {
     pub parent: Ino,
     /// The first entry that leads to it; of several of a directory, the one in the directory that
     /// it names.
-    pub name: Option<Named>,
+    pub name: Option<NamingEntry>,
     /// Where its bytes are; `allocated` without those that the shard stores.
-    pub data: Option<Data>,
+    pub data: Option<FileDataFact>,
     /// Its entry in the root is not settled.
     pub is_detached: bool,
 }
 
 /// What a join tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Joined {
+pub enum JoinResult {
     /// Something is wrong.
     Broken(Broken),
     /// An inode.
-    Known(Known),
+    Known(InodeSummary),
     /// An entry that leads to another shard's inode.
-    Elsewhere(Ino, Named),
+    Elsewhere(Ino, NamingEntry),
     /// Bytes that are to be deleted.
     Deleted(DataId),
 }
@@ -54,7 +54,7 @@ pub enum Joined {
 struct Group {
     ino: Ino,
     inode: Option<(FileKind, u32, u64, Ino, u32, u8)>,
-    data: Option<Data>,
+    data: Option<FileDataFact>,
     /// Bytes that its layout has, and bytes that lead to it.
     data_ids: BTreeSet<DataId>,
     indexed: BTreeSet<DataId>,
@@ -65,9 +65,9 @@ struct Group {
     detached: bool,
     entries: Option<(u64, u32)>,
     names: u32,
-    name: Option<Named>,
+    name: Option<NamingEntry>,
     /// Entries of a directory besides `name`.
-    others: Vec<Named>,
+    others: Vec<NamingEntry>,
 }
 
 /// Most data ids that lead to one inode that are looked at in one pass: more than a layout has
@@ -80,13 +80,13 @@ const OTHERS_MAX: usize = 64;
 /// Joins facts that come sorted.
 pub struct Join<'a> {
     is_ours: &'a dyn Fn(Ino) -> bool,
-    tell: &'a mut dyn FnMut(Joined),
+    tell: &'a mut dyn FnMut(JoinResult),
     group: Group,
 }
 
 impl<'a> Join<'a> {
     /// A join of the facts of one shard; `is_ours`: whether an inode number belongs to it.
-    pub fn new(is_ours: &'a dyn Fn(Ino) -> bool, tell: &'a mut dyn FnMut(Joined)) -> Self {
+    pub fn new(is_ours: &'a dyn Fn(Ino) -> bool, tell: &'a mut dyn FnMut(JoinResult)) -> Self {
         Self {
             is_ours,
             tell,
@@ -95,7 +95,7 @@ impl<'a> Join<'a> {
     }
 
     fn broken(&mut self, broken: Broken) {
-        (self.tell)(Joined::Broken(broken));
+        (self.tell)(JoinResult::Broken(broken));
     }
 
     /// Takes the next fact; facts are sorted by their bytes.
@@ -106,7 +106,7 @@ impl<'a> Join<'a> {
         }
         let group = &mut self.group;
         match fact.what {
-            What::Inode {
+            FactKind::Inode {
                 kind,
                 nlink,
                 size,
@@ -114,27 +114,27 @@ impl<'a> Join<'a> {
                 flags,
                 xattrs,
             } => group.inode = Some((kind, nlink, size, parent, flags, xattrs)),
-            What::Data { data } => {
+            FactKind::Data { data } => {
                 group.data_ids.insert(data.data_id);
                 group.data = Some(data);
             }
-            What::Indexed { data_id } if group.indexed.len() < INDEXED_MAX => {
+            FactKind::Indexed { data_id } if group.indexed.len() < INDEXED_MAX => {
                 group.indexed.insert(data_id);
             }
-            What::Indexed { .. } => {}
-            What::Inline { bytes } => group.inline = Some(bytes),
-            What::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
-            What::Orphan => group.orphan = true,
-            What::Deletion { data_id } => {
+            FactKind::Indexed { .. } => {}
+            FactKind::Inline { bytes } => group.inline = Some(bytes),
+            FactKind::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
+            FactKind::Orphan => group.orphan = true,
+            FactKind::Deletion { data_id } => {
                 group.deletion = true;
-                (self.tell)(Joined::Deleted(data_id));
+                (self.tell)(JoinResult::Deleted(data_id));
             }
-            What::Detached => group.detached = true,
-            What::Entries {
+            FactKind::Detached => group.detached = true,
+            FactKind::Entries {
                 entries,
                 directories,
             } => group.entries = Some((entries, directories)),
-            What::Name { dir, cookie, kind } => self.name(Named { dir, cookie, kind }),
+            FactKind::Name { dir, cookie, kind } => self.name(NamingEntry { dir, cookie, kind }),
         }
     }
 
@@ -143,8 +143,8 @@ impl<'a> Join<'a> {
         self.end_group();
     }
 
-    fn name(&mut self, named: Named) {
-        let (ino, Named { dir, cookie, .. }) = (self.group.ino, named);
+    fn name(&mut self, named: NamingEntry) {
+        let (ino, NamingEntry { dir, cookie, .. }) = (self.group.ino, named);
         self.group.names += 1;
         match self.group.inode {
             None if (self.is_ours)(ino) => {
@@ -152,7 +152,7 @@ impl<'a> Join<'a> {
                 return;
             }
             None => {
-                (self.tell)(Joined::Elsewhere(ino, named));
+                (self.tell)(JoinResult::Elsewhere(ino, named));
                 return;
             }
             Some((kind, ..)) if kind != named.kind => {
@@ -204,7 +204,7 @@ impl<'a> Join<'a> {
         let names = group.names;
         if is_dir {
             let wrong = if ino == Ino::ROOT { group.name } else { None };
-            for Named { dir, cookie, .. } in group.others.into_iter().chain(wrong) {
+            for NamingEntry { dir, cookie, .. } in group.others.into_iter().chain(wrong) {
                 self.broken(Broken::SecondName { dir, cookie, ino });
             }
             let (entries, directories) = group.entries.unwrap_or_default();
@@ -269,11 +269,11 @@ impl<'a> Join<'a> {
                 self.broken(Broken::Inline { ino, bytes, room });
             }
             if let Some(data) = &mut data {
-                let own = inline::allocated(bytes as usize);
+                let own = inline_data::allocated(bytes as usize);
                 data.allocated = data.allocated.saturating_sub(own);
             }
         }
-        (self.tell)(Joined::Known(Known {
+        (self.tell)(JoinResult::Known(InodeSummary {
             ino,
             kind,
             parent,

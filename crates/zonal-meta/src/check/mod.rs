@@ -2,15 +2,15 @@
 //! implementation, which reads a store in key order ([`Scan`]), sorts what it says by inode number,
 //! and joins it ([`Join`]).
 
+pub mod fact_bytes;
 mod facts;
 mod join;
-pub mod sorted;
 
-pub use facts::{Data, Fact, Scan, What};
-pub use join::{Join, Joined, Known, Named};
+pub use facts::{Fact, FactKind, FileDataFact, Scan};
+pub use join::{InodeSummary, Join, JoinResult, NamingEntry};
 
 use crate::keys;
-use crate::shard::Shard;
+use crate::shard::MetaShard;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Codec, DataId, Ino, KvRead, codec_of};
@@ -249,7 +249,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Shard {
+impl MetaShard {
     /// Every broken invariant, in words. Sorts in memory: for stores of tests.
     #[must_use]
     pub fn check(&self, kv: &dyn KvRead) -> Vec<String> {
@@ -286,7 +286,7 @@ impl Shard {
         facts.sort_unstable();
         let is_ours = |ino: Ino| self.partitions.binary_search(&ino.partition()).is_ok();
         let mut tell = |joined| {
-            if let Joined::Broken(found) = joined {
+            if let JoinResult::Broken(found) = joined {
                 broken.push(found);
             }
         };
@@ -342,13 +342,13 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use super::sorted::FACT_BYTES;
+    use super::fact_bytes::FACT_BYTES;
     use super::*;
     use zonal_types::{FileKind, StripeSetId};
 
     #[test]
     fn every_fact_fits_its_bytes_and_comes_back() {
-        let data = Data {
+        let data = FileDataFact {
             data_id: DataId(u64::MAX),
             set: StripeSetId(7),
             start_column: 1,
@@ -363,7 +363,7 @@ mod tests {
         let (ino, dir) = (Ino(5), Ino(9));
         let mut scratch = Vec::new();
         for what in [
-            What::Inode {
+            FactKind::Inode {
                 kind,
                 nlink: 1,
                 size: 2,
@@ -371,18 +371,18 @@ mod tests {
                 flags: 3,
                 xattrs: 4,
             },
-            What::Data { data },
-            What::Xattr { flags: 1 },
-            What::Inline { bytes: 5 },
-            What::Orphan,
-            What::Deletion { data_id: DataId(1) },
-            What::Indexed { data_id: DataId(2) },
-            What::Detached,
-            What::Entries {
+            FactKind::Data { data },
+            FactKind::Xattr { flags: 1 },
+            FactKind::Inline { bytes: 5 },
+            FactKind::Orphan,
+            FactKind::Deletion { data_id: DataId(1) },
+            FactKind::Indexed { data_id: DataId(2) },
+            FactKind::Detached,
+            FactKind::Entries {
                 entries: 1,
                 directories: 2,
             },
-            What::Name {
+            FactKind::Name {
                 dir,
                 cookie: 1 << 60,
                 kind,

@@ -19,8 +19,8 @@ fn make() -> (Leases, EventQueues) {
     (Leases::new(at(0), BTreeSet::new()), events)
 }
 
-fn entry() -> [Change; 1] {
-    [Change {
+fn entry() -> [LeaseChange; 1] {
+    [LeaseChange {
         directory: D,
         entries: true,
         children: Vec::new(),
@@ -28,8 +28,8 @@ fn entry() -> [Change; 1] {
     }]
 }
 
-fn child(ino: u64) -> [Change; 1] {
-    [Change {
+fn child(ino: u64) -> [LeaseChange; 1] {
+    [LeaseChange {
         directory: D,
         entries: false,
         children: vec![Ino(ino)],

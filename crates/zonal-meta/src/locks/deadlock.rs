@@ -1,6 +1,6 @@
 //! Rings of owners that wait for one another.
 
-use super::{LockTable, Owner};
+use super::{LockOwner, LockTable};
 use std::collections::BTreeSet;
 use zonal_types::Ino;
 use zonal_wire::meta::LockRange;
@@ -10,9 +10,9 @@ const DEADLOCK_OWNERS_MAX: usize = 4096;
 
 impl LockTable {
     /// True where waiting for `range` would close a ring of owners that wait for one another.
-    pub(super) fn would_deadlock(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+    pub(super) fn would_deadlock(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let mut seen = BTreeSet::new();
-        let mut open: Vec<Owner> = self.blockers_of(ino, owner, range);
+        let mut open: Vec<LockOwner> = self.blockers_of(ino, owner, range);
         while let Some(next) = open.pop() {
             if next == owner {
                 return true;
@@ -36,7 +36,7 @@ impl LockTable {
         false
     }
 
-    fn blockers_of(&self, ino: Ino, owner: Owner, range: &LockRange) -> Vec<Owner> {
+    fn blockers_of(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> Vec<LockOwner> {
         self.files.get(&ino).map_or_else(Vec::new, |file| {
             file.blockers(owner, range)
                 .map(|(other, _)| other)

@@ -1,7 +1,7 @@
 //! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in
 //! memory only.
 
-use super::{Result, number, report};
+use super::{Result, truncate_number, write_report};
 use crate::append::Tickets;
 use crate::tx::Tx;
 use zonal_types::{ErrorCode, Ino};
@@ -34,15 +34,15 @@ pub(crate) fn begin(
 pub(crate) fn end(
     tx: &mut Tx<'_>,
     ino: Ino,
-    report: &report::Report<'_>,
+    report: &write_report::Report<'_>,
     is_given_up: bool,
 ) -> Result {
-    let mut reply = report::report_write(tx, ino, report)?;
+    let mut reply = write_report::report_write(tx, ino, report)?;
     if is_given_up && let MetaReply::Attr { data, .. } = &mut reply {
         // What is nobody's now takes its space until the first word of that number comes to its
         // target, with a write that tells it.
         let mut inode = tx.inode(ino)?;
-        *data = number::disown_given_up(tx, &mut inode).then(|| inode.data());
+        *data = truncate_number::disown_given_up(tx, &mut inode).then(|| inode.data());
         tx.save(inode);
     }
     Ok(reply)

@@ -4,7 +4,7 @@
 //! inode, slot (4 keys; one more each 1024 inodes for the range of numbers, and one for an
 //! inherited ACL).
 
-use super::{Result, entry, new, open};
+use super::{Result, entry, new_inode, open};
 use crate::permission::{EXEC, check, is_root, may_create};
 use crate::tx::{Tx, Volatile};
 use zonal_types::limits::SYMLINK_BYTES_MAX;
@@ -58,8 +58,8 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
     if is_device && !is_whiteout && !is_root(who) {
         return Err(ErrorCode::NotPermitted);
     }
-    let rights = new::rights(tx, who, &dir, kind, request.mode, request.umask)?;
-    let mut inode = new::inode(tx, who, &dir, kind, &rights, request.zone)?;
+    let rights = new_inode::rights(tx, who, &dir, kind, request.mode, request.umask)?;
+    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, request.zone)?;
     inode.rdev = rdev;
     if let NewKind::Symlink { text } = request.kind {
         match text.0.len() {

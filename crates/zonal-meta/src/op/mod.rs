@@ -2,34 +2,34 @@
 //! `Failed` reply comes as an error, and the `Tx` is then dropped.
 //!
 //! Times of caching in replies are only marked here (1: may be cached under `tx.lease`); the shard
-//! puts the granted time in, see `caching.rs`.
+//! puts the granted time in, see `lease_grants.rs`.
 
 pub mod access;
+pub mod access_times;
 pub mod append;
 pub mod create;
-pub mod detached;
+pub mod detached_directories;
+pub mod first_level;
 pub mod getattr;
-pub mod inline;
+pub mod inline_data;
 pub mod link;
 pub mod lookup;
 pub mod mkdir;
-pub mod new;
-pub mod number;
+pub mod new_inode;
 pub mod open;
 pub mod policy;
 pub mod readdir;
 pub mod readlink;
 pub mod remove;
 pub mod rename;
-pub mod report;
 pub mod rmdir;
-pub mod root;
 pub mod setattr;
 pub mod statfs;
 pub mod tmpfile;
-pub mod touch;
 pub mod truncate;
+pub mod truncate_number;
 pub mod unlink;
+pub mod write_report;
 pub mod xattr;
 
 use crate::inode::Inode;

@@ -6,7 +6,7 @@
 //! name ([`remove::drop_link`]), those that open it later ([`remove::hold`]), and after a start of
 //! the shard all that have not told yet what they have open.
 
-use super::{Result, entry, inline, remove, truncate};
+use super::{Result, entry, inline_data, remove, truncate};
 use crate::inode::Inode;
 use crate::permission::{READ, WRITE, check, open_mask};
 use crate::tx::{Tx, Volatile};
@@ -89,7 +89,7 @@ pub(crate) fn open_existing(
         && mask & READ != 0
         && (1..=u64::from(inode.layout.inline_bytes())).contains(&inode.size);
     let bytes = if is_small {
-        Some(Blob(inline::stored(tx, &inode)?))
+        Some(Blob(inline_data::stored(tx, &inode)?))
     } else {
         None
     };

@@ -1,10 +1,10 @@
 //! The end of an inode: without a name it lives while it is open; then its objects are to be
 //! deleted.
 
-use super::{Result, inline};
+use super::{Result, inline_data};
 use crate::inode::{FLAG_ORPHAN, FLAG_STRAYED, Inode};
 use crate::keys;
-use crate::recent::Removed;
+use crate::recent_removals::Removed;
 use crate::tx::{OrphanRecord, Tx, Volatile};
 use std::collections::BTreeSet;
 use zonal_types::{Attr, Codec, ErrorCode, Ino, SessionId};
@@ -107,7 +107,7 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
             xattrs.push((key, value));
         }
     }
-    let inline = inline::stored(tx, inode)?;
+    let inline = inline_data::stored(tx, inode)?;
     if !inline.is_empty() {
         tx.remove(keys::inline(inode.ino));
     }

@@ -7,7 +7,7 @@
 //! Writes: both entries, both directories' inodes, the moved inode, what was replaced, the
 //! whiteout, slot.
 
-use super::{Result, new, remove, root};
+use super::{Result, first_level, new_inode, remove};
 use crate::dentry::Dentry;
 use crate::inode::{FLAG_STRAYED, Inode};
 use crate::permission::{EXEC, Victim, WRITE, check, may_create, may_delete};
@@ -86,7 +86,7 @@ pub(crate) fn rename(
         if whiteout {
             return Err(ErrorCode::Invalid);
         }
-        return root::rename(tx, who, old_dir, &from, &to, exchange);
+        return first_level::rename(tx, who, old_dir, &from, &to, exchange);
     }
     let moving = Move {
         from,
@@ -243,8 +243,8 @@ impl Move {
     /// The old entry leads to a new whiteout, which nobody may open.
     fn leave_whiteout(&self, tx: &mut Tx<'_>, who: &Credentials, dir: &Inode) -> Result<()> {
         let kind = FileKind::CharDevice;
-        let rights = new::rights(tx, who, dir, kind, 0, 0)?;
-        let inode = new::inode(tx, who, dir, kind, &rights, ZoneId(0))?;
+        let rights = new_inode::rights(tx, who, dir, kind, 0, 0)?;
+        let inode = new_inode::inode(tx, who, dir, kind, &rights, ZoneId(0))?;
         // The new name may have joined those that share the old one's hash.
         let old = tx.lookup(dir.ino, &self.from.name)?;
         let (cookie, old) = old.ok_or(ErrorCode::Corrupt)?;

@@ -1,7 +1,7 @@
 //! A file without a name (O_TMPFILE): an orphan from its birth, held by the session that made it.
 //! Until it is linked its back-link is 0.
 
-use super::{Result, new, open, remove};
+use super::{Result, new_inode, open, remove};
 use crate::inode::FLAG_UNLINKABLE;
 use crate::permission::may_create;
 use crate::tx::{Tx, Volatile};
@@ -22,8 +22,8 @@ pub(crate) fn tmpfile(
     may_create(tx, who, &dir)?;
     open::check_room(tx)?;
     let kind = FileKind::File;
-    let rights = new::rights(tx, who, &dir, kind, mode, umask)?;
-    let mut inode = new::inode(tx, who, &dir, kind, &rights, zone)?;
+    let rights = new_inode::rights(tx, who, &dir, kind, mode, umask)?;
+    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, zone)?;
     inode.nlink = 0;
     inode.parent = Ino(0);
     inode.set(FLAG_UNLINKABLE, exclusive);

@@ -1,8 +1,8 @@
 //! Changing the size. A shrink of what has data gets a number that the columns must see; growth has
-//! one where bytes that nobody told of may lie behind the end (`number.rs`).
+//! one where bytes that nobody told of may lie behind the end (`truncate_number.rs`).
 
-use super::number::{self, others_hold};
-use super::{Result, inline, setattr};
+use super::truncate_number::{self, others_hold};
+use super::{Result, inline_data, setattr};
 use crate::inode::{FLAG_RESERVED, Inode};
 use crate::permission::{WRITE, check};
 use crate::tx::{Tx, Volatile};
@@ -55,10 +55,10 @@ pub(crate) fn set_size(
     confirmed_seq: u64,
 ) -> Result<bool> {
     if confirmed_seq >= inode.truncate_seq {
-        number::confirmed(inode);
+        truncate_number::confirmed(inode);
     }
     let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
-    inline::cut(tx, inode, size)?;
+    inline_data::cut(tx, inode, size)?;
     let shrinks = size < before;
     // Nothing of one that is small is at the targets, but what a client that is gone wrote there
     // and never told: that is cut when they see the number. Others that have it open do not know
@@ -66,12 +66,12 @@ pub(crate) fn set_size(
     let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
         || (size == 0 && inode.allocated_bytes() > 0);
     if shrinks || is_cut {
-        number::shrink(tx, inode, size, is_cut)?;
+        truncate_number::shrink(tx, inode, size, is_cut)?;
         // An empty file that has space is cut, too: bytes of an append that is under way are gone
         // with it.
         tx.volatile.push(Volatile::Cut(inode.ino, size));
     } else if size > before {
-        number::disown(tx, inode)?;
+        truncate_number::disown(tx, inode)?;
     }
     inode.size = size;
     Ok(is_cut)
@@ -85,7 +85,7 @@ pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino, reserves: bool) -> Result
     if !inode.is_file() {
         return Err(ErrorCode::Invalid);
     }
-    let is_disowned = number::disown(tx, &mut inode)?;
+    let is_disowned = truncate_number::disown(tx, &mut inode)?;
     if reserves {
         inode.set(FLAG_RESERVED, true);
     }
@@ -111,11 +111,11 @@ pub(crate) fn confirm(
     let is_last = truncate_seq == inode.truncate_seq;
     inode.count_allocated(allocated_delta);
     if is_last {
-        number::confirmed(&mut inode);
+        truncate_number::confirmed(&mut inode);
         if !others_hold(tx, ino) {
             // Nobody is left who has something to tell: what was cut and never counted was a dead
             // client's, or its reply was lost.
-            inline::count_own(tx, &mut inode)?;
+            inline_data::count_own(tx, &mut inode)?;
         }
     }
     tx.save(inode);

@@ -1,9 +1,9 @@
 //! What comes before an operation: who asks, was it executed before, and requests that are not
 //! about the store.
 
-use super::{Shard, Waiting};
+use super::{MetaShard, Waiting};
 use crate::config::{Caller, Now};
-use crate::opens::Ways;
+use crate::open_files::Ways;
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SlotAnswer;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use zonal_types::{ErrorCode, Holder, Ino, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::{MetaReply, MetaRequest};
 
-impl Shard {
+impl MetaShard {
     /// What comes before an operation: session and slot. `None`: go on.
     pub(super) fn begin(
         &mut self,
@@ -136,7 +136,7 @@ impl Shard {
     }
 }
 
-/// The inode that a kept reply opened ([`crate::caching::without_times`]).
+/// The inode that a kept reply opened ([`crate::lease_grants::without_times`]).
 pub(crate) fn opened_by(kept: &MetaReply) -> Option<Ino> {
     match kept {
         MetaReply::Opened { entry, .. } => Some(entry.ino),

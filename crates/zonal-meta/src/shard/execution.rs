@@ -1,15 +1,15 @@
 //! An operation, from its run on the store to the effect that counts: recalls of what others cache,
 //! the slot's reply, memory.
 
-use super::{Shard, Waiting, is_slotted};
+use super::{MetaShard, Waiting, is_slotted};
 use crate::append::End;
-use crate::caching;
 use crate::config::{Caller, Now};
 use crate::dentry::siphash;
 use crate::dispatch;
 use crate::keys;
+use crate::lease_grants;
 use crate::outcome::{Outcome, PendingCall, WaitOn};
-use crate::scope::Sight;
+use crate::scope_cache::Sight;
 use crate::session::SlotRecord;
 use crate::tx::{Env, Finished, Tx, Volatile};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use zonal_wire::meta::Event;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{DirAfter, MetaReply, MetaRequest};
 
-impl Shard {
+impl MetaShard {
     pub(crate) fn tx<'a>(&'a self, kv: &'a dyn KvRead, now: Now, session: SessionId) -> Tx<'a> {
         let env = Env {
             config: &self.config,
@@ -52,7 +52,7 @@ impl Shard {
             tx.facts = waited.facts.clone();
             tx.published = published.unwrap_or(0);
             let result = dispatch::run(&mut tx, request);
-            let directory = caching::directory_after(&mut tx, request);
+            let directory = lease_grants::directory_after(&mut tx, request);
             let lease = tx.lease;
             let finished = tx.finish();
             if let Some((shard, ask, asked)) = finished.call {
@@ -106,9 +106,9 @@ impl Shard {
                     continue;
                 }
             }
-            let kept = is_slotted(caller, request).then(|| caching::without_times(&reply));
+            let kept = is_slotted(caller, request).then(|| lease_grants::without_times(&reply));
             if self.config.caching && self.may_cache(kv, now, sight, lease) {
-                caching::grant(
+                lease_grants::grant(
                     &mut reply,
                     lease,
                     &mut self.leases,
@@ -123,7 +123,7 @@ impl Shard {
                     }
                 }
             } else {
-                reply = caching::without_times(&reply);
+                reply = lease_grants::without_times(&reply);
             }
             return self.commit(now.instant, caller, reply, kept, finished);
         }
@@ -140,7 +140,7 @@ impl Shard {
     ) -> Option<Outcome> {
         let is_recalled = self.config.caching && !matches!(request.tag(), 80..=85);
         let mut changes = if is_recalled {
-            caching::changes(finished)
+            lease_grants::changes(finished)
         } else {
             Vec::new()
         };

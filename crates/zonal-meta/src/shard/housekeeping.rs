@@ -1,7 +1,7 @@
 //! What a shard does by itself: sessions that end, directories that nobody settled; and what it
 //! tells of its memory.
 
-use super::Shard;
+use super::MetaShard;
 use crate::config::Now;
 use crate::outcome::{Detached, Ticked};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ const DETACHED_SECONDS: i64 = 60;
 /// Sessions ended in one step of housekeeping.
 const ENDED_AT_ONCE: usize = 64;
 
-impl Shard {
+impl MetaShard {
     /// Housekeeping, due at [`Self::poll_deadline`].
     pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Ticked {
         self.leases.sweep(now.instant, 4096);
@@ -80,7 +80,7 @@ impl Shard {
         now: Now,
         limit: usize,
     ) -> Result<Vec<Detached>, ErrorCode> {
-        let found = crate::op::detached::unsettled(kv, &self.partitions)?;
+        let found = crate::op::detached_directories::unsettled(kv, &self.partitions)?;
         let old = found.into_iter().filter(|(_, record)| {
             now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
         });
@@ -106,7 +106,10 @@ impl Shard {
             ("opens_max", self.config.opens_max as u64),
             ("orphans", self.opens.orphans.len() as u64),
             ("removed_inodes", self.recent.len() as u64),
-            ("removed_inodes_max", crate::recent::RECENT_MAX as u64),
+            (
+                "removed_inodes_max",
+                crate::recent_removals::RECENT_MAX as u64,
+            ),
             ("known_deletions", self.deletions.len() as u64),
             (
                 "known_deletions_max",

@@ -3,7 +3,7 @@
 use super::{Client, none, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
+use zonal_meta::{Attempt, Caller, JunctionChange, MetaShard, Now, Outcome, ShardConfig};
 use zonal_testkit::Rng;
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Credentials, ErrorCode, Holder, Ino, Instant, KvChange,
@@ -51,7 +51,7 @@ pub fn map() -> ZoneMap {
 
 pub struct Store {
     pub kv: MemKv,
-    pub shard: Shard,
+    pub shard: MetaShard,
     pub config: ShardConfig,
 }
 
@@ -89,8 +89,8 @@ impl Cell {
             config.hash_bits = hash_bits;
             config.caching = caching;
             let mut kv = MemKv::default();
-            apply(&mut kv, &Shard::format(&config, now.wall));
-            let shard = Shard::load(config.clone(), map.clone(), &kv, now.instant).unwrap();
+            apply(&mut kv, &MetaShard::format(&config, now.wall));
+            let shard = MetaShard::load(config.clone(), map.clone(), &kv, now.instant).unwrap();
             Store { kv, shard, config }
         });
         Self {
@@ -111,7 +111,7 @@ impl Cell {
     pub fn restart(&mut self, shard: usize) {
         let store = &mut self.stores[shard];
         store.config.boot += 1;
-        store.shard = Shard::load(
+        store.shard = MetaShard::load(
             store.config.clone(),
             self.map.clone(),
             &store.kv,

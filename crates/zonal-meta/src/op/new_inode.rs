@@ -6,7 +6,7 @@ use crate::inode::Inode;
 use crate::keys;
 use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
-use crate::sets::{Choice, choose_open};
+use crate::stripe_set_choice::{Choice, choose_open};
 use crate::tx::{Tx, Volatile};
 use zonal_types::limits::xattr_flags;
 use zonal_types::{

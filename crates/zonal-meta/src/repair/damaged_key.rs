@@ -2,7 +2,7 @@
 //! stay unused.
 
 use super::Result;
-use crate::ids::Counter;
+use crate::id_ranges::Counter;
 use crate::inode::Inode;
 use crate::keys;
 use zonal_types::{Codec, KvChange, KvRead, Layout, PartitionId};

@@ -1,14 +1,14 @@
 //! Requests that need another shard's answer: they end with a question, and run again from their
 //! start with the answer.
 
-use super::{Shard, Waiting};
+use super::{MetaShard, Waiting};
 use crate::config::Now;
 use crate::outcome::{Outcome, PendingCall, Question};
 use zonal_types::{ErrorCode, Ino, KvRead, ShardId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 
-impl Shard {
+impl MetaShard {
     pub(super) fn ask(&mut self, shard: ShardId, ask: MetaRequest, call: PendingCall) -> Outcome {
         for ino in call.directories() {
             *self.asking.entry(ino).or_default() += 1;

@@ -1,6 +1,6 @@
 //! Who uses a shard: its sessions and what they hold, for people.
 
-use crate::Shard;
+use crate::MetaShard;
 use std::ops::Bound;
 use zonal_types::{Instant, SessionId};
 use zonal_wire::SessionEntry;
@@ -8,7 +8,7 @@ use zonal_wire::SessionEntry;
 /// Sessions in one list.
 const AT_ONCE_MAX: usize = 1_000;
 
-impl Shard {
+impl MetaShard {
     /// Whether a session from before our start has not told what it holds yet.
     #[must_use]
     pub fn has_silent_sessions(&self) -> bool {

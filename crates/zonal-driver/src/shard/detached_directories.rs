@@ -3,7 +3,7 @@
 use zonal_types::ShardId;
 use zonal_wire::{MetaReply, MetaRequest};
 
-use super::host::Note;
+use super::host::ShardNote;
 use super::{ShardDriver, ShardHost};
 
 /// Directories looked at in one round.
@@ -16,14 +16,14 @@ impl<H: ShardHost> ShardDriver<H> {
         let found = self.lock().shard.detached(kv, now, AT_ONCE);
         let found = match found {
             Ok(found) => found,
-            Err(code) => return self.host.note(Note::UnreadDetached(code)),
+            Err(code) => return self.host.note(ShardNote::UnreadDetached(code)),
         };
         for directory in found {
             let ino = directory.ino;
             let question = MetaRequest::HasEntry { ino };
             let answer = self.host.call_shard(ShardId(0), &question).await;
             let Ok(MetaReply::Yes { yes: has_entry }) = answer else {
-                self.host.note(Note::NotSettled(ino));
+                self.host.note(ShardNote::NotSettled(ino));
                 let again = self.host.now().instant.plus_ms(self.pace.deletions_ms.1);
                 self.lock().detached_at = Some(again);
                 continue;
@@ -34,7 +34,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 has_entry,
             };
             let reply = self.serve_own(&request).await;
-            self.host.note(Note::Settled(ino, &reply));
+            self.host.note(ShardNote::Settled(ino, &reply));
         }
     }
 }

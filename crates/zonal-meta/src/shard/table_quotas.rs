@@ -9,11 +9,11 @@
 //! who are root or the servers' user, have no share. What a holder has is counted only where a
 //! table is half full: then a request costs a look at what its sessions hold.
 
-use super::Shard;
+use super::MetaShard;
 use zonal_types::{ErrorCode, Holder, SessionId};
 use zonal_wire::MetaRequest;
 
-impl Shard {
+impl MetaShard {
     /// Refuses a request of a holder that has its share of the table that it would fill.
     pub(super) fn check_share(
         &self,

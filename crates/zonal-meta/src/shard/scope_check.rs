@@ -5,11 +5,11 @@
 //! inode that is named by number is looked for upwards, by back-links, until the path's directory.
 //! What is not found so does not exist for the client.
 
-use super::Shard;
+use super::MetaShard;
 use crate::config::{Caller, Now};
 use crate::inode::{FLAG_STRAYED, Inode};
-use crate::opens::Ways;
-use crate::scope::{
+use crate::open_files::Ways;
+use crate::scope_cache::{
     Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_reading, opens_for_writing,
     reader_may_lock, spoken_for,
 };
@@ -32,7 +32,7 @@ enum Place {
     Outside,
 }
 
-impl Shard {
+impl MetaShard {
     /// The request as it counts, and how its client sees the tree.
     ///
     /// # Errors
@@ -296,7 +296,7 @@ struct Looking<'a> {
 
 impl<'a> Looking<'a> {
     fn new(
-        shard: &'a Shard,
+        shard: &'a MetaShard,
         scopes: &'a mut Scopes,
         (kv, now, session): (&'a dyn KvRead, Now, SessionId),
         scope: &Scope,

@@ -1,5 +1,5 @@
 //! Files are made longer over zeros: numbers that make nobody's what lies behind the end
-//! (`op/number.rs`).
+//! (`op/truncate_number.rs`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -2,14 +2,14 @@
 
 use super::failed;
 use crate::config::{Caller, Now};
-use crate::locks::{Answer, Granted};
+use crate::locks::{Granted, LockAnswer};
 use crate::outcome::{Outcome, WaitOn};
-use crate::shard::{Shard, Waiting, is_slotted};
+use crate::shard::{MetaShard, Waiting, is_slotted};
 use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS, FENCE_WAIT_MS, LOCKS_TOLD_MS};
 use zonal_types::{Codec, ErrorCode, KvChange, KvRead};
 use zonal_wire::{MetaReply, MetaRequest};
 
-impl Shard {
+impl MetaShard {
     pub(super) fn lock_request(
         &mut self,
         kv: &dyn KvRead,
@@ -57,9 +57,9 @@ impl Shard {
                 let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
                 self.tell(granted);
                 let reply = match answer {
-                    Answer::Granted => MetaReply::Done,
-                    Answer::Queued => failed(ErrorCode::LockQueued),
-                    Answer::Conflict => failed(ErrorCode::WouldBlock),
+                    LockAnswer::Granted => MetaReply::Done,
+                    LockAnswer::Queued => failed(ErrorCode::LockQueued),
+                    LockAnswer::Conflict => failed(ErrorCode::WouldBlock),
                 };
                 return Ok(self.locked(caller, request, reply));
             }

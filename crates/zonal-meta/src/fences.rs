@@ -13,7 +13,7 @@
 use crate::config::Now;
 use crate::keys;
 use crate::outcome::WaitOn;
-use crate::shard::Shard;
+use crate::shard::MetaShard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::limits::{FENCE_WAIT_MS, FENCES_AT_ONCE_MAX, FENCES_MAX};
@@ -107,7 +107,7 @@ impl Fencing {
     }
 }
 
-impl Shard {
+impl MetaShard {
     /// Whether a session may have bytes on their way to targets. One from before our start has not
     /// told.
     fn may_write(&self, session: SessionId) -> bool {

@@ -1,6 +1,6 @@
 //! Locks on one inode: who holds what in each of the two spaces, and who waits.
 
-use super::{OVERTAKEN_MAX, Owner};
+use super::{LockOwner, OVERTAKEN_MAX};
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::SessionId;
 use zonal_wire::LockRanges;
@@ -16,13 +16,13 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn owner(&self) -> Owner {
+    pub(super) fn owner(&self) -> LockOwner {
         (self.session, self.range.owner)
     }
 }
 
 /// Holders in one space of one inode.
-pub(super) type Space = BTreeMap<Owner, LockRanges>;
+pub(super) type Space = BTreeMap<LockOwner, LockRanges>;
 
 #[derive(Debug, Default)]
 pub(super) struct FileLocks {
@@ -47,9 +47,9 @@ impl FileLocks {
     /// Owners whose locks stand in the way of `range`.
     pub(super) fn blockers<'a>(
         &'a self,
-        owner: Owner,
+        owner: LockOwner,
         range: &'a LockRange,
-    ) -> impl Iterator<Item = (Owner, LockRange)> + 'a {
+    ) -> impl Iterator<Item = (LockOwner, LockRange)> + 'a {
         self.space(range.whole_file)
             .iter()
             .filter(move |(other, _ranges)| **other != owner)
@@ -68,7 +68,7 @@ impl FileLocks {
 
     /// True where a waiter among the first `before` has been overtaken too often for `range` to
     /// pass it.
-    pub(super) fn must_queue(&self, owner: Owner, range: &LockRange, before: usize) -> bool {
+    pub(super) fn must_queue(&self, owner: LockOwner, range: &LockRange, before: usize) -> bool {
         if self.space(range.whole_file).contains_key(&owner) {
             return false;
         }

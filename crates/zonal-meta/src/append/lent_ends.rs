@@ -35,7 +35,7 @@ struct Lent {
 
 /// What another session that is about to use the end of a file has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recall {
+pub enum EndRecall {
     /// Nothing: it is not lent to another one.
     Free,
     /// Wait until then at most. The session has to be told, where that is new.
@@ -131,23 +131,23 @@ impl Ends {
         by: SessionId,
         now: Instant,
         appends: Option<bool>,
-    ) -> Recall {
+    ) -> EndRecall {
         let told = self.want(ino, by, now);
         let lent = self.lent.get(&ino).filter(|lent| lent.session != by);
         let Some((since, last)) = lent.and_then(|lent| lent.wanted) else {
-            return Recall::Free;
+            return EndRecall::Free;
         };
         let again = last.plus_ms(RECALL_MS);
         match appends {
-            None if now >= since.plus_ms(RECALL_MS) => Recall::Free,
-            None => Recall::Wait(since.plus_ms(RECALL_MS), told),
-            Some(true) => Recall::Wait(again, told),
+            None if now >= since.plus_ms(RECALL_MS) => EndRecall::Free,
+            None => EndRecall::Wait(since.plus_ms(RECALL_MS), told),
+            Some(true) => EndRecall::Wait(again, told),
             Some(false) if now >= since.plus_ms(TAKE_AWAY_MS) => {
                 zonal_types::mark!(EndTakenAway);
                 self.lent.remove(&ino);
-                Recall::Free
+                EndRecall::Free
             }
-            Some(false) => Recall::Wait(again.min(since.plus_ms(TAKE_AWAY_MS)), told),
+            Some(false) => EndRecall::Wait(again.min(since.plus_ms(TAKE_AWAY_MS)), told),
         }
     }
 
@@ -196,24 +196,27 @@ mod tests {
     #[test]
     fn an_end_is_lent_to_one_session_until_it_is_given_back() {
         let mut ends = Ends::default();
-        assert_eq!(ends.recall(F, B, at(0), Some(false)), Recall::Free);
+        assert_eq!(ends.recall(F, B, at(0), Some(false)), EndRecall::Free);
         assert_eq!(ends.lend(F, A, 100), Ok(()));
         assert_eq!(ends.lend(F, A, 100), Ok(()), "asked again");
         assert_eq!(ends.lend(F, B, 100), Err(ErrorCode::Busy));
         assert!(ends.allows(F, A, 100) && !ends.allows(F, B, 100));
         assert_eq!(
             ends.recall(F, A, at(0), Some(false)),
-            Recall::Free,
+            EndRecall::Free,
             "its own"
         );
         let until = at(1 + RECALL_MS);
-        assert_eq!(ends.recall(F, B, at(1), None), Recall::Wait(until, Some(A)));
-        assert_eq!(ends.recall(F, B, at(2), None), Recall::Wait(until, None));
+        assert_eq!(
+            ends.recall(F, B, at(1), None),
+            EndRecall::Wait(until, Some(A))
+        );
+        assert_eq!(ends.recall(F, B, at(2), None), EndRecall::Wait(until, None));
         assert_eq!(ends.lend(F, A, 100), Err(ErrorCode::Busy), "wanted back");
         ends.give_back(F, B);
         assert!(ends.allows(F, A, 100), "by its holder only");
         ends.give_back(F, A);
-        assert_eq!(ends.recall(F, B, at(3), None), Recall::Free);
+        assert_eq!(ends.recall(F, B, at(3), None), EndRecall::Free);
         assert!(ends.is_empty());
     }
 
@@ -222,22 +225,26 @@ mod tests {
         let mut ends = Ends::default();
         ends.lend(F, A, 0).unwrap();
         let told = ends.recall(F, B, at(0), None);
-        assert_eq!(told, Recall::Wait(at(RECALL_MS), Some(A)));
+        assert_eq!(told, EndRecall::Wait(at(RECALL_MS), Some(A)));
         let append = ends.recall(F, B, at(1), Some(true));
-        assert_eq!(append, Recall::Wait(at(RECALL_MS), None));
-        assert_eq!(ends.recall(F, B, at(RECALL_MS), None), Recall::Free);
+        assert_eq!(append, EndRecall::Wait(at(RECALL_MS), None));
+        assert_eq!(ends.recall(F, B, at(RECALL_MS), None), EndRecall::Free);
         let append = ends.recall(F, B, at(RECALL_MS), Some(true));
-        assert_eq!(append, Recall::Wait(at(2 * RECALL_MS), None), "told above");
+        assert_eq!(
+            append,
+            EndRecall::Wait(at(2 * RECALL_MS), None),
+            "told above"
+        );
         let append = ends.recall(F, B, at(70_000), Some(true));
-        assert_eq!(append, Recall::Wait(at(70_000 + RECALL_MS), Some(A)));
+        assert_eq!(append, EndRecall::Wait(at(70_000 + RECALL_MS), Some(A)));
         assert!(ends.allows(F, A, 0), "what it gathered is still to come");
-        assert_eq!(ends.recall(F, B, at(70_001), Some(false)), Recall::Free);
+        assert_eq!(ends.recall(F, B, at(70_001), Some(false)), EndRecall::Free);
         assert!(!ends.allows(F, A, 0), "taken away");
         ends.lend(F, A, 0).unwrap();
         let append = ends.recall(F, B, at(0), Some(false));
-        assert_eq!(append, Recall::Wait(at(RECALL_MS), Some(A)));
+        assert_eq!(append, EndRecall::Wait(at(RECALL_MS), Some(A)));
         let append = ends.recall(F, B, at(7_000), Some(false));
-        assert_eq!(append, Recall::Wait(at(TAKE_AWAY_MS), Some(A)));
+        assert_eq!(append, EndRecall::Wait(at(TAKE_AWAY_MS), Some(A)));
     }
 
     #[test]

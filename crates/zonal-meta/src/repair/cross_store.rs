@@ -4,15 +4,15 @@
 use super::{Result, link, owner};
 use crate::config::Now;
 use crate::inode::Inode;
-use crate::op::inline;
-use crate::shard::Shard;
+use crate::op::inline_data;
+use crate::shard::MetaShard;
 use zonal_types::{
     DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
 };
 
 /// A file made for bytes without an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct AdoptedFile {
     /// Their identity. The file gets a number of the same partition.
     pub data_id: DataId,
     /// Its name in `lost+found`.
@@ -27,7 +27,7 @@ pub struct Found {
     pub truncate_seq: u64,
 }
 
-impl Shard {
+impl MetaShard {
     /// A directory for what has no name, and the changes that make it. Its entry in the root is
     /// another's to make: until then it is a first-level directory without one.
     ///
@@ -61,7 +61,7 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         lost_found: Ino,
-        found: &Found,
+        found: &AdoptedFile,
     ) -> Result<Vec<KvChange>> {
         let mut tx = self.tx(kv, now, SessionId(0));
         let partition = found.data_id.partition();
@@ -98,14 +98,14 @@ impl Shard {
         if let Some(mut inode) = tx.find(ino)? {
             inode.size = wanted.0.unwrap_or(inode.size);
             if let Some(at_targets) = wanted.1 {
-                let own = inline::stored(&tx, &inode)?.len();
-                inode.allocated = at_targets.saturating_add(inline::allocated(own));
+                let own = inline_data::stored(&tx, &inode)?.len();
+                inode.allocated = at_targets.saturating_add(inline_data::allocated(own));
             }
             if let Some(seq) = wanted.2 {
                 inode.truncate_seq = seq;
                 inode.truncate_size = inode.size;
             }
-            inline::cut_to_fit(&mut tx, &mut inode)?;
+            inline_data::cut_to_fit(&mut tx, &mut inode)?;
             tx.save(inode);
         }
         Ok(tx.finish().effect)

@@ -13,11 +13,11 @@ pub const FLUSHED_MAX: usize = 4096;
 
 /// The last flushed number of files.
 #[derive(Debug, Default)]
-pub struct Flushed {
+pub struct DurableTruncations {
     numbers: BTreeMap<Ino, u64>,
 }
 
-impl Flushed {
+impl DurableTruncations {
     /// Whether the log has to be flushed before this answer.
     #[must_use]
     pub fn is_missing(&self, request: &MetaRequest, reply: &MetaReply) -> bool {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_number_is_flushed_once() {
-        let mut flushed = Flushed::default();
+        let mut flushed = DurableTruncations::default();
         let reply = |number: u64, size: u64| {
             let (time, zone) = (Timestamp::default(), ZoneId(1));
             let mut inode = Inode::new(Ino(5), FileKind::File, Ino(1), zone, time);

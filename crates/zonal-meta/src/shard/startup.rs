@@ -1,22 +1,22 @@
 //! A shard and its store: formatting, and loading what is in memory beside it.
 
-use super::Shard;
+use super::MetaShard;
 use crate::append::Tickets;
-use crate::append::ends::Ends;
+use crate::append::lent_ends::Ends;
 use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
-use crate::fencing::Fencing;
-use crate::ids::Ids;
+use crate::fences::Fencing;
+use crate::id_ranges::Ids;
 use crate::inode::Inode;
+use crate::inode_records;
 use crate::keys;
 use crate::leases::Leases;
-use crate::opens::Opens;
-use crate::recent::Recent;
-use crate::records;
-use crate::scope::Scopes;
+use crate::open_files::Opens;
+use crate::recent_removals::Recent;
+use crate::scope_cache::Scopes;
 use crate::session::Sessions;
-use crate::sets::Sets;
+use crate::stripe_set_choice::Sets;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl ShardConfig {
     }
 }
 
-impl Shard {
+impl MetaShard {
     /// Changes that make an empty store a shard's.
     #[must_use]
     pub fn format(config: &ShardConfig, wall: Timestamp) -> Vec<KvChange> {
@@ -116,7 +116,7 @@ fn load_orphans(
     kv: &dyn KvRead,
     partitions: &[PartitionId],
 ) -> Result<BTreeMap<Ino, BTreeSet<SessionId>>, ErrorCode> {
-    let orphans = records::all(kv, partitions, keys::TAG_ORPHAN)?.into_iter();
+    let orphans = inode_records::all(kv, partitions, keys::TAG_ORPHAN)?.into_iter();
     Ok(orphans
         .map(|(ino, record): (Ino, OrphanRecord)| (ino, record.sessions.into_iter().collect()))
         .collect())

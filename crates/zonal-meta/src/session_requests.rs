@@ -1,15 +1,15 @@
-//! Requests about what the shard keeps in memory: sessions and events; [`appending`], [`holdings`]
-//! and [`locking`] have the rest.
+//! Requests about what the shard keeps in memory: sessions and events; [`appends`], [`reclaim`]
+//! and [`locks`] have the rest.
 
-mod appending;
-mod holdings;
-mod locking;
+mod appends;
+mod locks;
+mod reclaim;
 
 use crate::config::{Caller, Now};
 
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SessionRecord;
-use crate::shard::{Shard, Waiting};
+use crate::shard::{MetaShard, Waiting};
 
 use std::sync::Arc;
 use zonal_types::limits::SESSION_TERM_MS;
@@ -26,7 +26,7 @@ const EVENTS_AT_ONCE: usize = 1024;
 /// Longest wait for events.
 const POLL_WAIT_MS: u32 = 30_000;
 
-impl Shard {
+impl MetaShard {
     /// Differs at each start.
     #[must_use]
     pub fn boot(&self) -> u64 {

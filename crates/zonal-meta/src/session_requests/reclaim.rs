@@ -4,15 +4,15 @@
 use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
-use crate::opens::Ways;
+use crate::open_files::Ways;
 use crate::outcome::{Outcome, WaitOn};
-use crate::shard::{Shard, opened_by};
+use crate::shard::{MetaShard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, Ino, KvChange, KvRead, SessionId};
 use zonal_wire::meta::LockRange;
 use zonal_wire::{AppendPlace, MetaReply};
 
-impl Shard {
+impl MetaShard {
     /// What a session held before our restart.
     pub(super) fn reclaim(
         &mut self,

@@ -4,11 +4,11 @@
 //! A directory is detached until its entry is made, and again from when its entry is about to go.
 //! What stays so is settled: the root's shard is asked for the entry.
 
-use super::{Result, new};
+use super::{Result, new_inode};
 use crate::acl::Acl;
 use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, Inode};
+use crate::inode_records;
 use crate::keys;
-use crate::records;
 use crate::tx::{Tx, Volatile};
 use zonal_types::{
     Blob, Codec, ErrorCode, FileKind, Ino, KvRead, PartitionId, Timestamp, codec_struct,
@@ -49,8 +49,8 @@ pub(crate) fn make_detached(
         None => None,
     };
     let kind = FileKind::Directory;
-    let rights = new::with_default(kind, mode & 0o7777, 0, owner.1, default);
-    let partition = new::partition_for_directory(tx, Ino(0))?;
+    let rights = new_inode::with_default(kind, mode & 0o7777, 0, owner.1, default);
+    let partition = new_inode::partition_for_directory(tx, Ino(0))?;
     let ino = tx.new_ino(partition)?;
     let home = tx.env.config.zone;
     let mut inode = Inode::new(ino, kind, Ino::ROOT, home, tx.now.wall);
@@ -58,7 +58,7 @@ pub(crate) fn make_detached(
     inode.gid = owner.1;
     inode.mode = rights.mode;
     inode.set(FLAG_DETACHED, true);
-    new::set_acls(tx, &mut inode, &rights);
+    new_inode::set_acls(tx, &mut inode, &rights);
     tx.save(inode);
     tx.volatile.push(Volatile::InodeMade);
     save_detached(tx, ino, token);
@@ -155,5 +155,5 @@ pub(crate) fn unsettled(
     kv: &dyn KvRead,
     partitions: &[PartitionId],
 ) -> Result<Vec<(Ino, DetachedRecord)>> {
-    records::all(kv, partitions, keys::TAG_DETACHED)
+    inode_records::all(kv, partitions, keys::TAG_DETACHED)
 }

@@ -1,7 +1,7 @@
 //! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens
 //! set stays where the write was made before that.
 
-use super::{Result, changed, inline, number, setattr};
+use super::{Result, changed, inline_data, setattr, truncate_number};
 use crate::inode::{FLAG_MTIME_SET, Inode};
 use crate::tx::Tx;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -59,12 +59,12 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
     }
     inode.size = inode.size.max(report.size_left(inode.truncate_seq));
     if report.size > inode.layout.inline_bytes().into() || report.allocated_delta != 0 {
-        number::wrote(inode);
+        truncate_number::wrote(inode);
     }
     match report.inline {
         // Somebody may have cut the file meanwhile.
-        Some((end, [])) => inline::allocate(tx, inode, end)?,
-        Some((offset, bytes)) => inline::write(tx, inode, offset, bytes)?,
+        Some((end, [])) => inline_data::allocate(tx, inode, end)?,
+        Some((offset, bytes)) => inline_data::write(tx, inode, offset, bytes)?,
         None => {}
     }
     inode.count_allocated(report.allocated_delta);

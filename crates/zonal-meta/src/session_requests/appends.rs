@@ -1,17 +1,17 @@
 //! Appends: places behind the ends of files, and ends that are lent.
 
 use super::failed;
-use crate::append::ends::Recall;
+use crate::append::lent_ends::EndRecall;
 use crate::config::Now;
 use crate::op;
 use crate::outcome::{Outcome, WaitOn};
-use crate::shard::{Shard, Waiting};
+use crate::shard::{MetaShard, Waiting};
 use crate::tx::{Finished, Volatile};
 use zonal_types::{ErrorCode, Ino, KvRead, SessionId};
 use zonal_wire::meta::Event;
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest};
 
-impl Shard {
+impl MetaShard {
     pub(super) fn append_request(
         &mut self,
         kv: &dyn KvRead,
@@ -75,7 +75,7 @@ impl Shard {
         let recall = self
             .ends
             .recall(ino, session, now.instant, Some(is_written));
-        if let Recall::Wait(until, told) = recall {
+        if let EndRecall::Wait(until, told) = recall {
             self.want_end(ino, told);
             return self.wait(Waiting::default(), until, WaitOn::End(ino));
         }
@@ -170,7 +170,7 @@ impl Shard {
             _other => None,
         });
         let ino = by_request.or(by_change)?;
-        let Recall::Wait(until, told) = self.ends.recall(ino, session, now.instant, None) else {
+        let EndRecall::Wait(until, told) = self.ends.recall(ino, session, now.instant, None) else {
             return None;
         };
         self.want_end(ino, told);

@@ -1,6 +1,6 @@
 //! Where operations meet leases: which leases a change touches, and which times a reply may carry.
 
-use crate::leases::{Change, Leases};
+use crate::leases::{LeaseChange, Leases};
 use crate::tx::{Finished, Tx};
 use std::collections::BTreeMap;
 use zonal_types::{Attr, FileKind, Ino, Instant, SessionId};
@@ -8,10 +8,10 @@ use zonal_wire::meta::Entry;
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// What a finished request changes under which leases. Access times alone are nobody's business.
-pub(crate) fn changes(finished: &Finished) -> Vec<Change> {
-    let mut by_directory: BTreeMap<Ino, Change> = BTreeMap::new();
+pub(crate) fn changes(finished: &Finished) -> Vec<LeaseChange> {
+    let mut by_directory: BTreeMap<Ino, LeaseChange> = BTreeMap::new();
     let mut touch = |directory: Ino, entries: bool, child: Option<Ino>, data: bool| {
-        let change = by_directory.entry(directory).or_insert(Change {
+        let change = by_directory.entry(directory).or_insert(LeaseChange {
             directory,
             entries: false,
             children: Vec::new(),

@@ -3,9 +3,9 @@
 //!
 //! Each operation here first gets what it needs from the zone's shard (it then runs again from its
 //! start with the answer in `tx.facts`), then changes entry and junction in one effect, then tells
-//! the zone's shard ([`super::detached`]). What gets lost in between is settled there.
+//! the zone's shard ([`super::detached_directories`]). What gets lost in between is settled there.
 
-use super::{Result, entry, mkdir::Mkdir, new, rename::Place};
+use super::{Result, entry, mkdir::Mkdir, new_inode, rename::Place};
 use crate::dentry::{Dentry, siphash};
 use crate::inode::Inode;
 use crate::outcome::{JunctionChange, Question};
@@ -27,14 +27,14 @@ pub(crate) fn mkdir(
     request: &Mkdir<'_>,
     mode: u32,
 ) -> Result {
-    let zone = new::home_zone(tx, &dir, request.zone)?;
+    let zone = new_inode::home_zone(tx, &dir, request.zone)?;
     let kind = FileKind::Directory;
     let Some((shard, ino)) = tx.facts.made else {
         let turn = siphash(request.name.as_bytes());
         let shard = tx.env.map.shard_for_directory(zone, turn);
         let shard = shard.ok_or(ErrorCode::NotReady)?.id;
-        let default = new::default_acl(tx, &dir)?;
-        let rights = new::rights(tx, who, &dir, kind, mode, 0)?;
+        let default = new_inode::default_acl(tx, &dir)?;
+        let rights = new_inode::rights(tx, who, &dir, kind, mode, 0)?;
         let set_gid = rights.mode & crate::permission::S_ISGID;
         let masked = if default.is_some() {
             mode

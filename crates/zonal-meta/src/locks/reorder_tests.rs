@@ -25,7 +25,7 @@ fn range(handle: u64, number: u64, kind: LockKind, start: u64, end: u64) -> Lock
     }
 }
 
-fn lock(table: &mut LockTable, session: SessionId, range: LockRange) -> Answer {
+fn lock(table: &mut LockTable, session: SessionId, range: LockRange) -> LockAnswer {
     let (answer, _) = table.lock(session, INO, range, None, range.number).unwrap();
     assert_eq!(table.check(), Vec::<String>::new());
     answer
@@ -53,7 +53,7 @@ fn a_late_close_leaves_what_the_next_open_file_locked() {
     }
     assert_eq!(
         lock(&mut table, B, range(1, 1, Exclusive, 14, 14)),
-        Answer::Conflict
+        LockAnswer::Conflict
     );
     table.release_owner(A, INO, (OWNER, false), Some(11), 9);
     assert!(table.files.is_empty() && table.range_count() == 0);
@@ -113,7 +113,7 @@ fn a_change_that_is_taken_back_leaves_what_was_held_before() {
     lock(&mut table, A, upgrade);
     assert_eq!(
         lock(&mut table, B, range(1, 1, Shared, 50, 50)),
-        Answer::Conflict
+        LockAnswer::Conflict
     );
     let before = LockRange {
         start: 40,
@@ -124,7 +124,7 @@ fn a_change_that_is_taken_back_leaves_what_was_held_before() {
     assert_eq!(held(&table), [(0, 99, Shared)]);
     assert_eq!(
         lock(&mut table, B, range(1, 2, Shared, 50, 50)),
-        Answer::Granted
+        LockAnswer::Granted
     );
     // One that was granted to others meanwhile does not come back.
     let downgrade = range(10, 3, Shared, 0, 99);
@@ -190,7 +190,7 @@ fn no_two_owners_are_inside_whatever_comes_late() {
             late.push((session, Late::Request(wanted)));
             let answer = table.lock(session, INO, wanted, None, number);
             assert_eq!(table.check(), Vec::<String>::new());
-            if !matches!(answer, Ok((Answer::Granted, _))) {
+            if !matches!(answer, Ok((LockAnswer::Granted, _))) {
                 continue;
             }
             if rng.below(4) == 0 {
