@@ -1,18 +1,19 @@
-//! Futures of a host whose calls block: ready when first polled.
+//! Ready futures: polls a future once, for hosts whose calls block instead of waiting.
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// A host whose calls must block gave a future that waits. A bug of that host.
+/// The future was not ready when first polled: a host whose calls must block returned one that
+/// waits. A bug of that host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a call that must block did not")]
 pub struct NotReady;
 
-/// Runs a future that is ready when first polled, on this thread, without memory of the heap.
+/// Polls a future once on this thread, without a heap allocation.
 ///
 /// # Errors
-/// [`NotReady`]; the future is dropped, with what it had begun.
+/// [`NotReady`] where it is not ready; the future is dropped with the work that it had begun.
 pub fn at_once<T>(future: impl Future<Output = T>) -> Result<T, NotReady> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Ok(done),

@@ -1,5 +1,5 @@
-//! Requests of a target that stand still where a host waits, with others in their midst; and hosts
-//! that fail.
+//! Requests of a target that are suspended where a host waits, while others run; and hosts that
+//! fail.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod memory;
@@ -49,7 +49,7 @@ fn a_change_that_stands_still_before_its_commit_is_not_made_by_a_client_that_is_
     assert_eq!(driven.lock().units_in_flight(), 0);
     let read = now(&driven, read_of(1, LARGE), &[]);
     assert_eq!(read, Err(ErrorCode::Fenced));
-    // Nothing of it is there after a restart, and the fence is.
+    // After a restart nothing of the write is there, and the fence is.
     let driven = open(kill(&driven));
     let read = now(&driven, read_of(1, LARGE), &[]);
     assert_eq!(read, Err(ErrorCode::Fenced));
@@ -63,12 +63,12 @@ fn a_place_that_is_given_to_others_between_plan_and_read_is_looked_up_again() {
     driven.host().stops_at.set(Some(At::Read));
     let reading = begun(ask(&driven, read_of(1, LARGE), Vec::new()));
     now(&driven, delete_of(1), &[]).unwrap();
-    // What was freed is free from the next checkpoint on.
+    // Freed space is usable from the next checkpoint on.
     at_once(driven.checkpoint()).unwrap().unwrap();
     for id in 2..20 {
         write(&driven, id, 0, &[b'2'; LARGE]);
     }
-    // The object is gone: no byte of another one, and no damage.
+    // The object is gone: the read returns no byte of another object, and no damage.
     let (_answer, bytes) = at_once(reading).unwrap().unwrap();
     assert_eq!(bytes, b"");
     assert!(driven.host().told.borrow().is_empty());
@@ -81,7 +81,7 @@ fn damage_is_an_error_that_is_told_once() {
     driven.host().damage();
     let read = now(&driven, read_of(1, LARGE), &[]);
     assert_eq!(read, Err(ErrorCode::Corrupt));
-    // A write that needs what is damaged.
+    // A write that needs the damaged block.
     let wrote = now(&driven, write_at(1, 10), b"n");
     assert_eq!(wrote, Err(ErrorCode::Corrupt));
     let told = driven.host().told.borrow();
@@ -153,7 +153,7 @@ fn where_a_segment_cannot_be_made_those_that_are_there_are_used_up() {
     let count = written.count();
     assert!((8..16).contains(&count), "{count}");
     assert_eq!(driven.failure(), None, "a full disk does not end service");
-    // Holes of 64 KiB: what is longer would rather have the segment that cannot be made.
+    // Holes of 64 KiB: longer writes would need the segment that cannot be made.
     for id in (1..=8).step_by(2) {
         now(&driven, delete_of(id), &[]).unwrap();
     }

@@ -5,10 +5,11 @@ use zonal_types::{
     Column, Component, ComponentKind, DataId, Layout, LayoutGen, StripePolicy, StripeSetId, ZoneId,
 };
 
-/// One striped component over the whole file, by `policy`, in a set of `width` slots.
+/// One striped component over the whole file, with the directory's `policy`, in a set of `width`
+/// slots.
 ///
-/// The start rotates with the data id: ids are given in sequence, so that files smaller than a
-/// stripe unit go round the targets instead of all to the first.
+/// The start column rotates with the data id. Ids are given in sequence, so files smaller than a
+/// stripe unit are spread over the targets.
 ///
 /// # Errors
 /// `BadComponent` for an invalid policy or a set without slots.
@@ -48,7 +49,7 @@ pub fn new_layout(
 /// A layout of one component that leaves the first `bytes` of the file to its shard (0: none).
 ///
 /// # Errors
-/// `BadComponent` where it may not keep so many.
+/// `BadComponent` where the shard may not keep that many.
 pub fn with_inline(mut layout: Layout, bytes: u32) -> Result<Layout, LayoutError> {
     if let ([component], true) = (layout.components.as_mut_slice(), bytes > 0) {
         component.kind = ComponentKind::StripedInline { bytes };

@@ -1,11 +1,11 @@
-//! From a request to its operation.
+//! Dispatch: runs the operation of a request.
 
 use crate::op::{self, Result};
 use crate::tx::Tx;
 use zonal_types::ErrorCode;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Runs an operation that works on the store alone.
+/// Runs an operation that needs only the store.
 pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
         MetaRequest::Lookup { who, parent, name } => op::lookup::lookup(tx, who, *parent, name),
@@ -188,13 +188,13 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             inline,
             ..
         } => {
-            // Where the file was cut behind the beginning of the place, the rest of it is left.
+            // The rest of the place, where the file was truncated behind its beginning.
             let left = usize::try_from(tx.published.saturating_sub(*offset)).unwrap_or(usize::MAX);
             let inline = op::inline_data::written(inline.as_ref())
                 .map(|(at, bytes)| (at, &bytes[..bytes.len().min(left)]));
             let report = op::write_report::Report {
                 size: tx.published,
-                // A shrink ends or cuts the tickets of before.
+                // A truncation ends or cuts earlier tickets.
                 truncate_seq: u64::MAX,
                 mtime: (*length > 0).then_some(*mtime),
                 allocated_delta: *allocated_delta,
@@ -227,7 +227,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::TakeLease { .. }
         | MetaRequest::RenewLeases { .. }
         | MetaRequest::ReturnLease { .. } => Err(ErrorCode::NotSupported),
-        // What is left is the shard's own: sessions, events, locks, closes, tickets.
+        // The shard itself handles the rest: sessions, events, locks, closes, tickets.
         _ => Err(ErrorCode::Protocol),
     }
 }

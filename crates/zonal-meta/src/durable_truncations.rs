@@ -1,24 +1,25 @@
-//! Which numbers of cuts a shard's log has on its medium, so that a file that is made longer again
-//! and again under one number costs one flush.
+//! Durable truncations: the truncation numbers (`truncate_seq`) that a shard's log has flushed. A
+//! file that is extended again and again under one number then costs one flush.
 //!
-//! A number that targets may hear of must not be lost with the shard's power
-//! (docs/rfcs/2026-11-22-files-grow-over-zeros.md). What this forgets is flushed once more.
+//! A number that targets may see must not be lost with the shard's power
+//! (docs/rfcs/2026-11-22-files-grow-over-zeros.md). A number that this table forgets is flushed
+//! once more.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Files remembered; of more, all are forgotten.
+/// Files remembered; past it the table is cleared.
 pub const FLUSHED_MAX: usize = 4096;
 
-/// The last flushed number of files.
+/// The last flushed truncation number of each file.
 #[derive(Debug, Default)]
 pub struct DurableTruncations {
     numbers: BTreeMap<Ino, u64>,
 }
 
 impl DurableTruncations {
-    /// Whether the log has to be flushed before this answer.
+    /// True where the log has to be flushed before this reply.
     #[must_use]
     pub fn is_missing(&self, request: &MetaRequest, reply: &MetaReply) -> bool {
         if request.is_sync() {
@@ -35,7 +36,7 @@ impl DurableTruncations {
         reply.must_be_durable() && !is_known
     }
 
-    /// The log was flushed after this answer was made.
+    /// Notes that the log was flushed after this reply was made.
     pub fn note(&mut self, reply: &MetaReply) {
         if let MetaReply::Truncated { attr, data, .. } = reply {
             if self.numbers.len() >= FLUSHED_MAX {

@@ -1,14 +1,14 @@
-//! Clients that are to be fenced at targets, and sessions that end when they are.
+//! Fences: clients that targets must refuse, and sessions that end once they do.
 //!
-//! A session that expires or is evicted, and may have bytes on their way to targets, is *ending*
-//! first: it answers nothing and keeps what it has. Its fence is logged with the targets that have
-//! to hear of it. Once all have, or [`FENCE_WAIT_MS`] is over, the session ends. What a target has
-//! not acknowledged stays in the store, over restarts, until it has.
+//! A session that expires or is evicted, and may have writes in flight, is *ending* first: it
+//! answers nothing and keeps its locks and opens. The shard logs its fence with the targets that
+//! have to acknowledge it. Once all have, or [`FENCE_WAIT_MS`] is over, the session ends. A fence
+//! that a target has not acknowledged stays in the store, over restarts.
 //! docs/rfcs/2026-11-25-client-identity.md has the reasons.
 //!
 //! *Invariants*: (1) a fence in memory is in the store; (2) an ending session has a fence of its
-//! client. *Bound*: one fence a client and holder, `FENCES_MAX` in all; past it a session ends
-//! without one, which is told in the log.
+//! client. *Bound*: one fence a client and holder, `FENCES_MAX` in all. Past it a session ends
+//! without a fence, and the log says so.
 
 use crate::config::Now;
 use crate::keys;
@@ -27,26 +27,26 @@ codec_struct! {
     /// The stored fence.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FenceRecord {
-        /// The lowest incarnation that is to be served.
+        /// The lowest incarnation that targets serve.
         lowest: Incarnation,
-        /// Targets that have not acknowledged it.
+        /// Targets that have not acknowledged the fence.
         targets: Vec<TargetId>,
     }
 }
 
 type Name = (ClientId, HolderNumber);
 
-/// What waits for targets.
+/// Fences and ending sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Fencing {
     /// Fences that some target has not acknowledged.
     waiting: BTreeMap<Name, FenceRecord>,
-    /// Until when a session waits for its client's fence.
+    /// The fence that an ending session waits for, and until when.
     ending: BTreeMap<SessionId, (Name, Instant)>,
 }
 
 impl Fencing {
-    /// All fences in the store.
+    /// Loads all fences from the store.
     pub(crate) fn load(kv: &dyn KvRead) -> Result<Self, ErrorCode> {
         let mut fencing = Self::default();
         let mut broken = false;
@@ -70,7 +70,7 @@ impl Fencing {
         of.map_or(Incarnation(0), |record| record.lowest)
     }
 
-    /// Whether a session is ending.
+    /// True where a session is ending.
     pub(crate) fn is_ending(&self, session: SessionId) -> bool {
         self.ending.contains_key(&session)
     }
@@ -86,7 +86,7 @@ impl Fencing {
             .collect()
     }
 
-    /// When the next ending session is over at the latest.
+    /// Latest time at which the next ending session is over.
     pub(crate) fn next(&self) -> Option<Instant> {
         let ending = self.ending.values();
         ending
@@ -108,8 +108,8 @@ impl Fencing {
 }
 
 impl MetaShard {
-    /// Whether a session may have bytes on their way to targets. One from before our start has not
-    /// told.
+    /// True where a session may have writes in flight. A session from before our start may, until
+    /// it has told.
     fn may_write(&self, session: SessionId) -> bool {
         self.sessions.silent.contains(&session)
             || self.opens.files_of(session) > 0
@@ -118,7 +118,7 @@ impl MetaShard {
             || !self.opens.orphans_of(session).is_empty()
     }
 
-    /// Every target that bytes of this shard's files may lie on.
+    /// Every target that may hold bytes of this shard's files.
     fn own_targets(&self) -> BTreeSet<TargetId> {
         let is_root = self.config.is_root();
         let sets = self.map.sets.iter();
@@ -127,8 +127,8 @@ impl MetaShard {
             .collect()
     }
 
-    /// A session is to end that its client has not closed. `None`: nothing is to be waited for.
-    /// Else what is logged: it is ending from now on.
+    /// Begins to end a session that its client has not closed. Returns the effect to log, or `None`
+    /// where there is nothing to wait for.
     pub(crate) fn begin_ending(&mut self, now: Now, session: SessionId) -> Option<Vec<KvChange>> {
         if self.fencing.is_ending(session) {
             return Some(Vec::new());
@@ -154,12 +154,12 @@ impl MetaShard {
         self.fencing.waiting.insert(name, record);
         let until = now.instant.plus_ms(FENCE_WAIT_MS);
         self.fencing.ending.insert(session, (name, until));
-        // Its poll hears that it has no session.
+        // Its poll is answered that the session is unknown.
         self.woken.insert(WaitOn::Events(session));
         Some(vec![change])
     }
 
-    /// Sessions of before our start that were ending go on with that.
+    /// Resumes sessions that were ending before our start.
     pub(crate) fn resume_ending(&mut self, now: Instant) {
         let mut ending = Vec::new();
         for id in self.sessions.ids() {
@@ -181,7 +181,7 @@ impl MetaShard {
         }
     }
 
-    /// What each target has to be told.
+    /// Fences that each target has to acknowledge.
     #[must_use]
     pub fn fences(&self) -> BTreeMap<TargetId, Vec<Fence>> {
         let mut fences: BTreeMap<TargetId, Vec<Fence>> = BTreeMap::new();
@@ -200,9 +200,8 @@ impl MetaShard {
         fences
     }
 
-    /// What a target that starts has to hear before it changes anything of this shard's files: the
-    /// fences that it has not acknowledged, from behind `after` on, as many as one message may
-    /// have.
+    /// Fences that a starting target must store before it changes any of this shard's files. The
+    /// list starts behind `after` and has as many as fit a message.
     #[must_use]
     pub fn fences_of(&self, target: TargetId, after: (ClientId, HolderNumber)) -> MetaReply {
         let behind = (Bound::Excluded(after), Bound::Unbounded);
@@ -221,8 +220,8 @@ impl MetaShard {
         MetaReply::Fences { fences, end }
     }
 
-    /// A target has acknowledged these, or is in no map any more: what is logged. Housekeeping is
-    /// due then.
+    /// Notes that a target has acknowledged these fences, or is in no map any more; returns the
+    /// effect to log. The caller runs housekeeping then.
     pub fn fenced(&mut self, target: TargetId, fences: &[Fence]) -> Vec<KvChange> {
         let mut changes = Vec::new();
         for fence in fences {

@@ -1,21 +1,21 @@
-//! Inode numbers and data ids. Each partition counts both, apart from one another; a range is
-//! reserved in the store before a number of it is given, so that a crash skips numbers and never
-//! gives one twice.
+//! Number ranges: gives inode numbers and data ids, which each partition counts apart from one
+//! another. A range is reserved in the store before a number of it is given. So a crash skips
+//! numbers and never gives one twice.
 
 use crate::keys;
 use std::collections::BTreeMap;
 use zonal_types::limits::RESTORE_STEP;
 use zonal_types::{Codec, ErrorCode, KvRead, PartitionId, codec_struct};
 
-/// First inode number given; smaller ones are for what the shard makes itself (the root is 1).
+/// First inode number given; smaller ones are the shard's own (the root is 1).
 pub(crate) const FIRST: u64 = 16;
-/// First data id given: far above the inode numbers of a young partition, so that who takes one for
-/// the other is found out.
+/// First data id given: far above the inode numbers of a young partition, so that code which
+/// confuses the two is found out.
 pub(crate) const DATA_FIRST: u64 = 1 << 20;
-/// First number that does not fit any more.
+/// First number that does not fit.
 const END: u64 = 1 << zonal_types::ids::INO_SEQUENCE_BITS;
 
-/// What a partition counts.
+/// The counters of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Counter {
     Inodes,
@@ -50,7 +50,7 @@ impl Counter {
         }
     }
 
-    /// Numbers reserved at a time. Each time costs a flush: of a thousand files that is one, and a
+    /// Numbers reserved at a time. Each reservation costs a flush: one for a thousand files, and a
     /// quarter more for their data.
     fn step(self) -> u64 {
         match self {
@@ -59,7 +59,7 @@ impl Counter {
         }
     }
 
-    /// A value to store: no number from `reserved` on has been given.
+    /// The stored value which says that no number from `reserved` on has been given.
     pub fn record(self, reserved: u64, live_inodes: u64) -> Vec<u8> {
         match self {
             Self::Inodes => InodeRecord {
@@ -71,7 +71,7 @@ impl Counter {
         }
     }
 
-    /// The first number that was not given, as a stored value says.
+    /// The first number that was not given, by a stored value.
     pub fn reserved_in(self, bytes: &[u8]) -> Option<u64> {
         match self {
             Self::Inodes => Some(InodeRecord::from_bytes(bytes).ok()?.reserved),
@@ -79,8 +79,8 @@ impl Counter {
         }
     }
 
-    /// What a record becomes when its shard is restored from a backup: what was given since is
-    /// never given again.
+    /// The record of a shard that is restored from a backup: it skips all numbers that may have
+    /// been given since.
     pub fn restored(self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
         let (reserved, live) = match stored {
             Some(bytes) => {
@@ -104,12 +104,12 @@ codec_struct! {
     struct InodeRecord {
         /// No number from here on has been given.
         reserved: u64,
-        /// Inodes of the shard at that time, for statfs.
+        /// Inodes of the shard at the time of the reservation, for statfs.
         live_inodes: u64,
     }
 }
 
-/// Numbers of a partition that may be given.
+/// Reserved numbers of a partition that may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdRange {
     counter: Counter,
@@ -118,7 +118,7 @@ pub(crate) struct IdRange {
 }
 
 impl IdRange {
-    /// The next number, and whether the range grew (then [`Self::record`] is to be stored).
+    /// The next number, and whether the range grew. The caller then stores [`Self::record`].
     pub fn take(&mut self) -> Result<(u64, bool), ErrorCode> {
         if self.next >= END {
             return Err(ErrorCode::NoSpace);
@@ -141,7 +141,7 @@ impl IdRange {
     }
 }
 
-/// The ranges of all partitions, read when first used.
+/// The ranges of all partitions, loaded at first use.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     ranges: BTreeMap<(Counter, PartitionId), IdRange>,
@@ -156,7 +156,7 @@ impl Ids {
         self.ranges.insert((range.counter, partition), range);
     }
 
-    /// What the store says of a partition.
+    /// Loads the range of a partition from the store.
     pub fn load(
         kv: &dyn KvRead,
         counter: Counter,

@@ -1,12 +1,12 @@
-//! Records of inodes under one tag of the store, such as orphans.
+//! Inode records: reads all records of one tag, such as orphans.
 
 use crate::keys;
 use zonal_types::{Codec, ErrorCode, Ino, KvRead, PartitionId};
 
-/// All of them. For tags of which there are few at any time.
+/// All records of a tag, for tags with few records at any time.
 ///
 /// # Errors
-/// `Corrupt` where one cannot be read; what `kv` gives.
+/// `Corrupt` where a record cannot be read; else the error of `kv`.
 pub(crate) fn all<T: Codec>(
     kv: &dyn KvRead,
     partitions: &[PartitionId],

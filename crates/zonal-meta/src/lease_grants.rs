@@ -1,4 +1,4 @@
-//! Where operations meet leases: which leases a change touches, and which times a reply may carry.
+//! Lease grants: the leases that a change must recall, and the cache terms that a reply may carry.
 
 use crate::leases::{LeaseChange, Leases};
 use crate::tx::{Finished, Tx};
@@ -7,7 +7,7 @@ use zonal_types::{Attr, FileKind, Ino, Instant, SessionId};
 use zonal_wire::meta::Entry;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// What a finished request changes under which leases. Access times alone are nobody's business.
+/// The lease changes of a finished request. Changes of access times alone recall nothing.
 pub(crate) fn changes(finished: &Finished) -> Vec<LeaseChange> {
     let mut by_directory: BTreeMap<Ino, LeaseChange> = BTreeMap::new();
     let mut touch = |directory: Ino, entries: bool, child: Option<Ino>, data: bool| {
@@ -46,7 +46,7 @@ fn is_same(before: &Attr, after: &Attr) -> bool {
     *before == Attr { atime, ..*after }
 }
 
-/// Puts granted times where the operation left marks.
+/// Replaces the marks that the operation left in the reply by granted terms, in ms.
 pub(crate) fn grant(
     reply: &mut MetaReply,
     lease: Option<Ino>,
@@ -85,17 +85,17 @@ pub(crate) fn grant(
     }
 }
 
-/// The directory whose entries the request changes, as it is then: its client need not ask, as the
-/// kernel does after each change.
+/// Attributes of the directory whose entries the request changes, after the change. The kernel asks
+/// for them after each change; so the client need not send a request.
 pub(crate) fn directory_after(tx: &mut Tx<'_>, request: &MetaRequest) -> Option<Attr> {
     let dir = request.changes_entries_of()?;
     let dir = tx.is_ours(dir).then(|| tx.inode(dir).ok())??;
-    // A first-level directory is removed at the root's shard, which recalls nothing here.
+    // The root shard removes a first-level directory; nothing is recalled here.
     (dir.parent != Ino::ROOT).then(|| dir.attr())
 }
 
-/// Takes all times out of a reply: one that is kept for a repeat must not promise anything. Nor
-/// does it have a file's bytes: they are asked for.
+/// Removes all terms from a reply that is kept for repeats: a repeat must not promise anything.
+/// Removes a file's bytes too; the client asks for them.
 pub(crate) fn without_times(reply: &MetaReply) -> MetaReply {
     let mut reply = match reply {
         MetaReply::OpenedSmall { entry, data, .. } => MetaReply::Opened {
@@ -140,7 +140,8 @@ impl Granter<'_> {
         *ms = granted;
     }
 
-    /// A directory's attributes are covered by its own lease, others' by their parent's.
+    /// A directory's own lease covers its attributes; the parent's lease covers those of other
+    /// inodes.
     fn attr(&mut self, attr: &Attr, ms: &mut u32) {
         if *ms != 0 && attr.kind == FileKind::Directory {
             *ms = self.leases.grant(attr.ino, self.session, self.now);

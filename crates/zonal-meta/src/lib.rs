@@ -1,9 +1,9 @@
 //! The metadata shard: a state machine that turns requests into effects.
 //!
-//! [`MetaShard`] takes a request, the time and a reader of its store, and returns an [`Outcome`]: a
-//! reply with the changes to log first, a wait, or a question to another shard. It does no I/O.
-//! Keys and values are in `keys.rs`, `inode.rs` and `dentry.rs` (docs/on-disk-format.md, "Shard");
-//! each operation is a file under `op/`.
+//! [`MetaShard`] takes a request, the time and a reader of its store, and returns an [`Outcome`].
+//! That is a reply with the changes to log first, a wait, or a call to another shard. It does no
+//! I/O. Keys and values are in `keys.rs`, `inode.rs` and `dentry.rs` (docs/on-disk-format.md,
+//! "Shard"). Each operation is a file under `op/`.
 #![forbid(unsafe_code)]
 
 pub mod acl;

@@ -1,17 +1,18 @@
-//! Which session has which file open, how often; and the inodes that live only because of it.
+//! Open files: how often each session has each file open, and the orphans that live only because of
+//! it.
 //!
-//! Counts are volatile (clients tell them again after a restart); the sessions of an orphan are
+//! Counts are volatile: clients tell them again after a restart. The holders of an orphan are
 //! durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Ino, SessionId};
 
-/// In which ways a session has a file open.
+/// The ways in which a session has a file open.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ways {
     pub reads: bool,
     pub writes: bool,
-    /// By a request that was permitted, not only told.
+    /// Opened by a permitted request, not only told after a restart.
     pub is_granted: bool,
 }
 
@@ -20,19 +21,19 @@ pub(crate) struct Ways {
 pub(crate) struct Opens {
     counts: BTreeMap<Ino, BTreeMap<SessionId, u32>>,
     entries: usize,
-    /// Files that each session has open, where it has any.
+    /// Number of files that each session has open, where it has any.
     files: BTreeMap<SessionId, u32>,
-    /// Files of which what lies behind the end is known to one session that has them open: nobody
-    /// else had them open since.
+    /// Files whose bytes behind the end are known to one session alone: it has the file open, and
+    /// nobody else had since.
     owners: BTreeMap<Ino, SessionId>,
-    /// How, of sessions that have proved whose they are.
+    /// Ways of opening, for sessions with a proven subject.
     ways: BTreeMap<(Ino, SessionId), Ways>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
 
 impl Opens {
-    /// Pairs of file and session.
+    /// Number of {file, session} pairs.
     pub fn len(&self) -> usize {
         self.entries
     }
@@ -50,7 +51,7 @@ impl Opens {
         *count = count.saturating_add(1);
     }
 
-    /// One open less; true where that was the session's last.
+    /// Counts one open less; true where that was the session's last.
     pub fn close(&mut self, ino: Ino, session: SessionId) -> bool {
         let Some(of) = self.counts.get_mut(&ino) else {
             return true;
@@ -80,24 +81,24 @@ impl Opens {
         true
     }
 
-    /// What lies behind the end of a file that the session has open is known to it alone.
+    /// Notes that only this session, which has the file open, knows the bytes behind its end.
     pub fn own(&mut self, ino: Ino, session: SessionId) {
         if self.count(ino, session) > 0 {
             self.owners.insert(ino, session);
         }
     }
 
-    /// That is not so any more.
+    /// Notes that no session alone knows the bytes behind the end.
     pub fn disown(&mut self, ino: Ino) {
         self.owners.remove(&ino);
     }
 
-    /// The session to which alone is known what lies behind a file's end.
+    /// The session that alone knows the bytes behind a file's end.
     pub fn owner(&self, ino: Ino) -> Option<SessionId> {
         self.owners.get(&ino).copied()
     }
 
-    /// The session has opened it in these ways too, if it has it open.
+    /// Adds ways in which the session has opened the file, if it has it open.
     pub fn note(&mut self, ino: Ino, session: SessionId, more: Ways) {
         if self.count(ino, session) > 0 {
             let ways = self.ways.entry((ino, session)).or_default();
@@ -107,13 +108,13 @@ impl Opens {
         }
     }
 
-    /// In which ways the session has it open, as far as that was noted; `None`: in none.
+    /// The ways in which the session has it open, as far as noted; `None`: in none.
     pub fn ways(&self, ino: Ino, session: SessionId) -> Option<Ways> {
         (self.count(ino, session) > 0)
             .then(|| self.ways.get(&(ino, session)).copied().unwrap_or_default())
     }
 
-    /// How often the session has it open.
+    /// Number of opens of the session.
     pub fn count(&self, ino: Ino, session: SessionId) -> u32 {
         let of = self.counts.get(&ino);
         of.and_then(|of| of.get(&session)).copied().unwrap_or(0)
@@ -126,12 +127,12 @@ impl Opens {
             .unwrap_or_default()
     }
 
-    /// Files that the session has open.
+    /// Number of files that the session has open.
     pub fn files_of(&self, session: SessionId) -> u32 {
         self.files.get(&session).copied().unwrap_or(0)
     }
 
-    /// Forgets a session. Its orphans are left for the caller.
+    /// Forgets a session. The caller handles its orphans.
     pub fn drop_session(&mut self, session: SessionId) {
         if self.files.remove(&session).is_none() {
             return;

@@ -1,23 +1,23 @@
-//! What was removed a moment ago and can still be asked for by its number.
+//! Recent removals: inodes that stay accessible by number for a moment after their removal.
 //!
-//! A client resolves a name and then opens what it found: two requests, between which another
-//! client may have replaced the file. POSIX knows no such gap, so a removed inode is kept in memory
-//! for [`RECENT_MS`]: its attributes can be read, and an open brings a file back as an orphan of
-//! the session that opens it. Its objects are not deleted before.
+//! A client resolves a name and then opens the inode: two requests, between which another client
+//! may have replaced the file. POSIX does not know this gap. So a removed inode stays in memory for
+//! [`RECENT_MS`]. Its attributes can be read, and an open brings a file back as an orphan of the
+//! session that opens it. Its objects are not deleted before.
 //!
-//! *Invariants*: bounded by [`RECENT_MAX`] (the oldest go first); what was once given to the
-//! deletions is not here any more, so nothing comes back whose bytes may be gone; volatile (after a
-//! restart what was removed is removed).
+//! *Invariants*: bounded by [`RECENT_MAX`] (the oldest go first). An inode that was handed to the
+//! deletions is not here any more, so no file comes back whose bytes may be gone. *Volatile*: a
+//! restart of the shard forgets all of them.
 
 use crate::inode::Inode;
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::{Ino, Instant};
 
-/// How long a removed inode can be brought back.
+/// Time for which a removed inode can be brought back, ms.
 pub const RECENT_MS: u64 = 1_000;
 /// Removed inodes kept.
 pub const RECENT_MAX: usize = 1_024;
-/// Inodes with more bytes of extended attributes and of their contents are not kept.
+/// Inodes with more bytes of extended attributes and contents are not kept.
 pub const RECENT_BYTES_MAX: usize = 8_192;
 
 /// A removed inode with its extended attributes, as they were stored.
@@ -25,11 +25,11 @@ pub const RECENT_BYTES_MAX: usize = 8_192;
 pub(crate) struct Removed {
     pub inode: Inode,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Its first bytes.
+    /// Its inline bytes.
     pub inline: Vec<u8>,
 }
 
-/// Removed inodes, for a moment.
+/// The recently removed inodes.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     removed: BTreeMap<Ino, (Removed, Instant)>,
@@ -37,7 +37,7 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// Keeps an inode for a moment from `now` on.
+    /// Keeps an inode for [`RECENT_MS`] from `now` on.
     pub fn keep(&mut self, removed: Removed, now: Instant) {
         let bytes: usize = removed
             .xattrs
@@ -55,24 +55,24 @@ impl Recent {
         }
     }
 
-    /// What is kept of an inode.
+    /// The kept state of an inode.
     pub fn get(&self, ino: Ino) -> Option<&Removed> {
         self.removed.get(&ino).map(|(removed, _until)| removed)
     }
 
-    /// It was brought back.
+    /// Forgets an inode that was brought back.
     pub fn forget(&mut self, ino: Ino) {
         self.removed.remove(&ino);
     }
 
-    /// Drops what is over.
+    /// Drops inodes whose time is over.
     pub fn sweep(&mut self, now: Instant) {
         while self.order.front().is_some_and(|(until, _)| *until <= now) {
             self.drop_oldest();
         }
     }
 
-    /// When the next one is over.
+    /// Time at which the next inode is dropped.
     pub fn next_end(&self) -> Option<Instant> {
         self.order.front().map(|(until, _ino)| *until)
     }

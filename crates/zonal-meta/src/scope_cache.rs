@@ -1,10 +1,12 @@
-//! What a shard remembers for clients with a scope: which directories lie inside of a path, which
-//! files were reached there by a name, which were cut by name.
+//! Scope cache: memory of a shard for clients with a scope. It holds the directories inside of a
+//! path, the files reached there by a name, and the files truncated by name.
 //!
-//! *Invariants*: (1) a directory is in `inside` only while it is at or below the path's directory:
-//! each move or removal of a directory empties it; (2) a file is in `reached` only while none of
-//! its names has changed, and no directory moved, since a client of that path reached it by a name;
-//! (3) all of it may be forgotten at any time.
+//! *Invariants*:
+//! 1. A directory is in `inside` only while it is at or below the path's directory: each move or
+//!   removal of a directory empties the set.
+//! 2. A file is in `reached` since a client of that path reached it by a name. A change of one of
+//!    its names, or a move of a directory, removes it.
+//! 3. All of it may be forgotten at any time.
 
 use crate::tx::Changed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,22 +16,22 @@ use zonal_wire::MetaRequest;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC, O_WRONLY};
 use zonal_wire::meta::{FileUse, LockKind, LockRange};
 
-/// How long it is believed what the root shard said of a first-level directory. It tells of
-/// changes, too, where that arrives.
+/// Time for which the root shard's answer about a first-level directory is trusted, ms. The root
+/// shard also reports changes, where its message arrives.
 const FIRST_LEVEL_MS: u64 = 2_000;
 
 /// User and group of a root that counts as nobody.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// How a request sees the tree.
+/// The part of the tree that a request may see.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sight {
-    /// The client's whole view: this directory and what is below it. `None` for a client with a
-    /// path: nothing of this shard.
+    /// The directory that is the client's whole view, with everything below it. `None` for a client
+    /// with a path: nothing of this shard.
     pub dir: Option<Ino>,
     /// True for a client with a path.
     pub has_path: bool,
-    /// The reply may be cached, where its directory is inside.
+    /// The reply may be cached, where its directory is inside of the path.
     pub may_cache: bool,
 }
 
@@ -43,10 +45,10 @@ impl Default for Sight {
     }
 }
 
-/// The directories of a path at one shard, from its top.
+/// The directories of a path at one shard, from the top.
 #[derive(Debug, Default)]
 pub(crate) struct Resolved {
-    /// Those above the path's directory, each with the next name.
+    /// Directories above the path's directory, each with the next name.
     pub above: Vec<(Ino, Name)>,
     /// The path's directory.
     pub dir: Option<Ino>,
@@ -60,22 +62,21 @@ impl Resolved {
     }
 }
 
-/// See above.
+/// The cache of all clients with a scope.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    /// First-level directories by name, as the root shard has them, and until when that is
-    /// believed.
+    /// First-level directories by name, from the root shard, and until when each answer is trusted.
     first_level: BTreeMap<Name, (Ino, Instant)>,
-    /// Directory, and the path's directory that it is at or below.
+    /// {directory, the path's directory that it is at or below}.
     inside: BTreeSet<(Ino, Ino)>,
-    /// File, and the path's directory below which a name led to it.
+    /// {file, the path's directory below which a name led to it}.
     reached: BTreeSet<(Ino, Ino)>,
-    /// Until when a session may cut a file at its targets.
+    /// Until when a session may truncate a file at its targets.
     cuts: BTreeMap<(Ino, SessionId), Instant>,
 }
 
 impl Scopes {
-    /// What the root shard said of a name. That there is none it is asked again at once.
+    /// Notes the root shard's answer for a name. A missing name is asked for again at once.
     pub fn note_first(&mut self, name: &Name, ino: Option<Ino>, now: Instant) {
         if self.first_level.len() >= SCOPE_INSIDE_MAX {
             self.first_level.clear();
@@ -91,8 +92,8 @@ impl Scopes {
         }
     }
 
-    /// The root shard does not answer: what it said before is believed a while longer. False where
-    /// it said nothing.
+    /// Extends an earlier answer of the root shard, which does not answer now. False where there is
+    /// none.
     pub fn keep_first(&mut self, name: &Name, now: Instant) -> bool {
         let known = self.first_level.get_mut(name);
         known.is_some_and(|(_, until)| {
@@ -101,7 +102,7 @@ impl Scopes {
         })
     }
 
-    /// Whether the root shard need not be asked for a name now.
+    /// True where the root shard need not be asked for a name now.
     pub fn knows_first(&self, name: &Name, now: Instant) -> bool {
         let known = self.first_level.get(name);
         known.is_some_and(|(_, until)| *until > now)
@@ -112,7 +113,7 @@ impl Scopes {
         self.first_level.get(name).map(|(ino, _)| *ino)
     }
 
-    /// The root shard made, renamed or removed one.
+    /// Forgets first-level directories: the root shard made, renamed or removed one.
     pub fn first_level_changed(&mut self) {
         self.first_level.clear();
     }
@@ -141,7 +142,7 @@ impl Scopes {
         self.reached.insert((file, top));
     }
 
-    /// A request counts that changes these inodes; `entries`: and entries of directories.
+    /// Notes the inodes that a request changes; `entries`: it also changes entries of directories.
     pub fn note_changes(&mut self, changed: &[Changed], entries: bool) {
         for change in changed {
             let Changed { before, now } = change;
@@ -162,7 +163,7 @@ impl Scopes {
         }
     }
 
-    /// The session has cut a file by its name, and goes on at its targets.
+    /// Notes that the session has truncated a file by its name, and goes on at its targets.
     pub fn note_cut(&mut self, ino: Ino, session: SessionId, now: Instant) {
         self.cuts.retain(|_, until| *until > now);
         if self.cuts.len() >= SCOPE_CUTS_MAX {
@@ -180,10 +181,10 @@ impl Scopes {
     }
 }
 
-/// For whom a client's request counts, where that is somebody else than it says.
+/// The user that a client's request counts for, where that differs from its credentials.
 ///
 /// # Errors
-/// `Access` where the client may not speak for that user.
+/// `Access` where the client may not act for that user.
 pub(crate) fn spoken_for(
     scope: &Scope,
     who: &Credentials,
@@ -209,22 +210,22 @@ pub(crate) fn spoken_for(
     Ok(Some(who))
 }
 
-/// Whether an open with these flags may change the file.
+/// True where an open with these flags may change the file.
 pub(crate) fn opens_for_writing(open_flags: u32) -> bool {
     open_flags & O_ACCMODE != O_RDONLY || open_flags & O_TRUNC != 0
 }
 
-/// Whether an open with these flags may read the file; the kernel reads what it executes.
+/// True where an open with these flags may read the file; the kernel reads files that it executes.
 pub(crate) fn opens_for_reading(open_flags: u32) -> bool {
     open_flags & O_ACCMODE != O_WRONLY
 }
 
-/// Whether a client that changes nothing may ask for this.
+/// True where a read-only client may send this request.
 pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
     match request {
         MetaRequest::Open { open_flags, .. } => !opens_for_writing(*open_flags),
         MetaRequest::Close { .. } | MetaRequest::Touch { .. } => true,
-        // They change nothing yet, and hold up those who append.
+        // These requests change nothing yet, but hold up appends of others.
         MetaRequest::LendEnd { .. }
         | MetaRequest::AppendAt { .. }
         | MetaRequest::ReclaimAppends { .. } => false,
@@ -233,13 +234,13 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
     }
 }
 
-/// Whether a client that changes nothing may have this lock: a write lock of fcntl needs a file
-/// that is open for writing, LOCK_EX of flock does not.
+/// True where a read-only client may take this lock. A write lock of fcntl needs a file open for
+/// writing; LOCK_EX of flock does not.
 pub(crate) fn reader_may_lock(range: &LockRange) -> bool {
     range.whole_file || range.kind == LockKind::Shared
 }
 
-/// Which file must be open, and for what, for a request that names it by number.
+/// The file that must be open, and for which use, for a request that names it by number.
 pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, FileUse)> {
     match request {
         MetaRequest::ReadInline { ino } => Some((*ino, FileUse::Read)),

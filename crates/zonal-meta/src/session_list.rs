@@ -1,4 +1,4 @@
-//! Who uses a shard: its sessions and what they hold, for people.
+//! Session list: the sessions of a shard and the state that they hold, for people.
 
 use crate::MetaShard;
 use std::ops::Bound;
@@ -9,13 +9,13 @@ use zonal_wire::SessionEntry;
 const AT_ONCE_MAX: usize = 1_000;
 
 impl MetaShard {
-    /// Whether a session from before our start has not told what it holds yet.
+    /// True where a session from before our start has not told its state yet.
     #[must_use]
     pub fn has_silent_sessions(&self) -> bool {
         !self.sessions.silent.is_empty()
     }
 
-    /// Sessions behind `after` in order, at most `limit`; true: nothing follows.
+    /// Sessions behind `after` in order, at most `limit`; true: the list ends here.
     #[must_use]
     pub fn sessions(
         &self,

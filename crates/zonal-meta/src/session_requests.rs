@@ -1,5 +1,5 @@
-//! Requests about what the shard keeps in memory: sessions and events; [`appends`], [`reclaim`]
-//! and [`locks`] have the rest.
+//! Requests about state in memory: sessions and events. [`appends`], [`reclaim`] and [`locks`] have
+//! the other requests of this kind.
 
 mod appends;
 mod locks;
@@ -19,26 +19,26 @@ use zonal_types::{
 };
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// The part of a shard's sessions that one client may have: a quarter.
+/// Share of a shard's sessions that a client may have: a quarter.
 const SHARE: usize = 4;
 /// Events in one reply.
 const EVENTS_AT_ONCE: usize = 1024;
-/// Longest wait for events.
+/// Longest wait for events, ms.
 const POLL_WAIT_MS: u32 = 30_000;
 
 impl MetaShard {
-    /// Differs at each start.
+    /// Number that differs at each start of the shard.
     #[must_use]
     pub fn boot(&self) -> u64 {
         self.config.boot
     }
 
-    /// Random bits, for the number of the session that is opened next.
+    /// Adds random bits for the number of the session that is opened next.
     pub fn add_chance(&mut self, bits: u64) {
         self.sessions.add_chance(bits);
     }
 
-    /// Opens a session, or gives a client back the one that it has.
+    /// Opens a session, or returns the session that the client has.
     pub(crate) fn open_session(
         &mut self,
         now: Now,
@@ -82,7 +82,7 @@ impl MetaShard {
                 id
             }
             None => {
-                // One that has proved who it is leaves room for others.
+                // A client with a proven subject leaves room for others.
                 let own = holder.map_or(0, |holder| self.sessions.count_of_holder(holder));
                 if self.sessions.len() >= self.config.sessions_max
                     || own >= self.config.sessions_max / SHARE
@@ -120,7 +120,7 @@ impl MetaShard {
         Ok(self.outcome(reply, effect, Vec::new(), Vec::new()))
     }
 
-    /// Answers requests that work on memory; `None` where the request is about the store.
+    /// Answers requests about state in memory; `None` where the request needs the store.
     pub(crate) fn run_volatile(
         &mut self,
         kv: &dyn KvRead,
@@ -141,12 +141,12 @@ impl MetaShard {
                 return Err(ErrorCode::NotReady);
             }
             MetaRequest::EvictSession if let Some(effect) = self.begin_ending(now, session) => {
-                // It is asked for again until the session is unknown.
+                // The caller retries until the session is unknown.
                 let reply = failed(ErrorCode::NotReady);
                 self.outcome(reply, effect, Vec::new(), Vec::new())
             }
             MetaRequest::CloseSession | MetaRequest::EvictSession => {
-                // One that is evicted has not said that it uses nothing any more.
+                // An evicted client has not said that it uses nothing any more.
                 if matches!(request, MetaRequest::CloseSession) {
                     self.leases.session_closed(session);
                 }
@@ -196,8 +196,8 @@ impl MetaShard {
         let until = waited
             .until
             .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
-        // One from before our start must hear of it soon: others wait until it has told what it
-        // holds, and it queues its locks again.
+        // A session from before our start must hear of the restart soon. Others wait until it has
+        // told its state, and it must queue its locks again.
         let is_silent = self.sessions.silent.contains(&session);
         if events.is_empty() && now.instant < until && !is_silent && !is_first {
             let waiting = Waiting {

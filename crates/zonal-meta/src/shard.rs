@@ -1,10 +1,11 @@
-//! The shard as a value: it takes a request, the time and a reader of its store, and says what to
-//! do.
+//! The shard as a value: it takes a request, the time and a reader of its store, and returns the
+//! step to take.
 //!
-//! Invariants: nothing in memory changes before a request counts; a request that waits or asks
-//! another shard runs again from its start; what is in memory beside the store is volatile by
-//! design (opens, locks, leases, events, tickets) or comes back from it (sessions, slots, orphans,
-//! number ranges).
+//! *Invariants*:
+//! 1. Nothing in memory changes before a request counts.
+//! 2. A request that waits or asks another shard runs again from its start.
+//! 3. State in memory is volatile by design (opens, locks, leases, events, tickets), or is loaded
+//!   from the store (sessions, slots, orphans, number ranges).
 
 mod admission;
 mod execution;
@@ -43,7 +44,7 @@ pub(crate) struct Waiting {
     pub facts: Facts,
     /// Directories that grant nothing because of it.
     pub changes: Vec<LeaseChange>,
-    /// When a wait for events is over.
+    /// Time at which a wait for events is over.
     pub until: Option<Instant>,
 }
 
@@ -65,15 +66,15 @@ pub struct MetaShard {
     pub(crate) tickets: Tickets,
     pub(crate) ends: Ends,
     pub(crate) waiting: BTreeMap<Attempt, Waiting>,
-    /// First-level directories of requests that wait for another shard's answer; how many each.
+    /// First-level directories of requests that wait for another shard's answer, with their counts.
     asking: BTreeMap<Ino, u32>,
     next_attempt: u64,
     /// Until then locks of silent sessions may be reclaimed.
     pub(crate) lock_grace_until: Instant,
-    /// Sessions to be ended because their events overflowed.
+    /// Sessions to end because their event queue overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
-    /// Sessions from before our start to be ended, unless they tell at once what they hold: others
-    /// wait for locks that they may have.
+    /// Sessions from before our start that end unless they tell their state at once: others wait
+    /// for locks that they may have.
     pub(crate) late: BTreeSet<SessionId>,
     has_lost_orphans: bool,
     pub(crate) woken: BTreeSet<WaitOn>,
@@ -84,7 +85,7 @@ pub struct MetaShard {
 }
 
 impl MetaShard {
-    /// A newer zone map.
+    /// Adopts a newer zone map.
     pub fn set_map(&mut self, map: Arc<ZoneMap>) {
         let partitions = map.partitions_of(self.config.shard);
         if self.partitions != partitions {
@@ -95,8 +96,8 @@ impl MetaShard {
         self.map = map;
     }
 
-    /// One request. `attempt` is what the last [`Outcome::Wait`] for this same request said (`None`
-    /// first).
+    /// Handles one request. `attempt` comes from the last [`Outcome::Wait`] of the same request
+    /// (`None` the first time).
     pub fn handle(
         &mut self,
         kv: &dyn KvRead,
@@ -108,8 +109,8 @@ impl MetaShard {
         self.handle_from(kv, now, caller, None, request, attempt)
     }
 
-    /// As [`Self::handle`], from a connection that has proved who it is (`None`: it had to prove
-    /// nothing).
+    /// As [`Self::handle`], for a connection that has proved a subject (`None`: it did not have
+    /// to).
     pub fn handle_from(
         &mut self,
         kv: &dyn KvRead,
@@ -125,8 +126,8 @@ impl MetaShard {
         self.handle_waited(kv, now, caller, from, request, waited)
     }
 
-    /// As [`Self::handle`], where the disk has no room for what the request may write: one that was
-    /// executed before gets its reply again, any other is refused with `NoSpace`.
+    /// As [`Self::handle`], where the disk has no room for the records of the request. A request
+    /// that was executed before gets its reply again; any other is refused with `NoSpace`.
     pub fn handle_full(
         &mut self,
         kv: &dyn KvRead,
@@ -202,7 +203,7 @@ impl MetaShard {
                 }
                 outcome
             }
-            // Nothing was done, and a repeat hears the same.
+            // Nothing was done, and a repeat gets the same error.
             Err(code) => self.fail(caller, request, code, &waited),
         }
     }
@@ -229,7 +230,7 @@ impl MetaShard {
         }
     }
 
-    /// The client of a waiting request went away: forget the wait.
+    /// Forgets a waiting request whose client went away.
     pub fn abandon(&mut self, attempt: Attempt) {
         if let Some(waiting) = self.waiting.remove(&attempt) {
             self.leases.finish(&waiting.changes);

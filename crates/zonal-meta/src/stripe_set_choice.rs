@@ -1,66 +1,67 @@
-//! Which stripe set a new file gets: the zone's default sets in turn, wider ones more often, by the
-//! number of the file's bytes.
+//! Choice of a new file's stripe set: the zone's default sets in turn by data id, wider ones more
+//! often.
 //!
-//! *Invariant*: only a set that is open is given, in the shard's own map or in a newer one of which
-//! the manager told. Where the map's are not, the root shard is asked to open them: its process
-//! keeps the map. As long as that one does not answer, files get open sets of before.
+//! *Invariant*: only an open set is given, by the shard's own map or by a newer one of which the
+//! manager told. Where the map has no open default set, the root shard is asked to open them: its
+//! process keeps the map. While the root shard does not answer, files get sets that are open
+//! already.
 
 use crate::dentry::siphash;
 use std::collections::BTreeMap;
 use zonal_types::{DataId, Instant, MapVersion, StripeSetId, ZoneId};
 use zonal_zonemap::{StripeSet, TargetState, ZoneMap};
 
-/// How long nobody is asked again after a question without an answer.
+/// Time for which nobody is asked again after a question without an answer, ms.
 const SILENCE_MS: u64 = 5_000;
 
-/// What the root shard said of a zone.
+/// The root shard's answer for a zone.
 #[derive(Debug)]
 struct Told {
     by: MapVersion,
     sets: Vec<(StripeSetId, u16)>,
 }
 
-/// What is known of sets beside the map.
+/// Open sets that the map does not show yet.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     told: BTreeMap<ZoneId, Told>,
     silent_until: Option<Instant>,
 }
 
-/// A set for a file.
+/// The choice for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// This one, with its width.
+    /// This set, with its width.
     Take(StripeSetId, u16),
-    /// The zone's sets are to be opened first.
+    /// The zone's sets have to be opened first.
     Open,
-    /// They are to be opened, and nobody does that now.
+    /// The zone's sets have to be opened, and nobody does that now.
     Later,
 }
 
 impl Sets {
-    /// The shard has this map now.
+    /// Drops answers that the new map covers.
     pub fn map_changed(&mut self, map: &ZoneMap) {
         self.told.retain(|_zone, told| told.by > map.version);
     }
 
-    /// The sets of a zone are open by this version of the map.
+    /// Notes that these sets of a zone are open in map version `by`.
     pub fn opened(&mut self, zone: ZoneId, by: MapVersion, sets: Vec<(StripeSetId, u16)>) {
         self.told.insert(zone, Told { by, sets });
         self.silent_until = None;
     }
 
-    /// Nobody opens sets now.
+    /// Notes that nobody opens sets now.
     pub fn unanswered(&mut self, now: Instant) {
         self.silent_until = Some(now.plus_ms(SILENCE_MS));
     }
 
-    /// The set for a file of a zone.
+    /// Chooses the set for a file of a zone.
     pub fn choose(&self, map: &ZoneMap, zone: ZoneId, data_id: DataId, now: Instant) -> Choice {
         let told = self.told.get(&zone).map(|told| told.sets.as_slice());
         let of_map: Vec<_> = map.default_sets(zone).map(named).collect();
         let sets = told.unwrap_or(&of_map);
-        // None: the zone's first targets have joined since, perhaps.
+        // `None`: the zone's first targets may have joined since.
         let chosen = in_turn(sets, data_id);
         let is_open = |id| told.is_some() || map.set(id).is_some_and(|set| set.is_open);
         if let Some((id, width)) = chosen.filter(|(id, _)| is_open(*id)) {
@@ -73,7 +74,7 @@ impl Sets {
     }
 }
 
-/// A set of a zone that is open already, for a file whose zone's sets nobody opens now.
+/// A set that is open already, for a file whose zone's default sets nobody opens now.
 pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Option<Choice> {
     let open: Vec<_> = map.default_sets(zone).filter(|set| set.is_open).collect();
     let serves = |set: &&StripeSet| {
@@ -97,7 +98,7 @@ fn named(set: &StripeSet) -> (StripeSetId, u16) {
     (set.id, set.slots.len() as u16)
 }
 
-/// Each slot of the sets gets the same share.
+/// Takes the sets in turn, so that each slot gets the same share of files.
 fn in_turn(sets: &[(StripeSetId, u16)], data_id: DataId) -> Option<(StripeSetId, u16)> {
     let slots: u64 = sets.iter().map(|(_, width)| u64::from(*width)).sum();
     let mut turn = siphash(&data_id.0.to_le_bytes()).checked_rem(slots)?;
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(choose(&sets, &map, now), Choice::Take(old, 2));
         map = edited(&map, &[join(3)]);
         let new = map.sets[1].id;
-        // The manager is away: what was open serves on.
+        // The manager is away: the open set still serves.
         assert_eq!(choose(&sets, &map, now), Choice::Take(old, 2));
         let later = now.plus_ms(SILENCE_MS);
         assert_eq!(choose(&sets, &map, later), Choice::Open);

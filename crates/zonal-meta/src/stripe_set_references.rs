@@ -1,11 +1,11 @@
-//! Which stripe sets the entries of a shard's store name: a set that nobody names can go.
+//! References to stripe sets in a shard's store: a set without references can be removed.
 
 use crate::inode::Inode;
 use crate::keys;
 use zonal_types::{Codec, ErrorCode, Ino, Layout};
 
-/// The layout in an entry, and the inode whose it is or was: of a file, or of one that is removed
-/// and whose objects are not yet. `None` where an entry of this sort has none.
+/// The layout in an entry, with its inode. The entry is a file's inode, or the deletion of a
+/// removed file. `None` for entries of other kinds.
 ///
 /// # Errors
 /// `Corrupt` where it cannot be decoded.

@@ -1,4 +1,4 @@
-//! What replies let clients cache, and what a change waits for.
+//! Caching: the terms that replies grant, and the recalls that a change waits for.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -47,8 +47,8 @@ fn what_a_directorys_lease_covers_may_be_cached() {
     one.link(&mut cell, f, home, "g").unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!((entry.entry_ms, entry.attr_ms), (TERM, 0), "two links");
-    // Who may follow a cached name is the kernel's to check, so a closed directory is cached like
-    // any other.
+    // The kernel checks who may follow a cached name, so a closed directory is cached like any
+    // other.
     one.chmod(&mut cell, home, 0o700).unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!(entry.entry_ms, TERM);
@@ -195,7 +195,7 @@ fn a_change_of_entries_tells_what_the_directory_is_after_it() {
         let repeated = cell.send(1, one.caller(1), request);
         assert_eq!(repeated.split_directory().1, None, "it may be older");
     }
-    // What it was told, it is recalled from.
+    // The attributes in the reply are recalled, too.
     let before = cell.now.instant;
     two.create(&mut cell, home, "g", 0o644).unwrap();
     assert!(cell.now.instant.ms_since(before) >= 5_000);

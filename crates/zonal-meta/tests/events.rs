@@ -1,4 +1,4 @@
-//! Polls for events: what waits, what is told, and what is heard of another boot.
+//! Polls for events: which wait, which get events, and how a client learns of another boot.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -9,7 +9,7 @@ use zonal_types::{ErrorCode, Ino};
 use zonal_wire::meta::Event;
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
-/// Asks for the whole file, as waiter 5.
+/// Requests a lock of the whole file, as waiter 5.
 fn waiting_lock(ino: Ino) -> MetaRequest {
     MetaRequest::Lock {
         ino,

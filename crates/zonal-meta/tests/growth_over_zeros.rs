@@ -1,4 +1,4 @@
-//! Files are made longer over zeros: numbers that make nobody's what lies behind the end
+//! Files extended over zeros: truncation numbers that disown bytes behind the end
 //! (`op/truncate_number.rs`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -9,7 +9,7 @@ use zonal_types::{ErrorCode, FileData, Ino, cut};
 use zonal_wire::meta::flags::O_RDWR;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Two clients, and a file of the first one that nobody has open.
+/// Two clients, and a file of the first one that no session has open.
 fn file(size: u64) -> (Cell, Client, Client, Ino) {
     let mut cell = Cell::new();
     let (mut one, two) = (cell.client(1), cell.client(2));
@@ -26,7 +26,7 @@ fn data(client: &mut Client, cell: &mut Cell, ino: Ino) -> FileData {
     }
 }
 
-/// Number and place of the last cut.
+/// Number and size of the last truncation.
 fn last(client: &mut Client, cell: &mut Cell, ino: Ino) -> (u64, u64) {
     let data = data(client, cell, ino);
     (data.truncate_seq, data.truncate_size)
@@ -37,7 +37,7 @@ fn close(client: &mut Client, cell: &mut Cell, ino: Ino) {
     assert_eq!(closed, Ok(MetaReply::Done));
 }
 
-/// Whether the session was told that what lies behind the end is nobody's.
+/// True where the session was told that bytes behind the end are disowned.
 fn disown(client: &mut Client, cell: &mut Cell, ino: Ino) -> Result<bool, ErrorCode> {
     ask(client, cell, ino, false)
 }
@@ -69,7 +69,7 @@ fn growth_disowns_what_is_behind_the_old_end() {
     assert_eq!(one.truncate(&mut cell, f, 50_000, 0), Ok(false), "no push");
     let (number, at) = last(&mut one, &mut cell, f);
     assert!(cut::is_disowning(number) && at == 8000);
-    // The second one cuts there, too: columns have not seen the first.
+    // The second number truncates there, too: columns have not seen the first.
     assert_eq!(two.truncate(&mut cell, f, 90_000, 0), Ok(false));
     let (again, at) = last(&mut one, &mut cell, f);
     assert!(again > number && at == 8000);
@@ -95,7 +95,7 @@ fn what_was_written_since_is_not_cut_by_the_next_number() {
     confirm(&mut one, &mut cell, f);
     assert_eq!(one.truncate(&mut cell, f, 90_000, 0), Ok(false));
     assert_eq!(last(&mut one, &mut cell, f).1, 50_000);
-    // A shrink to before all that a column may not have seen needs nothing of it.
+    // A truncation to before all bytes that a column may keep needs no earlier number.
     two.report(&mut cell, f, 70_000).unwrap();
     assert_eq!(one.truncate(&mut cell, f, 50_000, 0), Ok(true));
     assert_eq!(
@@ -125,7 +125,7 @@ fn a_session_that_knows_what_is_behind_the_end_numbers_nothing() {
     one.report(&mut cell, old, 9000).unwrap();
     one.truncate(&mut cell, old, 50_000, 0).unwrap();
     assert_eq!(last(&mut one, &mut cell, old), numbered, "it has asked");
-    // Another one that opened it may have written there.
+    // Another session that opened it may have written there.
     two.open(&mut cell, f, O_RDWR).unwrap();
     assert_eq!(disown(&mut one, &mut cell, f), Ok(false));
     one.truncate(&mut cell, f, 60_000, 0).unwrap();
@@ -133,7 +133,7 @@ fn a_session_that_knows_what_is_behind_the_end_numbers_nothing() {
     close(&mut two, &mut cell, f);
     one.truncate(&mut cell, f, 70_000, 0).unwrap();
     assert_eq!(last(&mut one, &mut cell, f).1, 60_000);
-    // So may another one once it is closed.
+    // So may another session once it is closed.
     close(&mut one, &mut cell, old);
     confirm(&mut one, &mut cell, old);
     one.truncate(&mut cell, old, 60_000, 0).unwrap();
@@ -183,7 +183,7 @@ fn reserved_space_is_not_disowned_and_what_is_no_file_is_refused() {
         2 << 20,
         "all within the file"
     );
-    // What an append counted that was given up is no reservation.
+    // Bytes that a given-up append counted are no reservation.
     one.truncate(&mut cell, f, 100, 0).unwrap();
     confirm(&mut one, &mut cell, f);
     one.call(&mut cell, f, &report).unwrap();

@@ -1,4 +1,4 @@
-//! Nothing that comes in, and nothing in the store, makes a shard panic; what is damaged is found.
+//! No request, and no content of the store, makes a shard panic; damage is detected.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

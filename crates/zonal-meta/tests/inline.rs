@@ -48,7 +48,7 @@ fn written_read_cut_and_counted() {
         data(&mut client, &mut cell, f).truncate_seq > seq,
         "what was never told is cut when targets see it"
     );
-    // What grows again shows zeros, not what was cut.
+    // A file extended again shows zeros, not the truncated bytes.
     assert_eq!(client.truncate(&mut cell, f, 1 << 30, 0), Ok(false));
     assert_eq!(client.read_inline(&mut cell, f), Ok(b"\0\0a".to_vec()));
     // Now columns may have bytes.
@@ -120,7 +120,7 @@ fn allocating_changes_no_byte_that_is_there() {
     let (mut cell, mut client, _home, f) = file();
     client.write_inline(&mut cell, f, 0, b"abc").unwrap();
     client.truncate(&mut cell, f, 1000, 0).unwrap();
-    // As asked for by one that saw the file empty.
+    // From a client that saw the file empty.
     let attr = client.write_inline(&mut cell, f, 4096, b"").unwrap();
     assert_eq!((attr.size, attr.allocated), (1000, 1024));
     let bytes = client.read_inline(&mut cell, f).unwrap();

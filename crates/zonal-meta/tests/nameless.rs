@@ -1,5 +1,5 @@
-//! Inodes without a name live for each session that has them open, whenever and however it opened
-//! them.
+//! Orphans: an inode without a name lives for each session that has it open, whenever and however
+//! the session opened it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -19,8 +19,8 @@ fn open_request(client: &Client, ino: Ino) -> MetaRequest {
     }
 }
 
-/// A cell with an orphan of `first`, which `second` has opened after the name was gone. `is_small`:
-/// its bytes come with the open.
+/// A cell with an orphan of `first`, which `second` has opened after its name was removed.
+/// `is_small`: the open's reply has its bytes.
 fn shared_orphan(is_small: bool) -> (Cell, Client, Client, Ino) {
     let (mut cell, mut first, home) = start();
     let mut second = cell.client(2);

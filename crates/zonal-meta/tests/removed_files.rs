@@ -1,4 +1,4 @@
-//! Removed files: how long they live while open, and how their deletions are worked off.
+//! Removed files: how long they live while open, and how their deletions are carried out.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -74,7 +74,7 @@ fn opens_of_inodes_that_do_not_exist_are_not_reclaimed() {
     let gauge = |name: &str| gauges.iter().find(|(known, _)| *known == name).unwrap().1;
     assert_eq!((gauge("opens"), gauge("locks")), (1, 0));
     cell.assert_sound();
-    // Both opens of the one that exists count.
+    // Both opens of the existing file count.
     client.unlink(&mut cell, home, "f").unwrap();
     client.close(&mut cell, f).unwrap();
     cell.pass_ms(2_000);
@@ -141,7 +141,7 @@ fn a_deletion_that_is_damaged_keeps_no_other_from_being_done() {
     assert_eq!(deletions(&mut cell).len(), 1);
 }
 
-/// A store that counts how often it is searched, and perhaps cannot be searched beyond a key.
+/// A store that counts how often it is searched, and may fail beyond a key.
 struct Watched<'a> {
     kv: &'a dyn KvRead,
     searches: std::cell::Cell<usize>,
@@ -201,7 +201,7 @@ fn deletions_before_a_place_that_cannot_be_read_are_done() {
     let torn = Watched::new(&store.kv, Some(keys::deletion(inos[2])));
     let left = store.shard.deletions(&torn, now, 10);
     assert!(matches!(left, Err(ErrorCode::Io)));
-    // It passes.
+    // The damage is gone: deletions go on.
     assert_eq!(store.shard.deletions(&store.kv, now, 10).unwrap().len(), 1);
 }
 
@@ -244,7 +244,7 @@ fn a_removed_file_can_be_opened_for_a_moment_longer() {
     let f = client.create(&mut cell, home, "f", 0o644).unwrap();
     client.setxattr(&mut cell, f, "user.k", b"v", 0).unwrap();
     client.create(&mut cell, home, "new", 0o644).unwrap();
-    // The other one has looked `f` up when the name is replaced.
+    // The other client has looked `f` up when the name is replaced.
     client.moved(&mut cell, (home, "new"), (home, "f"));
     cell.assert_sound();
     assert_eq!(other.attr(&mut cell, f).unwrap().nlink, 0);
@@ -264,7 +264,7 @@ fn a_removed_file_can_be_opened_for_a_moment_longer() {
     assert_eq!(deletions(&mut cell).len(), 0);
     assert!(cell.stores[1].shard.next_deletion().is_some());
     cell.pass_ms(1_000);
-    // Once its objects may be gone, nothing brings it back.
+    // Once its objects may be deleted, nothing brings it back.
     assert_eq!(deletions(&mut cell).len(), 1);
     assert_eq!(other.open(&mut cell, f, 0), Err(ErrorCode::Stale));
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));

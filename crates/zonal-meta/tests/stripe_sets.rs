@@ -1,5 +1,5 @@
-//! New files lie over stripe sets that are open: the first file of a zone, a zone that grows, a
-//! manager that is away.
+//! Stripe sets of new files are open: the first file of a zone, a zone that grows, a manager that
+//! is away.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -49,16 +49,16 @@ fn the_first_file_has_the_zones_new_set_opened() {
     join(&mut cell, 77);
     let (new, is_open) = default_set(&cell);
     assert!(new > old && !is_open);
-    // Nothing but a file opens it.
+    // Only a file opens a set.
     client.mkdir(&mut cell, home, "d").unwrap();
     assert_eq!(default_set(&cell), (new, false));
     assert_eq!(set_of_new(&mut cell, &mut client, home, "b"), Ok(new));
     assert_eq!(default_set(&cell), (new, true));
-    // The shard's own map does not say so yet, and nobody need be asked again.
+    // The shard's own map does not show it yet, and nobody need be asked again.
     cell.is_manager_away = true;
     assert_eq!(set_of_new(&mut cell, &mut client, home, "c"), Ok(new));
     cell.is_manager_away = false;
-    // A file in the root is the root shard's, which asks its own process.
+    // The root shard stores a file in the root, and asks its own process.
     join(&mut cell, 78);
     let newer = set_of_new(&mut cell, &mut client, Ino::ROOT, "e").unwrap();
     assert_eq!(default_set(&cell), (newer, true));
@@ -81,7 +81,7 @@ fn a_zone_gets_its_first_targets_behind_the_back_of_its_shard() {
         .for_each(|store| store.shard.set_map(map.clone()));
     let refused = set_of_new(&mut cell, &mut client, home, "a");
     assert_eq!(refused, Err(ErrorCode::NoSpace));
-    // They have joined; the shard has not heard of it.
+    // The targets have joined; the shard does not know it yet.
     cell.map = whole;
     let (set, _) = default_set(&cell);
     assert_eq!(set_of_new(&mut cell, &mut client, home, "b"), Ok(set));
@@ -95,7 +95,7 @@ fn a_manager_that_is_away_keeps_files_in_the_sets_of_before() {
     let (new, _) = default_set(&cell);
     cell.is_manager_away = true;
     assert_eq!(set_of_new(&mut cell, &mut client, home, "a"), Ok(old));
-    // It is back, and is asked again after a while.
+    // The manager is back, and is asked again after a while.
     cell.is_manager_away = false;
     assert_eq!(set_of_new(&mut cell, &mut client, home, "b"), Ok(old));
     cell.pass_ms(6_000);

@@ -1,4 +1,4 @@
-//! Which times change, by whom; sizes and shrinks.
+//! Times: which times change, by which request; sizes and truncations.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Directories that a crash left between the two steps of making or removing them.
+//! Detached directories: a crash left them between the two steps of making or removing them.
 
 use zonal_types::ShardId;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -10,7 +10,7 @@ use super::{ShardDriver, ShardHost};
 const AT_ONCE: usize = 512;
 
 impl<H: ShardHost> ShardDriver<H> {
-    /// Asks the root's shard for the entry of each, and keeps or drops the directory.
+    /// Asks the root shard for the entry of each, and keeps or drops the directory.
     pub(super) async fn settle_detached(&self) {
         let (kv, now) = (self.host.store(), self.host.now());
         let found = self.lock().shard.detached(kv, now, AT_ONCE);

@@ -1,4 +1,4 @@
-//! Housekeeping: what a shard does at its deadlines (sessions that expire, leases that end).
+//! Housekeeping: the shard's work at its deadlines (sessions that expire, leases that end).
 
 use zonal_types::Instant;
 

@@ -1,4 +1,4 @@
-//! Requests: decided and logged under the mutex; waits, flushes and calls outside of it.
+//! Requests: decides and logs under the mutex; waits, flushes and calls outside of it.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -12,7 +12,7 @@ use super::waits::{Key, Wait};
 use super::{ShardDriver, ShardHost, State};
 use crate::first_of::either;
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     caller: Caller,
@@ -20,7 +20,7 @@ struct Asked<'a> {
     request: &'a MetaRequest,
 }
 
-/// How a request goes on, once the mutex is free.
+/// The next step of a request, taken without the mutex.
 enum Step<'a, H: ShardHost> {
     Reply(Logged),
     Wait {
@@ -38,15 +38,15 @@ enum Step<'a, H: ShardHost> {
 /// A reply whose effect is in the log.
 struct Logged {
     reply: MetaReply,
-    /// To be published before the reply leaves.
+    /// Map to publish before the reply leaves.
     map: Option<Arc<ZoneMap>>,
-    /// The log has to be flushed before the reply leaves.
+    /// True where the log must be flushed before the reply leaves.
     must_flush: bool,
-    /// Made after it.
+    /// Calls to make after the reply.
     after: Vec<(ShardId, MetaRequest)>,
 }
 
-/// Forgets a wait that nobody comes back for.
+/// Unregisters a request that is dropped while it waits.
 struct Abandon<'a, H: ShardHost> {
     driver: &'a ShardDriver<H>,
     attempt: Option<Attempt>,
@@ -67,9 +67,8 @@ impl<H: ShardHost> Drop for Abandon<'_, H> {
 }
 
 impl<H: ShardHost> ShardDriver<H> {
-    /// Answers a request when it can be answered. Dropped while it waits, it leaves nothing behind.
-    ///
-    /// A request whose header names a deadline is answered `TimedOut` when that is over.
+    /// Answers a request as soon as the shard can. Where it is dropped while it waits, it leaves
+    /// nothing behind. It is answered `TimedOut` once the deadline in its header has passed.
     pub async fn serve(
         &self,
         header: &Header,
@@ -150,11 +149,10 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Says whether a client may use the bytes of a file so, and where they are. Targets ask for
-    /// it.
+    /// Tells a target whether a client may use the bytes of a file in this way, and where they are.
     ///
     /// # Errors
-    /// Where it may not, or the store cannot be read.
+    /// The client may not, or the store cannot be read.
     pub fn may_use(
         &self,
         of: &Holder,
@@ -221,7 +219,8 @@ impl<H: ShardHost> ShardDriver<H> {
         self.carry_out(state, asked.request, outcome)
     }
 
-    /// What of an outcome belongs under the mutex: the record, and whom it wakes.
+    /// Carries out the part of an outcome that belongs under the mutex: appends the record and
+    /// wakes waiters.
     fn carry_out<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -301,7 +300,8 @@ impl<H: ShardHost> ShardDriver<H> {
         Ok(reply)
     }
 
-    /// Answers what is asked of the store, or by a tool, and not of the shard's contents.
+    /// Answers requests about the store, and requests of tools, which do not need the shard's
+    /// contents.
     async fn answer_aside(
         &self,
         header: &Header,
@@ -337,8 +337,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Refuses a sender that knows another owner of this shard: an earlier one, or a later one. Of
-    /// a later one this server's map hears, too.
+    /// Refuses a sender that knows an earlier or a later owner of this shard. In the second case
+    /// this server also fetches the newer map.
     async fn check_epoch(&self, header: &Header) -> Option<Result<MetaReply, ErrorCode>> {
         let map = self.host.map();
         match map.judge_shard(self.id, self.epoch, header.epoch) {

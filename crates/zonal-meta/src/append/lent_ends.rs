@@ -1,59 +1,63 @@
-//! Ends of files that are lent: one session alone gets places in the file, at offsets that it names
-//! itself.
+//! Lent ends: one session alone appends to a file at offsets that it names itself.
 //!
-//! It hands out offsets behind the end without asking, gathers what is appended, and asks for the
-//! place when it writes that. Others wait until it has given the end back: an open, a cut or a
-//! report at most [`RECALL_MS`] from the first of them, an append [`TAKE_AWAY_MS`], and while a
-//! place behind the end is being written. The holder is told again and again. From [`TICKET_MS`] on
-//! it gets no new place, and who does not end the one that it has loses its session
-//! (`Tickets::overdue`).
+//! The holder hands out offsets behind the end without asking and gathers what is appended. It asks
+//! for a place only when it writes. Others wait until it has given the end back, and while a place
+//! behind the end is being written:
+//!
+//! | waiting for the end | at most |
+//! | --- | --- |
+//! | an open, a truncation or a report | [`RECALL_MS`] from the first of them |
+//! | an append | [`TAKE_AWAY_MS`] |
+//!
+//! The shard repeats the recall. From [`TICKET_MS`] on the holder gets no new place, and it loses
+//! its session if it does not end the one that it has (`Tickets::overdue`).
 //!
 //! *Invariants*: an end is lent to a session that alone has the file open, while no append of the
-//! file is under way; volatile, as tickets are: after a restart of the shard it is told again
-//! before others get places.
+//! file is in flight. Lent ends are volatile, as tickets are: sessions tell them again after a
+//! restart, before others get places.
 
 use std::collections::BTreeMap;
 use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, TICKET_MS};
 use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 
-/// How long others than appends wait for an end to be given back: as long as for what is cached.
+/// Time for which requests other than appends wait for an end: as long as for a cache recall.
 pub const RECALL_MS: u64 = CACHE_TERM_MS + CACHE_GRACE_MS;
 
-/// How long appends of others wait for an end behind which nothing is being written: longer than
-/// opens do, less than a request is tried (`REQUEST_DEADLINE_MS`). From then on the holder gets no
-/// place, and what it gathered is lost.
+/// Time for which appends of others wait for an end behind which nothing is being written. Longer
+/// than for opens, less than `REQUEST_DEADLINE_MS`. From then on the holder gets no place, and the
+/// bytes that it gathered are lost.
 pub const TAKE_AWAY_MS: u64 = 8_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Lent {
     session: SessionId,
-    /// Everything before it is published, or nobody's.
+    /// Offset before which everything is published, or belongs to nobody.
     next: u64,
-    /// Since when others wait for it, and when it was told so last.
+    /// Since when others wait for it, and when the holder was last recalled.
     wanted: Option<(Instant, Instant)>,
 }
 
-/// What another session that is about to use the end of a file has to do.
+/// The step that a session must take before it uses the end of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndRecall {
-    /// Nothing: it is not lent to another one.
+    /// Nothing: the end is not lent to another session.
     Free,
-    /// Wait until then at most. The session has to be told, where that is new.
+    /// Wait until this time at most. The session, if any, must be sent a recall.
     Wait(Instant, Option<SessionId>),
 }
 
-/// All ends that one shard lends.
+/// All ends that a shard has lent.
 #[derive(Debug, Default)]
 pub struct Ends {
     lent: BTreeMap<Ino, Lent>,
 }
 
 impl Ends {
-    /// Lends the end, which is at `next`; the same again where the session has it.
+    /// Lends the end, which is at `next`; repeats the grant where the session has it already.
     ///
     /// # Errors
-    /// `Busy` where another session has it, or it is wanted back, or there are as many as tickets
-    /// may be.
+    /// `Busy` where another session has it, others want it back, or [`APPEND_TICKETS_MAX`] ends are
+    /// lent.
     pub fn lend(&mut self, ino: Ino, session: SessionId, next: u64) -> Result<(), ErrorCode> {
         let may_have = match self.lent.get(&ino) {
             Some(lent) => lent.session == session && lent.wanted.is_none(),
@@ -71,8 +75,8 @@ impl Ends {
         Ok(())
     }
 
-    /// Whether the session may have a place at `offset`: a question that comes late is about what
-    /// is published.
+    /// True where the session may have a place at `offset`. A late request may ask for bytes that
+    /// are published already.
     #[must_use]
     pub fn allows(&self, ino: Ino, session: SessionId, offset: u64) -> bool {
         let lent = self.lent.get(&ino);
@@ -85,14 +89,14 @@ impl Ends {
         self.lent.get(&ino)?.wanted.map(|(since, _told)| since)
     }
 
-    /// Whether the holder may have another place than the one that it has.
+    /// True where the holder may have another place besides its present one.
     #[must_use]
     pub fn allows_more(&self, ino: Ino, now: Instant) -> bool {
         let since = self.wanted_since(ino);
         since.is_none_or(|since| now < since.plus_ms(TICKET_MS))
     }
 
-    /// The session has published what lies before `end`.
+    /// The session has published the bytes before `end`.
     pub fn published(&mut self, ino: Ino, session: SessionId, end: u64) {
         if let Some(lent) = self.lent.get_mut(&ino)
             && lent.session == session
@@ -101,7 +105,7 @@ impl Ends {
         }
     }
 
-    /// Whether it is lent to this session.
+    /// True where the end is lent to this session.
     #[must_use]
     pub fn is_lent_to(&self, ino: Ino, session: SessionId) -> bool {
         self.lent
@@ -109,8 +113,8 @@ impl Ends {
             .is_some_and(|lent| lent.session == session)
     }
 
-    /// `by` is about to use the end: the session that has it, where that is another one and has not
-    /// been told for [`RECALL_MS`]. It is told now.
+    /// `by` is about to use the end. Returns the other session that holds it, to be recalled now,
+    /// where it was not recalled within [`RECALL_MS`].
     pub fn want(&mut self, ino: Ino, by: SessionId, now: Instant) -> Option<SessionId> {
         let lent = self.lent.get_mut(&ino).filter(|lent| lent.session != by)?;
         let is_due = lent
@@ -123,8 +127,8 @@ impl Ends {
         is_due.then_some(lent.session)
     }
 
-    /// Before `by` does something with the end of the file. `appends`: it takes a place there, and
-    /// this says whether places are being written.
+    /// Called before `by` uses the end of the file. `appends`: set where `by` takes a place there;
+    /// true where places are being written.
     pub fn recall(
         &mut self,
         ino: Ino,
@@ -151,14 +155,14 @@ impl Ends {
         }
     }
 
-    /// The session gives it back.
+    /// The session gives the end back.
     pub fn give_back(&mut self, ino: Ino, session: SessionId) {
         if self.is_lent_to(ino, session) {
             self.lent.remove(&ino);
         }
     }
 
-    /// The file was cut, or is gone: there is another end, or none.
+    /// The file was truncated or is gone: it has another end, or none.
     pub fn ended(&mut self, ino: Ino) {
         self.lent.remove(&ino);
     }
@@ -168,13 +172,13 @@ impl Ends {
         self.lent.retain(|_ino, lent| lent.session != session);
     }
 
-    /// How many are lent.
+    /// Number of lent ends.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lent.len()
     }
 
-    /// True where none is.
+    /// True where none is lent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lent.is_empty()

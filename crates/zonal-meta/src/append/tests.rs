@@ -1,4 +1,4 @@
-//! Tickets of appends: bounds, places told again, orders of ends.
+//! Append tickets: bounds, reclaim after a restart, orders of ends.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_reclaimed_ticket_keeps_its_place() {
     assert!(!tickets.is_open(F, A, 95), "a part of it was given");
     tickets.reclaim(F, A, (90, 10, false), T);
     assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(100));
-    // What a cut left of a longer one.
+    // The rest of a longer ticket after a truncation.
     tickets.reclaim(F, A, (90, 3, true), T);
     assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(93));
     tickets.reclaim(F, A, (u64::MAX, 20, false), T);
@@ -107,15 +107,15 @@ fn a_given_up_ticket_is_returned_or_becomes_a_hole() {
     tickets.begin(F, A, 10, 0, T).unwrap();
     tickets.begin(F, B, 10, 0, T).unwrap();
     tickets.begin(F, A, 10, 0, T).unwrap();
-    // The last one: returned, and the next gets the same place.
+    // The last ticket: its bytes are returned, and the next one gets the same place.
     assert_eq!(tickets.end(F, A, 20, (10, 0), T), NOTHING);
     assert_eq!(tickets.begin(F, B, 7, 0, T), Ok(20));
-    // One in the middle: a hole.
+    // A ticket in the middle: its bytes stay a hole.
     assert_eq!(tickets.end(F, B, 10, (10, 0), T), NOTHING);
     assert_eq!(tickets.end(F, B, 20, (7, 7), T), WAIT);
     assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
     assert_eq!(tickets.end(F, B, 20, (7, 7), T), published(27));
-    // Given-up ones behind one another are returned together; so is the rest of a short one.
+    // Successive given-up tickets are returned together; so is the unused rest of a short one.
     for _ in 0..3 {
         tickets.begin(F, A, 10, 27, T).unwrap();
     }
@@ -134,9 +134,9 @@ fn an_end_that_waits_and_that_its_client_waits_for_no_more_holds_nobody_up() {
     }
     assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
     assert_eq!(tickets.end(F, A, 20, (10, 10), T), WAIT);
-    // Its time is over, and it says so.
+    // Its time is over, and its client gives it up.
     assert_eq!(tickets.end(F, B, 10, (10, 0), T), NOTHING);
-    // The attempt that waits is asked again, and publishes nothing.
+    // The attempt that waits asks again, and publishes nothing.
     let late = tickets.end(F, B, 10, (10, 10), T);
     assert_eq!(late, Err(ErrorCode::Invalid));
     assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
@@ -257,7 +257,7 @@ fn a_place_at_a_lent_end_is_given_again_and_ends_with_what_was_written() {
     assert_eq!(tickets.begin_at(F, A, (120, 5), T), gone);
     let big = tickets.begin_at(F, A, (FILE_BYTES_MAX - 5, 6), T);
     assert_eq!(big, Err(ErrorCode::FileTooBig));
-    // One that was given up is not taken up again.
+    // A ticket that was given up cannot be reclaimed.
     tickets.begin(Ino(6), A, 10, 0, T).unwrap();
     tickets.give_up(Ino(6), A, 0);
     assert_eq!(tickets.begin_at(Ino(6), A, (0, 10), T), gone);

@@ -1,15 +1,15 @@
-//! Facts as bytes of one size, for sorting: what a fact is about, big-endian, and behind it what is
-//! said.
+//! Facts as bytes of one size, for sorting: the big-endian number of the subject, then the
+//! statement.
 
 use zonal_types::{Codec, Reader};
 
-/// Bytes of a stored fact. They sort by what the fact is about, then by the tag of what is said.
+/// Bytes of a stored fact. They sort by subject, then by the tag of the statement.
 pub const FACT_BYTES: usize = 72;
 
-/// Bytes of the number that a fact is about.
+/// Bytes of the subject's number.
 const ABOUT_BYTES: usize = 8;
 
-/// The bytes of a fact. `scratch` saves an allocation.
+/// Encodes a fact. `scratch` saves an allocation.
 #[must_use]
 pub fn encode(about: u64, said: &impl Codec, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
     scratch.clear();
@@ -21,7 +21,7 @@ pub fn encode(about: u64, said: &impl Codec, scratch: &mut Vec<u8>) -> [u8; FACT
     out
 }
 
-/// The fact in bytes that [`encode`] gave.
+/// Decodes the bytes that [`encode`] gave.
 #[must_use]
 pub fn decode<T: Codec>(bytes: &[u8; FACT_BYTES]) -> Option<(u64, T)> {
     let (about, said) = bytes.split_first_chunk::<ABOUT_BYTES>()?;

@@ -1,8 +1,7 @@
-//! What a shard's store says, key by key, as facts of fixed size about inodes.
+//! Scan of a shard's store: turns each key into facts of fixed size about inodes.
 //!
-//! A scan in key order gives facts in no useful order; sorted by inode number (in memory, or
-//! outside of it) they are what [`super::join::Join`] reads. What is wrong with a key by itself is
-//! told at once.
+//! Key order is no useful order of facts. Sorted by inode number, in memory or outside of it,
+//! [`super::join::Join`] reads them. The scan reports at once what is wrong with a single key.
 
 use super::Broken;
 use super::fact_bytes::{self, FACT_BYTES};
@@ -21,7 +20,7 @@ use zonal_types::{
 };
 
 codec_struct! {
-    /// Where a file's bytes are, as far as a check needs it. One fact a component.
+    /// Where a file's bytes are, as far as a check needs it. One fact per component.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FileDataFact {
         /// Identity of the bytes.
@@ -38,7 +37,7 @@ codec_struct! {
         size: u64,
         /// Allocated bytes, as reported.
         allocated: u64,
-        /// The last shrink.
+        /// Number of the last truncation (`truncate_seq`).
         truncate_seq: u64,
         /// First bytes that its layout leaves to the shard.
         inline: u32,
@@ -46,7 +45,7 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// What is said of an inode. The order of the tags is the order in which facts are joined.
+    /// A statement about an inode. The order of the tags is the order in which facts are joined.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FactKind {
         /// It exists.
@@ -76,7 +75,7 @@ codec_enum! {
         },
         /// It has an orphan's record.
         Orphan = 4,
-        /// These bytes of it are to be deleted. One fact a component.
+        /// These bytes of it are to be deleted. One fact per component.
         Deletion = 5 {
             /// Their identity.
             data_id: DataId,
@@ -115,20 +114,20 @@ codec_enum! {
 /// One fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fact {
-    /// Of which inode.
+    /// The inode that the fact is about.
     pub ino: Ino,
-    /// What.
+    /// The statement.
     pub what: FactKind,
 }
 
 impl Fact {
-    /// The fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
+    /// Encodes the fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
         fact_bytes::encode(self.ino.0, &self.what, scratch)
     }
 
-    /// The fact in bytes that [`Self::encode`] gave.
+    /// Decodes the bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
         let (ino, what) = fact_bytes::decode(bytes)?;
@@ -142,7 +141,7 @@ struct Directory {
     ino: Ino,
     entries: u64,
     directories: u32,
-    /// The newest first place.
+    /// The newest first entry of a hash chain.
     first: u64,
 }
 
@@ -169,7 +168,7 @@ impl Numbers {
         *last = number.max(*last);
     }
 
-    /// Of a data id of this partition.
+    /// Notes a data id of this partition as used.
     fn used_data(&mut self, id: DataId) {
         if id.partition() == PartitionId(self.partition) {
             self.used(Counter::Data, id.sequence());
@@ -178,7 +177,7 @@ impl Numbers {
 }
 
 impl<'a> Scan<'a> {
-    /// A scan that gives facts to `emit` and what is wrong to `broken`.
+    /// A scan that passes facts to `emit` and broken keys to `broken`.
     pub fn new(
         hash_bits: u32,
         emit: &'a mut dyn FnMut(Fact),
@@ -194,14 +193,14 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes the next key. Keys behind those of a shard ([`keys::SHARD_PARTITION`] from tag 0x80
-    /// on) are not for it.
+    /// on) belong to the manager.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
         if self.decode(key, value).is_none() {
             (self.broken)(Broken::Key { key: key.to_vec() });
         }
     }
 
-    /// After the last key.
+    /// Ends the scan after the last key.
     pub fn finish(mut self) {
         self.leave_directory();
         self.leave_partition(0);

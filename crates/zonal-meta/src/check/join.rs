@@ -1,5 +1,4 @@
-//! Facts, in the order of inode numbers, against one another: each inode with its names, entries
-//! and records.
+//! Join of sorted facts: compares each inode with its names, entries and records.
 
 use super::Broken;
 use super::facts::{Fact, FactKind, FileDataFact};
@@ -28,19 +27,19 @@ pub struct InodeSummary {
     pub kind: FileKind,
     /// The directory that it names as its own.
     pub parent: Ino,
-    /// The first entry that leads to it; of several of a directory, the one in the directory that
+    /// The first entry that leads to it. For a directory with several, the entry in the parent that
     /// it names.
     pub name: Option<NamingEntry>,
-    /// Where its bytes are; `allocated` without those that the shard stores.
+    /// Where its bytes are; `allocated` does not count those that the shard stores.
     pub data: Option<FileDataFact>,
-    /// Its entry in the root is not settled.
+    /// True where its entry in the root is not settled.
     pub is_detached: bool,
 }
 
-/// What a join tells.
+/// A result of the join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinResult {
-    /// Something is wrong.
+    /// A broken invariant.
     Broken(Broken),
     /// An inode.
     Known(InodeSummary),
@@ -55,7 +54,7 @@ struct Group {
     ino: Ino,
     inode: Option<(FileKind, u32, u64, Ino, u32, u8)>,
     data: Option<FileDataFact>,
-    /// Bytes that its layout has, and bytes that lead to it.
+    /// Data ids of its layout, and data ids whose index key leads to it.
     data_ids: BTreeSet<DataId>,
     indexed: BTreeSet<DataId>,
     inline: Option<u32>,
@@ -70,14 +69,13 @@ struct Group {
     others: Vec<NamingEntry>,
 }
 
-/// Most data ids that lead to one inode that are looked at in one pass: more than a layout has
-/// components.
+/// Data ids leading to one inode, looked at in one pass: more than a layout has components.
 const INDEXED_MAX: usize = 4096;
 
-/// Most other entries of one directory that are told in one pass.
+/// Other entries of one directory, reported in one pass.
 const OTHERS_MAX: usize = 64;
 
-/// Joins facts that come sorted.
+/// Joins sorted facts.
 pub struct Join<'a> {
     is_ours: &'a dyn Fn(Ino) -> bool,
     tell: &'a mut dyn FnMut(JoinResult),
@@ -85,7 +83,8 @@ pub struct Join<'a> {
 }
 
 impl<'a> Join<'a> {
-    /// A join of the facts of one shard; `is_ours`: whether an inode number belongs to it.
+    /// A join of the facts of one shard. `is_ours` says whether an inode number belongs to it;
+    /// `tell` gets the results.
     pub fn new(is_ours: &'a dyn Fn(Ino) -> bool, tell: &'a mut dyn FnMut(JoinResult)) -> Self {
         Self {
             is_ours,
@@ -138,7 +137,7 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// After the last fact.
+    /// Ends the join after the last fact.
     pub fn finish(mut self) {
         self.end_group();
     }
@@ -188,7 +187,7 @@ impl<'a> Join<'a> {
             let has_bytes = group.inline.is_some();
             let mut indexed = group.indexed.into_iter();
             if has_bytes || group.xattrs.is_some() || group.orphan || group.detached {
-                // Of a file that is made anew for its first bytes, these are the others.
+                // A file made anew for its first bytes has no data id left; these are the others.
                 let data_id = indexed.next();
                 self.broken(Broken::Homeless { ino, data_id });
             }
@@ -231,7 +230,7 @@ impl<'a> Join<'a> {
                 names,
             });
         }
-        // The mark says the same as the record.
+        // The inode's flag and the record must agree.
         let is_orphan = flags & FLAG_ORPHAN != 0;
         if is_orphan != group.orphan || (group.orphan && names > 0) {
             self.broken(Broken::OrphanMark {
@@ -257,7 +256,7 @@ impl<'a> Join<'a> {
             self.broken(Broken::StrayData { ino, data_id });
         }
         for data_id in group.data_ids.difference(&group.indexed).copied() {
-            // One of another shard's is seen by the comparison with the targets.
+            // The comparison with the targets checks data ids of other shards.
             if (self.is_ours)(Ino(data_id.0)) {
                 self.broken(Broken::Unindexed { ino, data_id });
             }

@@ -1,6 +1,5 @@
-//! Every invariant of a shard's store (DESIGN 4: 2 and 8). For tests, the simulator and fsck: one
-//! implementation, which reads a store in key order ([`Scan`]), sorts what it says by inode number,
-//! and joins it ([`Join`]).
+//! Checks every invariant of a shard's store, for tests, the simulator and fsck. The check reads a
+//! store in key order ([`Scan`]), sorts the facts by inode number, and joins them ([`Join`]).
 
 pub mod fact_bytes;
 mod facts;
@@ -73,7 +72,7 @@ pub enum Broken {
     WrongParent {
         /// The directory.
         ino: Ino,
-        /// What it says.
+        /// The parent that it names.
         parent: Ino,
         /// Where its entry is.
         dir: Ino,
@@ -96,8 +95,8 @@ pub enum Broken {
         /// The directory that it leads to.
         ino: Ino,
     },
-    /// Directories that contain one another and cannot be reached from the root. Not told by a
-    /// join, which sees one inode at a time.
+    /// Directories that contain one another and cannot be reached from the root. A join sees one
+    /// inode at a time and cannot report it.
     #[error("directory {ino} is below itself, by the entry at {cookie:x} of {dir}")]
     Cycle {
         /// The directory that it is in.
@@ -165,7 +164,7 @@ pub enum Broken {
     Links {
         /// The inode.
         ino: Ino,
-        /// What it says.
+        /// Links that it counts.
         counted: u32,
         /// Entries that lead to it.
         names: u32,
@@ -250,7 +249,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl MetaShard {
-    /// Every broken invariant, in words. Sorts in memory: for stores of tests.
+    /// Every broken invariant as text. Sorts in memory: for stores of tests.
     #[must_use]
     pub fn check(&self, kv: &dyn KvRead) -> Vec<String> {
         let mut told = Vec::new();
@@ -261,7 +260,7 @@ impl MetaShard {
         told
     }
 
-    /// Every broken invariant of the store. Sorts in memory; `failed` gets what cannot be read.
+    /// Every broken invariant of the store. Sorts in memory; `failed` gets read errors.
     #[must_use]
     pub fn check_store(&self, kv: &dyn KvRead, failed: &mut Vec<String>) -> Vec<Broken> {
         let mut broken = Vec::new();
@@ -328,7 +327,7 @@ impl MetaShard {
         }
         let bounds = [
             ("sessions", self.sessions.len(), self.config.sessions_max),
-            // Reclaiming may stop short of it, opening never passes it.
+            // Reclaim may stop short of the bound, and an open never passes it.
             ("opens", self.opens.len(), self.config.opens_max),
         ];
         for (what, count, limit) in bounds {

@@ -1,4 +1,4 @@
-//! What leases promise: who is called back, how long a change waits, what a record covers.
+//! Leases: which sessions are recalled, how long a change waits, what a record covers.
 
 use super::*;
 

@@ -1,15 +1,15 @@
-//! Rings of owners that wait for one another.
+//! Deadlock detection: cycles of owners that wait for one another.
 
 use super::{LockOwner, LockTable};
 use std::collections::BTreeSet;
 use zonal_types::Ino;
 use zonal_wire::meta::LockRange;
 
-/// Owners that one search for a deadlock looks at, at most.
+/// Owners visited by one search; past it the search assumes a deadlock.
 const DEADLOCK_OWNERS_MAX: usize = 4096;
 
 impl LockTable {
-    /// True where waiting for `range` would close a ring of owners that wait for one another.
+    /// True where waiting for `range` would close a cycle of waiting owners.
     pub(super) fn would_deadlock(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let mut seen = BTreeSet::new();
         let mut open: Vec<LockOwner> = self.blockers_of(ino, owner, range);

@@ -1,4 +1,4 @@
-//! Locks on one inode: who holds what in each of the two spaces, and who waits.
+//! Locks on one inode: the holders in each of the two spaces, and the queue of waiters.
 
 use super::{LockOwner, OVERTAKEN_MAX};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +44,7 @@ impl FileLocks {
         }
     }
 
-    /// Owners whose locks stand in the way of `range`.
+    /// Owners whose locks conflict with `range`.
     pub(super) fn blockers<'a>(
         &'a self,
         owner: LockOwner,
@@ -66,8 +66,7 @@ impl FileLocks {
             })
     }
 
-    /// True where a waiter among the first `before` has been overtaken too often for `range` to
-    /// pass it.
+    /// True where a waiter among the first `before` was overtaken too often for `range` to pass it.
     pub(super) fn must_queue(&self, owner: LockOwner, range: &LockRange, before: usize) -> bool {
         if self.space(range.whole_file).contains_key(&owner) {
             return false;

@@ -1,9 +1,9 @@
-//! The invariants of the table.
+//! Checks the invariants of the lock table.
 
 use super::LockTable;
 
 impl LockTable {
-    /// Every invariant that does not hold, in words.
+    /// Every broken invariant as text.
     #[must_use]
     pub fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
-//! Releases, take-backs and requests that come late, or twice, by owners that repeat: against a
-//! plain model in which nothing is late.
+//! Late and repeated releases, cancellations and requests, by owners whose numbers are reused: the
+//! table against a plain model in which nothing is late.
 
 use super::*;
 use zonal_testkit::Rng;
@@ -7,7 +7,7 @@ use zonal_testkit::Rng;
 const INO: Ino = Ino(7);
 const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
-/// An owner that the kernel names again and again.
+/// An owner number that the kernel uses again and again.
 const OWNER: u64 = 3;
 
 use LockKind::{Exclusive, Shared};
@@ -44,8 +44,8 @@ fn a_late_close_leaves_what_the_next_open_file_locked() {
     let mut table = LockTable::new();
     lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
     lock(&mut table, A, range(10, 2, Exclusive, 50, 59));
-    // The kernel gives the same owner to the next open file; the close of the former arrives later,
-    // twice.
+    // The kernel gives the next open file the same owner number. The close of the former file
+    // arrives later, twice.
     lock(&mut table, A, range(11, 3, Exclusive, 5, 14));
     for number in [4, 9] {
         table.release_owner(A, INO, (OWNER, false), Some(10), number);
@@ -78,7 +78,7 @@ fn a_late_take_back_leaves_what_the_repeated_request_got() {
         assert_eq!(table.cancel(A, INO, first, Some(70), &[]), Ok(vec![]));
         assert_eq!(held(&table), [(0, 9, Exclusive)]);
     }
-    // The first one arrives when it is over.
+    // The request arrives after its cancellation.
     let late = table.lock(
         A,
         INO,
@@ -126,7 +126,7 @@ fn a_change_that_is_taken_back_leaves_what_was_held_before() {
         lock(&mut table, B, range(1, 2, Shared, 50, 50)),
         LockAnswer::Granted
     );
-    // One that was granted to others meanwhile does not come back.
+    // A range that was granted to others meanwhile is not restored.
     let downgrade = range(10, 3, Shared, 0, 99);
     lock(&mut table, A, downgrade);
     let exclusive = range(10, 1, Exclusive, 0, 99);
@@ -156,8 +156,8 @@ fn a_take_back_of_another_owner_is_refused() {
     assert_eq!(refused, Err(ErrorCode::Invalid));
 }
 
-/// Messages that may be repeated and late; a lock is a promise from the moment its caller hears of
-/// it to the moment it gives it up.
+/// Messages may be late and repeated. A lock holds from when its caller hears of it until the
+/// caller gives it up.
 #[test]
 fn no_two_owners_are_inside_whatever_comes_late() {
     let mut turns = 0;
@@ -172,7 +172,7 @@ fn no_two_owners_are_inside_whatever_comes_late() {
             let which = rng.below(2) as usize;
             let session = [A, B][which];
             if rng.below(3) == 0 && !late.is_empty() {
-                // Left where it is half of the time: it comes once more.
+                // Half of the time the message stays in the list and arrives once more.
                 let at = rng.below(late.len() as u64) as usize;
                 let (session, message) = late[at];
                 if rng.below(2) == 0 {
@@ -194,8 +194,8 @@ fn no_two_owners_are_inside_whatever_comes_late() {
                 continue;
             }
             if rng.below(4) == 0 {
-                // A signal: the caller has heard that it does not hold it, and its take-back is
-                // late.
+                // A signal: the caller has heard that it does not hold the lock, and its
+                // cancellation is late.
                 late.push((session, Late::TakeBack(wanted)));
                 continue;
             }

@@ -168,8 +168,8 @@ fn converting_a_flock_gives_the_old_one_up() {
     let mut table = LockTable::new();
     table.ask(A, INO, flock(1, Shared), None).unwrap();
     table.ask(B, INO, flock(2, Shared), None).unwrap();
-    // Both want to convert: the first waits without its shared lock, so the second gets it. No
-    // deadlock.
+    // Both want to convert: the first waits without its shared lock, so the second gets the
+    // exclusive lock. No deadlock.
     let (one, two) = (by(0, 1, flock(1, Exclusive)), by(0, 1, flock(2, Exclusive)));
     let first = table.ask(A, INO, one, Some(1)).unwrap();
     assert_eq!(first, (LockAnswer::Queued, vec![]));
@@ -220,7 +220,7 @@ fn a_writer_is_not_passed_for_ever() {
         let (answer, _) = table
             .ask(A, INO, range(100 + reader, Shared, 0, 9), Some(reader))
             .unwrap();
-        // The one before it leaves only now, so that readers overlap all the time.
+        // The previous reader leaves only now, so that readers overlap all the time.
         let last = if reader == 1 { 0 } else { 99 + reader };
         woken = table.release_owner(A, INO, (last, false), None, 1);
         if answer == LockAnswer::Queued {
@@ -281,7 +281,7 @@ fn thousands_of_ranges_are_quick() {
 
 const BYTES: u64 = 24;
 
-/// A lock per byte: what the table must agree with.
+/// Model of the table: a lock per byte.
 #[derive(Default)]
 struct Model {
     bytes: BTreeMap<(LockOwner, u64), LockKind>,
@@ -326,7 +326,7 @@ fn random_operations_agree_with_a_lock_per_byte() {
         let mut rng = Rng(seed);
         let (mut table, mut model) = (LockTable::new(), Model::default());
         for step in 0..300_u64 {
-            // The model does not know that waiters lose patience.
+            // The model does not know that overtaken waiters block newcomers.
             let mut waiters = table.files.get(&INO).into_iter().flat_map(|f| &f.queue);
             if waiters.any(|waiter| waiter.overtaken >= OVERTAKEN_MAX) {
                 break;

@@ -1,4 +1,4 @@
-//! Access times, as `relatime` wants them: after a change, or once a day.
+//! Access times by the rules of `relatime`: updated after a change, or once a day.
 
 use super::Result;
 use crate::tx::Tx;
@@ -8,8 +8,8 @@ use zonal_wire::MetaReply;
 
 const DAY_SECONDS: i64 = 86_400;
 
-/// Each of these was read at its time. What is gone is left out, and what was changed since: a time
-/// that was set after the read stays.
+/// Applies access times of reads. Skips inodes that are gone, and inodes changed since the read: a
+/// time set after the read stays.
 pub(crate) fn touch(tx: &mut Tx<'_>, reads: &[(Ino, Timestamp)]) -> Result {
     if reads.len() > TOUCHES_MAX {
         return Err(ErrorCode::Invalid);

@@ -1,8 +1,8 @@
-//! A new inode that is not a directory, opened at once where wanted.
+//! Create: a new inode that is not a directory, opened at once where wanted.
 //!
 //! Reads: the directory's inode, the name's place (2 keys). Writes: entry, inode, directory's
-//! inode, slot (4 keys; one more each 1024 inodes for the range of numbers, and one for an
-//! inherited ACL).
+//! inode, slot (4 keys). One more key for each 1,024 inodes (the number range), and one for an
+//! inherited ACL.
 
 use super::{Result, entry, new_inode, open};
 use crate::permission::{EXEC, check, is_root, may_create};
@@ -12,7 +12,7 @@ use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::NewKind;
 
-/// The request.
+/// The fields of the request.
 pub(crate) struct Create<'a> {
     pub parent: Ino,
     pub name: &'a Name,
@@ -52,7 +52,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
         NewKind::CharDevice { rdev } => (FileKind::CharDevice, *rdev),
         NewKind::BlockDevice { rdev } => (FileKind::BlockDevice, *rdev),
     };
-    // A whiteout, 0:0, is no device that anybody could use.
+    // A whiteout (device 0:0) is no device that anybody could use.
     let is_whiteout = kind == FileKind::CharDevice && rdev == 0;
     let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
     if is_device && !is_whiteout && !is_root(who) {

@@ -1,8 +1,8 @@
-//! First-level directories, the zone shard's side: an inode here whose entry is, or will be, in the
-//! root's shard.
+//! Detached directories: the zone shard's side of first-level directories, whose entries are in the
+//! root shard.
 //!
-//! A directory is detached until its entry is made, and again from when its entry is about to go.
-//! What stays so is settled: the root's shard is asked for the entry.
+//! A directory is detached until its entry is made, and again once its entry is about to go.
+//! Housekeeping settles directories that stay detached: it asks the root shard for the entry.
 
 use super::{Result, new_inode};
 use crate::acl::Acl;
@@ -21,12 +21,13 @@ codec_struct! {
     pub struct DetachedRecord {
         /// The root shard's token; 0 where the directory is about to be removed.
         token: u64,
-        /// Since when.
+        /// The time since which it is detached.
         since: Timestamp,
     }
 }
 
-/// A directory inode without an entry; the same token gives the same one until it is attached.
+/// Makes a directory inode without an entry. The same token gives the same inode until it is
+/// attached.
 pub(crate) fn make_detached(
     tx: &mut Tx<'_>,
     owner: (u32, u32),
@@ -39,7 +40,7 @@ pub(crate) fn make_detached(
     }
     for (ino, record) in unsettled(tx.kv(), tx.env.partitions)? {
         if record.token == token && token != 0 {
-            // The root shard is about to make its entry, still.
+            // The root shard is still about to make its entry.
             save_detached(tx, ino, token);
             return Ok(MetaReply::Detached { ino });
         }
@@ -71,9 +72,9 @@ fn save_detached(tx: &mut Tx<'_>, ino: Ino, token: u64) {
     tx.put(keys::detached(ino), record.to_bytes());
 }
 
-/// Its entry was made. (Entries were accepted before: who knows the inode knows it from its entry.)
-/// That may be old news: where the root shard has begun to remove it since, it stays detached until
-/// it is dropped or settled.
+/// Attaches a directory: its entry was made. It accepted entries before, because only its entry
+/// leads to its inode. The message may be old: where the root shard has begun to remove it since,
+/// it stays detached until it is dropped or settled.
 pub(crate) fn attach(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let dir = first_level(tx, ino)?;
     if dir.has(FLAG_CLOSING) {
@@ -82,7 +83,7 @@ pub(crate) fn attach(tx: &mut Tx<'_>, ino: Ino) -> Result {
     has_entry(tx, dir)
 }
 
-/// Its entry is there now.
+/// Clears the detached state: the entry is there now.
 fn has_entry(tx: &mut Tx<'_>, mut dir: Inode) -> Result {
     let ino = dir.ino;
     if dir.has(FLAG_DETACHED) {
@@ -93,7 +94,8 @@ fn has_entry(tx: &mut Tx<'_>, mut dir: Inode) -> Result {
     Ok(MetaReply::Done)
 }
 
-/// It is about to be removed: must be empty, takes no entries from now on.
+/// Detaches a directory that is about to be removed: it must be empty and takes no entries from now
+/// on.
 pub(crate) fn detach_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let mut dir = first_level(tx, ino)?;
     if dir.size > 0 {
@@ -107,7 +109,7 @@ pub(crate) fn detach_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     Ok(MetaReply::Done)
 }
 
-/// Its entry is gone, or was never made.
+/// Drops a directory whose entry is gone, or was never made.
 pub(crate) fn drop_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let dir = match first_level(tx, ino) {
         Ok(dir) => dir,
@@ -125,7 +127,7 @@ pub(crate) fn drop_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     Ok(MetaReply::Done)
 }
 
-/// What the root shard said of a directory that nobody settled.
+/// Settles a detached directory by the root shard's answer.
 pub(crate) fn settle(tx: &mut Tx<'_>, ino: Ino, since: Timestamp, has_entry: bool) -> Result {
     let record = tx.get(&keys::detached(ino))?;
     let record = record.map(|bytes| DetachedRecord::from_bytes(&bytes));

@@ -1,9 +1,10 @@
-//! First-level directories: the root shard has their entries, the zones' shards their inodes
-//! (junctions).
+//! First-level directories, the root shard's side: the root shard has their entries (junctions),
+//! the zones' shards their inodes.
 //!
-//! Each operation here first gets what it needs from the zone's shard (it then runs again from its
-//! start with the answer in `tx.facts`), then changes entry and junction in one effect, then tells
-//! the zone's shard ([`super::detached_directories`]). What gets lost in between is settled there.
+//! Each operation first asks the zone's shard, and runs again from its start with the answer in
+//! `tx.facts`. Then it changes entry and junction in one effect and tells the zone's shard
+//! ([`super::detached_directories`]). The zone's shard settles directories for which a message was
+//! lost.
 
 use super::{Result, entry, mkdir::Mkdir, new_inode, rename::Place};
 use crate::dentry::{Dentry, siphash};
@@ -19,7 +20,7 @@ fn path_of(name: &Name) -> String {
     format!("/{name}")
 }
 
-/// mkdir in the root: a detached directory in the zone's shard, then the entry.
+/// mkdir in the root: makes a detached directory in the zone's shard, then the entry.
 pub(crate) fn mkdir(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -73,7 +74,8 @@ pub(crate) fn mkdir(
     Ok(MetaReply::Entry { entry })
 }
 
-/// Owner of an inode elsewhere, where the sticky bit makes it matter; `None`: it is gone there.
+/// Attributes of an inode elsewhere, whose owner the sticky bit makes relevant; `None`: it is gone
+/// there.
 fn remote_attr(tx: &mut Tx<'_>, ino: Ino) -> Result<Option<Attr>> {
     if let Some((_, attr)) = tx.facts.attrs.iter().find(|(of, _)| *of == ino) {
         return Ok(*attr);
@@ -83,7 +85,7 @@ fn remote_attr(tx: &mut Tx<'_>, ino: Ino) -> Result<Option<Attr>> {
     Err(tx.ask(shard, ask, Question::Attr(ino)))
 }
 
-/// `may_delete` for a directory elsewhere.
+/// `may_delete` for a directory in another shard.
 fn may_delete_remote(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -107,7 +109,7 @@ fn may_delete_remote(
     may_delete(tx, who, dir, victim, want_dir)
 }
 
-/// Makes the directory elsewhere refuse entries; it must be empty.
+/// Has the other shard refuse new entries in the directory, which must be empty.
 fn detach(tx: &mut Tx<'_>, ino: Ino) -> Result<ShardId> {
     let shard = tx.shard_of(ino)?;
     if tx.facts.detached == Some((shard, ino)) {
@@ -117,7 +119,7 @@ fn detach(tx: &mut Tx<'_>, ino: Ino) -> Result<ShardId> {
     Err(tx.ask(shard, ask, Question::Detach(shard, ino)))
 }
 
-/// rmdir in the root of a directory elsewhere.
+/// rmdir in the root of a directory in another shard.
 pub(crate) fn rmdir(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -138,7 +140,8 @@ pub(crate) fn rmdir(
     Ok(MetaReply::Done)
 }
 
-/// Rename inside the root where the source, or what it replaces, is a directory elsewhere.
+/// Rename inside the root where the source, or the entry that it replaces, is a directory in
+/// another shard.
 pub(crate) fn rename(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -203,7 +206,7 @@ pub(crate) fn rename(
     Ok(MetaReply::Done)
 }
 
-/// The entry at `place` (which keeps its name and chain mark), leading to what `target` leads to.
+/// The entry at `place`, with its own name and chain mark, leading to the inode of `target`.
 fn renamed(target: &Dentry, name: &Name, place: &Dentry) -> Dentry {
     Dentry {
         ino: target.ino,
@@ -228,7 +231,7 @@ fn may_remove(
     }
 }
 
-/// What a renamed thing itself notices: its change time, and a junction its path.
+/// Updates the renamed inode's change time, and the path of a junction.
 fn moved(tx: &mut Tx<'_>, found: &Dentry, name: &Name) -> Result<()> {
     if tx.is_ours(found.ino) {
         let mut inode = tx.target(found.ino)?;

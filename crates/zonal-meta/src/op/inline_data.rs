@@ -1,10 +1,11 @@
-//! The first bytes of a file, where its layout leaves them to the shard
+//! Inline data: the first bytes of a file, where its layout leaves them to the shard
 //! (docs/rfcs/2026-11-22-small-files.md).
 //!
 //! They have a key of their own, so that listings and attributes do not read them.
 //!
-//! *Invariants*: no byte lies at or behind the file's size, nor behind what the layout leaves to
-//! the shard; no key where there is no byte; `allocated` counts them by [`UNIT`].
+//! *Invariants*: no inline byte lies at or behind the file's size, nor behind what the layout
+//! leaves to the shard. There is no key where there is no byte. `allocated` counts them in units of
+//! [`UNIT`].
 
 use super::Result;
 use crate::inode::Inode;
@@ -13,20 +14,20 @@ use crate::tx::Tx;
 use zonal_types::{Blob, ErrorCode, Ino};
 use zonal_wire::MetaReply;
 
-/// Bytes by which they count as allocated: the unit of `st_blocks`.
+/// Unit in which inline bytes count as allocated: that of `st_blocks`.
 const UNIT: usize = 512;
 
-/// What so many bytes count as allocated.
+/// Allocated bytes that `bytes` inline bytes count as.
 pub(crate) fn allocated(bytes: usize) -> u64 {
     bytes.next_multiple_of(UNIT) as u64
 }
 
-/// The part of a request.
+/// Offset and bytes of a request's inline part.
 pub(crate) fn written(inline: Option<&(u32, Blob)>) -> Option<(u32, &[u8])> {
     inline.map(|(offset, bytes)| (*offset, bytes.0.as_slice()))
 }
 
-/// Reads them. Also of what was removed a moment ago, as its attributes.
+/// Reads the inline bytes, also those of a recently removed file.
 pub(crate) fn read(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let inode = match tx.inode(ino) {
         Err(ErrorCode::Stale) => {
@@ -40,7 +41,7 @@ pub(crate) fn read(tx: &mut Tx<'_>, ino: Ino) -> Result {
     Ok(MetaReply::Inline { bytes })
 }
 
-/// What is stored of them.
+/// The stored inline bytes of a file.
 pub(crate) fn stored(tx: &Tx<'_>, inode: &Inode) -> Result<Vec<u8>> {
     if inode.layout.inline_bytes() == 0 {
         return Ok(Vec::new());
@@ -48,7 +49,7 @@ pub(crate) fn stored(tx: &Tx<'_>, inode: &Inode) -> Result<Vec<u8>> {
     Ok(tx.get(&keys::inline(inode.ino))?.unwrap_or_default())
 }
 
-/// Zeros for what is not stored before `end`, within the file.
+/// Fills inline bytes that are missing before `end` with zeros, within the file.
 pub(crate) fn allocate(tx: &mut Tx<'_>, inode: &mut Inode, end: u32) -> Result<()> {
     let end = u64::from(end.min(inode.layout.inline_bytes())).min(inode.size) as usize;
     let mut stored = stored(tx, inode)?;
@@ -61,7 +62,7 @@ pub(crate) fn allocate(tx: &mut Tx<'_>, inode: &mut Inode, end: u32) -> Result<(
     Ok(())
 }
 
-/// Writes some of them; the size follows.
+/// Writes inline bytes; the size follows.
 pub(crate) fn write(tx: &mut Tx<'_>, inode: &mut Inode, offset: u32, bytes: &[u8]) -> Result<()> {
     let (from, end) = (offset as usize, offset as usize + bytes.len());
     if bytes.is_empty() || end > inode.layout.inline_bytes() as usize {
@@ -79,7 +80,7 @@ pub(crate) fn write(tx: &mut Tx<'_>, inode: &mut Inode, offset: u32, bytes: &[u8
     Ok(())
 }
 
-/// Cuts them to `size`.
+/// Truncates the inline bytes to `size`.
 pub(crate) fn cut(tx: &mut Tx<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     if inode.size <= size || size >= u64::from(inode.layout.inline_bytes()) {
         return Ok(());
@@ -95,7 +96,7 @@ pub(crate) fn cut(tx: &mut Tx<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Cuts what passes the file's size or what its layout leaves to the shard, for repairs.
+/// For repairs: cuts inline bytes behind the file's size or the layout's inline part.
 pub(crate) fn cut_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
     let key = keys::inline(inode.ino);
     let Some(mut stored) = tx.get(&key)? else {
@@ -109,7 +110,7 @@ pub(crate) fn cut_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
     Ok(())
 }
 
-/// The allocated bytes are at least those that lie here.
+/// Raises the allocated bytes to at least those of the inline data.
 pub(crate) fn count_own(tx: &Tx<'_>, inode: &mut Inode) -> Result<()> {
     let own = allocated(stored(tx, inode)?.len()).cast_signed();
     let missing = own.saturating_sub(inode.allocated.cast_signed());

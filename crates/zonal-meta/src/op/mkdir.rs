@@ -1,4 +1,4 @@
-//! A new directory. Writes: entry, inode, parent's inode, slot.
+//! Mkdir: a new directory. Writes: entry, inode, parent's inode, slot.
 
 use super::{Result, entry, first_level, new_inode};
 use crate::permission::{EXEC, S_ISVTX, check, may_create};
@@ -7,7 +7,7 @@ use zonal_types::limits::LINKS_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
 use zonal_wire::MetaReply;
 
-/// The request.
+/// The fields of the request.
 pub(crate) struct Mkdir<'a> {
     pub parent: Ino,
     pub name: &'a Name,

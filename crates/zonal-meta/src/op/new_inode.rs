@@ -1,4 +1,4 @@
-//! What creating an inode needs, whatever its type: owner, group, mode, ACLs, layout, number.
+//! New inodes of any type: owner, group, mode, ACLs, layout, number.
 
 use super::Result;
 use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
@@ -15,7 +15,7 @@ use zonal_types::{
 };
 use zonal_wire::MetaRequest;
 
-/// Mode and ACLs of an inode to be made.
+/// Mode, group and ACLs of a new inode.
 pub(crate) struct Rights {
     pub mode: u32,
     pub gid: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Rights {
     pub default: Option<Acl>,
 }
 
-/// Mode, group and ACLs that something new in `dir` gets.
+/// Mode, group and ACLs of a new inode in `dir`.
 pub(crate) fn rights(
     tx: &Tx<'_>,
     who: &Credentials,
@@ -94,8 +94,7 @@ pub(crate) fn default_acl(tx: &Tx<'_>, dir: &Inode) -> Result<Option<Acl>> {
     }
 }
 
-/// A new inode with its number, rights and layout, not saved yet. `zone` matters only for what is
-/// made in the root.
+/// A new inode with its number, rights and layout, not saved yet. `zone` matters only in the root.
 pub(crate) fn inode(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -140,8 +139,8 @@ pub(crate) fn set_acls(tx: &mut Tx<'_>, inode: &mut Inode, rights: &Rights) {
     }
 }
 
-/// Directories go round the shard's partitions, so that a split moves a share of them; files follow
-/// their directory.
+/// The partition of a new directory: directories take the shard's partitions in turn, so that a
+/// split moves a share of them. Files follow their directory.
 pub(crate) fn partition_for_directory(tx: &Tx<'_>, parent: Ino) -> Result<PartitionId> {
     let partitions = tx.env.partitions;
     if tx.env.config.is_root() || partitions.is_empty() {
@@ -151,7 +150,7 @@ pub(crate) fn partition_for_directory(tx: &Tx<'_>, parent: Ino) -> Result<Partit
     partitions.get(turn).copied().ok_or(ErrorCode::NotOwner)
 }
 
-/// Zone of what is made in `dir`: the directory's; in the root the zone that is asked for, if any.
+/// Zone of a new inode in `dir`: the directory's. In the root it is the requested zone, if any.
 pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId> {
     if dir.ino != Ino::ROOT {
         return Ok(dir.home);
@@ -165,7 +164,7 @@ pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId
     }
 }
 
-/// The layout of a new file whose bytes have this identity.
+/// The layout of a new file with this data id.
 pub(crate) fn layout(
     tx: &mut Tx<'_>,
     home: ZoneId,
@@ -183,7 +182,7 @@ pub(crate) fn layout(
     }
 }
 
-/// The same, where nobody can be asked: over a set that is open already.
+/// The layout for a repair, which can ask nobody: over a set that is open already.
 pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
     match choose_open(tx.env.map, home, data_id) {
         Some(Choice::Take(set, width)) => layout_over((set, width), tx, home, None, data_id),

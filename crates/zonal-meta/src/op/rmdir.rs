@@ -1,4 +1,4 @@
-//! Removing an empty directory.
+//! Rmdir: removes an empty directory.
 
 use super::{Result, first_level, remove};
 use crate::permission::{EXEC, Victim, check, may_delete};

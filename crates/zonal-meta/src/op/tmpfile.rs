@@ -1,5 +1,5 @@
-//! A file without a name (O_TMPFILE): an orphan from its birth, held by the session that made it.
-//! Until it is linked its back-link is 0.
+//! O_TMPFILE: a file without a name. It is an orphan from its birth, held by the session that made
+//! it. Until it is linked its back-link is 0.
 
 use super::{Result, new_inode, open, remove};
 use crate::inode::FLAG_UNLINKABLE;

@@ -1,38 +1,43 @@
-//! Numbers of cuts (ARCHITECTURE, decision 5): a target that has not seen a file's last one cuts
-//! its column at `truncate_size` first.
+//! Truncation numbers (ARCHITECTURE, decision 5): a target that has not seen a file's last number
+//! first cuts its column at `truncate_size`.
 //!
-//! A shrink of what has data is pushed to the columns. Else a number is only given: a column sees
-//! it with the next request that names it. So what a client wrote behind the end and never told,
-//! because it is gone, becomes nobody's where the file is made longer
+//! A shrink of a file with data is pushed to the columns. Otherwise a number is only given, and a
+//! column sees it with the next request that names it. So bytes behind the end that a dead client
+//! wrote and never reported are disowned where the file is extended
 //! (docs/rfcs/2026-11-22-files-grow-over-zeros.md).
 //!
-//! *Invariant*: a number replaces another one only where a column that has not seen the first cuts,
-//! at the second, all that it would have cut. States of the last number, by flag: none: all columns
-//! have seen it; [`FLAG_UNCONFIRMED`]: it was pushed, perhaps not to all; [`FLAG_UNPUSHED`]: it was
-//! given, and nothing is at the targets behind `truncate_size`, as far as was told; with
-//! [`FLAG_WRITTEN`] something is, perhaps.
+//! *Invariant*: a number replaces an earlier one only if a column that has not seen the earlier
+//! number cuts at least the same bytes. States of the last number:
+//!
+//! | flags | state |
+//! | --- | --- |
+//! | none | all columns have seen it |
+//! | [`FLAG_UNCONFIRMED`] | pushed, perhaps not to all columns |
+//! | [`FLAG_UNPUSHED`] | given; nothing reported lies behind `truncate_size` |
+//! | [`FLAG_UNPUSHED`] and [`FLAG_WRITTEN`] | given; something may lie there |
 
 use super::Result;
 use crate::inode::{FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::tx::{Tx, Volatile};
 use zonal_types::{ErrorCode, Ino, cut};
 
-/// Whether another session may have the file open.
+/// True where another session may have the file open.
 pub(crate) fn others_hold(tx: &Tx<'_>, ino: Ino) -> bool {
     let holders = tx.env.opens.holders(ino);
     !tx.env.silent.is_empty() || holders.iter().any(|session| *session != tx.session)
 }
 
-/// All columns have seen the last number.
+/// Notes that all columns have seen the last number.
 pub(crate) fn confirmed(inode: &mut Inode) {
     inode.set(FLAG_UNCONFIRMED | FLAG_UNPUSHED | FLAG_WRITTEN, false);
 }
 
-/// Numbers a shrink to `size`. `is_pushed`: the columns are told; that waits for an earlier push.
+/// Gives a number to a shrink to `size`. `is_pushed`: the columns are told, which waits for an
+/// earlier push.
 ///
 /// # Errors
-/// `TruncateUnconfirmed`: all columns have to see the last number before. `FileTooBig`: no number
-/// is left.
+/// `TruncateUnconfirmed`: all columns have to see the last number first. `FileTooBig`: no number is
+/// left.
 pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool) -> Result<()> {
     let waits = is_pushed && is_push_open(inode);
     let Some(to) = bound(tx, inode, size).filter(|_to| !waits) else {
@@ -44,14 +49,14 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
     Ok(())
 }
 
-/// The end of an append that was given up: what it wrote, and counted, is nobody's. False where
-/// that cannot be: others may be writing there, or not all have seen the last number.
+/// Disowns the bytes that a given-up append wrote and counted. False where that is impossible:
+/// others may be writing there, or some column has not seen the last number.
 pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     let to = bound(tx, inode, inode.size);
     let is_open = is_push_open(inode) || others_hold(tx, inode.ino);
     let next = cut::next_shrink(inode.truncate_seq);
     let (Some(to), Some(next)) = (to.filter(|_to| !is_open), next) else {
-        // What is behind the end now is not only what the session knows of.
+        // From now on the session does not know all bytes behind the end.
         tx.volatile.push(Volatile::Unowned(inode.ino));
         return false;
     };
@@ -60,11 +65,11 @@ pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     true
 }
 
-/// The file is about to be made longer by this session: what clients that are gone left behind its
-/// end is nobody's. False where that cannot be, as above.
+/// Disowns bytes behind the end that dead clients left, before this session extends the file. False
+/// where that is impossible, as in [`disown_given_up`].
 ///
 /// # Errors
-/// `TruncateUnconfirmed`: all columns have to see the last number before.
+/// `TruncateUnconfirmed`: all columns have to see the last number first.
 pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
     let (ino, session) = (inode.ino, tx.session);
     if tx.env.opens.owner(ino) == Some(session) {
@@ -86,7 +91,7 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
     Ok(true)
 }
 
-/// Something was written at targets, perhaps behind what the last number left.
+/// Notes that targets were written, perhaps behind the last number's end.
 pub(crate) fn wrote(inode: &mut Inode) {
     if inode.has(FLAG_UNPUSHED) {
         inode.set(FLAG_WRITTEN, true);
@@ -100,13 +105,13 @@ fn set(inode: &mut Inode, to: u64, is_pushed: bool) {
     inode.set(FLAG_RESERVED | FLAG_WRITTEN, false);
 }
 
-/// The last number was pushed, and not all have told that they have seen it.
+/// True where the last number was pushed, and not all columns have confirmed it.
 fn is_push_open(inode: &Inode) -> bool {
     inode.has(FLAG_UNCONFIRMED)
 }
 
-/// Where the next number cuts, of a file that has `size` bytes then. `None`: columns that have not
-/// seen the last one would keep what it cuts.
+/// Where the next number cuts a file that will have `size` bytes. `None`: columns that have not
+/// seen the last number would keep bytes that it cuts.
 fn bound(tx: &Tx<'_>, inode: &Inode, size: u64) -> Option<u64> {
     // Objects begin behind the shard's bytes.
     let inline = u64::from(inode.layout.inline_bytes());
@@ -114,17 +119,17 @@ fn bound(tx: &Tx<'_>, inode: &Inode, size: u64) -> Option<u64> {
     if is_seen || size <= inode.truncate_size.max(inline) {
         return Some(size);
     }
-    // What others wrote and have not told lies there, perhaps.
+    // Unreported writes of other sessions may lie there.
     let is_hole = !inode.has(FLAG_UNCONFIRMED | FLAG_WRITTEN) && !others_hold(tx, inode.ino);
     is_hole.then_some(inode.truncate_size)
 }
 
-/// Whether space was reserved behind the end that the file has not grown into, as far as is
-/// counted: it stays.
+/// True where the counts show reserved space behind the end that the file has not grown into: it
+/// stays.
 fn is_reserved_behind(inode: &Inode) -> bool {
     let columns = inode.layout.components.iter();
     let columns: u64 = columns.map(|component| u64::from(component.count)).sum();
-    // A block that each column has in part, and the shard's bytes.
+    // One partial block a column, and the inline bytes.
     let most = inode.size.saturating_add((columns + 1) * BLOCK);
     inode.has(FLAG_RESERVED) && inode.allocated_bytes() > most
 }

@@ -1,5 +1,5 @@
-//! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens
-//! set stays where the write was made before that.
+//! Write reports of clients: size, time, allocated bytes. Sizes and times only rise; a time set by
+//! utimens stays where the write was made before it.
 
 use super::{Result, changed, inline_data, setattr, truncate_number};
 use crate::inode::{FLAG_MTIME_SET, Inode};
@@ -8,21 +8,21 @@ use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{ErrorCode, Ino, Timestamp};
 use zonal_wire::MetaReply;
 
-/// The request.
+/// The fields of a report.
 pub(crate) struct Report<'a> {
     pub size: u64,
-    /// The last shrink that the writer knew.
+    /// The last truncation that the writer knew.
     pub truncate_seq: u64,
     pub mtime: Option<Timestamp>,
     pub allocated_delta: i64,
     pub kill_suid: bool,
-    /// Bytes of those that the shard keeps, with their offset.
+    /// Inline bytes, with their offset.
     pub inline: Option<(u32, &'a [u8])>,
 }
 
 impl Report<'_> {
-    /// What is there of the size. Targets have cut, or will, what they were given before a shrink
-    /// that the writer did not know; its bytes for the shard arrive now.
+    /// The part of the size that is left. Targets have cut, or will cut, bytes written before a
+    /// truncation that the writer did not know. Inline bytes arrive only now.
     fn size_left(&self, truncate_seq: u64) -> u64 {
         if self.truncate_seq >= truncate_seq {
             return self.size;
@@ -43,7 +43,7 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Re
         return Err(ErrorCode::Invalid);
     }
     apply(tx, &mut inode, report)?;
-    // A writer that was away, and does not know what was cut meanwhile.
+    // A writer that was away does not know what was cut meanwhile.
     let news = (report.truncate_seq < inode.truncate_seq).then(|| inode.data());
     let mut reply = changed(tx, inode);
     if let MetaReply::Attr { data, .. } = &mut reply {
@@ -52,7 +52,7 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Re
     Ok(reply)
 }
 
-/// Takes a report over into the inode.
+/// Applies a report to the inode.
 pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> Result<()> {
     if report.size > FILE_BYTES_MAX {
         return Err(ErrorCode::FileTooBig);
@@ -62,7 +62,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
         truncate_number::wrote(inode);
     }
     match report.inline {
-        // Somebody may have cut the file meanwhile.
+        // Another client may have truncated the file meanwhile.
         Some((end, [])) => inline_data::allocate(tx, inode, end)?,
         Some((offset, bytes)) => inline_data::write(tx, inode, offset, bytes)?,
         None => {}

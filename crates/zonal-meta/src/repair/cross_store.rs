@@ -1,5 +1,5 @@
-//! What the comparison with other stores asks of a shard: files for bytes without an inode, sizes
-//! as the targets tell them, directories that the root and a zone's shard do not agree on.
+//! Repairs after the comparison with other stores: files for bytes without an inode, sizes by the
+//! targets, and directories on which two shards disagree.
 
 use super::{Result, link, owner};
 use crate::config::Now;
@@ -13,26 +13,26 @@ use zonal_types::{
 /// A file made for bytes without an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdoptedFile {
-    /// Their identity. The file gets a number of the same partition.
+    /// Their data id. The file gets a number of the same partition.
     pub data_id: DataId,
     /// Its name in `lost+found`.
     pub name: Name,
-    /// Where the bytes are.
+    /// The layout of the bytes.
     pub layout: Layout,
-    /// As many as there are.
+    /// Size in bytes.
     pub size: u64,
     /// Allocated bytes.
     pub allocated: u64,
-    /// The last shrink that the targets know.
+    /// The last truncation that the targets know.
     pub truncate_seq: u64,
 }
 
 impl MetaShard {
-    /// A directory for what has no name, and the changes that make it. Its entry in the root is
-    /// another's to make: until then it is a first-level directory without one.
+    /// A directory for inodes without a name, and the changes that make it. The root shard makes
+    /// its entry; until then it is a first-level directory without one.
     ///
     /// # Errors
-    /// `NotOwner` in the root's shard, where the root itself takes what is found.
+    /// `NotOwner` in the root shard, where the root itself takes these inodes.
     pub fn make_lost_found(&self, kv: &dyn KvRead, now: Now) -> Result<(Ino, Vec<KvChange>)> {
         if self.config.is_root() {
             return Err(ErrorCode::NotOwner);
@@ -52,10 +52,10 @@ impl MetaShard {
         Ok((ino, tx.finish().effect))
     }
 
-    /// Makes a file in `lost_found` for bytes that have no inode; none where they have one.
+    /// Makes a file in `lost_found` for bytes that have no inode; no changes where they have one.
     ///
     /// # Errors
-    /// `NotFound` where `lost_found` is no directory; what `kv` gives.
+    /// `NotFound` where `lost_found` is no directory; else the error of `kv`.
     pub fn adopt(
         &self,
         kv: &dyn KvRead,
@@ -82,11 +82,11 @@ impl MetaShard {
         Ok(tx.finish().effect)
     }
 
-    /// Corrects an inode's size, bytes allocated at targets and number of shrinks, as the targets
-    /// tell them.
+    /// Sets an inode's size, bytes allocated at targets and truncation number to what the targets
+    /// report.
     ///
     /// # Errors
-    /// What `kv` gives.
+    /// The error of `kv`.
     pub fn correct(
         &self,
         kv: &dyn KvRead,
@@ -111,7 +111,7 @@ impl MetaShard {
         Ok(tx.finish().effect)
     }
 
-    /// Gives a first-level directory its entry in the root (of which this is the shard).
+    /// Gives a first-level directory its entry in the root. Called on the root shard.
     ///
     /// # Errors
     /// `Exists` where the name is taken.
@@ -134,7 +134,7 @@ impl MetaShard {
     /// The inode that a name in a directory of this shard leads to.
     ///
     /// # Errors
-    /// What `kv` gives.
+    /// The error of `kv`.
     pub fn find_entry(
         &self,
         kv: &dyn KvRead,

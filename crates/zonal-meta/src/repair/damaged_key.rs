@@ -1,5 +1,4 @@
-//! A damaged key of a shard's store, made harmless: it goes, but numbers that were reserved by it
-//! stay unused.
+//! Repair of a damaged key: the key is removed, and numbers that it reserved stay unused.
 
 use super::Result;
 use crate::id_ranges::Counter;
@@ -7,14 +6,14 @@ use crate::inode::Inode;
 use crate::keys;
 use zonal_types::{Codec, KvChange, KvRead, Layout, PartitionId};
 
-/// Numbers left out where it is not known which were given.
+/// Numbers skipped where it is not known which were given.
 const IDS_MARGIN: u64 = 1 << 20;
 
-/// The changes that make a damaged key harmless. Works without a shard, which may not load before
-/// it.
+/// The changes that make a damaged key harmless. Works without a shard, because the shard may not
+/// load before.
 ///
 /// # Errors
-/// What `kv` gives.
+/// The error of `kv`.
 pub fn repair_key(kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
     let partition = key
         .first_chunk::<4>()

@@ -1,4 +1,4 @@
-//! Appends: places behind the ends of files, and ends that are lent.
+//! Append requests: tickets behind the ends of files, and lent ends.
 
 use super::failed;
 use crate::append::lent_ends::EndRecall;
@@ -55,7 +55,7 @@ impl MetaShard {
         session: SessionId,
         (ino, length, limit): (Ino, u32, u64),
     ) -> Outcome {
-        // Places that were reserved before our start may still be written to.
+        // Places reserved before our start may still be written to.
         let until = self.lock_grace_until;
         if now.instant < until && !self.sessions.silent.is_empty() {
             zonal_types::mark!(AppendHeldBack);
@@ -64,8 +64,8 @@ impl MetaShard {
         if let Some(since) = self.ends.wanted_since(ino) {
             let overdue = self.tickets.overdue(ino, since, now.instant);
             for holder in overdue {
-                // What it writes there must not come to what others append: it is fenced, and the
-                // place goes with its session.
+                // Its writes there must not overwrite appends of others. So the holder is fenced,
+                // and the place goes with its session.
                 if holder != session && !self.fencing.is_ending(holder) {
                     self.doomed.insert(holder);
                 }
@@ -100,8 +100,8 @@ impl MetaShard {
         (offset, length): (u64, u32),
     ) -> Result<MetaReply, ErrorCode> {
         let inode = self.tx(kv, now, session).inode(ino)?;
-        // A shard that lost its power may not know all that was published: nothing is put behind a
-        // hole.
+        // A shard that lost its power may not know everything that was published. Nothing is put
+        // behind a hole.
         if !self.ends.allows(ino, session, offset) || offset > inode.size {
             return Err(ErrorCode::UnknownLease);
         }
@@ -138,7 +138,7 @@ impl MetaShard {
         Ok(MetaReply::Appending { offset, data })
     }
 
-    /// Tells a session that others want an end.
+    /// Sends a session a recall of an end that others want.
     fn want_end(&mut self, ino: Ino, told: Option<SessionId>) {
         if let Some(holder) = told {
             zonal_types::mark!(EndRecalled);
@@ -146,8 +146,8 @@ impl MetaShard {
         }
     }
 
-    /// Asks for the end of a file that another session has, where the request opens the file, cuts
-    /// it or makes it longer; a wait where it still has to be given back.
+    /// Recalls the end of a file from another session, where the request opens, truncates or
+    /// extends the file. Returns a wait until the end has been given back.
     pub(crate) fn recall_end(
         &mut self,
         now: Now,
@@ -177,8 +177,8 @@ impl MetaShard {
         Some(self.wait(std::mem::take(waited), until, WaitOn::End(ino)))
     }
 
-    /// The end that was lent to the session in a former life, where it is what the session knows:
-    /// nobody got a place there since, in whatever life, and nobody cut the file.
+    /// Restores an end that was lent to the session in a former life, where the session's view of
+    /// it is current. Since then nobody may have got a place there or truncated the file.
     pub(super) fn reclaim_end(
         &mut self,
         kv: &dyn KvRead,
@@ -203,8 +203,8 @@ impl MetaShard {
         }
     }
 
-    /// `by` has told that it has a file open: an end that is lent is wanted where that is another
-    /// session's, or others have the file open.
+    /// `by` has told that it has a file open. Recalls a lent end where another session holds it, or
+    /// others have the file open.
     pub(super) fn recall_shared(&mut self, ino: Ino, by: SessionId, now: Now) {
         let holders = self.opens.holders(ino).into_iter().chain([by]);
         for holder in holders.collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Requests about locks of programs: asked of the table, and told to who was let in.
+//! Lock requests: run on the lock table; granted waiters are told by events.
 
 use super::failed;
 use crate::config::{Caller, Now};
@@ -42,8 +42,8 @@ impl MetaShard {
                         until = until.plus_ms(LOCKS_TOLD_MS - CACHE_TERM_MS - CACHE_GRACE_MS);
                     }
                     if now.instant >= until {
-                        // They may go on writing under what they had: each ends, fenced, before
-                        // another one gets it.
+                        // The holders may go on writing under their locks. So each session ends,
+                        // fenced, before another session gets the lock.
                         let fencing = &self.fencing;
                         let others = others
                             .into_iter()
@@ -98,8 +98,8 @@ impl MetaShard {
         Ok(self.reply(reply))
     }
 
-    /// A lock was asked for: that this session may have some is known from the first on, also after
-    /// a start.
+    /// Notes durably that a session has asked for a lock, so that the shard still knows after a
+    /// restart.
     fn locked(&mut self, caller: Caller, request: &MetaRequest, reply: MetaReply) -> Outcome {
         let known = self.sessions.get_mut(caller.session);
         let Some(known) = known.filter(|known| !known.record.has_locked) else {

@@ -1,5 +1,5 @@
-//! What a session holds: told again after a restart of the shard, closed, and given up when the
-//! session is over.
+//! State of a session: reclaimed after a restart of the shard, closed, and released when the
+//! session ends.
 
 use super::failed;
 use crate::config::{Caller, Now};
@@ -13,7 +13,7 @@ use zonal_wire::meta::LockRange;
 use zonal_wire::{AppendPlace, MetaReply};
 
 impl MetaShard {
-    /// What a session held before our restart.
+    /// Reclaims the opens and locks that a session held before our restart.
     pub(super) fn reclaim(
         &mut self,
         kv: &dyn KvRead,
@@ -27,9 +27,10 @@ impl MetaShard {
             *told.entry(*ino).or_default() += 1;
         }
         let locked: BTreeSet<Ino> = locks.iter().map(|(ino, _)| *ino).collect();
-        // What does not exist takes no place.
+        // An inode that does not exist takes no place.
         let mut absent = BTreeSet::new();
-        // Once: where it is repeated because our answer was lost, what it says may be closed since.
+        // Only once: a repeat, sent because our reply was lost, may name opens that were closed
+        // since.
         let known = self.sessions.get_mut(session);
         let is_first = known.is_some_and(|known| !std::mem::replace(&mut known.has_told, true));
         let (mut effect, mut held) = (Vec::new(), BTreeSet::new());
@@ -45,7 +46,7 @@ impl MetaShard {
         let unknown = told.keys().chain(&locked);
         for ino in unknown.filter(|ino| !held.contains(ino)) {
             match self.tx(kv, now, session).inode(*ino) {
-                // One that cannot be read is there.
+                // An inode that cannot be read does exist.
                 Ok(_) | Err(ErrorCode::Corrupt | ErrorCode::Io) => {}
                 Err(_absent) => drop(absent.insert(*ino)),
             }
@@ -54,14 +55,14 @@ impl MetaShard {
             .iter()
             .filter(|(ino, _)| is_first && !absent.contains(ino));
         for (ino, count) in new {
-            // Counts are made as high as told, not added to: some may be counted by a request that
-            // was repeated.
+            // Counts are raised to the told number, not added to: a repeated request may have
+            // counted some already.
             while self.opens.count(*ino, session) < *count
                 && (self.opens.count(*ino, session) > 0 || self.opens.len() < self.config.opens_max)
             {
                 self.opens.open(*ino, session);
             }
-            // How they were opened is not told.
+            // The client does not tell how it opened them.
             let ways = Ways {
                 reads: true,
                 writes: true,
@@ -70,9 +71,9 @@ impl MetaShard {
             self.opens.note(*ino, session, ways);
             self.recall_shared(*ino, session, now);
         }
-        // Where another has got something that conflicts, nothing of the file is taken over: what
-        // it guarded may have changed. Nor where the session that had it has ended: others may have
-        // had it since, and given it back.
+        // Locks on a file are not reclaimed where another owner has got a conflicting lock: the
+        // data that they guarded may have changed. Nor where the owner's session has ended: others
+        // may have had the lock since, and released it.
         let may_take = self.sessions.silent.contains(&session);
         let conflicts = |(ino, range): &&(Ino, LockRange)| {
             let is_free = self.locks.get(session, *ino, *range).is_none();
@@ -97,8 +98,8 @@ impl MetaShard {
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
         if !orphans.is_empty() {
-            // What a request opened whose reply the client has not heard: it repeats the request,
-            // or its session ends.
+            // A request may have opened files without its client hearing the reply. The client
+            // repeats the request, or its session ends.
             let unheard = self.sessions.unrepeated(kv, session).unwrap_or_default();
             let unheard: BTreeSet<Ino> = unheard.iter().filter_map(opened_by).collect();
             orphans.retain(|ino| !told.contains_key(ino) && !unheard.contains(ino));
@@ -114,9 +115,9 @@ impl MetaShard {
         self.outcome(reply, effect, Vec::new(), Vec::new())
     }
 
-    /// The session has these no longer open: changes to log, and why one stays. One that cannot be
-    /// read goes on naming the session, also when that is over; each start of the shard tries
-    /// again.
+    /// Removes a session from the holders of orphans. Returns the changes to log, and why one
+    /// stays. An orphan that cannot be read keeps naming the session, even after its end; each
+    /// start of the shard tries again.
     fn release_orphans(
         &mut self,
         kv: &dyn KvRead,
@@ -139,8 +140,8 @@ impl MetaShard {
         (effect, unread)
     }
 
-    /// Places from before our restart that appends are being written to. What was executed is none
-    /// any more.
+    /// Reclaims places from before our restart to which appends are being written. An append that
+    /// was executed has none any more.
     pub(super) fn reclaim_appends(
         &mut self,
         kv: &dyn KvRead,
@@ -172,9 +173,9 @@ impl MetaShard {
         })
     }
 
-    /// A place that a session had before our restart and has not told of, where it was not given to
-    /// another one since. A shrink ends the places that were given before it, also where we have
-    /// forgotten them; the first one to behind its beginning cuts it only.
+    /// Reclaims a place that a session had before our restart, unless it was given to another
+    /// session since. A truncation ends earlier places, even those that we have forgotten. Only the
+    /// first truncation to behind a place's beginning shortens it instead.
     fn reclaim_append(
         &mut self,
         kv: &dyn KvRead,
@@ -204,8 +205,8 @@ impl MetaShard {
         inos: &[Ino],
     ) -> Result<Outcome, ErrorCode> {
         let session = caller.session;
-        // One that has not told since our start what it has open: it counts these as open, and
-        // closes them when it has.
+        // A session that has not told its opens since our start counts these as open. It closes
+        // them after it has told.
         if self.sessions.silent.contains(&session) {
             return Err(ErrorCode::NotReady);
         }
@@ -224,8 +225,8 @@ impl MetaShard {
         Ok(self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new()))
     }
 
-    /// A session is over: closed, expired or ended by us. Returns the changes to log, and why one
-    /// of its orphans stays.
+    /// Ends a session: it was closed, has expired, or the shard ends it. Returns the changes to
+    /// log, and why one of its orphans stays.
     pub(crate) fn end_session(
         &mut self,
         kv: &dyn KvRead,

@@ -1,5 +1,5 @@
-//! What comes before an operation: who asks, was it executed before, and requests that are not
-//! about the store.
+//! Admission: the checks before an operation. Is the session the caller's, was the request executed
+//! before, is it about the store at all?
 
 use super::{MetaShard, Waiting};
 use crate::config::{Caller, Now};
@@ -12,7 +12,7 @@ use zonal_wire::frame::NO_SLOT;
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl MetaShard {
-    /// What comes before an operation: session and slot. `None`: go on.
+    /// Checks session and slot. `None`: go on with the operation.
     pub(super) fn begin(
         &mut self,
         kv: &dyn KvRead,
@@ -28,7 +28,7 @@ impl MetaShard {
                 .map(Some);
         }
         match self.sessions.get_mut(caller.session) {
-            // By a command: the shell lets nobody else ask for it.
+            // Sent by a command: the server lets nobody else send it.
             Some(_) if matches!(request, MetaRequest::EvictSession) => {}
             Some(session) if session.is_ending => return Err(ErrorCode::UnknownSession),
             Some(session) if session.is_of(from) => {
@@ -37,12 +37,12 @@ impl MetaShard {
                     return Err(ErrorCode::UnknownSession);
                 }
                 if caller.identity != known {
-                    // Of before it opened the session once more; or it has not told us yet that it
-                    // has begun anew.
+                    // Sent before the client opened its session again, or the client has not told
+                    // us yet that it has begun anew.
                     zonal_types::mark!(IncarnationRefused);
                     return Err(ErrorCode::Fenced);
                 }
-                // The end of a poll is no sign of life: its client may be stopped, or have been
+                // The end of a poll is no sign of life: the client may be stopped, or may have been
                 // refused since.
                 if waited.until.is_none() {
                     session.last_seen = now.instant;
@@ -53,12 +53,12 @@ impl MetaShard {
             None => return Err(ErrorCode::UnknownSession),
         }
         if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
-            // It opens its session again, hears of our boot, tells what it holds, and comes back.
+            // The client opens its session again, learns our boot, tells its state, and retries.
             zonal_types::mark!(SilentRefused);
             return Err(ErrorCode::UnknownSession);
         }
-        // After that: what it told did not name an open whose reply it had not heard, and that is
-        // counted now.
+        // Only now: the state that the client told did not name an open whose reply it had not
+        // heard. That open is counted now.
         if let Some(reply) = self.repeated(kv, caller, request)? {
             return Ok(Some(self.reply(reply)));
         }
@@ -68,7 +68,7 @@ impl MetaShard {
         Ok(None)
     }
 
-    /// Requests that are not about the store. `None`: go on.
+    /// Handles requests that are not about the store. `None`: go on with the operation.
     pub(super) fn in_memory(
         &mut self,
         kv: &dyn KvRead,
@@ -89,7 +89,7 @@ impl MetaShard {
         Ok(outcome)
     }
 
-    /// The reply of a request that was executed before.
+    /// The reply of a request that was executed before, if it is kept.
     pub(super) fn repeated(
         &mut self,
         kv: &dyn KvRead,
@@ -109,7 +109,8 @@ impl MetaShard {
         if is_from_before {
             zonal_types::mark!(SlotRepeatedAfterRestart);
             if matches!(request, MetaRequest::Close { .. }) {
-                // Its client had not heard of it and told these as open: they are closed now.
+                // The client had not heard the reply and told these files as open: they are closed
+                // now.
                 return Ok(None);
             }
             self.reopen(&reply, caller.session);
@@ -121,11 +122,11 @@ impl MetaShard {
         Ok(Some(reply))
     }
 
-    /// A repeated create or open after our restart: its open is not counted yet.
+    /// Counts the open of a create or open that is repeated after our restart.
     fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
         if let Some(ino) = opened_by(reply) {
             self.opens.open(ino, session);
-            // How it was opened is not kept.
+            // The reply does not say how it was opened.
             let ways = Ways {
                 reads: true,
                 writes: true,
@@ -144,7 +145,7 @@ pub(crate) fn opened_by(kept: &MetaReply) -> Option<Ino> {
     }
 }
 
-/// What other shards send without a session.
+/// True for requests that other shards send without a session.
 fn is_internal(request: &MetaRequest) -> bool {
     matches!(
         request,
@@ -161,7 +162,7 @@ fn is_internal(request: &MetaRequest) -> bool {
     )
 }
 
-/// What a session from before our start may ask before it has told what it holds.
+/// True for requests allowed to a session from before our start that has not told its state.
 fn is_for_silent(request: &MetaRequest) -> bool {
     matches!(
         request,

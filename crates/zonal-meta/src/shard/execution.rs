@@ -1,5 +1,5 @@
-//! An operation, from its run on the store to the effect that counts: recalls of what others cache,
-//! the slot's reply, memory.
+//! Execution of an operation: runs it on the store, recalls what others cache, adds the slot's
+//! reply to the effect, and updates memory.
 
 use super::{MetaShard, Waiting, is_slotted};
 use crate::append::End;
@@ -95,7 +95,7 @@ impl MetaShard {
                         Ok(End::Published(end)) => {
                             published = Some(end.unwrap_or(0));
                             self.ends.published(*ino, session, end.unwrap_or(0));
-                            // Appends behind this one may be published with it.
+                            // Later appends may be published together with this one.
                             self.woken.insert(WaitOn::End(*ino));
                         }
                         Ok(End::Wait(until)) => {
@@ -129,7 +129,8 @@ impl MetaShard {
         }
     }
 
-    /// Asks for what others have cached; a wait where somebody still has to answer.
+    /// Recalls leases that the change touches; returns a wait where a session has yet to
+    /// acknowledge.
     fn recall(
         &mut self,
         now: Now,
@@ -145,7 +146,7 @@ impl MetaShard {
             Vec::new()
         };
         if matches!(request, MetaRequest::AppendEnd { length: 1.., .. }) {
-            // What it publishes is not known before the recall.
+            // The published size is not known before the recall.
             let of_files = changes
                 .iter_mut()
                 .filter(|change| !change.children.is_empty());
@@ -170,7 +171,7 @@ impl MetaShard {
             return None;
         };
         zonal_types::mark!(RecallWaited);
-        // One after the other: when all have acknowledged, the last to be waited for has, too.
+        // Waits for one session after the other: once the last has acknowledged, all have.
         let mut answers = recall.wait_for.iter();
         let first = answers.find(|(_, event)| *event != u64::MAX);
         let on = first.map_or(WaitOn::Recovery, |(session, _)| {
@@ -187,7 +188,7 @@ impl MetaShard {
         Some(self.wait(waiting, recall.until, on))
     }
 
-    /// The request counts: memory follows, the slot's reply joins the effect.
+    /// Commits the request: updates memory and adds the slot's reply to the effect.
     fn commit(
         &mut self,
         now: Instant,
@@ -221,7 +222,7 @@ impl MetaShard {
         self.outcome(reply, effect, finished.junctions, finished.after)
     }
 
-    /// Takes over what a request changes in memory.
+    /// Applies a request's changes of state in memory.
     pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<Volatile>) {
         for change in volatile {
             match change {
@@ -259,13 +260,13 @@ impl MetaShard {
                 Volatile::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
                     self.ends.ended(ino);
-                    // Who cuts it may be gone before targets hear of it: what others write until
-                    // then would be cut, too.
+                    // The truncating client may be gone before targets hear of the truncation. Then
+                    // writes of others until that time would be cut, too.
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);
                     let told = others.map(|holder| (holder, Event::FileCut { ino }));
                     self.tell(told.collect());
-                    // Ends of appends that wait for others hear of it.
+                    // Wakes ends of appends that wait for others.
                     self.woken.insert(WaitOn::End(ino));
                 }
             }
@@ -283,8 +284,8 @@ impl MetaShard {
         let reply = MetaReply::Failed {
             code: ErrorNumber(code),
         };
-        // The slot moves on; the store does not hear of it, as nothing happened. Not where another
-        // server did not answer: the client tries the same request again.
+        // The slot moves on in memory only, because nothing happened. It does not where another
+        // server did not answer: the client retries the same request.
         let is_over = !matches!(
             code,
             ErrorCode::Unreachable
@@ -308,7 +309,7 @@ impl MetaShard {
     }
 }
 
-/// Names a slotted request: sessions are never numbered twice.
+/// Identifies a slotted request: session numbers are never reused.
 fn token(caller: Caller) -> u64 {
     if caller.slot == NO_SLOT {
         return 0;

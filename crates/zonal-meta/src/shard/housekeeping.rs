@@ -1,5 +1,5 @@
-//! What a shard does by itself: sessions that end, directories that nobody settled; and what it
-//! tells of its memory.
+//! Housekeeping: ends sessions, finds directories to settle, and reports the shard's memory as
+//! gauges.
 
 use super::MetaShard;
 use crate::config::Now;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use zonal_types::limits::{APPEND_TICKETS_MAX, SESSION_SLOTS_MAX};
 use zonal_types::{ErrorCode, Instant, KvRead, SessionId};
 
-/// How long a directory may stay detached before the root shard is asked, in seconds.
+/// Time that a directory may stay detached before the root shard is asked, in seconds.
 const DETACHED_SECONDS: i64 = 60;
 /// Sessions ended in one step of housekeeping.
 const ENDED_AT_ONCE: usize = 64;
@@ -25,8 +25,8 @@ impl MetaShard {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
         if std::mem::take(&mut self.has_lost_orphans) {
-            // What sessions left that ended in an earlier life: what could not be read then perhaps
-            // can be now.
+            // Orphans left by sessions that ended in an earlier life: an unreadable one may be
+            // readable now.
             let holders = self.opens.orphans.values().flatten();
             let lost: BTreeSet<SessionId> = holders
                 .copied()
@@ -73,7 +73,7 @@ impl MetaShard {
     /// Directories that have been detached for more than a minute.
     ///
     /// # Errors
-    /// What the store says; `Corrupt`.
+    /// The store's error; `Corrupt`.
     pub fn detached(
         &self,
         kv: &dyn KvRead,
@@ -91,7 +91,7 @@ impl MetaShard {
         Ok(told.take(limit).collect())
     }
 
-    /// Sizes of what is in memory, for metrics.
+    /// Sizes of tables in memory, for metrics.
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64)> {
         vec![

@@ -1,5 +1,5 @@
-//! Requests that need another shard's answer: they end with a question, and run again from their
-//! start with the answer.
+//! Remote calls: a request that needs another shard's answer ends with a question, and runs again
+//! from its start with the answer.
 
 use super::{MetaShard, Waiting};
 use crate::config::Now;
@@ -23,7 +23,8 @@ impl MetaShard {
         }
     }
 
-    /// Another shard's answer to an [`Outcome::Call`] (a `Failed` where there was none).
+    /// Resumes a request with another shard's answer to an [`Outcome::Call`] (`Failed` where there
+    /// was none).
     pub fn resume(
         &mut self,
         kv: &dyn KvRead,
@@ -74,7 +75,7 @@ impl MetaShard {
             (Question::Open(zone), MetaReply::Sets { map_version, sets }) => {
                 self.sets.opened(zone, map_version, sets);
             }
-            // An open set of before will do.
+            // A set that is open already will do.
             (Question::Open(_), _) => self.sets.unanswered(now.instant),
             (Question::FirstLevel(name), MetaReply::Child { ino }) => {
                 self.scopes.note_first(&name, ino, now.instant);
@@ -92,8 +93,8 @@ impl MetaShard {
         self.handle_waited(kv, now, caller, from.as_ref(), &request, waited)
     }
 
-    /// Whether a request that is not over yet is about to make or remove the entry of this
-    /// first-level directory.
+    /// True where an unfinished request is about to make or remove the entry of this first-level
+    /// directory.
     pub(crate) fn is_being_settled(&self, ino: Ino) -> bool {
         let mut waiting = self.waiting.values();
         waiting.any(|waiting| waiting.facts.directories().any(|of| of == ino))

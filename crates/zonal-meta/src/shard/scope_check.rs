@@ -1,9 +1,9 @@
-//! Requests of clients with a scope, before the operation: for whom they count, what is refused,
-//! what lies inside of the path.
+//! Scope check of a request before its operation: for which user it counts, whether it is refused,
+//! and which inodes lie inside the client's path.
 //!
-//! docs/rfcs/2026-11-25-scopes.md has the table. The path is followed by names at each request; an
-//! inode that is named by number is looked for upwards, by back-links, until the path's directory.
-//! What is not found so does not exist for the client.
+//! docs/rfcs/2026-11-25-scopes.md has the table. The shard follows the path by names at each
+//! request. For an inode named by number it follows back-links upwards until the path's directory.
+//! An inode that is not found in this way does not exist for the client.
 
 use super::MetaShard;
 use crate::config::{Caller, Now};
@@ -21,10 +21,10 @@ use zonal_types::{
 use zonal_wire::meta::{BytesPlace, Entry, FileUse};
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Directories on the way up at most: as deep as any tree is by far.
+/// Directories on the way up: far more than any tree is deep.
 const DEPTH_MAX: usize = 65_536;
 
-/// Where an inode lies for a client with a path.
+/// Position of an inode relative to the path's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     Inside,
@@ -33,10 +33,10 @@ enum Place {
 }
 
 impl MetaShard {
-    /// The request as it counts, and how its client sees the tree.
+    /// The request as it counts, and the part of the tree that its client sees.
     ///
     /// # Errors
-    /// Why the scope does not cover it.
+    /// The reason why the scope does not cover it.
     pub(super) fn restrict<'r>(
         &mut self,
         kv: &dyn KvRead,
@@ -89,9 +89,10 @@ impl MetaShard {
         Ok((request, sight))
     }
 
-    /// Whether a session has a file open for a use; for writing also where it was cut by its name a
-    /// moment ago. A client that may not speak for everybody has open what a request of a user
-    /// opened, not what it tells after a restart: that user's rights were never seen.
+    /// True where a session has a file open for a use. A file truncated by its name a moment ago
+    /// counts as open for writing. For a client that may not act for all users only opens by a
+    /// user's request count. Opens told after a restart do not: that user's rights were never
+    /// checked.
     fn has_open(
         &self,
         ino: Ino,
@@ -109,18 +110,18 @@ impl MetaShard {
         is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
     }
 
-    /// The first name of a client's path, where the root shard is to be asked what it leads to. The
-    /// root's own shard has its entries.
+    /// The first name of a client's path, where the root shard has to be asked for it. The root
+    /// shard itself has the entries.
     pub(super) fn unknown_first<'s>(&self, now: Now, scope: &'s Scope) -> Option<&'s Name> {
         let first = scope.path.first().filter(|_| !self.config.is_root())?;
         (!self.scopes.knows_first(first, now.instant)).then_some(first)
     }
 
-    /// Asked by a target: whether a client may use the bytes of a file, and where they are.
+    /// Answers a target: whether a client may use the bytes of a file, and where they are.
     ///
     /// # Errors
-    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner`
-    /// where the data id is another shard's.
+    /// `NotReady` where a session of the client has not told its state since our start. `NotOwner`
+    /// where the data id belongs to another shard.
     pub fn may_use(
         &mut self,
         kv: &dyn KvRead,
@@ -136,8 +137,8 @@ impl MetaShard {
             return Ok(None);
         };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
-        // What it has open it opened, or told of, by way of the path: unless that was forgotten
-        // since, and its next request asks for it.
+        // Every open came by way of the path, as did opens told after a restart. If the path was
+        // forgotten since, the client's next request asks for it.
         let first = holder.scope.as_ref().and_then(|scope| scope.path.first());
         let is_unknown = |first| !self.config.is_root() && self.scopes.first(first).is_none();
         let is_unknown = first.is_some_and(is_unknown);
@@ -170,7 +171,7 @@ impl MetaShard {
         }
     }
 
-    /// Where the bytes of a file with this number are.
+    /// Place of the bytes of a file with this number.
     fn place_of(
         &mut self,
         kv: &dyn KvRead,
@@ -190,7 +191,7 @@ impl MetaShard {
         }))
     }
 
-    /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens
+    /// True where a reply under a directory's lease may be cached: a client gets no recalls from
     /// outside of its path.
     pub(super) fn may_cache(
         &mut self,
@@ -212,7 +213,8 @@ impl MetaShard {
         is_inside.unwrap_or(false)
     }
 
-    /// After a request that counts: what its client has reached, opened for writing, cut.
+    /// Notes after a request that counts which files its client has reached, opened for writing,
+    /// truncated.
     pub(super) fn note_scoped(
         &mut self,
         kv: &dyn KvRead,
@@ -251,7 +253,7 @@ impl MetaShard {
             return;
         };
         let entries: Vec<&Entry> = match reply {
-            // By its number: that it is open says nothing of its names.
+            // By its number: an open file says nothing about its names.
             _opened if matches!(request, MetaRequest::Open { .. }) => Vec::new(),
             MetaReply::Entry { entry }
             | MetaReply::Made { entry, .. }
@@ -271,8 +273,8 @@ impl MetaShard {
             if attr.kind == FileKind::Directory {
                 continue;
             }
-            // A listing of many is not worth a look at each: who asks for one that has lost a name
-            // looks it up.
+            // A listing of many entries is not worth a look at each. A client that needs a renamed
+            // file looks it up again.
             let may_have_lost = is_one && effect.is_empty();
             if attr.nlink > 1 || (may_have_lost && self.has_strayed(kv, now, entry.ino)) {
                 self.scopes.note_reached(entry.ino, top);
@@ -286,7 +288,7 @@ impl MetaShard {
     }
 }
 
-/// One request's look at the tree.
+/// The look of one request at the tree.
 struct Looking<'a> {
     tx: Tx<'a>,
     scopes: &'a mut Scopes,
@@ -331,7 +333,7 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// What is to be used, changed or listed.
+    /// Requires an inode to be inside: it is used, changed or listed.
     fn inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
         match self.place(ino)? {
             Place::Inside => Ok(()),
@@ -340,7 +342,8 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// What is to get one more name. A file that is only open still would come back for good.
+    /// Requires an inode that gets one more name to be inside. A file that is only still open would
+    /// come back for good.
     fn named_inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
         self.inside(ino)?;
         let Some(top) = self.resolved()?.dir else {
@@ -357,7 +360,7 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// What is only looked at; false: it is above.
+    /// Requires an inode that is only looked at to be visible; false: it is above the path.
     fn visible(&mut self, ino: Ino) -> Result<bool, ErrorCode> {
         match self.place(ino)? {
             Place::Inside => Ok(true),
@@ -366,7 +369,7 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// The directory that something is to move to.
+    /// Requires a directory to be inside that something moves to.
     fn takes(&mut self, dir: Ino) -> Result<(), ErrorCode> {
         match self.place(dir) {
             Ok(Place::Inside) => Ok(()),
@@ -378,7 +381,7 @@ impl<'a> Looking<'a> {
         self.place(ino) == Ok(Place::Inside)
     }
 
-    /// Refuses what is outside, and takes it out of lists.
+    /// Refuses inodes outside of the path, and removes them from lists.
     fn and_then_check(&mut self, request: &mut Cow<'_, MetaRequest>) -> Result<Sight, ErrorCode> {
         let mut may_cache = true;
         match &**request {
@@ -439,7 +442,7 @@ impl<'a> Looking<'a> {
             | MetaRequest::Reclaim { .. }
             | MetaRequest::ReclaimAppends { .. }
             | MetaRequest::RenewLeases { .. } => self.lists(request)?,
-            // What the session has, and what is no part of the tree.
+            // About the session itself, not about the tree.
             MetaRequest::OpenSession { .. }
             | MetaRequest::PollEvents { .. }
             | MetaRequest::CloseSession
@@ -453,7 +456,7 @@ impl<'a> Looking<'a> {
             | MetaRequest::ReleaseLocks { .. }
             | MetaRequest::GiveUpAppends { .. }
             | MetaRequest::ReturnEnds { .. } => {}
-            // Between servers.
+            // Sent by servers.
             MetaRequest::MakeDetachedDir { .. }
             | MetaRequest::AttachDir { .. }
             | MetaRequest::DetachDir { .. }
@@ -464,7 +467,7 @@ impl<'a> Looking<'a> {
             | MetaRequest::FencesOf { .. }
             | MetaRequest::OpenSets { .. }
             | MetaRequest::FirstLevel { .. }
-            // Of commands.
+            // Sent by commands.
             | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }
         Ok(Sight {
@@ -519,7 +522,7 @@ fn resolve(tx: &mut Tx<'_>, scopes: &mut Scopes, scope: &Scope) -> Result<Resolv
     Ok(resolved)
 }
 
-/// Whether an inode is the directory `top` or below it, as far as that can be known by its number.
+/// True where an inode is the directory `top` or below it, as far as its number tells.
 fn is_inside(
     tx: &mut Tx<'_>,
     scopes: &mut Scopes,
@@ -545,7 +548,7 @@ fn is_inside(
     Ok(may_be_elsewhere && is_known)
 }
 
-/// Whether a directory is `top` or below it.
+/// True where a directory is `top` or below it.
 fn lies_below(tx: &mut Tx<'_>, scopes: &mut Scopes, dir: Ino, top: Ino) -> Result<bool, ErrorCode> {
     let (mut at, mut way) = (dir, Vec::new());
     while !scopes.is_inside(at, top) {

@@ -1,4 +1,4 @@
-//! A shard and its store: formatting, and loading what is in memory beside it.
+//! Startup of a shard: formats a store, and loads the state in memory from one.
 
 use super::MetaShard;
 use crate::append::Tickets;
@@ -30,7 +30,7 @@ use zonal_zonemap::ZoneMap;
 const STORE_FORMAT: u16 = 3;
 
 impl ShardConfig {
-    /// The store's format record.
+    /// The change that writes the store's format record.
     fn format(&self) -> KvChange {
         let record = (STORE_FORMAT, (self.shard, self.hash_bits));
         KvChange::put(keys::format(), record.to_bytes())
@@ -38,7 +38,7 @@ impl ShardConfig {
 }
 
 impl MetaShard {
-    /// Changes that make an empty store a shard's.
+    /// The changes that make an empty store a shard's store.
     #[must_use]
     pub fn format(config: &ShardConfig, wall: Timestamp) -> Vec<KvChange> {
         let mut changes = vec![config.format()];
@@ -53,11 +53,10 @@ impl MetaShard {
         changes
     }
 
-    /// The shard in a store that was formatted before. `map` must already name the shard's
-    /// partitions.
+    /// Loads the shard from a formatted store. `map` must already name the shard's partitions.
     ///
     /// # Errors
-    /// `WrongVersion` or `WrongTarget` where the store is not this shard's; what the store says.
+    /// `WrongVersion` or `WrongTarget` where the store is not this shard's; else the store's error.
     pub fn load(
         config: ShardConfig,
         map: Arc<ZoneMap>,

@@ -1,20 +1,21 @@
-//! How much of the shard's tables the holder of one credential may have.
+//! Quotas: the share of the shard's tables that the holder of one credential may fill.
 //!
 //! | table | at most |
 //! | --- | --- |
 //! | sessions | a quarter (`admission.rs`) |
 //! | opens, lock ranges and waiters, append tickets | a quarter, once the table is half full |
 //!
-//! So whatever one holder does, half of each table is left for others. Peers without a certificate,
-//! who are root or the servers' user, have no share. What a holder has is counted only where a
-//! table is half full: then a request costs a look at what its sessions hold.
+//! So one holder leaves half of each table to others. Peers without a certificate, who are root or
+//! the servers' user, have no quota. A holder's entries are counted only where a table is half
+//! full; then a request costs a look at the state of its sessions.
 
 use super::MetaShard;
 use zonal_types::{ErrorCode, Holder, SessionId};
 use zonal_wire::MetaRequest;
 
 impl MetaShard {
-    /// Refuses a request of a holder that has its share of the table that it would fill.
+    /// Refuses a request whose holder has used up its share of the table that the request would
+    /// fill.
     pub(super) fn check_share(
         &self,
         holder: &Holder,

@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Tells a restarted shard what is open, as a client does before it asks anything else.
+    /// Tells a restarted shard what is open, as a client does before any other request.
     pub fn reclaim(&mut self, cell: &mut Cell, shard: usize, opens: Vec<Ino>) {
         let locks = Vec::new();
         let request = MetaRequest::Reclaim { opens, locks };
@@ -131,7 +131,7 @@ impl Client {
         entry_of(self.call(cell, parent, &request)?).map(|entry| entry.ino)
     }
 
-    /// Creates and keeps it open.
+    /// Creates a file and keeps it open.
     pub fn create_open(
         &mut self,
         cell: &mut Cell,

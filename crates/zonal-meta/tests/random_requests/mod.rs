@@ -1,4 +1,4 @@
-//! Requests from a seed: every kind, with edges in their fields.
+//! Random requests from a seed: every kind, with edge values in their fields.
 
 use crate::common::name;
 use zonal_testkit::Rng;

@@ -1,17 +1,17 @@
-//! What can be said of a request to a shard without executing it.
+//! Kinds of requests to a shard: questions that need no execution.
 
 use super::MetaRequest;
 use zonal_types::{Credentials, Ino};
 
 impl MetaRequest {
-    /// True where everything is to be durable before the reply that the shard acknowledged before,
-    /// this request included.
+    /// True where all changes acknowledged before, and those of this request, must be durable
+    /// before the reply.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         match self {
             Self::ReportWrite { sync, .. } => *sync,
-            // Targets hear of the number of a cut that is only given with the next request: it must
-            // not be given again.
+            // Targets see a truncation number that is only given with the next request: it must not
+            // be given again.
             Self::Sync
             | Self::DisownBehind { .. }
             | Self::AppendEnd {
@@ -23,8 +23,8 @@ impl MetaRequest {
         }
     }
 
-    /// True where it adds to the name space: a shard whose disk is full refuses it, and takes what
-    /// frees space.
+    /// True where the request adds to the name space. A shard whose disk is full refuses it, and
+    /// accepts requests that free space.
     #[must_use]
     pub fn adds(&self) -> bool {
         matches!(
@@ -38,8 +38,8 @@ impl MetaRequest {
         )
     }
 
-    /// The directory whose entries it changes, where that is one: the reply may tell what that is
-    /// then.
+    /// The directory whose entries the request changes, where there is one. The reply may have the
+    /// directory's attributes after the change.
     #[must_use]
     pub fn changes_entries_of(&self) -> Option<Ino> {
         match self {
@@ -52,7 +52,7 @@ impl MetaRequest {
         }
     }
 
-    /// True where a file may be made that was not there before.
+    /// True where the request may make a new file.
     #[must_use]
     pub fn makes_file(&self) -> bool {
         matches!(self, Self::Create { .. } | Self::Tmpfile { .. })
@@ -64,7 +64,7 @@ impl MetaRequest {
         matches!(self.tag(), 30..=50)
     }
 
-    /// The user for whom it asks, where it is subject to a user's rights.
+    /// The user for whom the request is made, where it is subject to a user's rights.
     #[must_use]
     pub fn who(&self) -> Option<&Credentials> {
         match self {
@@ -92,7 +92,7 @@ impl MetaRequest {
         }
     }
 
-    /// The same, to be changed.
+    /// The same user, to be replaced.
     pub fn who_mut(&mut self) -> Option<&mut Credentials> {
         match self {
             Self::Lookup { who, .. }
