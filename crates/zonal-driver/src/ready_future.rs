@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 /// The future was not ready when first polled: a host whose calls must block returned one that
 /// waits. A bug of that host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a call that must block did not")]
+#[error("a call that must block was not done when it returned")]
 pub struct NotReady;
 
 /// Polls a future once on this thread, without a heap allocation.

@@ -181,7 +181,7 @@ fn small_files_spread_over_the_targets() {
 }
 
 #[test]
-fn what_is_not_covered_is_an_error() {
+fn a_range_without_a_component_is_an_error() {
     let mut layout = layout(0, 2, 2, 0);
     layout.components[0].end = 1000;
     let width = |_: &zonal_types::Component| 2;

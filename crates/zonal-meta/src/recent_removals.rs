@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_for_a_moment_and_only_so_many() {
+    fn removed_inodes_are_kept_for_a_limited_time_and_number() {
         let mut recent = Recent::default();
         recent.keep(removed(5), Instant(0));
         recent.forget(Ino(5));

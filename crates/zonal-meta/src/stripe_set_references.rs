@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_entry_is_an_error() {
+    fn bytes_that_are_no_entry_are_an_error() {
         assert_eq!(layout_of(b"", b""), Err(ErrorCode::Corrupt));
         assert_eq!(layout_of(b"\0\0\0\x01", b""), Err(ErrorCode::Corrupt));
         let mut key = vec![0, 0, 0, 1, keys::TAG_INODE];

@@ -50,7 +50,7 @@ fn tell(
 }
 
 #[test]
-fn a_place_from_before_a_shrink_does_not_come_back_after_a_restart() {
+fn a_place_from_before_a_truncation_is_not_reclaimed_after_a_restart() {
     let mut cell = Cell::new();
     let (mut one, mut two) = (cell.client(1), cell.client(2));
     let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -93,7 +93,7 @@ fn a_place_from_before_a_shrink_does_not_come_back_after_a_restart() {
 }
 
 #[test]
-fn a_cut_of_an_empty_file_that_has_space_ends_its_places() {
+fn truncating_an_empty_file_with_space_ends_its_places() {
     let (mut cell, mut one, home) = start();
     let mut two = cell.client(2);
     let (f, _) = one.create_open(&mut cell, home, "f").unwrap();

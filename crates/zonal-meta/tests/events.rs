@@ -21,7 +21,7 @@ fn waiting_lock(ino: Ino) -> MetaRequest {
 }
 
 #[test]
-fn events_wait_and_locks_are_told() {
+fn a_poll_waits_for_events_and_reports_granted_locks() {
     let (mut cell, one, two, home) = start_two();
     let lock = waiting_lock(home);
     assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);

@@ -313,7 +313,7 @@ fn sessions_come_back_by_their_clients_number() {
 }
 
 #[test]
-fn a_slots_sequence_goes_on_with_0() {
+fn a_slots_sequence_wraps_to_0() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -360,7 +360,7 @@ fn a_slots_sequence_goes_on_with_0() {
 }
 
 #[test]
-fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
+fn a_repeat_of_an_executed_request_is_answered_on_a_full_disk() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();

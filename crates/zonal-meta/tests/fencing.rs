@@ -57,7 +57,7 @@ fn expired() -> (Cell, Client, Client, Ino) {
 }
 
 #[test]
-fn locks_are_kept_until_every_target_has_heard() {
+fn locks_are_kept_until_every_target_has_acknowledged_the_fence() {
     let (mut cell, one, two, file) = expired();
     let fences = cell.stores[1].shard.fences();
     assert!(!fences.is_empty());
@@ -95,7 +95,7 @@ fn locks_are_kept_until_every_target_has_heard() {
 }
 
 #[test]
-fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
+fn a_session_waits_for_a_silent_target_for_a_limited_time_and_the_target_is_fenced_later() {
     let (mut cell, _one, two, file) = expired();
     // Over a restart, too: the session is still ending.
     cell.restart(1);
@@ -132,7 +132,7 @@ fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
 }
 
 #[test]
-fn who_holds_nothing_or_closes_its_session_is_not_fenced() {
+fn a_session_that_holds_nothing_or_is_closed_is_not_fenced() {
     let mut cell = Cell::new();
     let mut one = cell.client(1);
     let idle = cell.client(2);
@@ -149,7 +149,7 @@ fn who_holds_nothing_or_closes_its_session_is_not_fenced() {
 }
 
 #[test]
-fn it_comes_back_in_its_next_incarnation_while_the_one_before_ends() {
+fn a_client_returns_in_its_next_incarnation_while_the_former_one_ends() {
     let (mut cell, one, two, file) = expired();
     let mut identity = one.identity;
     identity.incarnation = identity.incarnation.next();
@@ -176,7 +176,7 @@ fn reclaim(cell: &mut Cell, client: &Client, file: Ino) -> Vec<Ino> {
 }
 
 #[test]
-fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
+fn locks_of_an_ended_session_are_lost_even_where_nobody_holds_them_now() {
     let (mut cell, one, two, file) = expired();
     let mut identity = one.identity;
     identity.incarnation = identity.incarnation.next();
@@ -207,7 +207,7 @@ fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
 }
 
 #[test]
-fn who_does_not_tell_a_restarted_shard_what_it_holds_is_fenced_before_others_get_locks() {
+fn a_session_silent_after_a_restart_is_fenced_before_others_get_locks() {
     let mut cell = Cell::new();
     let (mut one, two) = (cell.client(1), cell.client(2));
     let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -235,7 +235,7 @@ fn who_does_not_tell_a_restarted_shard_what_it_holds_is_fenced_before_others_get
 }
 
 #[test]
-fn who_has_asked_for_no_lock_is_waited_for_and_goes_on_after_a_restart() {
+fn a_silent_session_without_locks_stays_after_a_restart() {
     let mut cell = Cell::new();
     let (mut one, two) = (cell.client(1), cell.client(2));
     let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();

@@ -64,7 +64,7 @@ fn confirm(client: &mut Client, cell: &mut Cell, ino: Ino) {
 }
 
 #[test]
-fn growth_disowns_what_is_behind_the_old_end() {
+fn growth_disowns_bytes_behind_the_old_end() {
     let (mut cell, mut one, mut two, f) = file(8000);
     assert_eq!(one.truncate(&mut cell, f, 50_000, 0), Ok(false), "no push");
     let (number, at) = last(&mut one, &mut cell, f);
@@ -79,7 +79,7 @@ fn growth_disowns_what_is_behind_the_old_end() {
 }
 
 #[test]
-fn what_was_written_since_is_not_cut_by_the_next_number() {
+fn bytes_written_since_the_last_number_are_not_cut_by_the_next() {
     let (mut cell, mut one, mut two, f) = file(8000);
     one.truncate(&mut cell, f, 50_000, 0).unwrap();
     two.report(&mut cell, f, 20_000).unwrap();
@@ -110,7 +110,7 @@ fn what_was_written_since_is_not_cut_by_the_next_number() {
 }
 
 #[test]
-fn a_session_that_knows_what_is_behind_the_end_numbers_nothing() {
+fn a_session_that_knows_all_bytes_behind_the_end_needs_no_new_number() {
     let (mut cell, mut one, mut two, old) = file(8000);
     let home = one.lookup(&mut cell, Ino::ROOT, "home").unwrap();
     let (f, _) = one.create_open(&mut cell, home, "new").unwrap();
@@ -142,7 +142,7 @@ fn a_session_that_knows_what_is_behind_the_end_numbers_nothing() {
 }
 
 #[test]
-fn nothing_is_numbered_before_all_sessions_have_told_what_they_hold() {
+fn no_number_is_given_before_all_sessions_have_told_their_state() {
     let (mut cell, mut one, mut two, f) = file(8000);
     cell.restart(1);
     one.holds_nothing(&mut cell, 1);
@@ -156,7 +156,7 @@ fn nothing_is_numbered_before_all_sessions_have_told_what_they_hold() {
 }
 
 #[test]
-fn reserved_space_is_not_disowned_and_what_is_no_file_is_refused() {
+fn reserved_space_is_not_disowned_and_only_files_are_accepted() {
     let (mut cell, mut one, _two, f) = file(8000);
     let report = MetaRequest::ReportWrite {
         ino: f,

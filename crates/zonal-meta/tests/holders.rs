@@ -145,7 +145,7 @@ fn no_request_goes_on_with_the_session_of_another() {
 }
 
 #[test]
-fn a_clients_number_gives_nobody_elses_session() {
+fn knowing_a_client_id_does_not_give_access_to_its_session() {
     let (mut cell, client, _file) = locked();
     let open = MetaRequest::OpenSession {
         zone: zonal_types::ZoneId(1),

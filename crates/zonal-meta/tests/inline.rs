@@ -27,7 +27,7 @@ fn data(client: &mut Client, cell: &mut Cell, ino: Ino) -> FileData {
 }
 
 #[test]
-fn written_read_cut_and_counted() {
+fn inline_bytes_are_written_read_truncated_and_counted() {
     let (mut cell, mut client, _home, f) = file();
     assert_eq!(data(&mut client, &mut cell, f).layout.inline_bytes(), 4096);
     assert_eq!(client.read_inline(&mut cell, f), Ok(Vec::new()));
@@ -69,7 +69,7 @@ fn written_read_cut_and_counted() {
 }
 
 #[test]
-fn what_does_not_belong_there_is_refused() {
+fn writes_outside_of_the_inline_range_are_refused() {
     let (mut cell, mut client, home, f) = file();
     let mut write = |ino, offset, bytes: &[u8]| client.write_inline(&mut cell, ino, offset, bytes);
     assert_eq!(write(f, 4_090, b"1234567"), Err(ErrorCode::Invalid));
@@ -81,7 +81,7 @@ fn what_does_not_belong_there_is_refused() {
 }
 
 #[test]
-fn they_go_with_the_file_and_come_back_with_it() {
+fn inline_bytes_are_removed_and_brought_back_with_their_file() {
     let (mut cell, mut client, home, f) = file();
     client.write_inline(&mut cell, f, 0, b"bytes").unwrap();
     client.close(&mut cell, f).unwrap();

@@ -121,7 +121,7 @@ fn file() -> (Cell, Client, Client, Ino) {
 }
 
 #[test]
-fn an_end_is_lent_only_to_who_alone_has_the_file_open() {
+fn an_end_is_lent_only_to_the_only_session_with_the_file_open() {
     let (mut cell, mut one, mut two, f) = file();
     assert_eq!(lend(&mut two, &mut cell, f), Err(ErrorCode::Busy), "closed");
     two.open(&mut cell, f, 0).unwrap();
@@ -152,7 +152,7 @@ fn an_end_is_lent_only_to_who_alone_has_the_file_open() {
 }
 
 #[test]
-fn an_open_a_cut_and_an_append_of_another_session_wait_until_it_is_given_back() {
+fn an_open_a_truncation_and_an_append_of_another_session_wait_for_a_lent_end() {
     let (mut cell, mut one, mut two, f) = file();
     let cut = MetaRequest::Truncate {
         who: two.who.clone(),
@@ -196,7 +196,7 @@ fn an_open_a_cut_and_an_append_of_another_session_wait_until_it_is_given_back() 
 }
 
 #[test]
-fn an_open_does_not_wait_for_long_and_an_append_does() {
+fn an_append_waits_longer_for_a_lent_end_than_an_open() {
     let (mut cell, mut one, mut two, f) = file();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     let before = cell.now.instant;
@@ -270,7 +270,7 @@ fn held_up(step_ms: u64, renews: impl Fn(&mut Client, &mut Cell, Ino)) -> u64 {
 }
 
 #[test]
-fn a_place_that_is_never_ended_is_taken_back() {
+fn a_lent_place_that_is_never_ended_is_taken_away() {
     // It does not mention the place, but is alive.
     let waited = held_up(5_000, |one, cell, f| {
         one.attr(cell, f).ok();
@@ -297,7 +297,7 @@ fn a_place_that_is_never_ended_is_taken_back() {
 }
 
 #[test]
-fn who_was_asked_for_the_end_for_long_gets_no_new_place() {
+fn a_holder_recalled_for_long_gets_no_new_place() {
     let (mut cell, mut one, two, f) = file();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     publish(&mut one, &mut cell, f, 8000, 10);
@@ -346,7 +346,7 @@ fn a_place_has_a_largest_length() {
 }
 
 #[test]
-fn an_end_goes_with_its_session_and_with_a_cut() {
+fn a_lent_end_is_lost_with_its_session_or_by_a_truncation() {
     let (mut cell, mut one, mut two, f) = file();
     let gone = Err(ErrorCode::UnknownLease);
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
@@ -368,7 +368,7 @@ fn an_end_goes_with_its_session_and_with_a_cut() {
 }
 
 #[test]
-fn after_a_restart_an_end_is_told_again_before_others_get_places() {
+fn after_a_restart_a_lent_end_is_reclaimed_before_others_get_places() {
     let (mut cell, mut one, mut two, f) = file();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     publish(&mut one, &mut cell, f, 8000, 10);

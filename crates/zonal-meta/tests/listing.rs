@@ -131,7 +131,7 @@ fn together(
 }
 
 #[test]
-fn of_directories_that_are_listed_together_only_the_first_may_fail() {
+fn of_several_listed_directories_only_the_first_may_fail() {
     let (mut cell, mut client, home) = start();
     let dirs = ["a", "b", "c"].map(|name| client.mkdir(&mut cell, home, name).unwrap());
     for dir in dirs {

@@ -389,7 +389,7 @@ fn special_files_and_links_keep_what_they_are() {
 }
 
 #[test]
-fn a_removal_tells_the_last_attributes_of_what_is_no_file() {
+fn the_reply_to_a_removal_has_the_last_attributes_unless_it_is_a_file() {
     let (mut cell, mut client, home) = start();
     let request = |dir: bool| {
         let (who, parent) = (zonal_types::Credentials::root(), home);

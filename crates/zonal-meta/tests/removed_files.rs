@@ -85,7 +85,7 @@ fn opens_of_inodes_that_do_not_exist_are_not_reclaimed() {
 }
 
 #[test]
-fn an_inode_that_is_damaged_keeps_no_other_from_being_reclaimed() {
+fn a_damaged_inode_does_not_keep_others_from_being_reclaimed() {
     let (mut cell, mut client, home) = start();
     let mut open = |cell: &mut Cell, name: &str| client.create_open(cell, home, name).unwrap().0;
     let (bad, good) = (open(&mut cell, "bad"), open(&mut cell, "good"));
@@ -112,7 +112,7 @@ fn an_inode_that_is_damaged_keeps_no_other_from_being_reclaimed() {
 }
 
 #[test]
-fn a_deletion_that_is_damaged_keeps_no_other_from_being_done() {
+fn a_damaged_deletion_does_not_delay_others() {
     let (mut cell, mut client, home) = start();
     let remove = |cell: &mut Cell, client: &mut Client, name: &str| {
         let ino = client.create(cell, home, name, 0o644).unwrap();
@@ -222,7 +222,7 @@ fn an_orphan_goes_with_its_session() {
 }
 
 #[test]
-fn after_a_restart_a_removed_file_waits_for_those_who_may_have_it_open() {
+fn after_a_restart_a_removed_file_waits_for_sessions_that_may_have_it_open() {
     let (mut cell, mut client, home) = start();
     let mut other = cell.client(2);
     let (f, _) = client.create_open(&mut cell, home, "f").unwrap();

@@ -35,7 +35,7 @@ fn nothing_moves_into_or_out_of_the_path() {
 }
 
 #[test]
-fn what_moves_out_of_the_path_is_gone_for_its_client() {
+fn a_file_moved_out_of_the_path_is_gone_for_its_client() {
     let mut tree = Tree::new(true, |_scope| {});
     let (home, inside, outside) = (tree.home, tree.inside, tree.outside);
     let sub = tree.scoped.mkdir(&mut tree.cell, inside, "sub").unwrap();
@@ -176,7 +176,7 @@ fn a_file_with_several_names_goes_where_its_directory_goes() {
 }
 
 #[test]
-fn what_is_only_open_outside_is_so_until_it_is_closed() {
+fn a_file_open_outside_of_the_path_stays_open_until_it_is_closed() {
     let mut tree = Tree::new(false, |_scope| {});
     let (inside, outside, file) = (tree.inside, tree.outside, tree.file);
     tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();

@@ -21,7 +21,7 @@ use zonal_wire::meta::{AppendPlace, Event, FileUse, LockKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 #[test]
-fn a_client_sees_its_path_and_nothing_beside_it() {
+fn a_client_with_a_path_sees_only_its_path() {
     let mut tree = Tree::new(false, |_scope| {});
     let (home, inside, outside) = (tree.home, tree.inside, tree.outside);
     let (file, secret) = (tree.file, tree.secret);
@@ -99,7 +99,7 @@ fn a_client_sees_its_path_and_nothing_beside_it() {
 }
 
 #[test]
-fn below_its_path_a_client_does_what_any_other_does() {
+fn below_its_path_a_client_may_do_everything() {
     let mut tree = Tree::new(true, |_scope| {});
     let inside = tree.inside;
     let Tree { cell, scoped, .. } = &mut tree;
@@ -282,7 +282,7 @@ fn a_client_speaks_for_its_users_only() {
 
 /// A client may write, and not read, a file that its user may write and not read.
 #[test]
-fn what_is_open_for_writing_is_not_read() {
+fn a_file_open_for_writing_only_is_not_readable() {
     let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
     let inside = tree.inside;
     let drop_box = tree.as_admin(|admin, cell| admin.create(cell, inside, "box", 0o622).unwrap());
@@ -347,7 +347,7 @@ fn a_squashed_root_has_no_more_rights_than_nobody() {
 }
 
 #[test]
-fn what_a_client_tells_after_a_restart_gives_none_of_its_users_a_right() {
+fn opens_told_after_a_restart_give_no_user_a_right() {
     let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
     let inside = tree.inside;
     let private = tree.as_admin(|admin, cell| admin.create(cell, inside, "s", 0o600).unwrap());

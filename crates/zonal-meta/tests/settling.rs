@@ -55,7 +55,7 @@ fn a_directory_that_is_asked_for_again_is_not_dropped() {
 }
 
 #[test]
-fn nobody_is_told_of_an_entry_that_is_being_removed() {
+fn has_entry_is_refused_while_the_entry_is_being_removed() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -88,7 +88,7 @@ fn nobody_is_told_of_an_entry_that_is_being_removed() {
 }
 
 #[test]
-fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_releases_it() {
+fn a_session_with_an_unreadable_orphan_ends_and_a_later_start_releases_the_orphan() {
     let mut cell = Cell::new();
     let [mut expires, mut closes] = [1, 2].map(|number| cell.client(number));
     let home = expires.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -142,7 +142,7 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
 }
 
 #[test]
-fn a_late_word_of_an_entry_does_not_keep_a_directory_that_is_being_removed() {
+fn a_late_attach_does_not_keep_a_directory_that_is_being_removed() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let ino = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();

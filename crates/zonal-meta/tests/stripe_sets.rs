@@ -66,7 +66,7 @@ fn the_first_file_has_the_zones_new_set_opened() {
 }
 
 #[test]
-fn a_zone_gets_its_first_targets_behind_the_back_of_its_shard() {
+fn a_zone_gets_its_first_targets_before_its_shard_has_the_new_map() {
     let (mut cell, mut client, home) = start();
     let whole = cell.map.clone();
     let mut map = (*whole).clone();
@@ -88,7 +88,7 @@ fn a_zone_gets_its_first_targets_behind_the_back_of_its_shard() {
 }
 
 #[test]
-fn a_manager_that_is_away_keeps_files_in_the_sets_of_before() {
+fn while_the_manager_is_away_files_use_sets_that_are_open() {
     let (mut cell, mut client, home) = start();
     let (old, _) = default_set(&cell);
     join(&mut cell, 77);

@@ -64,7 +64,7 @@ impl<H: TargetHost> TargetDriver<H> {
             return Ok(());
         }
         let not_yet = || {
-            let detail = format!("shard {shard} has not said yet who is fenced");
+            let detail = format!("shard {shard} has not reported its fences yet");
             Refused::new(ErrorCode::NotReady, detail)
         };
         let _asking = self.gate.ask().ok_or_else(not_yet)?;

@@ -24,7 +24,7 @@ impl Asker<'_> {
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
             // A sender that lives retries: a server that stops also ends its connections.
-            return Err(Refused::new(ErrorCode::NotReady, "who asked has hung up"));
+            return Err(Refused::new(ErrorCode::NotReady, "the sender has hung up"));
         }
         Ok(())
     }

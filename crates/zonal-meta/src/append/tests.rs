@@ -43,7 +43,7 @@ fn a_reclaimed_ticket_keeps_its_place() {
 }
 
 #[test]
-fn a_cut_behind_its_beginning_leaves_a_place_once() {
+fn the_first_truncation_behind_a_places_beginning_shortens_the_place() {
     let mut tickets = Tickets::new();
     tickets.begin(F, A, 10, 0, T).unwrap();
     tickets.begin(F, B, 10, 0, T).unwrap();
@@ -127,7 +127,7 @@ fn a_given_up_ticket_is_returned_or_becomes_a_hole() {
 }
 
 #[test]
-fn an_end_that_waits_and_that_its_client_waits_for_no_more_holds_nobody_up() {
+fn an_abandoned_end_of_an_append_delays_no_other() {
     let mut tickets = Tickets::new();
     for session in [A, B, A] {
         tickets.begin(F, session, 10, 0, T).unwrap();
@@ -145,7 +145,7 @@ fn an_end_that_waits_and_that_its_client_waits_for_no_more_holds_nobody_up() {
 }
 
 #[test]
-fn a_session_that_goes_gives_its_tickets_up() {
+fn an_ending_session_gives_up_its_tickets() {
     let mut tickets = Tickets::new();
     tickets.begin(F, A, 10, 0, T).unwrap();
     tickets.begin(F, B, 10, 0, T).unwrap();

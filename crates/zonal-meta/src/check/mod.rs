@@ -313,7 +313,7 @@ impl MetaShard {
             let deletions = kv.scan(&start, &end, &mut |key, _value| {
                 if let Some(ino) = keys::ino_of(key).filter(|ino| !self.deletions.may_have(*ino)) {
                     told.push(format!(
-                        "nobody looks for the objects of removed inode {ino}"
+                        "no round of deletions finds the objects of removed inode {ino}"
                     ));
                 }
                 true

@@ -102,7 +102,7 @@ fn a_dead_client_delays_a_change_once() {
 }
 
 #[test]
-fn what_was_recalled_is_not_recalled_again_until_the_next_grant() {
+fn a_recalled_lease_is_not_recalled_again_until_the_next_grant() {
     let (mut leases, mut events) = make();
     leases.grant(D, A, at(0));
     for change in [entry(), child(11)] {
@@ -164,7 +164,7 @@ fn many_children_are_recalled_in_bounded_memory() {
 }
 
 #[test]
-fn after_a_start_changes_wait_for_what_others_may_still_cache() {
+fn after_a_start_changes_wait_for_leases_of_the_former_life() {
     let mut events = EventQueues::new();
     let mut leases = Leases::new(at(0), BTreeSet::from([A, B]));
     let recall = leases
@@ -200,7 +200,7 @@ fn records_are_bounded() {
 }
 
 #[test]
-fn a_session_that_cannot_be_told_is_waited_for_until_it_expires() {
+fn a_change_waits_for_a_session_without_a_queue_until_its_lease_expires() {
     let (mut leases, mut events) = make();
     leases.grant(D, A, at(0));
     events.close(A);

@@ -40,7 +40,7 @@ fn held(table: &LockTable) -> Vec<(u64, u64, LockKind)> {
 }
 
 #[test]
-fn a_late_close_leaves_what_the_next_open_file_locked() {
+fn a_late_close_leaves_locks_of_the_next_open_file() {
     let mut table = LockTable::new();
     lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
     lock(&mut table, A, range(10, 2, Exclusive, 50, 59));
@@ -60,7 +60,7 @@ fn a_late_close_leaves_what_the_next_open_file_locked() {
 }
 
 #[test]
-fn a_late_close_of_a_process_leaves_what_the_next_one_locked() {
+fn a_late_close_of_a_process_leaves_locks_of_the_next_process() {
     let mut table = LockTable::new();
     lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
     lock(&mut table, A, range(11, 3, Shared, 5, 9));
@@ -69,7 +69,7 @@ fn a_late_close_of_a_process_leaves_what_the_next_one_locked() {
 }
 
 #[test]
-fn a_late_take_back_leaves_what_the_repeated_request_got() {
+fn a_late_cancellation_leaves_ranges_of_the_repeated_request() {
     let mut table = LockTable::new();
     let (first, again) = (range(10, 1, Exclusive, 0, 9), range(10, 2, Exclusive, 0, 9));
     lock(&mut table, A, first);
@@ -94,7 +94,7 @@ fn a_late_take_back_leaves_what_the_repeated_request_got() {
 }
 
 #[test]
-fn a_late_unlock_leaves_what_was_locked_since() {
+fn a_late_unlock_leaves_later_locks() {
     let mut table = LockTable::new();
     lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
     let unlock = range(10, 2, Shared, 0, u64::MAX);
@@ -105,7 +105,7 @@ fn a_late_unlock_leaves_what_was_locked_since() {
 }
 
 #[test]
-fn a_change_that_is_taken_back_leaves_what_was_held_before() {
+fn cancelling_a_request_restores_the_ranges_held_before() {
     let mut table = LockTable::new();
     let before = range(10, 1, Shared, 0, 99);
     lock(&mut table, A, before);
@@ -135,7 +135,7 @@ fn a_change_that_is_taken_back_leaves_what_was_held_before() {
 }
 
 #[test]
-fn what_a_restarted_shard_is_told_keeps_its_names() {
+fn reclaimed_ranges_keep_their_open_file_and_request() {
     let mut table = LockTable::new();
     lock(&mut table, A, range(11, 5, Exclusive, 5, 9));
     table.reclaim(A, INO, range(10, 1, Shared, 0, 9)).unwrap();
@@ -148,7 +148,7 @@ fn what_a_restarted_shard_is_told_keeps_its_names() {
 }
 
 #[test]
-fn a_take_back_of_another_owner_is_refused() {
+fn a_cancellation_with_ranges_of_another_owner_is_refused() {
     let mut table = LockTable::new();
     let mine = range(10, 1, Exclusive, 0, 9);
     let others = LockRange { owner: 4, ..mine };
@@ -159,7 +159,7 @@ fn a_take_back_of_another_owner_is_refused() {
 /// Messages may be late and repeated. A lock holds from when its caller hears of it until the
 /// caller gives it up.
 #[test]
-fn no_two_owners_are_inside_whatever_comes_late() {
+fn no_two_owners_hold_a_lock_whatever_message_is_late() {
     let mut turns = 0;
     for seed in 0..400 {
         let mut rng = Rng(seed);

@@ -106,7 +106,7 @@ fn own_ranges_split_merge_and_change_kind() {
 }
 
 #[test]
-fn waiters_are_granted_in_order_and_can_be_taken_back() {
+fn waiters_are_granted_in_order_and_can_be_cancelled() {
     let mut table = LockTable::new();
     let ask = |t: &mut LockTable, s, owner, kind, waiter| {
         t.ask(s, INO, range(owner, kind, 0, 9), Some(waiter))
@@ -164,7 +164,7 @@ fn flock_and_posix_locks_do_not_see_one_another() {
 }
 
 #[test]
-fn converting_a_flock_gives_the_old_one_up() {
+fn converting_a_flock_releases_the_old_lock_first() {
     let mut table = LockTable::new();
     table.ask(A, INO, flock(1, Shared), None).unwrap();
     table.ask(B, INO, flock(2, Shared), None).unwrap();
@@ -209,7 +209,7 @@ fn rings_of_waiting_owners_are_refused() {
 }
 
 #[test]
-fn a_writer_is_not_passed_for_ever() {
+fn a_waiting_writer_is_overtaken_a_bounded_number_of_times() {
     let mut table = LockTable::new();
     table.ask(A, INO, range(0, Shared, 0, 9), None).unwrap();
     table
