@@ -139,7 +139,9 @@ impl Tickets {
             return Err(ErrorCode::Overloaded);
         }
         let ticket = Ticket::new(session, length, now);
-        self.files.entry(ino).or_default().insert(offset, ticket);
+        let tickets = self.files.entry(ino).or_default();
+        tickets.insert(offset, ticket);
+        check_disjoint(tickets, offset);
         self.sessions.entry(session).or_default().insert(ino);
         Ok(offset)
     }
@@ -190,6 +192,7 @@ impl Tickets {
             .or_insert(Ticket::new(session, length, now));
         ticket.reserved = ticket.reserved.max(length);
         (ticket.since, ticket.is_lent) = (now, true);
+        check_disjoint(tickets, offset);
         self.sessions.entry(session).or_default().insert(ino);
         Ok(())
     }
@@ -327,6 +330,7 @@ impl Tickets {
             && let Some(first) = tickets.first_entry()
         {
             let (at, ticket) = (*first.key(), *first.get());
+            assert!(at <= offset, "the end at {offset} passes over {at}");
             let until = ticket.since.plus_ms(TICKET_MS);
             if at == offset {
                 end = End::Published(Some(offset + written));
@@ -380,6 +384,7 @@ impl Tickets {
             ..Ticket::new(session, reserved, now)
         };
         tickets.insert(offset, ticket);
+        check_disjoint(tickets, offset);
         self.sessions.entry(session).or_default().insert(ino);
     }
 
@@ -514,6 +519,18 @@ impl Tickets {
             }
         }
     }
+}
+
+/// Asserts that the ticket at `offset` overlaps no neighbour.
+fn check_disjoint(tickets: &BTreeMap<u64, Ticket>, offset: u64) {
+    let before = tickets.range(..offset).next_back();
+    let own = tickets.get(&offset).map_or(0, |ticket| ticket.reserved);
+    let next = tickets.range(offset + 1..).next();
+    assert!(
+        before.is_none_or(|(at, ticket)| at + ticket.reserved <= offset)
+            && next.is_none_or(|(at, _ticket)| offset + own <= *at),
+        "append tickets overlap at {offset}: {before:?}, {own} bytes, {next:?}"
+    );
 }
 
 /// Returns the unused bytes of the last tickets.

@@ -43,6 +43,16 @@ impl Deletions {
         } else {
             self.read_again();
         }
+        self.check();
+    }
+
+    /// Asserts the bound on the deletions in memory.
+    fn check(&self) {
+        assert!(
+            self.known.len() <= DELETIONS_KNOWN_MAX,
+            "{} deletions are in memory",
+            self.known.len()
+        );
     }
 
     /// The store no longer has the deletion.
@@ -158,6 +168,7 @@ impl MetaShard {
         self.deletions.unread = next;
         let before = self.deletions.len();
         self.deletions.known.extend(found);
+        self.deletions.check();
         let has_new = self.deletions.len() > before;
         match failed {
             Some(code) if !has_new => Err(code),

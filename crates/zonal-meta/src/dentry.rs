@@ -46,7 +46,9 @@ impl Dentry {
 pub fn name_cookie(name: &[u8], hash_bits: u32) -> u64 {
     let bits = hash_bits.clamp(1, 55);
     let hash = siphash(name) >> (64 - bits);
-    hash.max(1) << 8
+    let cookie = hash.max(1) << 8;
+    assert!(cookie >= 256, "cookie {cookie} is one of those never given");
+    cookie
 }
 
 /// A stable hash of bytes.

@@ -85,6 +85,7 @@ impl EventQueues {
             return None;
         }
         let number = queue.next;
+        queue.check();
         queue.next += 1;
         queue.pending.push_back((number, event));
         Some(number)
@@ -108,6 +109,7 @@ impl EventQueues {
         {
             queue.pending.pop_front();
         }
+        queue.check();
         true
     }
 
@@ -170,6 +172,17 @@ impl EventQueues {
 }
 
 impl Queue {
+    /// Asserts that numbers rise: acknowledged events were sent, and sent ones were queued.
+    fn check(&self) {
+        assert!(
+            self.acked <= self.sent && self.sent < self.next,
+            "event numbers fall: acknowledged {}, sent {}, next {}",
+            self.acked,
+            self.sent,
+            self.next
+        );
+    }
+
     fn coalesce(&mut self, event: &Event) -> Option<u64> {
         let Event::Invalidate {
             entries,
@@ -278,5 +291,14 @@ mod tests {
         assert_eq!(events.take_overflowed(), BTreeSet::from([A]));
         assert_eq!(events.take_overflowed(), BTreeSet::new());
         assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "event numbers fall")]
+    fn a_number_that_was_sent_already_is_not_queued() {
+        let mut queues = EventQueues::new();
+        queues.open(A);
+        queues.queues.get_mut(&A).unwrap().sent = 1;
+        queues.push(A, granted(1));
     }
 }

@@ -149,6 +149,10 @@ impl MetaShard {
         zonal_types::mark!(SessionEnding);
         let lowest = identity.incarnation.next();
         let lowest = before.map_or(lowest, |before| before.lowest.max(lowest));
+        assert!(
+            before.is_none_or(|before| before.lowest <= lowest),
+            "the fence of {name:?} spares incarnations that it covered"
+        );
         let record = FenceRecord { lowest, targets };
         let change = KvChange::put(keys::fence(name.0, name.1), record.to_bytes());
         self.fencing.waiting.insert(name, record);

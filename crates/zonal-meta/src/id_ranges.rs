@@ -128,6 +128,12 @@ impl IdRange {
             self.reserved = self.next + self.counter.step();
         }
         self.next += 1;
+        assert!(
+            self.next <= self.reserved,
+            "number {} lies behind the reserved ones, up to {}",
+            self.next - 1,
+            self.reserved
+        );
         Ok((self.next - 1, grew))
     }
 
@@ -153,7 +159,11 @@ impl Ids {
     }
 
     pub fn set(&mut self, partition: PartitionId, range: IdRange) {
-        self.ranges.insert((range.counter, partition), range);
+        let before = self.ranges.insert((range.counter, partition), range);
+        assert!(
+            before.is_none_or(|old| old.next <= range.next && old.reserved <= range.reserved),
+            "numbers of partition {partition} fall: {before:?} to {range:?}"
+        );
     }
 
     /// Loads the range of a partition from the store.
@@ -184,5 +194,36 @@ impl Ids {
             }
         }
         Ok(newest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTITION: PartitionId = PartitionId(1);
+
+    fn range(next: u64, reserved: u64) -> IdRange {
+        IdRange {
+            counter: Counter::Inodes,
+            next,
+            reserved,
+        }
+    }
+
+    #[test]
+    fn a_range_grows_before_its_last_number_is_given() {
+        let mut range = range(16, 17);
+        assert_eq!(range.take(), Ok((16, false)));
+        assert_eq!(range.take(), Ok((17, true)));
+        assert_eq!(range.reserved, 17 + 1024);
+    }
+
+    #[test]
+    #[should_panic(expected = "numbers of partition")]
+    fn the_numbers_of_a_partition_never_fall() {
+        let mut ids = Ids::default();
+        ids.set(PARTITION, range(20, 1040));
+        ids.set(PARTITION, range(19, 1040));
     }
 }

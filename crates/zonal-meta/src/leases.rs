@@ -62,6 +62,16 @@ struct Blocked {
     until: Instant,
 }
 
+impl Blocked {
+    /// Asserts that at least one change waits: a directory without one is not blocked.
+    fn check(self, directory: Ino) {
+        assert!(
+            self.changes > 0,
+            "directory {directory} is blocked by no change"
+        );
+    }
+}
+
 /// The lease records of one shard.
 #[derive(Debug)]
 pub struct Leases {
@@ -117,6 +127,11 @@ impl Leases {
             children_recalled: BTreeMap::new(),
         };
         self.records.insert(key, record);
+        assert!(
+            self.records.len() <= self.records_max,
+            "{} lease records are past the bound",
+            self.records.len()
+        );
         CACHE_TERM_MS as u32
     }
 
@@ -157,6 +172,7 @@ impl Leases {
                 blocked.changes += 1;
             }
             blocked.until = blocked.until.max(recall.until);
+            blocked.check(change.directory);
         }
         Some(recall)
     }
@@ -166,7 +182,8 @@ impl Leases {
     pub fn finish(&mut self, changes: &[LeaseChange]) {
         for change in changes {
             if let Some(blocked) = self.blocked.get_mut(&change.directory) {
-                blocked.changes = blocked.changes.saturating_sub(1);
+                blocked.check(change.directory);
+                blocked.changes -= 1;
                 if blocked.changes == 0 {
                     self.blocked.remove(&change.directory);
                 }

@@ -23,7 +23,7 @@
 //!
 //! *Invariants*:
 //! 1. Ranges of one owner in one space are sorted and disjoint; adjacent ones differ in kind, open
-//!   file or request.
+//!    file or request.
 //! 2. Ranges of two owners overlap only if both are shared.
 //! 3. Each waiter is in the index.
 //! 4. `ranges + 2 * waiting` stays within the bound, so that a grant from the queue cannot fail.
@@ -500,7 +500,18 @@ impl LockTable {
         if after == 0 {
             space.remove(&owner);
         }
+        assert!(
+            self.ranges >= before,
+            "{} lock ranges are counted, {owner:?} has {before}",
+            self.ranges
+        );
         self.ranges = self.ranges - before + after;
+        assert!(
+            !takes || self.ranges + 2 * self.waiters.len() <= self.ranges_max,
+            "{} lock ranges and {} waiters are past the bound",
+            self.ranges,
+            self.waiters.len()
+        );
         if after > 0 {
             self.sessions.entry(owner.0).or_default().insert(ino);
         }
@@ -508,7 +519,8 @@ impl LockTable {
 
     fn enqueue(&mut self, ino: Ino, waiter: Waiter) {
         let number = waiter.waiter;
-        self.waiters.insert((waiter.session, number), ino);
+        let before = self.waiters.insert((waiter.session, number), ino);
+        assert_eq!(before, None, "waiter {number} waits already");
         self.sessions.entry(waiter.session).or_default().insert(ino);
         if !waiter.range.whole_file {
             self.waiting_owners
@@ -520,7 +532,8 @@ impl LockTable {
     }
 
     fn forget_waiter(&mut self, ino: Ino, gone: &Waiter) {
-        self.waiters.remove(&(gone.session, gone.waiter));
+        let at = self.waiters.remove(&(gone.session, gone.waiter));
+        assert_eq!(at, Some(ino), "waiter {} is not in the index", gone.waiter);
         if let Some(waits) = self.waiting_owners.get_mut(&gone.owner()) {
             waits.remove(&(ino, gone.waiter));
             if waits.is_empty() {

@@ -59,6 +59,7 @@ impl Opens {
         let Some(count) = of.get_mut(&session) else {
             return true;
         };
+        assert!(*count > 0, "{session:?} has {ino} open no times");
         *count -= 1;
         if *count > 0 {
             return false;
@@ -72,7 +73,9 @@ impl Opens {
             self.owners.remove(&ino);
         }
         self.entries -= 1;
-        if let Some(files) = self.files.get_mut(&session) {
+        let files = self.files.get_mut(&session);
+        assert!(files.is_some(), "no open file of {session:?} is counted");
+        if let Some(files) = files {
             *files -= 1;
             if *files == 0 {
                 self.files.remove(&session);
@@ -134,9 +137,10 @@ impl Opens {
 
     /// Forgets a session. The caller handles its orphans.
     pub fn drop_session(&mut self, session: SessionId) {
-        if self.files.remove(&session).is_none() {
+        let Some(files) = self.files.remove(&session) else {
             return;
-        }
+        };
+        let before = self.entries;
         self.owners.retain(|_ino, owner| *owner != session);
         self.ways.retain(|(_ino, of), _ways| *of != session);
         let entries = &mut self.entries;
@@ -146,6 +150,11 @@ impl Opens {
             }
             !of.is_empty()
         });
+        assert_eq!(
+            before - self.entries,
+            files as usize,
+            "the open files of {session:?} are counted wrongly"
+        );
     }
 
     /// Orphans that the session holds.
@@ -180,5 +189,24 @@ mod tests {
             assert_eq!(opens.files, walked);
             assert_eq!(opens.len(), walked.values().sum::<u32>() as usize);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "open no times")]
+    fn a_file_that_is_open_no_times_cannot_be_closed() {
+        let mut opens = Opens::default();
+        let (ino, session) = (Ino(1), SessionId(1));
+        opens.open(ino, session);
+        opens.counts.get_mut(&ino).unwrap().insert(session, 0);
+        opens.close(ino, session);
+    }
+
+    #[test]
+    #[should_panic(expected = "counted wrongly")]
+    fn the_files_of_a_dropped_session_agree_with_their_count() {
+        let mut opens = Opens::default();
+        opens.open(Ino(1), SessionId(1));
+        opens.files.insert(SessionId(1), 2);
+        opens.drop_session(SessionId(1));
     }
 }

@@ -53,6 +53,12 @@ impl Recent {
         while self.order.len() > RECENT_MAX {
             self.drop_oldest();
         }
+        assert!(
+            self.removed.len() <= self.order.len(),
+            "{} removed inodes are kept, {} will be dropped",
+            self.removed.len(),
+            self.order.len()
+        );
     }
 
     /// The kept state of an inode.
@@ -128,5 +134,14 @@ mod tests {
         large.xattrs.push((vec![0; 10], vec![0; RECENT_BYTES_MAX]));
         recent.keep(large, Instant(0));
         assert!(recent.get(Ino(7)).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "removed inodes are kept")]
+    fn every_kept_inode_is_dropped_some_time() {
+        let mut recent = Recent::default();
+        recent.keep(removed(5), Instant(0));
+        recent.order.clear();
+        recent.keep(removed(6), Instant(0));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! *Invariants*:
 //! 1. A directory is in `inside` only while it is at or below the path's directory: each move or
-//!   removal of a directory empties the set.
+//!    removal of a directory empties the set.
 //! 2. A file is in `reached` since a client of that path reached it by a name. A change of one of
 //!    its names, or a move of a directory, removes it.
 //! 3. All of it may be forgotten at any time.

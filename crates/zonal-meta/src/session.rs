@@ -290,7 +290,8 @@ impl Sessions {
         if let Some(name) = &session.holder
             && let Some(own) = self.by_holder.get_mut(name)
         {
-            own.remove(&id);
+            let was_there = own.remove(&id);
+            assert!(was_there, "{id:?} is not among the sessions of its subject");
             if own.is_empty() {
                 self.by_holder.remove(name);
             }

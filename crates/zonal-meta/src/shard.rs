@@ -5,7 +5,7 @@
 //! 1. Nothing in memory changes before a request counts.
 //! 2. A request that waits or asks another shard runs again from its start.
 //! 3. State in memory is volatile by design (opens, locks, leases, events, tickets), or is loaded
-//!   from the store (sessions, slots, orphans, number ranges).
+//!    from the store (sessions, slots, orphans, number ranges).
 
 mod admission;
 mod execution;
@@ -242,7 +242,8 @@ impl MetaShard {
     pub(crate) fn wait(&mut self, waiting: Waiting, until: Instant, on: WaitOn) -> Outcome {
         let attempt = Attempt(self.next_attempt);
         self.next_attempt += 1;
-        self.waiting.insert(attempt, waiting);
+        let before = self.waiting.insert(attempt, waiting);
+        assert!(before.is_none(), "{attempt:?} waits already");
         Outcome::Wait {
             attempt,
             until,

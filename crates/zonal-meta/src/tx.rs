@@ -317,6 +317,7 @@ impl<'a> Tx<'a> {
             .collect();
         let free = (first..first + 256).find(|cookie| !taken.contains(cookie));
         let free = free.ok_or(ErrorCode::NoSpace)?;
+        assert_eq!(free & !0xff, first, "an entry lies outside of its chain");
         if !head.chained {
             head.chained = true;
             self.put(first_key, head.to_bytes());

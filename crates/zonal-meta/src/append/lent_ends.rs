@@ -72,6 +72,11 @@ impl Ends {
             wanted: None,
         };
         self.lent.insert(ino, lent);
+        assert!(
+            self.lent.len() <= APPEND_TICKETS_MAX,
+            "{} ends are lent",
+            self.lent.len()
+        );
         Ok(())
     }
 

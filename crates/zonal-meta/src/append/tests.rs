@@ -262,3 +262,13 @@ fn a_place_at_a_lent_end_is_given_again_and_ends_with_what_was_written() {
     tickets.give_up(Ino(6), A, 0);
     assert_eq!(tickets.begin_at(Ino(6), A, (0, 10), T), gone);
 }
+
+#[test]
+#[should_panic(expected = "append tickets overlap")]
+fn no_two_tickets_reserve_the_same_bytes() {
+    let mut tickets = Tickets::new();
+    tickets.begin(F, A, 10, 0, T).unwrap();
+    let ticket = Ticket::new(B, 10, T);
+    tickets.files.get_mut(&F).unwrap().insert(5, ticket);
+    check_disjoint(tickets.files.get(&F).unwrap(), 5);
+}

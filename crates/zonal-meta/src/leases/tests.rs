@@ -213,3 +213,13 @@ fn a_change_waits_for_a_session_without_a_queue_until_its_lease_expires() {
         None
     );
 }
+
+#[test]
+#[should_panic(expected = "blocked by no change")]
+fn a_directory_without_a_waiting_change_is_not_blocked() {
+    let (mut leases, mut events) = make();
+    leases.grant(D, A, at(0));
+    leases.recall(&entry(), B, false, at(1), &mut events);
+    leases.blocked.get_mut(&D).unwrap().changes = 0;
+    leases.finish(&entry());
+}

@@ -391,3 +391,24 @@ fn random_operations_agree_with_a_lock_per_byte() {
         }
     }
 }
+
+#[test]
+#[should_panic(expected = "is not in the index")]
+fn a_waiter_leaves_the_queue_and_the_index_together() {
+    let mut table = LockTable::new();
+    table.ask(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
+    table
+        .ask(B, INO, range(2, Exclusive, 0, 9), Some(5))
+        .unwrap();
+    table.waiters.clear();
+    table.release_session(B);
+}
+
+#[test]
+#[should_panic(expected = "lock ranges are counted")]
+fn the_count_of_ranges_covers_those_of_each_owner() {
+    let mut table = LockTable::new();
+    table.ask(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
+    table.ranges = 0;
+    table.give(A, range(1, Exclusive, 0, 9)).unwrap();
+}

@@ -109,6 +109,7 @@ pub(crate) fn inode(
         dir.ino.partition()
     };
     let ino = tx.new_ino(partition)?;
+    assert!(tx.is_ours(ino), "new inode {ino} belongs to another shard");
     let home = home_zone(tx, dir, zone)?;
     let mut inode = Inode::new(ino, kind, dir.ino, home, tx.now.wall);
     inode.uid = who.uid;

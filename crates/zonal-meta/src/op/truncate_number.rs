@@ -44,8 +44,8 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
         zonal_types::mark!(TruncateUnconfirmed);
         return Err(ErrorCode::TruncateUnconfirmed);
     };
-    inode.truncate_seq = cut::next_shrink(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
-    set(inode, to, is_pushed);
+    let next = cut::next_shrink(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
+    set(inode, next, to, is_pushed);
     Ok(())
 }
 
@@ -60,8 +60,7 @@ pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
         tx.volatile.push(Volatile::Unowned(inode.ino));
         return false;
     };
-    inode.truncate_seq = next;
-    set(inode, to, false);
+    set(inode, next, to, false);
     true
 }
 
@@ -85,8 +84,7 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
     let Some(next) = cut::next_disowning(inode.truncate_seq) else {
         return Ok(false);
     };
-    inode.truncate_seq = next;
-    set(inode, to, false);
+    set(inode, next, to, false);
     tx.volatile.push(Volatile::Owned(ino));
     Ok(true)
 }
@@ -98,7 +96,14 @@ pub(crate) fn wrote(inode: &mut Inode) {
     }
 }
 
-fn set(inode: &mut Inode, to: u64, is_pushed: bool) {
+fn set(inode: &mut Inode, next: u64, to: u64, is_pushed: bool) {
+    assert!(
+        next > inode.truncate_seq,
+        "truncation number {} of {} falls to {next}",
+        inode.truncate_seq,
+        inode.ino
+    );
+    inode.truncate_seq = next;
     inode.truncate_size = to;
     inode.set(FLAG_UNCONFIRMED, is_pushed);
     inode.set(FLAG_UNPUSHED, !is_pushed);
@@ -136,3 +141,18 @@ fn is_reserved_behind(inode: &Inode) -> bool {
 
 /// Bytes of a target's block.
 const BLOCK: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{FileKind, Timestamp, ZoneId};
+
+    #[test]
+    #[should_panic(expected = "falls to")]
+    fn the_truncation_number_of_a_file_never_falls() {
+        let time = Timestamp::default();
+        let mut inode = Inode::new(Ino(5), FileKind::File, Ino(1), ZoneId(1), time);
+        set(&mut inode, 2, 100, true);
+        set(&mut inode, 2, 50, true);
+    }
+}

@@ -57,6 +57,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
     if report.size > FILE_BYTES_MAX {
         return Err(ErrorCode::FileTooBig);
     }
+    let before = inode.size;
     inode.size = inode.size.max(report.size_left(inode.truncate_seq));
     if report.size > inode.layout.inline_bytes().into() || report.allocated_delta != 0 {
         truncate_number::wrote(inode);
@@ -67,6 +68,12 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
         Some((offset, bytes)) => inline_data::write(tx, inode, offset, bytes)?,
         None => {}
     }
+    assert!(
+        inode.size >= before,
+        "a report shortens {} from {before} to {} bytes",
+        inode.ino,
+        inode.size
+    );
     inode.count_allocated(report.allocated_delta);
     if let Some(mtime) = report.mtime {
         if mtime.nanos >= 1_000_000_000 {

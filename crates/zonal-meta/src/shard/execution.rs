@@ -197,6 +197,10 @@ impl MetaShard {
         kept: Option<MetaReply>,
         finished: Finished,
     ) -> Outcome {
+        assert!(
+            finished.call.is_none(),
+            "a request counts that still asks another shard"
+        );
         let mut effect = finished.effect;
         self.scopes
             .note_changes(&finished.inodes, !finished.directories.is_empty());
@@ -239,6 +243,10 @@ impl MetaShard {
                 Volatile::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
                 Volatile::InodeBack(ino) => {
                     self.live_inodes = self.live_inodes.saturating_add(1);
+                    assert!(
+                        self.recent.get(ino).is_some(),
+                        "inode {ino} comes back, whose objects may be deleted"
+                    );
                     self.recent.forget(ino);
                     self.deletions.remove(ino);
                 }
