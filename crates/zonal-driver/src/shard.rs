@@ -204,7 +204,7 @@ impl<H: ShardHost> ShardDriver<H> {
     }
 
     /// Wakes housekeeping where the shard has an earlier deadline than the one it sleeps until.
-    fn mind_deadline(&self, state: &State) {
+    fn wake_for_deadline(&self, state: &State) {
         let is_earlier = match (state.shard.poll_deadline(), state.sleeps_until) {
             (Some(deadline), Some(planned)) => deadline < planned,
             (Some(_), None) => true,
@@ -216,7 +216,7 @@ impl<H: ShardHost> ShardDriver<H> {
     }
 
     /// Adopts the newest map that this process knows.
-    fn take_map(&self, state: &mut State) {
+    fn adopt_map(&self, state: &mut State) {
         let map = self.host.map();
         if map.version > state.map_version {
             state.map_version = map.version;
@@ -229,7 +229,7 @@ impl<H: ShardHost> ShardDriver<H> {
     pub async fn adopt_newest_map(&self) -> MapVersion {
         self.host.seek_map(self.host.map().version).await;
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         state.map_version
     }
 }

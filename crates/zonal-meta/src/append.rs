@@ -220,7 +220,7 @@ impl Tickets {
     }
 
     /// The holder asks whether it still has its place.
-    pub fn asked_for(&mut self, ino: Ino, session: SessionId, offset: u64, now: Instant) {
+    pub fn renew(&mut self, ino: Ino, session: SessionId, offset: u64, now: Instant) {
         let tickets = self.files.get_mut(&ino);
         let ticket = tickets.and_then(|tickets| tickets.get_mut(&offset));
         if let Some(ticket) = ticket.filter(|of| of.session == session && of.is_lent) {
@@ -239,13 +239,13 @@ impl Tickets {
 
     /// True where a place of the file was newly given since our start.
     #[must_use]
-    pub fn is_any_given(&self, ino: Ino) -> bool {
+    pub fn has_new_places(&self, ino: Ino) -> bool {
         self.given.contains_key(&ino) || self.given.contains_key(&ANY)
     }
 
     /// Notes that a place was given while sessions from before our start may hold others in that
     /// file. From now on they keep only places before it.
-    pub fn note_given(&mut self, ino: Ino, offset: u64) {
+    pub fn note_new_place(&mut self, ino: Ino, offset: u64) {
         if self.given.len() >= APPEND_TICKETS_MAX && !self.given.contains_key(&ino) {
             // Too many files to remember: from here on those sessions keep no place.
             self.given.clear();
@@ -265,7 +265,7 @@ impl Tickets {
     }
 
     /// No session from before our start is left that could hold a place.
-    pub fn forget_given(&mut self) {
+    pub fn forget_new_places(&mut self) {
         self.given.clear();
     }
 
@@ -389,7 +389,7 @@ impl Tickets {
     }
 
     /// The end of this append was executed before our restart: its ticket, if reclaimed, is over.
-    pub fn was_ended(&mut self, ino: Ino, session: SessionId, offset: u64) {
+    pub fn drop_executed(&mut self, ino: Ino, session: SessionId, offset: u64) {
         if self.is_open(ino, session, offset)
             && let Some(tickets) = self.files.get_mut(&ino)
         {

@@ -149,11 +149,11 @@ impl IdRange {
 
 /// The ranges of all partitions, loaded at first use.
 #[derive(Debug, Default)]
-pub(crate) struct Ids {
+pub(crate) struct IdRanges {
     ranges: BTreeMap<(Counter, PartitionId), IdRange>,
 }
 
-impl Ids {
+impl IdRanges {
     pub fn get(&self, counter: Counter, partition: PartitionId) -> Option<IdRange> {
         self.ranges.get(&(counter, partition)).copied()
     }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "numbers of partition")]
     fn the_numbers_of_a_partition_never_fall() {
-        let mut ids = Ids::default();
+        let mut ids = IdRanges::default();
         ids.set(PARTITION, range(20, 1040));
         ids.set(PARTITION, range(19, 1040));
     }

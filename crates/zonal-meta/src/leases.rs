@@ -295,12 +295,12 @@ impl Leases {
 }
 
 /// Parts of a change that a session was not yet told to drop.
-struct New {
+struct UnrecalledParts {
     entries: bool,
     children: Vec<Ino>,
 }
 
-impl New {
+impl UnrecalledParts {
     fn is_empty(&self) -> bool {
         !self.entries && self.children.is_empty()
     }
@@ -321,9 +321,9 @@ impl New {
 impl Record {
     /// The highest number of an event that covers part of the change, and the parts that none
     /// covers yet.
-    fn to_recall(&self, change: &LeaseChange) -> (u64, New) {
+    fn to_recall(&self, change: &LeaseChange) -> (u64, UnrecalledParts) {
         let mut number = 0;
-        let mut new = New {
+        let mut new = UnrecalledParts {
             entries: false,
             children: Vec::new(),
         };
@@ -344,7 +344,7 @@ impl Record {
 
     /// Notes that event `number` covers the parts in `new`. Acknowledged children make room:
     /// recalling one of them again costs a message and is never wrong.
-    fn recalled(&mut self, new: &New, number: u64, acked: u64) {
+    fn recalled(&mut self, new: &UnrecalledParts, number: u64, acked: u64) {
         if new.entries {
             self.entries_recalled = Some(number);
         }

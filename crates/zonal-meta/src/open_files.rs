@@ -9,7 +9,7 @@ use zonal_types::{Ino, SessionId};
 
 /// The ways in which a session has a file open.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ways {
+pub(crate) struct OpenModes {
     pub reads: bool,
     pub writes: bool,
     /// Opened by a permitted request, not only told after a restart.
@@ -18,7 +18,7 @@ pub(crate) struct Ways {
 
 /// Open counts and orphans.
 #[derive(Debug, Default)]
-pub(crate) struct Opens {
+pub(crate) struct OpenFiles {
     counts: BTreeMap<Ino, BTreeMap<SessionId, u32>>,
     entries: usize,
     /// Number of files that each session has open, where it has any.
@@ -27,12 +27,12 @@ pub(crate) struct Opens {
     /// nobody else had since.
     owners: BTreeMap<Ino, SessionId>,
     /// Ways of opening, for sessions with a proven subject.
-    ways: BTreeMap<(Ino, SessionId), Ways>,
+    ways: BTreeMap<(Ino, SessionId), OpenModes>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
 
-impl Opens {
+impl OpenFiles {
     /// Number of {file, session} pairs.
     pub fn len(&self) -> usize {
         self.entries
@@ -102,7 +102,7 @@ impl Opens {
     }
 
     /// Adds ways in which the session has opened the file, if it has it open.
-    pub fn note(&mut self, ino: Ino, session: SessionId, more: Ways) {
+    pub fn note(&mut self, ino: Ino, session: SessionId, more: OpenModes) {
         if self.count(ino, session) > 0 {
             let ways = self.ways.entry((ino, session)).or_default();
             ways.reads |= more.reads;
@@ -112,7 +112,7 @@ impl Opens {
     }
 
     /// The ways in which the session has it open, as far as noted; `None`: in none.
-    pub fn ways(&self, ino: Ino, session: SessionId) -> Option<Ways> {
+    pub fn ways(&self, ino: Ino, session: SessionId) -> Option<OpenModes> {
         (self.count(ino, session) > 0)
             .then(|| self.ways.get(&(ino, session)).copied().unwrap_or_default())
     }
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn files_open_are_counted_as_a_walk_finds_them() {
         let mut rng = Rng(7);
-        let mut opens = Opens::default();
+        let mut opens = OpenFiles::default();
         for _ in 0..20_000 {
             let (ino, session) = (Ino(rng.below(40)), SessionId(rng.below(6)));
             match rng.below(200) {
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "open no times")]
     fn a_file_that_is_open_no_times_cannot_be_closed() {
-        let mut opens = Opens::default();
+        let mut opens = OpenFiles::default();
         let (ino, session) = (Ino(1), SessionId(1));
         opens.open(ino, session);
         opens.counts.get_mut(&ino).unwrap().insert(session, 0);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "counted wrongly")]
     fn the_files_of_a_dropped_session_agree_with_their_count() {
-        let mut opens = Opens::default();
+        let mut opens = OpenFiles::default();
         opens.open(Ino(1), SessionId(1));
         opens.files.insert(SessionId(1), 2);
         opens.drop_session(SessionId(1));

@@ -22,7 +22,7 @@ pub const RECENT_BYTES_MAX: usize = 8_192;
 
 /// A removed inode with its extended attributes, as they were stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Removed {
+pub(crate) struct RemovedInode {
     pub inode: Inode,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Its inline bytes.
@@ -31,14 +31,14 @@ pub(crate) struct Removed {
 
 /// The recently removed inodes.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
-    removed: BTreeMap<Ino, (Removed, Instant)>,
+pub(crate) struct RecentRemovals {
+    removed: BTreeMap<Ino, (RemovedInode, Instant)>,
     order: VecDeque<(Instant, Ino)>,
 }
 
-impl Recent {
+impl RecentRemovals {
     /// Keeps an inode for [`RECENT_MS`] from `now` on.
-    pub fn keep(&mut self, removed: Removed, now: Instant) {
+    pub fn keep(&mut self, removed: RemovedInode, now: Instant) {
         let bytes: usize = removed
             .xattrs
             .iter()
@@ -62,7 +62,7 @@ impl Recent {
     }
 
     /// The kept state of an inode.
-    pub fn get(&self, ino: Ino) -> Option<&Removed> {
+    pub fn get(&self, ino: Ino) -> Option<&RemovedInode> {
         self.removed.get(&ino).map(|(removed, _until)| removed)
     }
 
@@ -103,12 +103,12 @@ mod tests {
     use super::*;
     use zonal_types::{FileKind, Timestamp, ZoneId};
 
-    fn removed(ino: u64) -> Removed {
+    fn removed(ino: u64) -> RemovedInode {
         let wall = Timestamp::default();
         let inode = Inode::new(Ino(ino), FileKind::File, Ino::ROOT, ZoneId(1), wall);
         let xattrs = Vec::new();
         let inline = Vec::new();
-        Removed {
+        RemovedInode {
             inode,
             xattrs,
             inline,
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn removed_inodes_are_kept_for_a_limited_time_and_number() {
-        let mut recent = Recent::default();
+        let mut recent = RecentRemovals::default();
         recent.keep(removed(5), Instant(0));
         recent.forget(Ino(5));
         recent.keep(removed(5), Instant(0).plus_ms(10));
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "removed inodes are kept")]
     fn every_kept_inode_is_dropped_some_time() {
-        let mut recent = Recent::default();
+        let mut recent = RecentRemovals::default();
         recent.keep(removed(5), Instant(0));
         recent.order.clear();
         recent.keep(removed(6), Instant(0));

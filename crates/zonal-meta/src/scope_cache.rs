@@ -25,7 +25,7 @@ pub(crate) const NOBODY: u32 = 65_534;
 
 /// The part of the tree that a request may see.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sight {
+pub(crate) struct VisibleTree {
     /// The directory that is the client's whole view, with everything below it. `None` for a client
     /// with a path: nothing of this shard.
     pub dir: Option<Ino>,
@@ -35,7 +35,7 @@ pub(crate) struct Sight {
     pub may_cache: bool,
 }
 
-impl Default for Sight {
+impl Default for VisibleTree {
     fn default() -> Self {
         Self {
             dir: None,
@@ -64,7 +64,7 @@ impl Resolved {
 
 /// The cache of all clients with a scope.
 #[derive(Debug, Default)]
-pub(crate) struct Scopes {
+pub(crate) struct ScopeCache {
     /// First-level directories by name, from the root shard, and until when each answer is trusted.
     first_level: BTreeMap<Name, (Ino, Instant)>,
     /// {directory, the path's directory that it is at or below}.
@@ -75,7 +75,7 @@ pub(crate) struct Scopes {
     cuts: BTreeMap<(Ino, SessionId), Instant>,
 }
 
-impl Scopes {
+impl ScopeCache {
     /// Notes the root shard's answer for a name. A missing name is asked for again at once.
     pub fn note_first(&mut self, name: &Name, ino: Option<Ino>, now: Instant) {
         if self.first_level.len() >= SCOPE_INSIDE_MAX {
@@ -185,7 +185,7 @@ impl Scopes {
 ///
 /// # Errors
 /// `Access` where the client may not act for that user.
-pub(crate) fn spoken_for(
+pub(crate) fn acting_user(
     scope: &Scope,
     who: &Credentials,
 ) -> Result<Option<Credentials>, ErrorCode> {
@@ -282,19 +282,19 @@ mod tests {
             ..Scope::default()
         };
         let nobody = Some(who(NOBODY, NOBODY, &[]));
-        assert_eq!(spoken_for(&scope, &who(0, 0, &[0, 7])), Ok(nobody));
-        assert_eq!(spoken_for(&scope, &who(1000, 7, &[8])), Ok(None));
+        assert_eq!(acting_user(&scope, &who(0, 0, &[0, 7])), Ok(nobody));
+        assert_eq!(acting_user(&scope, &who(1000, 7, &[8])), Ok(None));
         let without = Some(who(1999, NOBODY, &[8]));
-        assert_eq!(spoken_for(&scope, &who(1999, 0, &[8, 0])), Ok(without));
+        assert_eq!(acting_user(&scope, &who(1999, 0, &[8, 0])), Ok(without));
         for uid in [1, 999, 2000, NOBODY, u32::MAX] {
             let refused = Err(ErrorCode::Access);
-            assert_eq!(spoken_for(&scope, &who(uid, 7, &[])), refused, "{uid}");
+            assert_eq!(acting_user(&scope, &who(uid, 7, &[])), refused, "{uid}");
         }
     }
 
     #[test]
     fn what_is_remembered_has_a_bound() {
-        let mut scopes = Scopes::default();
+        let mut scopes = ScopeCache::default();
         let (top, now) = (Ino(1), Instant(0));
         for number in 0..40_000 {
             scopes.note_inside(&[Ino(number), Ino(number + 1)], top);

@@ -18,16 +18,16 @@ mod table_quotas;
 pub(crate) use admission::{is_slotted, opened_by};
 
 use crate::append::Tickets;
-use crate::append::lent_ends::Ends;
+use crate::append::lent_ends::LentEnds;
 use crate::config::{Caller, Now, ShardConfig};
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
-use crate::id_ranges::Ids;
+use crate::id_ranges::IdRanges;
 use crate::leases::{LeaseChange, Leases};
-use crate::open_files::Opens;
+use crate::open_files::OpenFiles;
 use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, PendingCall, Question, WaitOn};
-use crate::recent_removals::Recent;
-use crate::scope_cache::{Scopes, Sight};
+use crate::recent_removals::RecentRemovals;
+use crate::scope_cache::{ScopeCache, VisibleTree};
 use crate::session::Sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,17 +54,17 @@ pub struct MetaShard {
     pub(crate) config: ShardConfig,
     pub(crate) map: Arc<ZoneMap>,
     pub(crate) partitions: Vec<PartitionId>,
-    pub(crate) opens: Opens,
-    pub(crate) recent: Recent,
+    pub(crate) opens: OpenFiles,
+    pub(crate) recent: RecentRemovals,
     pub(crate) deletions: Deletions,
-    pub(crate) ids: Ids,
+    pub(crate) ids: IdRanges,
     pub(crate) live_inodes: u64,
     pub(crate) sessions: Sessions,
     pub(crate) leases: Leases,
     pub(crate) events: EventQueues,
     pub(crate) locks: crate::locks::LockTable,
     pub(crate) tickets: Tickets,
-    pub(crate) ends: Ends,
+    pub(crate) ends: LentEnds,
     pub(crate) waiting: BTreeMap<Attempt, Waiting>,
     /// First-level directories of requests that wait for another shard's answer, with their counts.
     asking: BTreeMap<Ino, u32>,
@@ -79,9 +79,9 @@ pub struct MetaShard {
     has_lost_orphans: bool,
     pub(crate) woken: BTreeSet<WaitOn>,
     pub(crate) recheck: bool,
-    pub(crate) scopes: Scopes,
+    pub(crate) scopes: ScopeCache,
     pub(crate) fencing: crate::fences::Fencing,
-    pub(crate) sets: crate::stripe_set_choice::Sets,
+    pub(crate) sets: crate::stripe_set_choice::StripeSetChooser,
 }
 
 impl MetaShard {
@@ -178,7 +178,7 @@ impl MetaShard {
         }
         let scope = from.and_then(|from| from.scope.as_ref());
         let Some(scope) = scope else {
-            let sight = Sight::default();
+            let sight = VisibleTree::default();
             return self.run(kv, now, caller, (from, sight), request, waited);
         };
         if !waited.facts.has_asked_first
@@ -213,7 +213,7 @@ impl MetaShard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
-        (from, sight): (Option<&Arc<Holder>>, Sight),
+        (from, sight): (Option<&Arc<Holder>>, VisibleTree),
         request: &MetaRequest,
         waited: Waiting,
     ) -> Outcome {

@@ -16,21 +16,21 @@ const SILENCE_MS: u64 = 5_000;
 
 /// The root shard's answer for a zone.
 #[derive(Debug)]
-struct Told {
+struct ZoneSets {
     by: MapVersion,
     sets: Vec<(StripeSetId, u16)>,
 }
 
 /// Open sets that the map does not show yet.
 #[derive(Debug, Default)]
-pub(crate) struct Sets {
-    told: BTreeMap<ZoneId, Told>,
+pub(crate) struct StripeSetChooser {
+    told: BTreeMap<ZoneId, ZoneSets>,
     silent_until: Option<Instant>,
 }
 
 /// The choice for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum SetChoice {
     /// This set, with its width.
     Take(StripeSetId, u16),
     /// The zone's sets have to be opened first.
@@ -39,7 +39,7 @@ pub(crate) enum Choice {
     Later,
 }
 
-impl Sets {
+impl StripeSetChooser {
     /// Drops answers that the new map covers.
     pub fn map_changed(&mut self, map: &ZoneMap) {
         self.told.retain(|_zone, told| told.by > map.version);
@@ -47,7 +47,7 @@ impl Sets {
 
     /// Notes that these sets of a zone are open in map version `by`.
     pub fn opened(&mut self, zone: ZoneId, by: MapVersion, sets: Vec<(StripeSetId, u16)>) {
-        self.told.insert(zone, Told { by, sets });
+        self.told.insert(zone, ZoneSets { by, sets });
         self.silent_until = None;
     }
 
@@ -57,7 +57,7 @@ impl Sets {
     }
 
     /// Chooses the set for a file of a zone.
-    pub fn choose(&self, map: &ZoneMap, zone: ZoneId, data_id: DataId, now: Instant) -> Choice {
+    pub fn choose(&self, map: &ZoneMap, zone: ZoneId, data_id: DataId, now: Instant) -> SetChoice {
         let told = self.told.get(&zone).map(|told| told.sets.as_slice());
         let of_map: Vec<_> = map.default_sets(zone).map(named).collect();
         let sets = told.unwrap_or(&of_map);
@@ -65,17 +65,17 @@ impl Sets {
         let chosen = in_turn(sets, data_id);
         let is_open = |id| told.is_some() || map.set(id).is_some_and(|set| set.is_open);
         if let Some((id, width)) = chosen.filter(|(id, _)| is_open(*id)) {
-            return Choice::Take(id, width);
+            return SetChoice::Take(id, width);
         }
         if self.silent_until.is_none_or(|until| until <= now) {
-            return Choice::Open;
+            return SetChoice::Open;
         }
-        choose_open(map, zone, data_id).unwrap_or(Choice::Later)
+        choose_open(map, zone, data_id).unwrap_or(SetChoice::Later)
     }
 }
 
 /// A set that is open already, for a file whose zone's default sets nobody opens now.
-pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Option<Choice> {
+pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Option<SetChoice> {
     let open: Vec<_> = map.default_sets(zone).filter(|set| set.is_open).collect();
     let serves = |set: &&StripeSet| {
         let mut targets = set.slots.iter().map(|slot| map.target(slot.target));
@@ -91,7 +91,7 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
     } else {
         open.into_iter().map(named).collect::<Vec<_>>()
     };
-    in_turn(&sets, data_id).map(|(id, width)| Choice::Take(id, width))
+    in_turn(&sets, data_id).map(|(id, width)| SetChoice::Take(id, width))
 }
 
 fn named(set: &StripeSet) -> (StripeSetId, u16) {
@@ -153,11 +153,11 @@ mod tests {
         map = edited(&map, &[MapEdit::OpenSets { zone: ZONE }]);
         let widths: Vec<usize> = map.default_sets(ZONE).map(|set| set.slots.len()).collect();
         assert_eq!(widths, [50, 44, 44]);
-        let sets = Sets::default();
+        let sets = StripeSetChooser::default();
         let mut files = BTreeMap::new();
         for number in 0..13_800 {
             let choice = sets.choose(&map, ZONE, file(number), Instant(0));
-            let Choice::Take(set, width) = choice else {
+            let SetChoice::Take(set, width) = choice else {
                 panic!("{choice:?}");
             };
             *files.entry((set, width)).or_insert(0_u32) += 1;
@@ -171,29 +171,33 @@ mod tests {
     #[test]
     fn only_open_sets_are_given() {
         let mut map = edited(&ZoneMap::new(CellId::default()), &[join(1), join(2)]);
-        let mut sets = Sets::default();
+        let mut sets = StripeSetChooser::default();
         let now = Instant(0);
-        let choose = |sets: &Sets, map: &ZoneMap, now| sets.choose(map, ZONE, file(7), now);
-        assert_eq!(choose(&sets, &map, now), Choice::Open);
-        assert_eq!(sets.choose(&map, ZoneId(2), file(7), now), Choice::Open);
+        let choose =
+            |sets: &StripeSetChooser, map: &ZoneMap, now| sets.choose(map, ZONE, file(7), now);
+        assert_eq!(choose(&sets, &map, now), SetChoice::Open);
+        assert_eq!(sets.choose(&map, ZoneId(2), file(7), now), SetChoice::Open);
         sets.unanswered(now);
-        assert_eq!(choose(&sets, &map, now), Choice::Later);
-        assert_eq!(choose(&sets, &map, now.plus_ms(SILENCE_MS)), Choice::Open);
+        assert_eq!(choose(&sets, &map, now), SetChoice::Later);
+        assert_eq!(
+            choose(&sets, &map, now.plus_ms(SILENCE_MS)),
+            SetChoice::Open
+        );
         map = edited(&map, &[MapEdit::OpenSets { zone: ZONE }]);
         let old = map.sets[0].id;
-        assert_eq!(choose(&sets, &map, now), Choice::Take(old, 2));
+        assert_eq!(choose(&sets, &map, now), SetChoice::Take(old, 2));
         map = edited(&map, &[join(3)]);
         let new = map.sets[1].id;
         // The manager is away: the open set still serves.
-        assert_eq!(choose(&sets, &map, now), Choice::Take(old, 2));
+        assert_eq!(choose(&sets, &map, now), SetChoice::Take(old, 2));
         let later = now.plus_ms(SILENCE_MS);
-        assert_eq!(choose(&sets, &map, later), Choice::Open);
+        assert_eq!(choose(&sets, &map, later), SetChoice::Open);
         let by = MapVersion(map.version.0 + 1);
         sets.opened(ZONE, by, vec![(new, 3)]);
-        assert_eq!(choose(&sets, &map, now), Choice::Take(new, 3));
+        assert_eq!(choose(&sets, &map, now), SetChoice::Take(new, 3));
         map = edited(&map, &[MapEdit::OpenSets { zone: ZONE }]);
         sets.map_changed(&map);
         assert!(sets.told.is_empty());
-        assert_eq!(choose(&sets, &map, now), Choice::Take(new, 3));
+        assert_eq!(choose(&sets, &map, now), SetChoice::Take(new, 3));
     }
 }

@@ -4,13 +4,13 @@
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
-use crate::id_ranges::{Counter, IdRange, Ids};
+use crate::id_ranges::{Counter, IdRange, IdRanges};
 use crate::inode::Inode;
 use crate::keys;
-use crate::open_files::Opens;
+use crate::open_files::OpenFiles;
 use crate::outcome::{Facts, JunctionChange, Question};
-use crate::recent_removals::{Recent, Removed};
-use crate::stripe_set_choice::Sets;
+use crate::recent_removals::{RecentRemovals, RemovedInode};
+use crate::stripe_set_choice::StripeSetChooser;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
@@ -34,21 +34,21 @@ pub(crate) struct Env<'a> {
     pub config: &'a ShardConfig,
     pub map: &'a ZoneMap,
     pub partitions: &'a [PartitionId],
-    pub opens: &'a Opens,
-    pub ids: &'a Ids,
+    pub opens: &'a OpenFiles,
+    pub ids: &'a IdRanges,
     /// Recently removed inodes.
-    pub recent: &'a Recent,
+    pub recent: &'a RecentRemovals,
     /// Sessions that may hold files open that they have not told since our start.
     pub silent: &'a BTreeSet<SessionId>,
     pub live_inodes: u64,
     /// Number of first bytes that new files leave to the shard.
     pub inline_bytes: u32,
-    pub sets: &'a Sets,
+    pub sets: &'a StripeSetChooser,
 }
 
 /// A change of state in memory, applied when the request counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Volatile {
+pub(crate) enum MemoryChange {
     Open(Ino),
     /// The session alone knows the bytes behind the end of a file that it has open; or it no longer
     /// does.
@@ -58,7 +58,7 @@ pub(crate) enum Volatile {
     Unorphaned(Ino),
     Ids(PartitionId, IdRange),
     InodeMade,
-    InodeGone(Box<Removed>),
+    InodeGone(Box<RemovedInode>),
     InodeBack(Ino),
     /// The file was truncated: places of appends behind its end are void.
     Cut(Ino, u64),
@@ -83,7 +83,7 @@ pub(crate) struct Finished {
     pub inodes: Vec<Changed>,
     /// Directories whose entries change.
     pub directories: BTreeSet<Ino>,
-    pub volatile: Vec<Volatile>,
+    pub volatile: Vec<MemoryChange>,
     pub junctions: Vec<JunctionChange>,
     pub after: Vec<(ShardId, MetaRequest)>,
     pub call: Option<(ShardId, MetaRequest, Question)>,
@@ -98,7 +98,7 @@ pub(crate) struct Tx<'a> {
     /// The size that an ending append publishes, known when it counts.
     pub published: u64,
     pub facts: Facts,
-    pub volatile: Vec<Volatile>,
+    pub volatile: Vec<MemoryChange>,
     pub junctions: Vec<JunctionChange>,
     pub after: Vec<(ShardId, MetaRequest)>,
     /// The directory whose lease covers the cacheable parts of the reply.
@@ -384,19 +384,21 @@ impl<'a> Tx<'a> {
     /// A new number. Ranges are reserved durably, so that a crash never gives a number twice.
     fn new_number(&mut self, counter: Counter, partition: PartitionId) -> Result<u64, ErrorCode> {
         let staged = self.volatile.iter().rev().find_map(|change| match change {
-            Volatile::Ids(of, range) if *of == partition && range.counts(counter) => Some(*range),
+            MemoryChange::Ids(of, range) if *of == partition && range.counts(counter) => {
+                Some(*range)
+            }
             _ => None,
         });
         let mut range = match staged.or_else(|| self.env.ids.get(counter, partition)) {
             Some(range) => range,
-            None => Ids::load(self.kv, counter, partition)?,
+            None => IdRanges::load(self.kv, counter, partition)?,
         };
         let (sequence, reserved) = range.take()?;
         if reserved {
             let value = range.record(self.env.live_inodes);
             self.put(counter.key(partition), value);
         }
-        self.volatile.push(Volatile::Ids(partition, range));
+        self.volatile.push(MemoryChange::Ids(partition, range));
         Ok(sequence)
     }
 

@@ -96,7 +96,9 @@ impl MetaRole {
             thread.spawn(move || run(&role))
         };
         Ok(vec![
-            spawn("housekeeping", |role| block_on(role.driver.keep_house()))?,
+            spawn("housekeeping", |role| {
+                block_on(role.driver.run_housekeeping())
+            })?,
             spawn("deletions", |role| block_on(role.driver.push_deletions()))?,
             spawn("fences", |role| block_on(role.driver.push_fences()))?,
             spawn("later-calls", |role| {

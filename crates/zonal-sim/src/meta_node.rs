@@ -140,7 +140,7 @@ impl MetaNode {
         });
         let own = [node.clone(), node.clone(), node.clone()];
         let [house, deletions, fences] = own;
-        clock.spawn(group, async move { house.driver.keep_house().await });
+        clock.spawn(group, async move { house.driver.run_housekeeping().await });
         clock.spawn(group, async move { fences.driver.push_fences().await });
         if plant != Plant::DeletionsAreLost {
             clock.spawn(

@@ -84,7 +84,7 @@ impl<H: ShardHost> ShardDriver<H> {
         let mut state = self.lock();
         let changes = state.shard.fenced(target, fences);
         let is_logged = self.log(&mut state, changes, Vec::new()).is_ok();
-        self.mind_deadline(&state);
+        self.wake_for_deadline(&state);
         is_logged
     }
 }

@@ -10,7 +10,7 @@ use crate::first_of::either;
 impl<H: ShardHost> ShardDriver<H> {
     /// Runs housekeeping at each deadline of the shard, until [`Self::stop`] or a failure of the
     /// log.
-    pub async fn keep_house(&self) {
+    pub async fn run_housekeeping(&self) {
         let mut earliest = Instant::default();
         while !self.is_stopping() {
             let (wait, due) = {
@@ -36,7 +36,7 @@ impl<H: ShardHost> ShardDriver<H> {
 
     fn tick(&self) -> Result<(), zonal_types::ErrorCode> {
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         let ticked = state.shard.tick(self.host.store(), self.host.now());
         if let Some(code) = ticked.unread {
             self.host.note(ShardNote::UnreadOrphan(code));

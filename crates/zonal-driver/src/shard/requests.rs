@@ -14,7 +14,7 @@ use crate::first_of::either;
 
 /// A request as it was received.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ReceivedRequest<'a> {
     caller: Caller,
     from: Option<&'a Arc<Holder>>,
     request: &'a MetaRequest,
@@ -22,7 +22,7 @@ struct Asked<'a> {
 
 /// The next step of a request, taken without the mutex.
 enum Step<'a, H: ShardHost> {
-    Reply(Logged),
+    Reply(LoggedReply),
     Wait {
         attempt: Abandon<'a, H>,
         wait: Wait<'a>,
@@ -36,7 +36,7 @@ enum Step<'a, H: ShardHost> {
 }
 
 /// A reply whose effect is in the log.
-struct Logged {
+struct LoggedReply {
     reply: MetaReply,
     /// Map to publish before the reply leaves.
     map: Option<Arc<ZoneMap>>,
@@ -100,7 +100,7 @@ impl<H: ShardHost> ShardDriver<H> {
         if let Some(refused) = self.check_epoch(header).await {
             return refused;
         }
-        if let Some(reply) = self.answer_aside(header, request).await {
+        if let Some(reply) = self.answer_without_shard(header, request).await {
             return reply;
         }
         let known = self.host.map().version;
@@ -113,7 +113,7 @@ impl<H: ShardHost> ShardDriver<H> {
             Err(code) => return Err(code),
         };
         self.host.prefetch(request);
-        let asked = Asked {
+        let asked = ReceivedRequest {
             caller: Caller::of(header),
             from,
             request,
@@ -161,19 +161,19 @@ impl<H: ShardHost> ShardDriver<H> {
     ) -> Result<Option<BytesPlace>, ErrorCode> {
         self.host.check_health()?;
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         let (kv, now) = (self.host.store(), self.host.now());
         state.shard.may_use(kv, now, of, data_id, for_use)
     }
 
-    fn begin(&self, asked: Asked<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {
-        let Asked {
+    fn begin(&self, asked: ReceivedRequest<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {
+        let ReceivedRequest {
             caller,
             from,
             request,
         } = asked;
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         match request {
             MetaRequest::MakeDetachedDir { .. } if state.detached_at.is_none() => {
                 let now = self.host.now().instant;
@@ -192,11 +192,15 @@ impl<H: ShardHost> ShardDriver<H> {
         self.carry_out(state, request, outcome)
     }
 
-    fn go_on(&self, asked: Asked<'_>, attempt: Option<Attempt>) -> Result<Step<'_, H>, ErrorCode> {
+    fn go_on(
+        &self,
+        asked: ReceivedRequest<'_>,
+        attempt: Option<Attempt>,
+    ) -> Result<Step<'_, H>, ErrorCode> {
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         let (kv, now) = (self.host.store(), self.host.now());
-        let Asked {
+        let ReceivedRequest {
             caller,
             from,
             request,
@@ -209,7 +213,7 @@ impl<H: ShardHost> ShardDriver<H> {
 
     fn resume(
         &self,
-        asked: Asked<'_>,
+        asked: ReceivedRequest<'_>,
         call: PendingCall,
         reply: MetaReply,
     ) -> Result<Step<'_, H>, ErrorCode> {
@@ -238,8 +242,8 @@ impl<H: ShardHost> ShardDriver<H> {
             } => {
                 let map = self.log(&mut state, effect, junctions)?;
                 self.wake(&wake, recheck);
-                self.mind_deadline(&state);
-                Ok(Step::Reply(Logged {
+                self.wake_for_deadline(&state);
+                Ok(Step::Reply(LoggedReply {
                     must_flush: state.flushed.is_missing(request, &reply),
                     reply,
                     map,
@@ -254,7 +258,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 recheck,
             } => {
                 self.wake(&wake, recheck);
-                self.mind_deadline(&state);
+                self.wake_for_deadline(&state);
                 Ok(Step::Wait {
                     wait: self.waits.register(Key::Request(on)),
                     attempt: Abandon {
@@ -280,8 +284,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    async fn conclude(&self, logged: Logged) -> Result<MetaReply, ErrorCode> {
-        let Logged {
+    async fn conclude(&self, logged: LoggedReply) -> Result<MetaReply, ErrorCode> {
+        let LoggedReply {
             reply,
             map,
             must_flush,
@@ -302,7 +306,7 @@ impl<H: ShardHost> ShardDriver<H> {
 
     /// Answers requests about the store, and requests of tools, which do not need the shard's
     /// contents.
-    async fn answer_aside(
+    async fn answer_without_shard(
         &self,
         header: &Header,
         request: &MetaRequest,

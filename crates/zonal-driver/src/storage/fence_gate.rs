@@ -51,7 +51,7 @@ impl<H: TargetHost> TargetDriver<H> {
     ///
     /// # Errors
     /// `NotReady` until the shard has answered; the reason where a fence cannot be stored.
-    pub(super) async fn hear_of_fences(&self, request: &StorageRequest) -> Result<(), Refused> {
+    pub(super) async fn fetch_fences(&self, request: &StorageRequest) -> Result<(), Refused> {
         let Some(data_id) = changed_by(request) else {
             return Ok(());
         };

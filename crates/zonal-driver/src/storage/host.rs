@@ -189,5 +189,5 @@ pub trait ReplyRoom {
     fn leave_shared(&mut self);
 
     /// True where the sender has hung up: nobody waits for the reply.
-    fn is_asker_gone(&self) -> bool;
+    fn is_sender_gone(&self) -> bool;
 }

@@ -73,7 +73,7 @@ impl<H: TargetHost> TargetDriver<H> {
             identity: header.identity,
             holder,
         };
-        self.hear_of_fences(request).await?;
+        self.fetch_fences(request).await?;
         self.refuse_fenced(sender, request)?;
         if self.host.is_cold() {
             self.prefetch(request, payload.len());
@@ -119,7 +119,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     sender,
                     number: header.sequence,
                 };
-                let is_gone = &|| reply.is_asker_gone();
+                let is_gone = &|| reply.is_sender_gone();
                 let asker = Asker { attempt, is_gone };
                 self.change_range(asker, request, payload).await
             }

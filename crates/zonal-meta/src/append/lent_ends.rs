@@ -29,7 +29,7 @@ pub const RECALL_MS: u64 = CACHE_TERM_MS + CACHE_GRACE_MS;
 pub const TAKE_AWAY_MS: u64 = 8_000;
 
 #[derive(Debug, Clone, Copy)]
-struct Lent {
+struct LentEnd {
     session: SessionId,
     /// Offset before which everything is published, or belongs to nobody.
     next: u64,
@@ -48,11 +48,11 @@ pub enum EndRecall {
 
 /// All ends that a shard has lent.
 #[derive(Debug, Default)]
-pub struct Ends {
-    lent: BTreeMap<Ino, Lent>,
+pub struct LentEnds {
+    lent: BTreeMap<Ino, LentEnd>,
 }
 
-impl Ends {
+impl LentEnds {
     /// Lends the end, which is at `next`; repeats the grant where the session has it already.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Ends {
         if !may_have {
             return Err(ErrorCode::Busy);
         }
-        let lent = Lent {
+        let lent = LentEnd {
             session,
             next,
             wanted: None,
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_end_is_lent_to_one_session_until_it_is_given_back() {
-        let mut ends = Ends::default();
+        let mut ends = LentEnds::default();
         assert_eq!(ends.recall(F, B, at(0), Some(false)), EndRecall::Free);
         assert_eq!(ends.lend(F, A, 100), Ok(()));
         assert_eq!(ends.lend(F, A, 100), Ok(()), "asked again");
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn one_that_does_not_answer_keeps_it_from_appends_and_is_told_again() {
-        let mut ends = Ends::default();
+        let mut ends = LentEnds::default();
         ends.lend(F, A, 0).unwrap();
         let told = ends.recall(F, B, at(0), None);
         assert_eq!(told, EndRecall::Wait(at(RECALL_MS), Some(A)));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_is_published_is_no_place_any_more() {
-        let mut ends = Ends::default();
+        let mut ends = LentEnds::default();
         ends.lend(F, A, 100).unwrap();
         assert!(!ends.allows(F, A, 99));
         ends.published(F, B, 300);

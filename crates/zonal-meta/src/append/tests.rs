@@ -26,10 +26,10 @@ fn a_reclaimed_ticket_keeps_its_place() {
     tickets.reclaim(F, B, (30, 10, false), T);
     assert_eq!(tickets.begin(F, B, 5, 10, T), Ok(40));
     assert_eq!(tickets.end(F, A, 10, (20, 20), T), published(30));
-    tickets.was_ended(F, B, 30);
+    tickets.drop_executed(F, B, 30);
     assert_eq!(tickets.end(F, B, 40, (5, 5), T), published(45));
     assert!(tickets.is_empty() && tickets.sessions.is_empty());
-    tickets.note_given(F, 100);
+    tickets.note_new_place(F, 100);
     tickets.reclaim(F, A, (95, 20, false), T);
     assert!(!tickets.is_open(F, A, 95), "a part of it was given");
     tickets.reclaim(F, A, (90, 10, false), T);

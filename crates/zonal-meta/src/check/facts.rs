@@ -117,22 +117,22 @@ pub struct Fact {
     /// The inode that the fact is about.
     pub ino: Ino,
     /// The statement.
-    pub what: FactKind,
+    pub statement: FactKind,
 }
 
 impl Fact {
     /// Encodes the fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
-        fact_bytes::encode(self.ino.0, &self.what, scratch)
+        fact_bytes::encode(self.ino.0, &self.statement, scratch)
     }
 
     /// Decodes the bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
-        let (ino, what) = fact_bytes::decode(bytes)?;
+        let (ino, statement) = fact_bytes::decode(bytes)?;
         let ino = Ino(ino);
-        Some(Self { ino, what })
+        Some(Self { ino, statement })
     }
 }
 
@@ -256,7 +256,7 @@ impl<'a> Scan<'a> {
             return None;
         }
         let is_plain = key.len() == 13;
-        let what = match tag {
+        let statement = match tag {
             keys::TAG_INODE if is_plain => return self.inode(ino, value),
             keys::TAG_INLINE if is_plain && !value.is_empty() => FactKind::Inline {
                 bytes: u32::try_from(value.len()).ok()?,
@@ -265,8 +265,8 @@ impl<'a> Scan<'a> {
                 let data_id = keys::data_of(key)?;
                 let ino = Ino::from_bytes(value).ok()?;
                 self.numbers.used_data(data_id);
-                let what = FactKind::Indexed { data_id };
-                (self.emit)(Fact { ino, what });
+                let statement = FactKind::Indexed { data_id };
+                (self.emit)(Fact { ino, statement });
                 return Some(());
             }
             keys::TAG_DENTRY => return self.entry(ino, key, value),
@@ -281,8 +281,8 @@ impl<'a> Scan<'a> {
                 for component in Layout::from_bytes(value).ok()?.components {
                     let data_id = component.data_id;
                     self.numbers.used_data(data_id);
-                    let what = FactKind::Deletion { data_id };
-                    (self.emit)(Fact { ino, what });
+                    let statement = FactKind::Deletion { data_id };
+                    (self.emit)(Fact { ino, statement });
                 }
                 return Some(());
             }
@@ -292,14 +292,14 @@ impl<'a> Scan<'a> {
             }
             _ => return None,
         };
-        (self.emit)(Fact { ino, what });
+        (self.emit)(Fact { ino, statement });
         Some(())
     }
 
     fn inode(&mut self, ino: Ino, value: &[u8]) -> Option<()> {
         self.numbers.used(Counter::Inodes, ino.sequence());
         let inode = Inode::decode(ino, value).ok()?;
-        let what = FactKind::Inode {
+        let statement = FactKind::Inode {
             kind: inode.kind,
             nlink: inode.nlink,
             size: inode.size,
@@ -307,7 +307,7 @@ impl<'a> Scan<'a> {
             flags: inode.flags,
             xattrs: inode.xattrs,
         };
-        (self.emit)(Fact { ino, what });
+        (self.emit)(Fact { ino, statement });
         for component in &inode.layout.components {
             self.numbers.used_data(component.data_id);
             let data = FileDataFact {
@@ -321,8 +321,8 @@ impl<'a> Scan<'a> {
                 truncate_seq: inode.truncate_seq,
                 inline: inode.layout.inline_bytes(),
             };
-            let what = FactKind::Data { data };
-            (self.emit)(Fact { ino, what });
+            let statement = FactKind::Data { data };
+            (self.emit)(Fact { ino, statement });
         }
         Some(())
     }
@@ -354,23 +354,23 @@ impl<'a> Scan<'a> {
             (self.broken)(Broken::NoFirstPlace { dir, cookie });
         }
         let kind = dentry.kind;
-        let what = FactKind::Name { dir, cookie, kind };
+        let statement = FactKind::Name { dir, cookie, kind };
         (self.emit)(Fact {
             ino: dentry.ino,
-            what,
+            statement,
         });
         Some(())
     }
 
     fn leave_directory(&mut self) {
         if let Some(left) = self.directory.take() {
-            let what = FactKind::Entries {
+            let statement = FactKind::Entries {
                 entries: left.entries,
                 directories: left.directories,
             };
             (self.emit)(Fact {
                 ino: left.ino,
-                what,
+                statement,
             });
         }
     }

@@ -104,7 +104,7 @@ impl<'a> Join<'a> {
             self.group.ino = fact.ino;
         }
         let group = &mut self.group;
-        match fact.what {
+        match fact.statement {
             FactKind::Inode {
                 kind,
                 nlink,

@@ -361,7 +361,7 @@ mod tests {
         let kind = FileKind::Directory;
         let (ino, dir) = (Ino(5), Ino(9));
         let mut scratch = Vec::new();
-        for what in [
+        for statement in [
             FactKind::Inode {
                 kind,
                 nlink: 1,
@@ -387,7 +387,7 @@ mod tests {
                 kind,
             },
         ] {
-            let fact = Fact { ino, what };
+            let fact = Fact { ino, statement };
             let bytes = fact.encode(&mut scratch);
             assert!(scratch.len() <= FACT_BYTES, "{fact:?}");
             assert_eq!(Fact::decode(&bytes), Some(fact));

@@ -6,7 +6,7 @@
 
 use super::{Result, entry, new_inode, open};
 use crate::permission::{EXEC, check, is_root, may_create};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::SYMLINK_BYTES_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
 use zonal_wire::MetaReply;
@@ -80,8 +80,8 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
     let entry = entry(tx, &dir, ino, kind)?;
     if request.open && kind == FileKind::File {
         open::check_room(tx)?;
-        tx.volatile.push(Volatile::Open(ino));
-        tx.volatile.push(Volatile::Owned(ino));
+        tx.volatile.push(MemoryChange::Open(ino));
+        tx.volatile.push(MemoryChange::Owned(ino));
         let push = false;
         return Ok(MetaReply::Opened { entry, data, push });
     }

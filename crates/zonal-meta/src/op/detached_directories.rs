@@ -9,7 +9,7 @@ use crate::acl::Acl;
 use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, Inode};
 use crate::inode_records;
 use crate::keys;
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::{
     Blob, Codec, ErrorCode, FileKind, Ino, KvRead, PartitionId, Timestamp, codec_struct,
 };
@@ -61,7 +61,7 @@ pub(crate) fn make_detached(
     inode.set(FLAG_DETACHED, true);
     new_inode::set_acls(tx, &mut inode, &rights);
     tx.save(inode);
-    tx.volatile.push(Volatile::InodeMade);
+    tx.volatile.push(MemoryChange::InodeMade);
     save_detached(tx, ino, token);
     Ok(MetaReply::Detached { ino })
 }

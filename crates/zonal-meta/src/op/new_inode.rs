@@ -6,8 +6,8 @@ use crate::inode::Inode;
 use crate::keys;
 use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
-use crate::stripe_set_choice::{Choice, choose_open};
-use crate::tx::{Tx, Volatile};
+use crate::stripe_set_choice::{SetChoice, choose_open};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
     Credentials, DataId, ErrorCode, FileKind, Ino, Layout, PartitionId, ShardId, StripePolicy,
@@ -124,7 +124,7 @@ pub(crate) fn inode(
         FileKind::Directory => inode.policy = dir.policy,
         _ => {}
     }
-    tx.volatile.push(Volatile::InodeMade);
+    tx.volatile.push(MemoryChange::InodeMade);
     Ok(inode)
 }
 
@@ -174,19 +174,19 @@ pub(crate) fn layout(
 ) -> Result<Layout> {
     let env = &tx.env;
     match env.sets.choose(env.map, home, data_id, tx.now.instant) {
-        Choice::Take(set, width) => layout_over((set, width), tx, home, policy, data_id),
-        Choice::Open => {
+        SetChoice::Take(set, width) => layout_over((set, width), tx, home, policy, data_id),
+        SetChoice::Open => {
             let ask = MetaRequest::OpenSets { zone: home };
             Err(tx.ask(ShardId(0), ask, Question::Open(home)))
         }
-        Choice::Later => Err(ErrorCode::NotReady),
+        SetChoice::Later => Err(ErrorCode::NotReady),
     }
 }
 
 /// The layout for a repair, which can ask nobody: over a set that is open already.
 pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
     match choose_open(tx.env.map, home, data_id) {
-        Some(Choice::Take(set, width)) => layout_over((set, width), tx, home, None, data_id),
+        Some(SetChoice::Take(set, width)) => layout_over((set, width), tx, home, None, data_id),
         _ => Err(ErrorCode::NoSpace),
     }
 }

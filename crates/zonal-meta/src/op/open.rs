@@ -11,7 +11,7 @@
 use super::{Result, entry, inline_data, remove, truncate};
 use crate::inode::Inode;
 use crate::permission::{READ, WRITE, check, open_mask};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::{Blob, Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::meta::flags::O_TRUNC;
 use zonal_wire::{Entry, MetaReply};
@@ -84,7 +84,7 @@ pub(crate) fn open_existing(
         tx.save(inode.clone());
     }
     if inode.is_file() {
-        tx.volatile.push(Volatile::Open(ino));
+        tx.volatile.push(MemoryChange::Open(ino));
         remove::hold(tx, ino);
     }
     let is_small = inode.is_file()

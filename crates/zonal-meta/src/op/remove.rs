@@ -3,8 +3,8 @@
 use super::{Result, inline_data};
 use crate::inode::{FLAG_ORPHAN, FLAG_STRAYED, Inode};
 use crate::keys;
-use crate::recent_removals::Removed;
-use crate::tx::{OrphanRecord, Tx, Volatile};
+use crate::recent_removals::RemovedInode;
+use crate::tx::{MemoryChange, OrphanRecord, Tx};
 use std::collections::BTreeSet;
 use zonal_types::{Attr, Codec, ErrorCode, Ino, SessionId};
 use zonal_wire::MetaReply;
@@ -60,7 +60,7 @@ pub(crate) fn make_orphan(tx: &mut Tx<'_>, mut inode: Inode, holders: BTreeSet<S
 pub(crate) fn save_orphan(tx: &mut Tx<'_>, ino: Ino, holders: BTreeSet<SessionId>) {
     let sessions = holders.iter().copied().collect();
     tx.put(keys::orphan(ino), OrphanRecord { sessions }.to_bytes());
-    tx.volatile.push(Volatile::Orphaned(ino, holders));
+    tx.volatile.push(MemoryChange::Orphaned(ino, holders));
 }
 
 /// Adds this session, which opens the inode, to the holders of an orphan.
@@ -79,7 +79,7 @@ pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
 /// Adds a session that tells, after our start, that it has an inode open. The orphan's record may
 /// lack it: a loss of power took the record of its open, or an earlier session of the client ended.
 /// A recently removed file comes back.
-pub(crate) fn hold_again(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
+pub(crate) fn reclaim_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     match tx.inode(ino) {
         Err(ErrorCode::Stale) => bring_back(tx, ino),
         _known => {
@@ -92,7 +92,7 @@ pub(crate) fn hold_again(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
 /// Removes the orphan's record: the inode has a name again, or is gone.
 pub(crate) fn forget_orphan(tx: &mut Tx<'_>, ino: Ino) {
     tx.remove(keys::orphan(ino));
-    tx.volatile.push(Volatile::Unorphaned(ino));
+    tx.volatile.push(MemoryChange::Unorphaned(ino));
 }
 
 /// Deletes the inode with its attributes; its layout moves to the deletions.
@@ -118,12 +118,12 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
     tx.erase(inode.ino);
     let mut inode = inode.clone();
     inode.nlink = 0;
-    let removed = Box::new(Removed {
+    let removed = Box::new(RemovedInode {
         inode,
         xattrs,
         inline,
     });
-    tx.volatile.push(Volatile::InodeGone(removed));
+    tx.volatile.push(MemoryChange::InodeGone(removed));
     Ok(())
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
 pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     let kept = tx.env.recent.get(ino).cloned();
     let kept = kept.filter(|kept| kept.inode.is_file());
-    let Removed {
+    let RemovedInode {
         inode,
         xattrs,
         inline,
@@ -147,6 +147,6 @@ pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
         tx.remove(keys::deletion(ino));
     }
     make_orphan(tx, inode, BTreeSet::from([tx.session]));
-    tx.volatile.push(Volatile::InodeBack(ino));
+    tx.volatile.push(MemoryChange::InodeBack(ino));
     Ok(())
 }

@@ -4,7 +4,7 @@
 use super::{Result, new_inode, open, remove};
 use crate::inode::FLAG_UNLINKABLE;
 use crate::permission::may_create;
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use std::collections::BTreeSet;
 use zonal_types::{Credentials, FileKind, Ino, ZoneId};
 use zonal_wire::MetaReply;
@@ -30,8 +30,8 @@ pub(crate) fn tmpfile(
     let ino = inode.ino;
     let data = inode.data();
     remove::make_orphan(tx, inode, BTreeSet::from([tx.session]));
-    tx.volatile.push(Volatile::Open(ino));
-    tx.volatile.push(Volatile::Owned(ino));
+    tx.volatile.push(MemoryChange::Open(ino));
+    tx.volatile.push(MemoryChange::Owned(ino));
     let entry = Entry {
         ino,
         kind,

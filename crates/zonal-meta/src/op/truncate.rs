@@ -5,7 +5,7 @@ use super::truncate_number::{self, others_hold};
 use super::{Result, inline_data, setattr};
 use crate::inode::{FLAG_RESERVED, Inode};
 use crate::permission::{WRITE, check};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::MetaReply;
@@ -68,7 +68,7 @@ pub(crate) fn set_size(
     if shrinks || is_cut {
         truncate_number::shrink(tx, inode, size, is_cut)?;
         // An empty file with space is truncated, too: that drops the bytes of an append in flight.
-        tx.volatile.push(Volatile::Cut(inode.ino, size));
+        tx.volatile.push(MemoryChange::Cut(inode.ino, size));
     } else if size > before {
         truncate_number::disown(tx, inode)?;
     }

@@ -18,7 +18,7 @@
 
 use super::Result;
 use crate::inode::{FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::{ErrorCode, Ino, cut};
 
 /// True where another session may have the file open.
@@ -57,7 +57,7 @@ pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     let next = cut::next_shrink(inode.truncate_seq);
     let (Some(to), Some(next)) = (to.filter(|_to| !is_open), next) else {
         // From now on the session does not know all bytes behind the end.
-        tx.volatile.push(Volatile::Unowned(inode.ino));
+        tx.volatile.push(MemoryChange::Unowned(inode.ino));
         return false;
     };
     set(inode, next, to, false);
@@ -85,12 +85,12 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
         return Ok(false);
     };
     set(inode, next, to, false);
-    tx.volatile.push(Volatile::Owned(ino));
+    tx.volatile.push(MemoryChange::Owned(ino));
     Ok(true)
 }
 
 /// Notes that targets were written, perhaps behind the last number's end.
-pub(crate) fn wrote(inode: &mut Inode) {
+pub(crate) fn note_write(inode: &mut Inode) {
     if inode.has(FLAG_UNPUSHED) {
         inode.set(FLAG_WRITTEN, true);
     }

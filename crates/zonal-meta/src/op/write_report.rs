@@ -60,7 +60,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
     let before = inode.size;
     inode.size = inode.size.max(report.size_left(inode.truncate_seq));
     if report.size > inode.layout.inline_bytes().into() || report.allocated_delta != 0 {
-        truncate_number::wrote(inode);
+        truncate_number::note_write(inode);
     }
     match report.inline {
         // Another client may have truncated the file meanwhile.

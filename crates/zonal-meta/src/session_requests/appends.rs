@@ -6,7 +6,7 @@ use crate::config::Now;
 use crate::op;
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{MetaShard, Waiting};
-use crate::tx::{Finished, Volatile};
+use crate::tx::{Finished, MemoryChange};
 use zonal_types::{ErrorCode, Ino, KvRead, SessionId};
 use zonal_wire::meta::Event;
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest};
@@ -86,7 +86,7 @@ impl MetaShard {
         if let Ok(MetaReply::Appending { offset, .. }) = &result
             && !self.sessions.silent.is_empty()
         {
-            self.tickets.note_given(ino, *offset);
+            self.tickets.note_new_place(ino, *offset);
         }
         self.reply(result.unwrap_or_else(failed))
     }
@@ -142,7 +142,7 @@ impl MetaShard {
     fn want_end(&mut self, ino: Ino, told: Option<SessionId>) {
         if let Some(holder) = told {
             zonal_types::mark!(EndRecalled);
-            self.tell(vec![(holder, Event::EndRecalled { ino })]);
+            self.queue_events(vec![(holder, Event::EndRecalled { ino })]);
         }
     }
 
@@ -166,7 +166,7 @@ impl MetaShard {
             _other => None,
         };
         let by_change = finished.volatile.iter().find_map(|change| match change {
-            Volatile::Open(ino) | Volatile::Cut(ino, _) => Some(*ino),
+            MemoryChange::Open(ino) | MemoryChange::Cut(ino, _) => Some(*ino),
             _other => None,
         });
         let ino = by_request.or(by_change)?;
@@ -196,7 +196,7 @@ impl MetaShard {
                     .left(inode.truncate_seq, inode.truncate_size)
                     .is_some()
         });
-        let is_given = self.tickets.is_any_given(ino) || self.tickets.has_others(ino, session);
+        let is_given = self.tickets.has_new_places(ino) || self.tickets.has_others(ino, session);
         if is_silent && is_same && !is_given && self.ends.lend(ino, session, place.offset).is_ok() {
             zonal_types::mark!(EndReclaimed);
             self.recall_shared(ino, session, now);

@@ -55,7 +55,7 @@ impl MetaShard {
                 }
                 let waiter = wait.then_some(*waiter);
                 let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
-                self.tell(granted);
+                self.queue_events(granted);
                 let reply = match answer {
                     LockAnswer::Granted => MetaReply::Done,
                     LockAnswer::Queued => failed(ErrorCode::LockQueued),
@@ -65,7 +65,7 @@ impl MetaShard {
             }
             MetaRequest::Unlock { ino, range } => {
                 let granted = self.locks.unlock(session, *ino, *range)?;
-                self.tell(granted);
+                self.queue_events(granted);
                 MetaReply::Done
             }
             MetaRequest::CancelLock {
@@ -76,7 +76,7 @@ impl MetaShard {
             } => {
                 let waiter = Some(*waiter).filter(|waiter| *waiter != 0);
                 let granted = self.locks.cancel(session, *ino, *range, waiter, before)?;
-                self.tell(granted);
+                self.queue_events(granted);
                 MetaReply::Done
             }
             MetaRequest::ReleaseLocks {
@@ -90,7 +90,7 @@ impl MetaShard {
                 let granted = self
                     .locks
                     .release_owner(session, *ino, owner, *handle, *number);
-                self.tell(granted);
+                self.queue_events(granted);
                 MetaReply::Done
             }
             _ => return Err(ErrorCode::Protocol),
@@ -117,7 +117,7 @@ impl MetaShard {
     }
 
     /// Queues events for waiters that were granted.
-    pub(crate) fn tell(&mut self, granted: Vec<Granted>) {
+    pub(crate) fn queue_events(&mut self, granted: Vec<Granted>) {
         for (session, event) in granted {
             self.events.push(session, event);
             self.woken.insert(WaitOn::Events(session));

@@ -4,7 +4,7 @@
 use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
-use crate::open_files::Ways;
+use crate::open_files::OpenModes;
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{MetaShard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ impl MetaShard {
         let (mut effect, mut held) = (Vec::new(), BTreeSet::new());
         for ino in told.keys().filter(|_ino| is_first) {
             let mut tx = self.tx(kv, now, session);
-            if op::remove::hold_again(&mut tx, *ino).is_ok() {
+            if op::remove::reclaim_orphan(&mut tx, *ino).is_ok() {
                 held.insert(*ino);
                 let finished = tx.finish();
                 effect.extend(finished.effect);
@@ -63,7 +63,7 @@ impl MetaShard {
                 self.opens.open(*ino, session);
             }
             // The client does not tell how it opened them.
-            let ways = Ways {
+            let ways = OpenModes {
                 reads: true,
                 writes: true,
                 is_granted: false,
@@ -93,7 +93,7 @@ impl MetaShard {
         self.sessions.silent.remove(&session);
         self.late.remove(&session);
         if self.sessions.silent.is_empty() {
-            self.tickets.forget_given();
+            self.tickets.forget_new_places();
         }
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
@@ -163,7 +163,7 @@ impl MetaShard {
                 is_gone |= !self.tickets.is_known(*ino, session, place.offset);
             } else {
                 let at = place.offset;
-                self.tickets.asked_for(*ino, session, at, now.instant);
+                self.tickets.renew(*ino, session, at, now.instant);
             }
         }
         self.reply(if is_gone {
@@ -243,10 +243,10 @@ impl MetaShard {
         self.late.remove(&session);
         self.fencing.ended(session);
         if self.sessions.silent.iter().all(|silent| *silent == session) {
-            self.tickets.forget_given();
+            self.tickets.forget_new_places();
         }
         let granted = self.locks.release_session(session);
-        self.tell(granted);
+        self.queue_events(granted);
         self.woken.insert(WaitOn::Events(session));
         self.recheck = true;
         effect.extend(

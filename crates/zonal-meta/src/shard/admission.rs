@@ -3,7 +3,7 @@
 
 use super::{MetaShard, Waiting};
 use crate::config::{Caller, Now};
-use crate::open_files::Ways;
+use crate::open_files::OpenModes;
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SlotAnswer;
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl MetaShard {
             }
             self.reopen(&reply, caller.session);
             if let MetaRequest::AppendEnd { ino, offset, .. } = request {
-                self.tickets.was_ended(*ino, caller.session, *offset);
+                self.tickets.drop_executed(*ino, caller.session, *offset);
                 self.woken.insert(WaitOn::End(*ino));
             }
         }
@@ -127,7 +127,7 @@ impl MetaShard {
         if let Some(ino) = opened_by(reply) {
             self.opens.open(ino, session);
             // The reply does not say how it was opened.
-            let ways = Ways {
+            let ways = OpenModes {
                 reads: true,
                 writes: true,
                 is_granted: true,

@@ -9,9 +9,9 @@ use crate::dispatch;
 use crate::keys;
 use crate::lease_grants;
 use crate::outcome::{Outcome, PendingCall, WaitOn};
-use crate::scope_cache::Sight;
+use crate::scope_cache::VisibleTree;
 use crate::session::SlotRecord;
-use crate::tx::{Env, Finished, Tx, Volatile};
+use crate::tx::{Env, Finished, MemoryChange, Tx};
 use std::sync::Arc;
 use zonal_types::{Codec, ErrorCode, Holder, Instant, KvChange, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
@@ -41,7 +41,7 @@ impl MetaShard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
-        (from, sight): (Option<&Arc<Holder>>, Sight),
+        (from, sight): (Option<&Arc<Holder>>, VisibleTree),
         request: &MetaRequest,
         mut waited: Waiting,
     ) -> Outcome {
@@ -227,21 +227,21 @@ impl MetaShard {
     }
 
     /// Applies a request's changes of state in memory.
-    pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<Volatile>) {
+    pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<MemoryChange>) {
         for change in volatile {
             match change {
-                Volatile::Open(ino) => self.opens.open(ino, session),
-                Volatile::Owned(ino) => self.opens.own(ino, session),
-                Volatile::Unowned(ino) => self.opens.disown(ino),
-                Volatile::Orphaned(ino, holders) => {
+                MemoryChange::Open(ino) => self.opens.open(ino, session),
+                MemoryChange::Owned(ino) => self.opens.own(ino, session),
+                MemoryChange::Unowned(ino) => self.opens.disown(ino),
+                MemoryChange::Orphaned(ino, holders) => {
                     self.opens.orphans.insert(ino, holders);
                 }
-                Volatile::Unorphaned(ino) => {
+                MemoryChange::Unorphaned(ino) => {
                     self.opens.orphans.remove(&ino);
                 }
-                Volatile::Ids(partition, range) => self.ids.set(partition, range),
-                Volatile::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
-                Volatile::InodeBack(ino) => {
+                MemoryChange::Ids(partition, range) => self.ids.set(partition, range),
+                MemoryChange::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
+                MemoryChange::InodeBack(ino) => {
                     self.live_inodes = self.live_inodes.saturating_add(1);
                     assert!(
                         self.recent.get(ino).is_some(),
@@ -250,7 +250,7 @@ impl MetaShard {
                     self.recent.forget(ino);
                     self.deletions.remove(ino);
                 }
-                Volatile::InodeGone(removed) => {
+                MemoryChange::InodeGone(removed) => {
                     let ino = removed.inode.ino;
                     if !removed.inode.layout.components.is_empty() {
                         self.deletions.add(ino);
@@ -263,9 +263,9 @@ impl MetaShard {
                     self.ends.ended(ino);
                     self.woken.insert(WaitOn::End(ino));
                     let granted = self.locks.release_inode(ino);
-                    self.tell(granted);
+                    self.queue_events(granted);
                 }
-                Volatile::Cut(ino, size) => {
+                MemoryChange::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
                     self.ends.ended(ino);
                     // The truncating client may be gone before targets hear of the truncation. Then
@@ -273,7 +273,7 @@ impl MetaShard {
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);
                     let told = others.map(|holder| (holder, Event::FileCut { ino }));
-                    self.tell(told.collect());
+                    self.queue_events(told.collect());
                     // Wakes ends of appends that wait for others.
                     self.woken.insert(WaitOn::End(ino));
                 }

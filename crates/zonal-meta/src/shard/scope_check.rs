@@ -8,10 +8,10 @@
 use super::MetaShard;
 use crate::config::{Caller, Now};
 use crate::inode::{FLAG_STRAYED, Inode};
-use crate::open_files::Ways;
+use crate::open_files::OpenModes;
 use crate::scope_cache::{
-    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_reading, opens_for_writing,
-    reader_may_lock, spoken_for,
+    Resolved, ScopeCache, VisibleTree, acting_user, is_for_readers, needs_open, opens_for_reading,
+    opens_for_writing, reader_may_lock,
 };
 use crate::tx::Tx;
 use std::borrow::Cow;
@@ -44,10 +44,10 @@ impl MetaShard {
         caller: Caller,
         scope: &Scope,
         request: &'r MetaRequest,
-    ) -> Result<(Cow<'r, MetaRequest>, Sight), ErrorCode> {
+    ) -> Result<(Cow<'r, MetaRequest>, VisibleTree), ErrorCode> {
         let mut request = Cow::Borrowed(request);
         if let Some(who) = request.who()
-            && let Some(counted) = spoken_for(scope, who)?
+            && let Some(counted) = acting_user(scope, who)?
             && let Some(who) = request.to_mut().who_mut()
         {
             *who = counted;
@@ -73,11 +73,11 @@ impl MetaShard {
             // A session from after our start has none.
             return Err(ErrorCode::UnknownLease);
         }
-        let mut sight = Sight::default();
+        let mut sight = VisibleTree::default();
         if !scope.path.is_empty() {
             let mut scopes = std::mem::take(&mut self.scopes);
-            let mut looking = Looking::new(self, &mut scopes, (kv, now, caller.session), scope);
-            let found = looking.and_then_check(&mut request);
+            let mut looking = ScopeLookup::new(self, &mut scopes, (kv, now, caller.session), scope);
+            let found = looking.restrict_request(&mut request);
             self.scopes = scopes;
             sight = found?;
         }
@@ -158,7 +158,7 @@ impl MetaShard {
                 continue;
             }
             let mut scopes = std::mem::take(&mut self.scopes);
-            let mut looking = Looking::new(self, &mut scopes, (kv, now, session), scope);
+            let mut looking = ScopeLookup::new(self, &mut scopes, (kv, now, session), scope);
             let place = looking.place(ino);
             self.scopes = scopes;
             if place? == Place::Inside {
@@ -197,7 +197,7 @@ impl MetaShard {
         &mut self,
         kv: &dyn KvRead,
         now: Now,
-        sight: Sight,
+        sight: VisibleTree,
         lease: Option<Ino>,
     ) -> bool {
         let (true, Some(directory)) = (sight.has_path, lease) else {
@@ -220,7 +220,7 @@ impl MetaShard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
-        (sight, effect): (Sight, &[KvChange]),
+        (sight, effect): (VisibleTree, &[KvChange]),
         request: &MetaRequest,
         reply: &MetaReply,
     ) {
@@ -239,7 +239,7 @@ impl MetaShard {
                 }
                 _ => (true, true),
             };
-            let ways = Ways {
+            let ways = OpenModes {
                 reads,
                 writes,
                 is_granted: true,
@@ -289,17 +289,17 @@ impl MetaShard {
 }
 
 /// The look of one request at the tree.
-struct Looking<'a> {
+struct ScopeLookup<'a> {
     tx: Tx<'a>,
-    scopes: &'a mut Scopes,
+    scopes: &'a mut ScopeCache,
     session: SessionId,
     resolved: Result<Resolved, ErrorCode>,
 }
 
-impl<'a> Looking<'a> {
+impl<'a> ScopeLookup<'a> {
     fn new(
         shard: &'a MetaShard,
-        scopes: &'a mut Scopes,
+        scopes: &'a mut ScopeCache,
         (kv, now, session): (&'a dyn KvRead, Now, SessionId),
         scope: &Scope,
     ) -> Self {
@@ -334,7 +334,7 @@ impl<'a> Looking<'a> {
     }
 
     /// Requires an inode to be inside: it is used, changed or listed.
-    fn inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
+    fn require_inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
         match self.place(ino)? {
             Place::Inside => Ok(()),
             Place::Above => Err(ErrorCode::Access),
@@ -344,8 +344,8 @@ impl<'a> Looking<'a> {
 
     /// Requires an inode that gets one more name to be inside. A file that is only still open would
     /// come back for good.
-    fn named_inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
-        self.inside(ino)?;
+    fn require_linkable(&mut self, ino: Ino) -> Result<(), ErrorCode> {
+        self.require_inside(ino)?;
         let Some(top) = self.resolved()?.dir else {
             return Err(ErrorCode::Stale);
         };
@@ -361,7 +361,7 @@ impl<'a> Looking<'a> {
     }
 
     /// Requires an inode that is only looked at to be visible; false: it is above the path.
-    fn visible(&mut self, ino: Ino) -> Result<bool, ErrorCode> {
+    fn require_visible(&mut self, ino: Ino) -> Result<bool, ErrorCode> {
         match self.place(ino)? {
             Place::Inside => Ok(true),
             Place::Above => Ok(false),
@@ -370,7 +370,7 @@ impl<'a> Looking<'a> {
     }
 
     /// Requires a directory to be inside that something moves to.
-    fn takes(&mut self, dir: Ino) -> Result<(), ErrorCode> {
+    fn require_destination(&mut self, dir: Ino) -> Result<(), ErrorCode> {
         match self.place(dir) {
             Ok(Place::Inside) => Ok(()),
             _ => Err(ErrorCode::CrossShard),
@@ -382,7 +382,10 @@ impl<'a> Looking<'a> {
     }
 
     /// Refuses inodes outside of the path, and removes them from lists.
-    fn and_then_check(&mut self, request: &mut Cow<'_, MetaRequest>) -> Result<Sight, ErrorCode> {
+    fn restrict_request(
+        &mut self,
+        request: &mut Cow<'_, MetaRequest>,
+    ) -> Result<VisibleTree, ErrorCode> {
         let mut may_cache = true;
         match &**request {
             MetaRequest::Lookup { parent, name, .. } => match self.place(*parent)? {
@@ -395,19 +398,19 @@ impl<'a> Looking<'a> {
             },
             MetaRequest::GetAttr { ino, .. }
             | MetaRequest::Access { ino, .. }
-            | MetaRequest::Parent { ino } => may_cache = self.visible(*ino)?,
-            MetaRequest::GetXattr { ino, .. } if !self.visible(*ino)? => {
+            | MetaRequest::Parent { ino } => may_cache = self.require_visible(*ino)?,
+            MetaRequest::GetXattr { ino, .. } if !self.require_visible(*ino)? => {
                 return Err(ErrorCode::NoData);
             }
             MetaRequest::Rename {
                 parent, new_parent, ..
             } => {
-                self.inside(*parent)?;
-                self.takes(*new_parent)?;
+                self.require_inside(*parent)?;
+                self.require_destination(*new_parent)?;
             }
             MetaRequest::Link { ino, parent, .. } => {
-                self.named_inside(*ino)?;
-                self.takes(*parent)?;
+                self.require_linkable(*ino)?;
+                self.require_destination(*parent)?;
             }
             MetaRequest::Readlink { ino }
             | MetaRequest::GetXattr { ino, .. }
@@ -436,7 +439,7 @@ impl<'a> Looking<'a> {
             | MetaRequest::Mkdir { parent: ino, .. }
             | MetaRequest::Tmpfile { parent: ino, .. }
             | MetaRequest::Unlink { parent: ino, .. }
-            | MetaRequest::Rmdir { parent: ino, .. } => self.inside(*ino)?,
+            | MetaRequest::Rmdir { parent: ino, .. } => self.require_inside(*ino)?,
             MetaRequest::ReadDirs { .. }
             | MetaRequest::Touch { .. }
             | MetaRequest::Reclaim { .. }
@@ -470,7 +473,7 @@ impl<'a> Looking<'a> {
             // Sent by commands.
             | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }
-        Ok(Sight {
+        Ok(VisibleTree {
             dir: self.resolved()?.dir,
             has_path: true,
             may_cache,
@@ -481,7 +484,7 @@ impl<'a> Looking<'a> {
         match request.to_mut() {
             MetaRequest::ReadDirs { dirs, .. } => {
                 if let Some(first) = dirs.first() {
-                    self.inside(*first)?;
+                    self.require_inside(*first)?;
                 }
                 dirs.retain(|dir| self.keeps(*dir));
             }
@@ -499,7 +502,7 @@ impl<'a> Looking<'a> {
 }
 
 /// Follows a path by its names, as far as they lead at this shard.
-fn resolve(tx: &mut Tx<'_>, scopes: &mut Scopes, scope: &Scope) -> Result<Resolved, ErrorCode> {
+fn resolve(tx: &mut Tx<'_>, scopes: &mut ScopeCache, scope: &Scope) -> Result<Resolved, ErrorCode> {
     let mut resolved = Resolved::default();
     let (mut at, names) = match scope.path.split_first() {
         Some(_) if tx.env.config.is_root() => (Ino::ROOT, &scope.path[..]),
@@ -525,7 +528,7 @@ fn resolve(tx: &mut Tx<'_>, scopes: &mut Scopes, scope: &Scope) -> Result<Resolv
 /// True where an inode is the directory `top` or below it, as far as its number tells.
 fn is_inside(
     tx: &mut Tx<'_>,
-    scopes: &mut Scopes,
+    scopes: &mut ScopeCache,
     session: SessionId,
     ino: Ino,
     top: Ino,
@@ -549,7 +552,12 @@ fn is_inside(
 }
 
 /// True where a directory is `top` or below it.
-fn lies_below(tx: &mut Tx<'_>, scopes: &mut Scopes, dir: Ino, top: Ino) -> Result<bool, ErrorCode> {
+fn lies_below(
+    tx: &mut Tx<'_>,
+    scopes: &mut ScopeCache,
+    dir: Ino,
+    top: Ino,
+) -> Result<bool, ErrorCode> {
     let (mut at, mut way) = (dir, Vec::new());
     while !scopes.is_inside(at, top) {
         if at == Ino::ROOT || at == Ino(0) || !tx.is_ours(at) || way.len() >= DEPTH_MAX {

@@ -2,21 +2,21 @@
 
 use super::MetaShard;
 use crate::append::Tickets;
-use crate::append::lent_ends::Ends;
+use crate::append::lent_ends::LentEnds;
 use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
 use crate::fences::Fencing;
-use crate::id_ranges::Ids;
+use crate::id_ranges::IdRanges;
 use crate::inode::Inode;
 use crate::inode_records;
 use crate::keys;
 use crate::leases::Leases;
-use crate::open_files::Opens;
-use crate::recent_removals::Recent;
-use crate::scope_cache::Scopes;
+use crate::open_files::OpenFiles;
+use crate::recent_removals::RecentRemovals;
+use crate::scope_cache::ScopeCache;
 use crate::session::Sessions;
-use crate::stripe_set_choice::Sets;
+use crate::stripe_set_choice::StripeSetChooser;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,25 +76,25 @@ impl MetaShard {
         let sessions = Sessions::load(kv, now)?;
         let mut events = EventQueues::new();
         sessions.ids().for_each(|id| events.open(id));
-        let mut opens = Opens::default();
+        let mut opens = OpenFiles::default();
         opens.orphans = load_orphans(kv, &partitions)?;
         let mut shard = Self {
-            live_inodes: Ids::load_live_inodes(kv, &partitions)?,
+            live_inodes: IdRanges::load_live_inodes(kv, &partitions)?,
             leases: Leases::new(now, sessions.silent.clone()),
             lock_grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
             config,
             map,
             partitions,
             opens,
-            recent: Recent::default(),
+            recent: RecentRemovals::default(),
             deletions: Deletions::default(),
-            ids: Ids::default(),
+            ids: IdRanges::default(),
             sessions,
-            scopes: Scopes::default(),
+            scopes: ScopeCache::default(),
             events,
             locks: crate::locks::LockTable::new(),
             tickets: Tickets::new(),
-            ends: Ends::default(),
+            ends: LentEnds::default(),
             waiting: BTreeMap::new(),
             asking: BTreeMap::new(),
             next_attempt: 1,
@@ -104,7 +104,7 @@ impl MetaShard {
             woken: BTreeSet::new(),
             recheck: false,
             fencing: Fencing::load(kv)?,
-            sets: Sets::default(),
+            sets: StripeSetChooser::default(),
         };
         shard.resume_ending(now);
         Ok(shard)

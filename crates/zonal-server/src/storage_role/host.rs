@@ -202,7 +202,7 @@ impl ReplyRoom for Payload<'_> {
         self.0.leave_room();
     }
 
-    fn is_asker_gone(&self) -> bool {
+    fn is_sender_gone(&self) -> bool {
         self.0.is_peer_gone()
     }
 }

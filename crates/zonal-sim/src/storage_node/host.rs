@@ -207,7 +207,7 @@ impl ReplyRoom for Payload {
 
     fn leave_shared(&mut self) {}
 
-    fn is_asker_gone(&self) -> bool {
+    fn is_sender_gone(&self) -> bool {
         false
     }
 }
