@@ -173,7 +173,7 @@ impl<H: ShardHost> ShardDriver<H> {
         let (deletes, fences) = (puts(&effect, TAG_DELETION), puts(&effect, TAG_FENCE));
         // Records with these tags are flushed at once; that costs few flushes in a thousand
         // creates. A number that was given must not be given again after a loss of power. A zone
-        // shard's half of a first-level directory is durable before the root shard hears of it.
+        // shard's half of a first-level directory is durable before the root shard learns of it.
         let at_once = [TAG_IDS, TAG_DATA_IDS, TAG_DETACHED];
         let durability = match at_once.iter().any(|tag| puts(&effect, *tag)) {
             true => Durability::AtOnce,

@@ -109,7 +109,7 @@ impl Fencing {
 
 impl MetaShard {
     /// True where a session may have writes in flight. A session from before our start may, until
-    /// it has told.
+    /// it has reclaimed its state.
     fn may_write(&self, session: SessionId) -> bool {
         self.sessions.silent.contains(&session)
             || self.opens.files_of(session) > 0

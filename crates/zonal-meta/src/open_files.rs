@@ -12,7 +12,7 @@ use zonal_types::{Ino, SessionId};
 pub(crate) struct OpenModes {
     pub reads: bool,
     pub writes: bool,
-    /// Opened by a permitted request, not only told after a restart.
+    /// Opened by a permitted request, not only reclaimed after a restart.
     pub is_granted: bool,
 }
 

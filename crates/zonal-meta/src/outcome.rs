@@ -22,7 +22,7 @@ pub enum WaitOn {
     Acknowledgement(SessionId),
     /// Places behind the end of this file, held by other sessions.
     End(Ino),
-    /// Sessions from before the shard's start have told their state, or their time is over.
+    /// Sessions from before the shard's start have reclaimed their state, or their time is over.
     Recovery,
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct Session {
     pub last_seen: Instant,
     /// It answers nothing any more, and ends once its client is fenced.
     pub is_ending: bool,
-    /// It has told its state in this life of the shard: from then on its opens and closes are
+    /// It has reclaimed its state in this life of the shard: from then on its opens and closes are
     /// counted here.
     pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
@@ -101,7 +101,7 @@ pub(crate) struct Sessions {
     next_id: u64,
     /// Random bits for the next session's number.
     chance: u64,
-    /// Sessions from before our start that have not told their state.
+    /// Sessions from before our start that have not reclaimed their state.
     pub silent: BTreeSet<SessionId>,
 }
 
@@ -189,8 +189,8 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// Other sessions from before our start that have not told their state, and have asked for a
-    /// lock.
+    /// Other sessions from before our start that have not reclaimed their state, and have asked for
+    /// a lock.
     pub fn others_with_locks(&self, id: SessionId) -> Vec<SessionId> {
         let others = self.silent.iter().filter(|other| **other != id);
         let has_locked = |id: &SessionId| {

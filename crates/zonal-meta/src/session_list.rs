@@ -9,7 +9,7 @@ use zonal_wire::SessionEntry;
 const AT_ONCE_MAX: usize = 1_000;
 
 impl MetaShard {
-    /// True where a session from before our start has not told its state yet.
+    /// True where a session from before our start has not reclaimed its state yet.
     #[must_use]
     pub fn has_silent_sessions(&self) -> bool {
         !self.sessions.silent.is_empty()

@@ -197,7 +197,7 @@ impl MetaShard {
             .until
             .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
         // A session from before our start must hear of the restart soon. Others wait until it has
-        // told its state, and it must queue its locks again.
+        // reclaimed its state, and it must queue its locks again.
         let is_silent = self.sessions.silent.contains(&session);
         if events.is_empty() && now.instant < until && !is_silent && !is_first {
             let waiting = Waiting {

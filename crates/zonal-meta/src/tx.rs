@@ -38,7 +38,7 @@ pub(crate) struct Env<'a> {
     pub ids: &'a IdRanges,
     /// Recently removed inodes.
     pub recent: &'a RecentRemovals,
-    /// Sessions that may hold files open that they have not told since our start.
+    /// Sessions that may hold files open that they have not reclaimed since our start.
     pub silent: &'a BTreeSet<SessionId>,
     pub live_inodes: u64,
     /// Number of first bytes that new files leave to the shard.

@@ -76,7 +76,7 @@ fn a_place_from_before_a_truncation_is_not_reclaimed_after_a_restart() {
         let told = tell(&mut one, &mut cell, ino, place);
         assert_eq!(told, Ok(MetaReply::Done));
     }
-    // A truncation after the restart ends places told before it, and places told again.
+    // A truncation after the restart ends places reclaimed before it, and places reclaimed again.
     two.holds_nothing(&mut cell, 1);
     two.truncate(&mut cell, whole, 7000, 0).unwrap();
     let gone = tell(&mut one, &mut cell, whole, kept);

@@ -163,8 +163,8 @@ fn a_client_returns_in_its_next_incarnation_while_the_former_one_ends() {
     assert_eq!(cell.client_as(identity).sessions, again.sessions);
 }
 
-/// Tells the session's state, as a client does in a new session; returns the files whose locks are
-/// lost.
+/// Reclaims the session's state, as a client does in a new session; returns the files whose locks
+/// are lost.
 fn reclaim(cell: &mut Cell, client: &Client, file: Ino) -> Vec<Ino> {
     let locks = vec![(file, whole_file())];
     let opens = Vec::new();

@@ -400,7 +400,7 @@ fn after_a_restart_a_lent_end_is_reclaimed_before_others_get_places() {
     let over = end(&cell, f, 8020, 10);
     two.call(&mut cell, f, &over).unwrap();
 
-    // A session that tells its end too late does not get it back.
+    // A session that reclaims its end too late does not get it back.
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8030));
     cell.restart(1);
     two.holds_nothing(&mut cell, 1);

@@ -130,7 +130,7 @@ fn a_client_that_opens_its_session_anew_holds_what_it_has_open() {
     second.reclaim(&mut cell, 1, vec![f]);
     first.close(&mut cell, f).unwrap();
     assert_lives(&mut cell, &mut second, f);
-    // The last holder's session ends, too, and its client tells at once.
+    // The last holder's session ends, too, and its client reclaims at once.
     cell.evict(1, second.caller(1));
     let mut second = cell.client(2);
     second.reclaim(&mut cell, 1, vec![f]);

@@ -398,8 +398,8 @@ fn targets_hear_what_a_client_has_open() {
     // Opens of others do not count.
     tree.as_admin(|admin, cell| admin.open(cell, secret, O_RDWR).unwrap());
     assert_eq!(tree.may_use(secret, FileUse::Read), Ok(false));
-    // After a restart no session is served before it has told its state; inodes outside cannot be
-    // told.
+    // After a restart no session is served before it has reclaimed its state; inodes outside cannot
+    // be told.
     tree.cell.restart(1);
     assert_eq!(tree.may_use(file, FileUse::Read), Err(ErrorCode::NotReady));
     tree.scoped

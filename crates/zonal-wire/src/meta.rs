@@ -328,7 +328,7 @@ codec_enum! {
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
         /// Target to shard: does the client with this certificate subject have the file with these
         /// bytes open for this use, within its scope? Reply `MayUse`; `Failed(NotReady)` where the
-        /// client has not told its state yet.
+        /// client has not reclaimed its state yet.
         HasOpen = 86 { subject: String, data_id: DataId, for_use: FileUse },
         /// Starting target to shard: clients of this shard that are fenced, behind this client and
         /// holder. Reply `Fences`.

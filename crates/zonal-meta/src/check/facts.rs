@@ -95,7 +95,7 @@ codec_enum! {
             dir: Ino,
             /// The entry's cookie.
             cookie: u64,
-            /// The type that the entry tells.
+            /// The type that the entry names.
             kind: FileKind,
         },
         /// The index says that it has these bytes.

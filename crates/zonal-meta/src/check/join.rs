@@ -14,7 +14,7 @@ pub struct NamingEntry {
     pub dir: Ino,
     /// The entry's cookie.
     pub cookie: u64,
-    /// The type that the entry tells.
+    /// The type that the entry names.
     pub kind: FileKind,
 }
 

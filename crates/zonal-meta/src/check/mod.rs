@@ -57,7 +57,7 @@ pub enum Broken {
         /// The inode.
         ino: Ino,
     },
-    /// An entry that tells another type than its inode.
+    /// An entry that names another type than its inode.
     #[error("the entry at {cookie:x} of directory {dir} has another type than inode {ino}")]
     WrongType {
         /// The directory.

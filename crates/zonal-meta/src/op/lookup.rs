@@ -42,7 +42,7 @@ pub(crate) fn file_of(tx: &Tx<'_>, data_id: DataId) -> Result {
     Ok(MetaReply::File { ino })
 }
 
-/// Whether the root directory has an entry for this inode. Rare, so it scans all of them.
+/// The first-level directory of this name, in the root shard.
 pub(crate) fn first_level(tx: &mut Tx<'_>, name: &Name) -> Result {
     if !tx.env.config.is_root() {
         return Err(ErrorCode::NotOwner);
@@ -54,6 +54,7 @@ pub(crate) fn first_level(tx: &mut Tx<'_>, name: &Name) -> Result {
     })
 }
 
+/// Whether the root directory has an entry for this inode. Rare, so it scans all entries.
 pub(crate) fn has_entry(tx: &mut Tx<'_>, ino: Ino) -> Result {
     if !tx.env.config.is_root() {
         return Err(ErrorCode::NotOwner);

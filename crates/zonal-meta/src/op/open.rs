@@ -6,7 +6,7 @@
 //!
 //! * sessions that had it open when it lost its name ([`remove::drop_link`])
 //! * sessions that open it later ([`remove::hold`])
-//! * after a start of the shard, all sessions that have not told their opens yet
+//! * after a start of the shard, all sessions that have not reclaimed their opens yet
 
 use super::{Result, entry, inline_data, remove, truncate};
 use crate::inode::Inode;

@@ -37,7 +37,7 @@ pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inod
     }
     let mut holders = tx.env.opens.holders(inode.ino);
     if inode.is_file() {
-        // A session from before our restart that has not told its opens yet may have it open.
+        // A session from before our restart that has not reclaimed its opens yet may have it open.
         holders.extend(tx.env.silent.iter().copied());
     }
     if holders.is_empty() {
@@ -76,9 +76,9 @@ pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
     save_orphan(tx, ino, holders);
 }
 
-/// Adds a session that tells, after our start, that it has an inode open. The orphan's record may
-/// lack it: a loss of power took the record of its open, or an earlier session of the client ended.
-/// A recently removed file comes back.
+/// Adds a session that reclaims its open of an inode after our start. The orphan's record may lack
+/// it: a loss of power took the record of its open, or an earlier session of the client ended. A
+/// recently removed file comes back.
 pub(crate) fn reclaim_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     match tx.inode(ino) {
         Err(ErrorCode::Stale) => bring_back(tx, ino),

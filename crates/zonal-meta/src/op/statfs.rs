@@ -8,7 +8,7 @@ use zonal_wire::MetaReply;
 pub(crate) fn statfs(tx: &Tx<'_>) -> Result {
     Ok(MetaReply::StatFs {
         inodes: tx.env.live_inodes,
-        // The driver fills this in: the host knows the store's space.
+        // The server fills this in: it knows the space of its store.
         names_left: u64::MAX,
     })
 }

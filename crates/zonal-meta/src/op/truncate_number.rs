@@ -1,5 +1,5 @@
 //! Truncation numbers (ARCHITECTURE, decision 5): a target that has not seen a file's last number
-//! first cuts its column at `truncate_size`.
+//! first truncates its column at `truncate_size`.
 //!
 //! A shrink of a file with data is pushed to the columns. Otherwise a number is only given, and a
 //! column sees it with the next request that names it. So bytes behind the end that a dead client

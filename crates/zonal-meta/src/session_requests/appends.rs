@@ -203,7 +203,7 @@ impl MetaShard {
         }
     }
 
-    /// `by` has told that it has a file open. Recalls a lent end where another session holds it, or
+    /// `by` has reclaimed the open of a file. Recalls a lent end where another session holds it, or
     /// others have the file open.
     pub(super) fn recall_shared(&mut self, ino: Ino, by: SessionId, now: Now) {
         let holders = self.opens.holders(ino).into_iter().chain([by]);

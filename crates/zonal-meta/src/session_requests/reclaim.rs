@@ -55,7 +55,7 @@ impl MetaShard {
             .iter()
             .filter(|(ino, _)| is_first && !absent.contains(ino));
         for (ino, count) in new {
-            // Counts are raised to the told number, not added to: a repeated request may have
+            // Counts are raised to the reclaimed number, not added to: a repeated request may have
             // counted some already.
             while self.opens.count(*ino, session) < *count
                 && (self.opens.count(*ino, session) > 0 || self.opens.len() < self.config.opens_max)
@@ -205,8 +205,8 @@ impl MetaShard {
         inos: &[Ino],
     ) -> Result<Outcome, ErrorCode> {
         let session = caller.session;
-        // A session that has not told its opens since our start counts these as open. It closes
-        // them after it has told.
+        // A session that has not reclaimed its opens since our start counts these as open. It
+        // closes them after it has told.
         if self.sessions.silent.contains(&session) {
             return Err(ErrorCode::NotReady);
         }

@@ -53,11 +53,11 @@ impl MetaShard {
             None => return Err(ErrorCode::UnknownSession),
         }
         if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
-            // The client opens its session again, learns our boot, tells its state, and retries.
+            // The client opens its session again, learns our boot, reclaims its state, and retries.
             zonal_types::mark!(SilentRefused);
             return Err(ErrorCode::UnknownSession);
         }
-        // Only now: the state that the client told did not name an open whose reply it had not
+        // Only now: the state that the client reclaimed did not name an open whose reply it had not
         // heard. That open is counted now.
         if let Some(reply) = self.repeated(kv, caller, request)? {
             return Ok(Some(self.reply(reply)));
@@ -109,8 +109,8 @@ impl MetaShard {
         if is_from_before {
             zonal_types::mark!(SlotRepeatedAfterRestart);
             if matches!(request, MetaRequest::Close { .. }) {
-                // The client had not heard the reply and told these files as open: they are closed
-                // now.
+                // The client had not heard the reply and reclaimed these files as open: they are
+                // closed now.
                 return Ok(None);
             }
             self.reopen(&reply, caller.session);
@@ -162,7 +162,7 @@ fn is_internal(request: &MetaRequest) -> bool {
     )
 }
 
-/// True for requests allowed to a session from before our start that has not told its state.
+/// True for requests allowed to a session from before our start that has not reclaimed its state.
 fn is_for_silent(request: &MetaRequest) -> bool {
     matches!(
         request,

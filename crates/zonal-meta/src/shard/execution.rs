@@ -268,7 +268,7 @@ impl MetaShard {
                 MemoryChange::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
                     self.ends.ended(ino);
-                    // The truncating client may be gone before targets hear of the truncation. Then
+                    // The truncating client may be gone before targets see the truncation. Then
                     // writes of others until that time would be cut, too.
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);

@@ -91,7 +91,7 @@ impl MetaShard {
 
     /// True where a session has a file open for a use. A file truncated by its name a moment ago
     /// counts as open for writing. For a client that may not act for all users only opens by a
-    /// user's request count. Opens told after a restart do not: that user's rights were never
+    /// user's request count. Opens reclaimed after a restart do not: that user's rights were never
     /// checked.
     fn has_open(
         &self,
@@ -120,8 +120,8 @@ impl MetaShard {
     /// Answers a target: whether a client may use the bytes of a file, and where they are.
     ///
     /// # Errors
-    /// `NotReady` where a session of the client has not told its state since our start. `NotOwner`
-    /// where the data id belongs to another shard.
+    /// `NotReady` where a session of the client has not reclaimed its state since our start.
+    /// `NotOwner` where the data id belongs to another shard.
     pub fn may_use(
         &mut self,
         kv: &dyn KvRead,
@@ -137,8 +137,8 @@ impl MetaShard {
             return Ok(None);
         };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
-        // Every open came by way of the path, as did opens told after a restart. If the path was
-        // forgotten since, the client's next request asks for it.
+        // Every open came by way of the path, as did opens reclaimed after a restart. If the path
+        // was forgotten since, the client's next request asks for it.
         let first = holder.scope.as_ref().and_then(|scope| scope.path.first());
         let is_unknown = |first| !self.config.is_root() && self.scopes.first(first).is_none();
         let is_unknown = first.is_some_and(is_unknown);
