@@ -4,9 +4,10 @@
 //! A failure that passes (a server that does not answer) is none: its bytes are gathered again, and
 //! only the call that waited is told.
 //!
-//! Locks that were lost are another matter: each open of then is told by its next fsync and its next
-//! close, and until one of them by each write. The kernel may split a write into several requests; a
-//! program hears only of a short count where a later one fails, and would go on writing.
+//! Locks that were lost are another matter: each open of then is told by its next fsync and its
+//! next close, and until one of them by each write. The kernel may split a write into several
+//! requests; a program hears only of a short count where a later one fails, and would go on
+//! writing.
 
 use zonal_types::ErrorCode;
 

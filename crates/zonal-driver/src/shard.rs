@@ -1,13 +1,13 @@
 //! Driver of a metadata shard.
 //!
-//! The shard's mutex is held from deciding to logging, so that records are in the order of
+//! The shard's mutex is held from decision to log append, so records are in the order of the
 //! decisions. Waits, flushes and calls to other servers happen outside of it. The effect of a
 //! request is in the log before its reply leaves.
 //!
-//! *Lock order*: `ShardDriver::state`, then the host's own, then [`waits`].
+//! *Lock order*: `ShardDriver::state`, then the host's locks, then [`waits`].
 
 mod deletions;
-mod detached;
+mod detached_directories;
 mod fences;
 mod host;
 mod housekeeping;
@@ -17,28 +17,28 @@ mod waits;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zonal_meta::{Flushed, JunctionChange, Shard, ShardConfig, WaitOn};
+use zonal_meta::{DurableTruncations, JunctionChange, MetaShard, ShardConfig, WaitOn};
 use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, ShardId};
 use zonal_zonemap::ZoneMap;
 
-pub use host::{Durability, Note, ShardHost};
+pub use host::{Durability, ShardHost, ShardNote};
 use waits::{Key, Waits};
 
-/// How long the shard's own work waits.
+/// Intervals of the shard's background work.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct ShardPace {
     /// Least time between two runs of housekeeping, ms.
     pub tick_ms: u64,
-    /// How long after its making a directory is looked at that has no entry yet, ms.
+    /// Age at which a directory that has no entry yet is looked at, ms.
     pub detached_ms: u64,
-    /// First and longest pause after a target did not take a deletion, ms.
+    /// First and longest back-off after a target did not take a deletion, ms.
     pub deletions_ms: (u64, u64),
-    /// First and longest pause after a target did not take a fence, ms.
+    /// First and longest back-off after a target did not take a fence, ms.
     pub fences_ms: (u64, u64),
 }
 
-impl Pace {
-    /// That of a server.
+impl ShardPace {
+    /// The intervals of a server.
     pub const SERVER: Self = Self {
         tick_ms: 20,
         detached_ms: 65_000,
@@ -47,28 +47,28 @@ impl Pace {
     };
 }
 
-/// What a driver needs.
+/// The parts of which a driver is made.
 pub struct ShardParts<H> {
-    /// Which shard.
+    /// The shard's identity and bounds.
     pub config: ShardConfig,
-    /// What it runs on.
+    /// The host that it runs on.
     pub host: H,
     /// The store is empty and becomes this shard's first.
     pub is_new: bool,
-    /// How long its own work waits.
-    pub pace: Pace,
+    /// Intervals of its background work.
+    pub pace: ShardPace,
 }
 
-/// A shard and what is volatile beside it.
+/// A shard with the volatile state beside it.
 struct State {
-    shard: Shard,
+    shard: MetaShard,
     map_version: MapVersion,
-    flushed: Flushed,
-    /// When housekeeping wakes by itself; `None`: not at all.
+    flushed: DurableTruncations,
+    /// Deadline at which housekeeping wakes by itself; `None`: it has none.
     sleeps_until: Option<Instant>,
-    /// There may be layouts to delete.
+    /// True where there may be layouts to delete.
     has_deletions: bool,
-    /// When to look for directories without an entry.
+    /// When to look for directories without an entry next.
     detached_at: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ pub struct ShardDriver<H> {
     host: H,
     id: ShardId,
     epoch: Epoch,
-    pace: Pace,
+    pace: ShardPace,
     state: Mutex<State>,
     waits: Waits,
     is_stopping: AtomicBool,
@@ -87,7 +87,7 @@ impl<H: ShardHost> ShardDriver<H> {
     /// Loads the shard from its store.
     ///
     /// # Errors
-    /// Where the store cannot be read, is damaged, or is another shard's.
+    /// The store cannot be read, is damaged, or belongs to another shard.
     pub fn open(parts: ShardParts<H>) -> Result<Self, ErrorCode> {
         let ShardParts {
             config,
@@ -97,14 +97,14 @@ impl<H: ShardHost> ShardDriver<H> {
         } = parts;
         let now = host.now();
         if is_new {
-            let changes = Shard::format(&config, now.wall);
+            let changes = MetaShard::format(&config, now.wall);
             host.append(changes, Vec::new(), Durability::AtOnce)?;
         }
         let id = config.shard;
         let map = host.map();
         let epoch = map.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let map_version = map.version;
-        let shard = Shard::load(config, map, host.store(), now.instant)?;
+        let shard = MetaShard::load(config, map, host.store(), now.instant)?;
         Ok(Self {
             host,
             id,
@@ -113,7 +113,7 @@ impl<H: ShardHost> ShardDriver<H> {
             state: Mutex::new(State {
                 shard,
                 map_version,
-                flushed: Flushed::default(),
+                flushed: DurableTruncations::default(),
                 sleeps_until: None,
                 has_deletions: true,
                 detached_at: Some(now.instant.plus_ms(pace.detached_ms)),
@@ -123,27 +123,27 @@ impl<H: ShardHost> ShardDriver<H> {
         })
     }
 
-    /// What it runs on.
+    /// The host that the shard runs on.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// Which shard it is, and its epoch.
+    /// The shard's id and epoch.
     pub fn identity(&self) -> (ShardId, Epoch) {
         (self.id, self.epoch)
     }
 
-    /// Looks at the shard.
-    pub fn with_shard<T>(&self, look: impl FnOnce(&mut Shard) -> T) -> T {
+    /// Runs `look` on the shard under its mutex.
+    pub fn with_shard<T>(&self, look: impl FnOnce(&mut MetaShard) -> T) -> T {
         look(&mut self.lock().shard)
     }
 
-    /// Requests and tasks that wait.
+    /// Number of requests and background tasks that wait.
     pub fn waiting(&self) -> usize {
         self.waits.len()
     }
 
-    /// Ends all waits, and the tasks of the shard's own.
+    /// Ends all waits and the shard's background tasks.
     pub fn stop(&self) {
         let state = self.lock();
         self.is_stopping.store(true, Ordering::Release);
@@ -159,7 +159,7 @@ impl<H: ShardHost> ShardDriver<H> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logs an effect. A map that is returned is to be published outside of the mutex.
+    /// Logs an effect. The caller publishes a returned map outside of the mutex.
     fn log(
         &self,
         state: &mut State,
@@ -171,9 +171,9 @@ impl<H: ShardHost> ShardDriver<H> {
         }
         use zonal_meta::keys::{TAG_DATA_IDS, TAG_DELETION, TAG_DETACHED, TAG_FENCE, TAG_IDS};
         let (deletes, fences) = (puts(&effect, TAG_DELETION), puts(&effect, TAG_FENCE));
-        // Few flushes in a thousand creates: a number that was given must not be given again after
-        // a loss of power. And before the root's shard hears of a first-level directory's half
-        // here, this half is durable: the root's is at once.
+        // Records with these tags are flushed at once; that costs few flushes in a thousand
+        // creates. A number that was given must not be given again after a loss of power. A zone
+        // shard's half of a first-level directory is durable before the root shard learns of it.
         let at_once = [TAG_IDS, TAG_DATA_IDS, TAG_DETACHED];
         let durability = match at_once.iter().any(|tag| puts(&effect, *tag)) {
             true => Durability::AtOnce,
@@ -203,8 +203,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Tells housekeeping, which sleeps until the deadline that it saw last, of an earlier one.
-    fn mind_deadline(&self, state: &State) {
+    /// Wakes housekeeping where the shard has an earlier deadline than the one it sleeps until.
+    fn wake_for_deadline(&self, state: &State) {
         let is_earlier = match (state.shard.poll_deadline(), state.sleeps_until) {
             (Some(deadline), Some(planned)) => deadline < planned,
             (Some(_), None) => true,
@@ -215,8 +215,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Goes by the newest map that this process knows.
-    fn take_map(&self, state: &mut State) {
+    /// Adopts the newest map that this process knows.
+    fn adopt_map(&self, state: &mut State) {
         let map = self.host.map();
         if map.version > state.map_version {
             state.map_version = map.version;
@@ -224,17 +224,17 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it
-    /// is the one known here.
+    /// Fetches the manager's map, adopts it and returns its version. Without an answer the version
+    /// known here is returned.
     pub async fn adopt_newest_map(&self) -> MapVersion {
         self.host.seek_map(self.host.map().version).await;
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         state.map_version
     }
 }
 
-/// True where the effect sets a key with this tag: a key's fifth byte ([`zonal_meta::keys`]).
+/// True where the effect sets a key with this tag, the key's fifth byte ([`zonal_meta::keys`]).
 fn puts(effect: &[KvChange], tag: u8) -> bool {
     effect
         .iter()

@@ -1,14 +1,17 @@
-//! A target on its host: drives the core [`Target`] as `zonal_object` tells, with what a
-//! [`TargetHost`] has of a log, an index and segments.
+//! Driver of a target: runs the core [`Target`] on a [`TargetHost`], which has a log, an index and
+//! segments.
 //!
 //! A request plans under the target's mutex, reads and writes segments outside of it, and commits
-//! with the append of its record under it. Checksums are computed outside. The bytes of a read go
-//! from the segment to the reply's room.
+//! under it together with the append of its record. Checksums are computed outside. The bytes of a
+//! read go from the segment straight to the reply's room.
 //!
-//! Invariants: records are appended in the order in which the target changed; a plan that took
-//! space is committed or aborted; once an append failed, nothing is served until a restart (the
-//! target is ahead of its log); the mutex is held over no await. Lock order: the host's turn for
-//! checkpoints, the target's mutex, then the host's own.
+//! *Invariants*:
+//! 1. Records are appended in the order in which the target changed.
+//! 2. A plan that took space is committed or aborted.
+//! 3. Once an append failed, nothing is served until a restart: the target is ahead of its log.
+//! 4. The mutex is held over no await.
+//!
+//! *Lock order*: the host's checkpoint turn, the target's mutex, then the host's locks.
 
 mod admission;
 mod checkpoint;
@@ -21,7 +24,7 @@ mod space;
 mod writes;
 
 pub use admission::NotAdmitted;
-pub use host::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
+pub use host::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 pub use requests::{Asker, named};
 
 use fence_gate::FenceGate;
@@ -31,17 +34,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_object::Target;
 use zonal_types::{ErrorCode, TargetId};
 
-/// Why a request failed, with words for the reply.
+/// The reason why a request failed, with a text for the reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What crosses the wire.
+    /// The code that crosses the wire.
     pub code: ErrorCode,
-    /// For people.
+    /// The text, for people.
     pub detail: String,
 }
 
 impl Refused {
-    /// With words.
+    /// An error with a text.
     #[must_use]
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self {
@@ -50,7 +53,7 @@ impl Refused {
         }
     }
 
-    /// What a host says.
+    /// An error of the host.
     pub fn by_host(error: impl Display + Into<ErrorCode>) -> Self {
         let detail = error.to_string();
         Self::new(error.into(), detail)
@@ -63,22 +66,22 @@ impl From<ErrorCode> for Refused {
     }
 }
 
-/// A target that serves.
+/// A target that serves requests.
 #[derive(Debug)]
 pub struct TargetDriver<H> {
     id: TargetId,
     target: Mutex<Target>,
     host: H,
-    /// Why it does not serve any more.
+    /// The reason why it serves no more.
     failed: OnceLock<String>,
-    /// Checkpoints that are done. Counted under the target's mutex, together with the space that
-    /// they free.
+    /// Number of finished checkpoints. Counted under the target's mutex, together with the space
+    /// that they free.
     checkpoints: AtomicU64,
     gate: FenceGate,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Puts an opened target to work. [`Self::resume`] comes before the first request.
+    /// A driver for an opened target. The caller runs [`Self::resume`] before the first request.
     #[must_use]
     pub fn new(id: TargetId, target: Target, host: H) -> Self {
         Self {
@@ -91,24 +94,24 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Which target it is.
+    /// The target's id.
     #[must_use]
     pub fn id(&self) -> TargetId {
         self.id
     }
 
-    /// What it runs on.
+    /// The host that it runs on.
     #[must_use]
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// The target, for a moment.
+    /// Locks the target.
     pub fn lock(&self) -> MutexGuard<'_, Target> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The target, when there is room in the log for any one record: an append under the mutex must
+    /// Locks the target once the log has room for any one record. An append under the mutex must
     /// not wait for a checkpoint, which needs the mutex.
     async fn lock_with_room(&self) -> Result<MutexGuard<'_, Target>, Refused> {
         loop {
@@ -120,7 +123,7 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Why it does not serve, where it does not.
+    /// The reason why the target does not serve, where it does not.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let own = self.failed.get().cloned();
@@ -130,12 +133,12 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Ends service until a restart.
     fn stop_serving(&self, why: &str) {
         if self.failed.set(why.to_owned()).is_ok() {
-            self.host.note(Note::Stopped { why });
+            self.host.note(TargetNote::Stopped { why });
         }
     }
 
-    /// Makes everything up to a position durable. The first failure is told with what becomes of
-    /// the target.
+    /// Makes all records up to a position durable. The first failure ends service, and its error
+    /// says so.
     async fn flush(&self, upto: H::Position) -> Result<(), Refused> {
         let flushed = self.host.flush(upto).await;
         flushed.map_err(Refused::by_host).inspect_err(|refused| {
@@ -144,12 +147,12 @@ impl<H: TargetHost> TargetDriver<H> {
         })
     }
 
-    /// Writes to a segment. A medium that takes no writes is not asked to acknowledge any more.
+    /// Writes to a segment. Once the medium refuses a write, the target acknowledges no more.
     async fn write_segment(&self, segment: u32, offset: u64, bytes: &[u8]) -> Result<(), H::Error> {
         let written = self.host.write_segment(segment, offset, bytes).await;
         written.map_err(|failure| match failure {
             WriteFailure::NoSpace(error) => {
-                // Space in segments that are there is used up first.
+                // Use up the space in existing segments first.
                 self.lock().limit_segments(Some(segment));
                 error
             }

@@ -1,5 +1,5 @@
-//! Requests of a target that stand still where a host waits, with others in their midst; and hosts
-//! that fail.
+//! Requests of a target that are suspended where a host waits, while others run; and hosts that
+//! fail.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod memory;
@@ -16,7 +16,7 @@ use zonal_wire::StorageRequest;
 const LARGE: usize = 64 << 10;
 
 #[test]
-fn a_change_that_stands_still_before_its_commit_is_not_made_by_a_client_that_is_fenced_meanwhile() {
+fn a_change_of_a_client_that_is_fenced_before_its_commit_is_not_made() {
     let driven = open(Stored::default());
     write(&driven, 1, 0, &[b'o'; LARGE]);
     let (object, offset, length) = (object(1), 0, 100);
@@ -49,7 +49,7 @@ fn a_change_that_stands_still_before_its_commit_is_not_made_by_a_client_that_is_
     assert_eq!(driven.lock().units_in_flight(), 0);
     let read = now(&driven, read_of(1, LARGE), &[]);
     assert_eq!(read, Err(ErrorCode::Fenced));
-    // Nothing of it is there after a restart, and the fence is.
+    // After a restart nothing of the write is there, and the fence is.
     let driven = open(kill(&driven));
     let read = now(&driven, read_of(1, LARGE), &[]);
     assert_eq!(read, Err(ErrorCode::Fenced));
@@ -57,31 +57,31 @@ fn a_change_that_stands_still_before_its_commit_is_not_made_by_a_client_that_is_
 }
 
 #[test]
-fn a_place_that_is_given_to_others_between_plan_and_read_is_looked_up_again() {
+fn a_read_is_planned_again_when_its_place_was_reused_meanwhile() {
     let driven = open(Stored::default());
     write(&driven, 1, 0, &[b'1'; LARGE]);
     driven.host().stops_at.set(Some(At::Read));
     let reading = begun(ask(&driven, read_of(1, LARGE), Vec::new()));
     now(&driven, delete_of(1), &[]).unwrap();
-    // What was freed is free from the next checkpoint on.
+    // Freed space is usable from the next checkpoint on.
     at_once(driven.checkpoint()).unwrap().unwrap();
     for id in 2..20 {
         write(&driven, id, 0, &[b'2'; LARGE]);
     }
-    // The object is gone: no byte of another one, and no damage.
+    // The object is gone: the read returns no byte of another object, and no damage.
     let (_answer, bytes) = at_once(reading).unwrap().unwrap();
     assert_eq!(bytes, b"");
     assert!(driven.host().told.borrow().is_empty());
 }
 
 #[test]
-fn damage_is_an_error_that_is_told_once() {
+fn damaged_blocks_fail_the_read_and_are_reported_once() {
     let driven = open(Stored::default());
     write(&driven, 1, 0, &[b'1'; LARGE]);
     driven.host().damage();
     let read = now(&driven, read_of(1, LARGE), &[]);
     assert_eq!(read, Err(ErrorCode::Corrupt));
-    // A write that needs what is damaged.
+    // A write that needs the damaged block.
     let wrote = now(&driven, write_at(1, 10), b"n");
     assert_eq!(wrote, Err(ErrorCode::Corrupt));
     let told = driven.host().told.borrow();
@@ -91,7 +91,7 @@ fn damage_is_an_error_that_is_told_once() {
 }
 
 #[test]
-fn what_is_written_while_a_checkpoint_stands_still_survives_a_kill_before_and_behind_its_end() {
+fn writes_during_a_checkpoint_survive_a_kill_before_and_after_its_end() {
     for ends in [false, true] {
         let driven = open(Stored::default());
         for block in 0..8 {
@@ -145,7 +145,7 @@ fn after_an_append_that_failed_nothing_is_served() {
 }
 
 #[test]
-fn where_a_segment_cannot_be_made_those_that_are_there_are_used_up() {
+fn existing_segments_are_filled_where_no_new_one_can_be_made() {
     let driven = open(Stored::default());
     write(&driven, 1, 0, &[b'1'; LARGE]);
     driven.host().full_from.set(Some(1));
@@ -153,7 +153,7 @@ fn where_a_segment_cannot_be_made_those_that_are_there_are_used_up() {
     let count = written.count();
     assert!((8..16).contains(&count), "{count}");
     assert_eq!(driven.failure(), None, "a full disk does not end service");
-    // Holes of 64 KiB: what is longer would rather have the segment that cannot be made.
+    // Holes of 64 KiB: longer writes would need the segment that cannot be made.
     for id in (1..=8).step_by(2) {
         now(&driven, delete_of(id), &[]).unwrap();
     }
@@ -167,7 +167,7 @@ fn where_a_segment_cannot_be_made_those_that_are_there_are_used_up() {
 }
 
 #[test]
-fn space_that_a_checkpoint_frees_beside_a_write_that_found_none_is_used() {
+fn a_write_without_space_uses_space_that_a_concurrent_checkpoint_frees() {
     let driven = Rc::new(open(Stored::default()));
     driven.host().full_from.set(Some(1));
     let fits = |id: u64| now(&driven, write_at(id, 0), &[b'x'; LARGE]).is_ok();

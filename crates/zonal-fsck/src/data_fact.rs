@@ -1,8 +1,8 @@
 //! What inodes, deletions and targets say of a file's bytes, as facts that can be sorted by data
 //! id.
 
-use zonal_meta::check::Data;
-use zonal_meta::check::sorted::{self, FACT_BYTES};
+use zonal_meta::check::FileDataFact;
+use zonal_meta::check::fact_bytes::{self, FACT_BYTES};
 use zonal_object::KnownObject;
 use zonal_types::{DataId, Ino, StripeSetId, TargetId, codec_enum};
 
@@ -70,20 +70,20 @@ impl DataFact {
     /// The fact as bytes that sort by data id. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
-        sorted::encode(self.data_id.0, &self.about, scratch)
+        fact_bytes::encode(self.data_id.0, &self.about, scratch)
     }
 
     /// The fact in bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
-        let (data_id, about) = sorted::decode(bytes)?;
+        let (data_id, about) = fact_bytes::decode(bytes)?;
         let data_id = DataId(data_id);
         Some(Self { data_id, about })
     }
 
     /// What an inode says.
     #[must_use]
-    pub fn expected(ino: Ino, name: Option<(Ino, u64)>, data: &Data) -> Self {
+    pub fn expected(ino: Ino, name: Option<(Ino, u64)>, data: &FileDataFact) -> Self {
         let (dir, cookie) = name.unwrap_or_default();
         Self {
             data_id: data.data_id,

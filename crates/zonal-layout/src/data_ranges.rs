@@ -1,14 +1,14 @@
-//! From the columns' data ranges to the file's: what SEEK_DATA and SEEK_HOLE need.
+//! Merges the columns' data ranges into those of the file, for SEEK_DATA and SEEK_HOLE.
 //!
 //! Each query costs one binary search a column, whatever the stripe unit and however long the
-//! ranges: a terabyte of data in one range is not walked unit by unit. What a column has told may
-//! end early (its reply had a limit); a query whose answer depends on what is behind says so with
+//! ranges. A terabyte of data in one range is not walked unit by unit. A column's list may end
+//! early, because its reply had a limit. A query whose answer depends on the rest returns
 //! [`Seek::Ask`].
 
 use crate::stripe::{file_offset_of, object_bytes};
 use zonal_types::{Column, Component};
 
-/// What one column is known to hold.
+/// The known data ranges of one column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnRanges {
     /// Data ranges (object offset, length), sorted, without overlap.
@@ -17,14 +17,14 @@ pub struct ColumnRanges {
     pub known_to: u64,
 }
 
-/// The answer to a query.
+/// The result of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
-    /// At this file offset.
+    /// The byte is at this file offset.
     Found(u64),
-    /// Nowhere behind the start.
+    /// There is none at or behind the start.
     None,
-    /// Column must first be asked for its ranges from this object offset.
+    /// The caller must first ask this column for its ranges from this object offset.
     Ask(Column, u64),
 }
 
@@ -35,7 +35,7 @@ fn first_behind(column: &ColumnRanges, from: u64) -> usize {
         .partition_point(|(start, length)| start.saturating_add(*length) <= from)
 }
 
-/// Picks the nearest of what the columns say; `step` gives (offset in the object or none).
+/// The nearest offset over all columns; `step` gives one column's offset in its object, if any.
 fn nearest(
     component: &Component,
     columns: &[ColumnRanges],
@@ -75,8 +75,7 @@ pub fn next_data(component: &Component, columns: &[ColumnRanges], from: u64) -> 
     })
 }
 
-/// The first byte at or behind `from` that is a hole (the end of the file is the caller's to
-/// apply).
+/// The first byte at or behind `from` that is a hole. The caller applies the end of the file.
 #[must_use]
 pub fn next_hole(component: &Component, columns: &[ColumnRanges], from: u64) -> Seek {
     nearest(component, columns, from, |column, start| {
@@ -91,11 +90,11 @@ pub fn next_hole(component: &Component, columns: &[ColumnRanges], from: u64) -> 
     })
 }
 
-/// Data ranges (start, end) of a file, and what to ask to learn more.
+/// Data ranges (start, end) of a file, and the column and object offset to ask for more.
 pub type MergedRanges = (Vec<(u64, u64)>, Option<(Column, u64)>);
 
-/// Data ranges (start, end) of the file in `from..size`, at most `limit`, merged. Stops early at
-/// what is not known yet; the second value is then what to ask.
+/// Data ranges (start, end) of the file in `from..size`, at most `limit`, merged. Stops at the
+/// first unknown byte; the second value then names the column and offset to ask.
 #[must_use]
 pub fn merge_data_ranges(
     component: &Component,

@@ -1,22 +1,24 @@
 //! Layouts: how the bytes of a file map to objects of a stripe set. Pure arithmetic.
 //!
-//! Byte `f` of a file lies in the component whose range covers it. With `r = f - start` it is in
-//! column `(r / unit) % count` of the component, at object offset `(r / (unit * count)) * unit + r
-//! % unit`; the column's object lies on slot `(start_column + column) % width` of the stripe set.
+//! The component whose range covers byte `f` of a file holds it. Let `r = f - start`:
 //!
-//! The first bytes of a `StripedInline` component are in the file's shard; this arithmetic is the
-//! same, and its callers leave them out.
+//! * its column is `(r / unit) % count`
+//! * its object offset is `(r / (unit * count)) * unit + r % unit`
+//! * the column's object is on slot `(start_column + column) % width` of the stripe set.
 //!
-//! Invariants, held by the tests: pieces tile a range exactly and in order; file and object offsets
-//! are inverse; the object lengths of a file size sum to that size; no input makes arithmetic wrap.
+//! A `StripedInline` component leaves its first bytes to the file's shard. The arithmetic is the
+//! same; callers leave those bytes out.
+//!
+//! Invariants, held by the tests: pieces tile a range exactly and in order. File and object offsets
+//! are inverse. The object lengths of a file size sum to that size. No input makes arithmetic wrap.
 #![forbid(unsafe_code)]
 
 pub mod data_ranges;
-pub mod make;
+pub mod new_layout;
 pub mod stripe;
 
 pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
-pub use make::{new_layout, with_inline};
+pub use new_layout::{new_layout, with_inline};
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,
     is_inline_size, object_bytes, pieces, slot_of,

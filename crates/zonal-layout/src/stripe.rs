@@ -8,10 +8,10 @@ use zonal_types::limits::{
 };
 use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout};
 
-/// Why a range has no place.
+/// The reason why a range has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// Unit, count, range or width of a component have no meaning.
+    /// Unit, count, range or width of a component make no sense.
     #[error("component at {start} has an invalid unit, count, range or span")]
     BadComponent {
         /// First byte of the component.
@@ -29,7 +29,7 @@ pub enum LayoutError {
         /// Where the range begins.
         offset: u64,
     },
-    /// The column is not one of the component's.
+    /// The component does not have this column.
     #[error("column {column} is past the component's count")]
     BadColumn {
         /// The column asked for.
@@ -66,7 +66,7 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// True where a file's shard may keep so many of its first bytes: whole blocks, up to the bound.
+/// True where a file's shard may keep this many of its first bytes: whole blocks, up to the bound.
 #[must_use]
 pub fn is_inline_size(bytes: u32) -> bool {
     (bytes as usize).is_multiple_of(BLOCK_BYTES) && bytes as usize <= INLINE_BYTES_MAX
@@ -86,8 +86,8 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
     let unit_ok = component.unit.is_power_of_two()
         && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&component.unit);
     let count_ok = (1..=SLOTS_MAX).contains(&usize::from(component.count));
-    // Spans belong to redundancy, which no program writes yet: one that has them is from a newer
-    // one.
+    // Spans belong to redundancy, which no version writes yet: a component with a span comes from a
+    // newer one.
     let range_ok = component.start < component.end && component.span == 0;
     if unit_ok && count_ok && inline_ok && range_ok {
         Ok(())
@@ -197,12 +197,12 @@ fn push_pieces(
     let count = u64::from(component.count);
     let mut relative = offset - component.start;
     let mut left = length;
-    // A range that nobody could move at once must not allocate without bound either.
+    // A range of absurd length must not allocate without bound.
     out.reserve((length / unit).min(4096) as usize + 2);
     while left > 0 {
         let column = Column(((relative / unit) % count) as u16);
         let in_unit = relative % unit;
-        // With one column, units that follow one another in the file do so in the object.
+        // With one column, successive units of the file are contiguous in the object.
         let here = if count == 1 {
             left
         } else {
@@ -222,9 +222,9 @@ fn push_pieces(
     Ok(())
 }
 
-/// Bytes of `column`'s object where the file has `file_size` bytes and no holes at its end; also
-/// the smallest object offset of the column that lies at or behind byte `file_size`. A truncation
-/// to `file_size` cuts the object here. 0 for a column or component that means nothing.
+/// Length of `column`'s object in a file of `file_size` bytes without a hole at its end. It is also
+/// the smallest object offset at or behind byte `file_size`: a truncation cuts the object there. 0
+/// for an invalid column or component.
 #[must_use]
 pub fn object_bytes(component: &Component, file_size: u64, column: Column) -> u64 {
     if check_component(component).is_err() || column.0 >= component.count {
@@ -248,8 +248,8 @@ pub fn file_offset_of(component: &Component, column: Column, object_offset: u64)
         .saturating_add(component.start)
 }
 
-/// The smallest file size that has all bytes of the columns' objects (`columns[c]`: length of
-/// column c's object). 0 where all are empty.
+/// The smallest file size that covers all bytes of the columns' objects. `columns[c]` is the length
+/// of column c's object. 0 where all are empty.
 #[must_use]
 pub fn file_size_from_columns(component: &Component, columns: &[u64]) -> u64 {
     columns

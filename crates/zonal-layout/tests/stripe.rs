@@ -15,7 +15,7 @@ fn layout(unit_shift: u32, count: u16, width: u16, data_id: u64) -> Layout {
     new_layout(&policy, StripeSetId(1), width, ZoneId(1), DataId(data_id)).unwrap()
 }
 
-/// Lays `columns` out naively, a byte at a time scaled to 4 KiB steps.
+/// Lays `columns` out naively, in steps of 4 KiB.
 fn naive_ranges(
     component: &zonal_types::Component,
     columns: &[ColumnRanges],
@@ -161,7 +161,7 @@ fn small_files_spread_over_the_targets() {
 }
 
 #[test]
-fn what_is_not_covered_is_an_error() {
+fn a_range_without_a_component_is_an_error() {
     let mut layout = layout(0, 2, 2, 0);
     layout.components[0].end = 1000;
     let width = |_: &zonal_types::Component| 2;

@@ -1,5 +1,5 @@
-//! POSIX access control lists in Linux's extended-attribute form (version 2), and the draft's rules
-//! on them.
+//! POSIX access control lists: Linux's extended-attribute form (version 2), and the rules of the
+//! POSIX draft.
 
 use zonal_types::{Credentials, ErrorCode};
 
@@ -110,7 +110,7 @@ impl Acl {
         out
     }
 
-    /// True where the mode bits alone say the same.
+    /// True where the mode bits alone express the ACL.
     #[must_use]
     pub fn is_minimal(&self) -> bool {
         self.lines
@@ -139,21 +139,22 @@ impl Acl {
         }
     }
 
-    /// The nine permission bits that show this ACL (the group's are the mask's where there is one).
+    /// The nine permission bits that show this ACL. The group's bits are the mask's where there is
+    /// one.
     #[must_use]
     pub fn mode_bits(&self) -> u32 {
         let bits = |tag| u32::from(self.perm(tag).unwrap_or(0));
         bits(TAG_USER_OBJ) << 6 | bits(self.group_class_tag()) << 3 | bits(TAG_OTHER)
     }
 
-    /// What chmod makes of it.
+    /// Applies chmod to the ACL.
     pub fn chmod(&mut self, mode: u32) {
         self.restrict(TAG_USER_OBJ, mode >> 6);
         self.restrict(self.group_class_tag(), mode >> 3);
         self.restrict(TAG_OTHER, mode);
     }
 
-    /// As the default ACL of a directory: the access ACL of a new inode that was asked for with
+    /// Inherits a directory's default ACL: returns the access ACL of a new inode created with
     /// `mode`. Its mode is then [`Self::mode_bits`].
     #[must_use]
     pub fn inherited(&self, mode: u32) -> Self {
@@ -163,7 +164,7 @@ impl Acl {
         new
     }
 
-    /// Whether one who is not the owner may do `mask`. `gid`: the inode's group.
+    /// True where a caller that is not the owner may do `mask`. `gid`: the inode's group.
     #[must_use]
     pub fn allows(&self, who: &Credentials, gid: u32, mask: u32) -> bool {
         let want = (mask & 7) as u16;

@@ -1,28 +1,34 @@
-//! Tickets for appends: who writes where behind the end of a file.
+//! Append tickets: reservations of bytes behind the end of a file.
 //!
-//! A ticket reserves bytes behind all others. The size that readers see rises only over the
-//! finished tickets before the first unfinished one, so nobody reads reserved bytes; and an append
-//! is acknowledged only when its bytes are published, so that every later reader sees it and no
-//! crash takes it back: its end waits for the tickets before it, at most [`TICKET_MS`] from their
-//! beginning, which is longer than any client tries: no append that was passed over is finished or
-//! repeated later. Each end publishes its own bytes and no others: else a crash could publish an
-//! append whose client then repeats it. What a given-up ticket reserved is returned where nothing
-//! follows it, and stays a hole otherwise.
+//! A ticket reserves bytes behind all others. The published size rises only over finished tickets
+//! before the first unfinished one, so nobody reads reserved bytes. An append is acknowledged only
+//! when its bytes are published: every later reader sees them, and no crash takes them back.
 //!
-//! A place, once given, is given up as seldom as can be: what was written there may lie over what
-//! others wrote with an offset. Where the file grew past it, it stays. Where the file was then cut
-//! behind its beginning, it stays, once, as far as the file goes: appended, then cut. The client
-//! finds the same from the last shrink that it knows.
+//! The end of an append waits for the tickets before it, at most [`TICKET_MS`] from their
+//! beginning. That is longer than any client retries, so an append that was passed over is neither
+//! finished nor repeated later. Each end publishes its own bytes only: else a crash could publish
+//! an append that its client then repeats. Bytes of a given-up ticket are returned where nothing
+//! follows them, and stay a hole otherwise.
 //!
-//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for
-//! places at offsets of its own. Others wait for these. Who keeps one too long is
-//! [`Tickets::overdue`], and its session is ended.
+//! A place is revoked as seldom as possible, because bytes written there may overwrite bytes that
+//! others wrote with an offset:
 //!
-//! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard
-//! forgets tickets, and [`Tickets::end`] refuses them then; nothing of them was acknowledged).
-//! *Units*: bytes.
+//! | event | the ticket |
+//! | --- | --- |
+//! | the file grew past it | stays |
+//! | it was truncated behind the ticket's beginning | stays, once, cut to the new size |
+//! | it was truncated before the ticket's beginning | is refused |
+//!
+//! The client reaches the same result from the last truncation that it knows.
+//!
+//! The shard may lend the end of a file to a session that alone has it open ([`lent_ends`]). That
+//! session reserves places at offsets of its own, and others wait for them. [`Tickets::overdue`]
+//! names a session that keeps a place too long; the shard ends it.
+//!
+//! *Invariants*: tickets of an inode are disjoint and sorted. They are volatile: after a restart of
+//! the shard [`Tickets::end`] refuses old ones, of which nothing was acknowledged. *Units*: bytes.
 
-pub mod ends;
+pub mod lent_ends;
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{
@@ -30,7 +36,7 @@ use zonal_types::limits::{
 };
 use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 
-/// Stands for all files.
+/// Key that stands for all files.
 const ANY: Ino = Ino(0);
 
 #[derive(Debug, Clone, Copy)]
@@ -38,14 +44,15 @@ struct Ticket {
     session: SessionId,
     reserved: u64,
     since: Instant,
-    /// Bytes written, once it is over.
+    /// Bytes written, once the append has ended.
     written: Option<u64>,
-    /// The file was cut behind its beginning: `reserved` and `written` are what is left.
+    /// The file was truncated behind the ticket's beginning: `reserved` and `written` are what is
+    /// left.
     is_cut: bool,
-    /// Its caller is gone: it is not published any more, and nobody waits for it. Its place stays
-    /// its own until it is ended, as a write of it may be on its way.
+    /// The caller is gone: the append is not published, and nobody waits for it. The place stays
+    /// reserved until the ticket ends, because a write to it may be on its way.
     is_given_up: bool,
-    /// At the end that was lent: its session may ask for it again, with what was appended since.
+    /// The place is at a lent end: its session may extend the reservation.
     is_lent: bool,
 }
 
@@ -69,26 +76,26 @@ impl Ticket {
     }
 }
 
-/// What the end of a ticket leads to.
+/// Result of ending a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The bytes are published: the file is at least as long as this (`None`: nothing was written).
+    /// The bytes are published: the file is at least this long (`None`: nothing was written).
     Published(Option<u64>),
-    /// Tickets before it are unfinished: ask again when one has ended, or then.
+    /// Earlier tickets are unfinished: ask again when one has ended, or at this time.
     Wait(Instant),
 }
 
-/// All tickets of one shard.
+/// All append tickets of one shard.
 #[derive(Debug, Default)]
 pub struct Tickets {
-    /// By offset.
+    /// Tickets by offset.
     files: BTreeMap<Ino, BTreeMap<u64, Ticket>>,
-    /// Tickets that were passed over, as too old or given up; their clients may still end them.
-    /// True: given up.
+    /// Tickets that were passed over because they were too old or given up (true). Their clients
+    /// may still end them.
     passed: BTreeMap<(Ino, u64), (SessionId, bool)>,
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
-    /// Places given since our start while sessions from before it may still have some: the first of
-    /// each file.
+    /// The first place of each file that was given since our start while sessions from before it
+    /// may still hold some.
     given: BTreeMap<Ino, u64>,
 }
 
@@ -99,11 +106,11 @@ impl Tickets {
         Self::default()
     }
 
-    /// Reserves `length` bytes behind the committed size and all tickets; returns where.
+    /// Reserves `length` bytes behind the committed size and all tickets; returns the offset.
     ///
     /// # Errors
-    /// `FileTooBig` where that is beyond the largest file; `Overloaded` where there are
-    /// [`APPEND_TICKETS_MAX`]; `Invalid` past [`APPEND_BYTES_MAX`].
+    /// `FileTooBig` beyond the largest file; `Overloaded` at [`APPEND_TICKETS_MAX`] tickets;
+    /// `Invalid` past [`APPEND_BYTES_MAX`].
     pub fn begin(
         &mut self,
         ino: Ino,
@@ -132,17 +139,19 @@ impl Tickets {
             return Err(ErrorCode::Overloaded);
         }
         let ticket = Ticket::new(session, length, now);
-        self.files.entry(ino).or_default().insert(offset, ticket);
+        let tickets = self.files.entry(ino).or_default();
+        tickets.insert(offset, ticket);
+        check_disjoint(tickets, offset);
         self.sessions.entry(session).or_default().insert(ino);
         Ok(offset)
     }
 
-    /// Reserves `length` bytes at `offset`, the end that is lent to the session; where it asked for
-    /// that before, at least as much as then.
+    /// Reserves `length` bytes at `offset`, at the end that is lent to the session. A repeat may
+    /// extend the reservation.
     ///
     /// # Errors
-    /// `FileTooBig`, `Overloaded`, `Invalid` as [`Self::begin`]; `UnknownLease` where a part of it
-    /// was given otherwise.
+    /// `FileTooBig`, `Overloaded`, `Invalid` as [`Self::begin`]; `UnknownLease` where a part of the
+    /// range is reserved otherwise.
     pub fn begin_at(
         &mut self,
         ino: Ino,
@@ -183,19 +192,20 @@ impl Tickets {
             .or_insert(Ticket::new(session, length, now));
         ticket.reserved = ticket.reserved.max(length);
         (ticket.since, ticket.is_lent) = (now, true);
+        check_disjoint(tickets, offset);
         self.sessions.entry(session).or_default().insert(ino);
         Ok(())
     }
 
-    /// Whether an append of the file is under way, or was passed over.
+    /// True where an append of the file is in flight, or was passed over.
     #[must_use]
     pub fn has_any(&self, ino: Ino) -> bool {
         let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
         self.files.contains_key(&ino) || passed.next().is_some()
     }
 
-    /// Whose append keeps the lent end of the file from others, who want it since `since`, for
-    /// longer than it may: nobody asks for its place again, or it is too late for that.
+    /// Sessions whose appends keep the lent end for too long from others, who want it since
+    /// `since`. Either they no longer ask for their place, or it is too late for that.
     #[must_use]
     pub fn overdue(&self, ino: Ino, since: Instant, now: Instant) -> BTreeSet<SessionId> {
         if now < since.plus_ms(TICKET_MS) {
@@ -209,8 +219,8 @@ impl Tickets {
         overdue.map(|ticket| ticket.session).chain(passed).collect()
     }
 
-    /// Its holder asks whether the place is its own still.
-    pub fn asked_for(&mut self, ino: Ino, session: SessionId, offset: u64, now: Instant) {
+    /// The holder asks whether it still has its place.
+    pub fn renew(&mut self, ino: Ino, session: SessionId, offset: u64, now: Instant) {
         let tickets = self.files.get_mut(&ino);
         let ticket = tickets.and_then(|tickets| tickets.get_mut(&offset));
         if let Some(ticket) = ticket.filter(|of| of.session == session && of.is_lent) {
@@ -218,7 +228,7 @@ impl Tickets {
         }
     }
 
-    /// Whether another session's append of the file is under way, or was passed over.
+    /// True where another session's append of the file is in flight, or was passed over.
     #[must_use]
     pub fn has_others(&self, ino: Ino, session: SessionId) -> bool {
         let known = self.files.get(&ino).into_iter().flat_map(BTreeMap::values);
@@ -227,17 +237,17 @@ impl Tickets {
             || passed.any(|(_at, (of, _))| *of != session)
     }
 
-    /// Whether a place of the file was given, since our start, to one that did not have it before.
+    /// True where a place of the file was newly given since our start.
     #[must_use]
-    pub fn is_any_given(&self, ino: Ino) -> bool {
+    pub fn has_new_places(&self, ino: Ino) -> bool {
         self.given.contains_key(&ino) || self.given.contains_key(&ANY)
     }
 
-    /// A place was given while sessions from before our start may have some in that file: only what
-    /// lies before it is theirs still.
-    pub fn note_given(&mut self, ino: Ino, offset: u64) {
+    /// Notes that a place was given while sessions from before our start may hold others in that
+    /// file. From now on they keep only places before it.
+    pub fn note_new_place(&mut self, ino: Ino, offset: u64) {
         if self.given.len() >= APPEND_TICKETS_MAX && !self.given.contains_key(&ino) {
-            // Too many to tell: from here on nothing is theirs.
+            // Too many files to remember: from here on those sessions keep no place.
             self.given.clear();
             self.given.insert(ANY, 0);
         }
@@ -254,16 +264,16 @@ impl Tickets {
         }
     }
 
-    /// No session from before our start is left that could have a place.
-    pub fn forget_given(&mut self) {
+    /// No session from before our start is left that could hold a place.
+    pub fn forget_new_places(&mut self) {
         self.given.clear();
     }
 
-    /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up).
-    /// To be asked again with the same numbers after [`End::Wait`].
+    /// Ends the ticket at `offset`, with `written` of its `reserved` bytes written (0: given up).
+    /// After [`End::Wait`] the caller asks again with the same numbers.
     ///
     /// # Errors
-    /// `UnknownLease` where there is no such ticket (the shard restarted, or the session was gone
+    /// `UnknownLease` where there is no ticket (the shard restarted, or the session was gone
     /// meanwhile): the client must begin and write again. `Invalid` where the numbers do not fit.
     pub fn end(
         &mut self,
@@ -310,7 +320,7 @@ impl Tickets {
                 ticket.written = Some(written);
             }
             Some(before) if before == written => {}
-            // Its client waits no more for it to be published.
+            // Its client no longer waits for it to be published.
             Some(_) if written == 0 => ticket.written = Some(0),
             _ => return Err(ErrorCode::Invalid),
         }
@@ -320,6 +330,7 @@ impl Tickets {
             && let Some(first) = tickets.first_entry()
         {
             let (at, ticket) = (*first.key(), *first.get());
+            assert!(at <= offset, "the end at {offset} passes over {at}");
             let until = ticket.since.plus_ms(TICKET_MS);
             if at == offset {
                 end = End::Published(Some(offset + written));
@@ -343,8 +354,9 @@ impl Tickets {
         Ok(end)
     }
 
-    /// A ticket from before our restart, whose bytes may be on their way still. Nothing where its
-    /// place is taken. `is_cut`: the file was, since, and this is what is left.
+    /// Restores a ticket from before our restart, whose bytes may still be on their way. Does
+    /// nothing where its place is taken. `is_cut`: the file was truncated since, and this is what
+    /// is left.
     pub fn reclaim(
         &mut self,
         ino: Ino,
@@ -372,12 +384,12 @@ impl Tickets {
             ..Ticket::new(session, reserved, now)
         };
         tickets.insert(offset, ticket);
+        check_disjoint(tickets, offset);
         self.sessions.entry(session).or_default().insert(ino);
     }
 
-    /// The end of this append was executed before our restart: its ticket, if it was reclaimed, is
-    /// over.
-    pub fn was_ended(&mut self, ino: Ino, session: SessionId, offset: u64) {
+    /// The end of this append was executed before our restart: its ticket, if reclaimed, is over.
+    pub fn drop_executed(&mut self, ino: Ino, session: SessionId, offset: u64) {
         if self.is_open(ino, session, offset)
             && let Some(tickets) = self.files.get_mut(&ino)
         {
@@ -409,8 +421,8 @@ impl Tickets {
             .is_some_and(|ticket| ticket.session == session && ticket.written.is_none())
     }
 
-    /// The session is gone: its tickets are given up, also those that wait. Whoever waits for them
-    /// should ask again.
+    /// The session is gone: its tickets are given up, also those that wait. Requests that wait for
+    /// them should ask again.
     pub fn session_gone(&mut self, session: SessionId) {
         for ino in self.sessions.remove(&session).unwrap_or_default() {
             if let Some(tickets) = self.files.get_mut(&ino) {
@@ -431,13 +443,13 @@ impl Tickets {
         }
     }
 
-    /// The inode is gone: an end of one of its tickets is refused.
+    /// The inode is gone: ends of its tickets are refused.
     pub fn inode_gone(&mut self, ino: Ino) {
         self.cut(ino, 0);
     }
 
-    /// The file was cut: an end of a ticket that begins behind its end now, or that was cut before,
-    /// is refused.
+    /// The file was truncated to `size`. Ends of tickets that begin behind it, or that were cut
+    /// before, are refused.
     pub fn cut(&mut self, ino: Ino, size: u64) {
         let mut tickets = self.files.remove(&ino).unwrap_or_default();
         let mut sessions: BTreeSet<SessionId> = tickets.values().map(|t| t.session).collect();
@@ -463,7 +475,7 @@ impl Tickets {
         }
     }
 
-    /// Tickets of a session. Costs a look at each file of which it has any.
+    /// Number of tickets of a session. Costs a look at each file in which it has any.
     #[must_use]
     pub fn of_session(&self, session: SessionId) -> usize {
         let inos = self.sessions.get(&session).into_iter().flatten();
@@ -472,7 +484,7 @@ impl Tickets {
         tickets.filter(|ticket| ticket.session == session).count()
     }
 
-    /// Tickets held, finished ones that wait for others included.
+    /// Number of tickets, finished ones that wait for others included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.files.values().map(BTreeMap::len).sum::<usize>() + self.passed.len()
@@ -509,7 +521,19 @@ impl Tickets {
     }
 }
 
-/// Returns what the last tickets did not use.
+/// Asserts that the ticket at `offset` overlaps no neighbour.
+fn check_disjoint(tickets: &BTreeMap<u64, Ticket>, offset: u64) {
+    let before = tickets.range(..offset).next_back();
+    let own = tickets.get(&offset).map_or(0, |ticket| ticket.reserved);
+    let next = tickets.range(offset + 1..).next();
+    assert!(
+        before.is_none_or(|(at, ticket)| at + ticket.reserved <= offset)
+            && next.is_none_or(|(at, _ticket)| offset + own <= *at),
+        "append tickets overlap at {offset}: {before:?}, {own} bytes, {next:?}"
+    );
+}
+
+/// Returns the unused bytes of the last tickets.
 fn trim(tickets: &mut BTreeMap<u64, Ticket>) {
     while let Some(mut last) = tickets.last_entry() {
         match last.get().written {

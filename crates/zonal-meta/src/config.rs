@@ -1,4 +1,4 @@
-//! What a shard is told from outside: its identity, the time, and who asks.
+//! Identity of a shard, time of a request, and its caller: all that comes from outside.
 
 use zonal_types::limits::{INLINE_BYTES_DEFAULT, OPENS_MAX, SESSIONS_MAX};
 use zonal_types::{ClientIdentity, Instant, SessionId, ShardId, Timestamp, ZoneId};
@@ -13,10 +13,10 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// Who sent a request, from the frame's header.
+/// The sender of a request, from the frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// The client; none where a server or a command asks.
+    /// The client; none where a server or a command sends it.
     pub identity: ClientIdentity,
     /// The session; 0 where there is none yet.
     pub session: SessionId,
@@ -27,7 +27,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Who a frame says that it is from.
+    /// The caller that a frame's header names.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self {
@@ -44,8 +44,7 @@ impl Caller {
 pub struct ShardConfig {
     /// Which shard this is.
     pub shard: ShardId,
-    /// Its zone; for the root shard the zone that first-level directories get where none is asked
-    /// for.
+    /// Its zone. For the root shard: the zone of first-level directories that ask for none.
     pub zone: ZoneId,
     /// Changes with each start of the shard.
     pub boot: u64,
@@ -57,18 +56,17 @@ pub struct ShardConfig {
     pub sessions_max: usize,
     /// Open files at once, over all sessions.
     pub opens_max: usize,
-    /// Bits of a name's hash that are used, at most 55 (fewer only in tests of collisions). Part of
-    /// the format.
+    /// Number of bits of a name's hash in use, at most 55 (fewer only in tests of collisions). Part
+    /// of the format.
     pub hash_bits: u32,
-    /// How many of their first bytes new files leave to the shard:
-    /// [`zonal_layout::is_inline_size`].
+    /// Number of first bytes that new files leave to the shard: [`zonal_layout::is_inline_size`].
     pub inline_bytes: u32,
-    /// False: nothing is granted for caching, and no change waits.
+    /// False: the shard grants no caching, and no change waits.
     pub caching: bool,
 }
 
 impl ShardConfig {
-    /// Bits of a name's hash that stores have, other than those of tests.
+    /// Number of hash bits in stores other than those of tests.
     pub const HASH_BITS: u32 = 55;
 
     /// The usual bounds.

@@ -1,15 +1,15 @@
-//! Layouts whose objects are to be deleted at the targets.
+//! Deletions: layouts of removed files whose objects the targets still have to delete.
 //!
-//! The store has a key for each (`keys::deletion`). Looking for them there means stepping over all
-//! that were removed since the last checkpoint, so their inodes are remembered too: those of this
-//! life as they come, those from before by reading the store once, in parts.
+//! The store has a key for each (`keys::deletion`). A scan for them steps over all keys removed
+//! since the last checkpoint, so the shard also remembers their inodes. It learns those of this
+//! life as they come, and older ones by reading the store once, in parts.
 //!
-//! *Invariants*: what is not known lies at or behind the place where reading goes on; bounded by
-//! [`DELETIONS_KNOWN_MAX`]: where more come, reading begins anew.
+//! *Invariants*: deletions that are not in memory lie at or behind the place where reading goes on.
+//! *Bound*: [`DELETIONS_KNOWN_MAX`]; past it reading begins anew.
 
 use crate::keys;
 use crate::outcome::Deletion;
-use crate::shard::Shard;
+use crate::shard::MetaShard;
 use std::collections::BTreeSet;
 use zonal_types::{Codec, ErrorCode, Ino, Instant, KvChange, KvRead, Layout};
 
@@ -22,7 +22,7 @@ const READ_AT_ONCE: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct Deletions {
     known: BTreeSet<Ino>,
-    /// Where reading the store goes on; `None`: all are known.
+    /// Key at which reading the store goes on; `None`: all are in memory.
     unread: Option<Vec<u8>>,
 }
 
@@ -36,21 +36,31 @@ impl Default for Deletions {
 }
 
 impl Deletions {
-    /// The store has one more.
+    /// The store has one more deletion.
     pub fn add(&mut self, ino: Ino) {
         if self.known.len() < DELETIONS_KNOWN_MAX {
             self.known.insert(ino);
         } else {
             self.read_again();
         }
+        self.check();
     }
 
-    /// The store has it no more.
+    /// Asserts the bound on the deletions in memory.
+    fn check(&self) {
+        assert!(
+            self.known.len() <= DELETIONS_KNOWN_MAX,
+            "{} deletions are in memory",
+            self.known.len()
+        );
+    }
+
+    /// The store no longer has the deletion.
     pub fn remove(&mut self, ino: Ino) {
         self.known.remove(&ino);
     }
 
-    /// There may be some that nobody told of.
+    /// The store may have deletions that nobody reported.
     pub fn read_again(&mut self) {
         self.unread = Some(Vec::new());
     }
@@ -59,7 +69,7 @@ impl Deletions {
         self.known.len()
     }
 
-    /// Whether `ino` is known, or could still be found.
+    /// True where the deletion of `ino` is in memory, or may still be found in the store.
     pub fn may_have(&self, ino: Ino) -> bool {
         let key = keys::deletion(ino);
         self.known.contains(&ino) || self.unread.as_ref().is_some_and(|from| *from <= key)
@@ -75,13 +85,13 @@ fn deletion(kv: &dyn KvRead, ino: Ino) -> Result<Option<Deletion>, ErrorCode> {
     Ok(Some(Deletion { key, layout }))
 }
 
-impl Shard {
-    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those
-    /// of inodes removed a moment ago wait, see [`Self::next_deletion`]. Those that cannot be read
-    /// keep no other from being done.
+impl MetaShard {
+    /// Layouts whose objects the targets must delete, in the order of their inodes. Those of inodes
+    /// removed a moment ago wait, see [`Self::next_deletion`]. An unreadable deletion does not keep
+    /// others from being done.
     ///
     /// # Errors
-    /// What the store says, and `Corrupt`, where there is nothing else to be done.
+    /// The store's error, or `Corrupt`, where there is nothing else to do.
     pub fn deletions(
         &mut self,
         kv: &dyn KvRead,
@@ -120,8 +130,8 @@ impl Shard {
         }
     }
 
-    /// Reads more of the store, where there is room for what is found. False: nothing new. Fails
-    /// where there is nothing new before what cannot be read.
+    /// Reads more of the store, while there is room. Returns false where it found nothing new.
+    /// Fails where an unreadable key comes before anything new.
     fn read_deletions(&mut self, kv: &dyn KvRead) -> Result<bool, ErrorCode> {
         let room = DELETIONS_KNOWN_MAX.saturating_sub(self.deletions.known.len());
         let limit = room.min(READ_AT_ONCE);
@@ -158,6 +168,7 @@ impl Shard {
         self.deletions.unread = next;
         let before = self.deletions.len();
         self.deletions.known.extend(found);
+        self.deletions.check();
         let has_new = self.deletions.len() > before;
         match failed {
             Some(code) if !has_new => Err(code),
@@ -165,13 +176,13 @@ impl Shard {
         }
     }
 
-    /// When [`Self::deletions`] has more than now, if nothing happens until then.
+    /// When [`Self::deletions`] will have more than now, if nothing else happens.
     #[must_use]
     pub fn next_deletion(&self) -> Option<Instant> {
         self.recent.next_end()
     }
 
-    /// The targets have deleted these; to be logged.
+    /// The targets have deleted these; returns the effect to log.
     #[must_use]
     pub fn deletion_done(&mut self, keys: Vec<Vec<u8>>) -> Vec<KvChange> {
         for ino in keys.iter().filter_map(|key| keys::ino_of(key)) {

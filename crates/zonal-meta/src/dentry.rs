@@ -1,10 +1,12 @@
 //! Directory entries in the order of their names' hashes.
 //!
-//! An entry's cookie is the hash of its name (55 bits, SipHash-2-4 with a fixed key, above 8 bits
-//! that tell apart names with the same hash). It never changes while the entry lives, so listings
-//! survive concurrent changes. Cookies below 256 are never given (0 start, 1 `.`, 2 `..`). A
-//! chain's first place (low byte 0) is always taken while the chain has entries: a removed first
-//! entry leaves a mark (inode 0). So one key read finds most names, or their absence.
+//! An entry's cookie is the hash of its name: 55 bits of SipHash-2-4 with a fixed key. The 8 bits
+//! below tell apart names with the same hash. The cookie never changes while the entry lives, so
+//! listings survive concurrent changes. Cookies below 256 are never given (0 start, 1 `.`, 2 `..`).
+//!
+//! Entries with the same hash form a chain. Its first place (low byte 0) is taken while the chain
+//! has entries: a removed first entry leaves a mark (inode 0). So one key read finds most names, or
+//! their absence.
 
 use zonal_types::{Codec, ErrorCode, FileKind, Ino, Name, codec_struct};
 
@@ -16,7 +18,7 @@ codec_struct! {
         ino: Ino,
         /// Its type.
         kind: FileKind,
-        /// On the first place: others with this hash were added.
+        /// On the first place: other entries with this hash were added.
         chained: bool,
         /// The name.
         name: Name,
@@ -44,12 +46,14 @@ impl Dentry {
 pub fn name_cookie(name: &[u8], hash_bits: u32) -> u64 {
     let bits = hash_bits.clamp(1, 55);
     let hash = siphash(name) >> (64 - bits);
-    hash.max(1) << 8
+    let cookie = hash.max(1) << 8;
+    assert!(cookie >= 256, "cookie {cookie} is one of those never given");
+    cookie
 }
 
 /// A stable hash of bytes.
 pub(crate) fn siphash(bytes: &[u8]) -> u64 {
-    // "zonal dentry key", split in two; fixed for ever, as cookies are stored.
+    // "zonal dentry key", split in two. Fixed for ever, because cookies are stored.
     let (k0, k1) = (0x7a6f_6e61_6c20_6465_u64, 0x6e74_7279_206b_6579_u64);
     let mut v = [
         k0 ^ 0x736f_6d65_7073_6575,
@@ -99,7 +103,7 @@ mod tests {
 
     #[test]
     fn cookies_are_stable_and_above_the_reserved() {
-        // Stored on disk: a change of these numbers is a change of the format.
+        // These numbers are stored on disk: a change of them is a change of the format.
         assert_eq!(name_cookie(b"a", 55), name_cookie(b"a", 55));
         for name in [
             &b"a"[..],

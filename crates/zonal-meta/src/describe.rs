@@ -1,8 +1,8 @@
-//! Keys and values of a shard's store in words, for `zonal dump`. The zone map beside the root's
-//! shard is the manager's and not described here.
+//! Describes keys and values of a shard's store in words, for `zonal dump`. The zone map in the
+//! root shard's store belongs to the manager and is not described here.
 
 use crate::dentry::Dentry;
-use crate::fencing::FenceRecord;
+use crate::fences::FenceRecord;
 use crate::inode::Inode;
 use crate::keys;
 use crate::session::{SessionRecord, SlotRecord};
@@ -14,7 +14,7 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, ErrorCode> {
     T::from_bytes(value).map_err(|_error| ErrorCode::Corrupt)
 }
 
-/// What an entry is.
+/// Describes one entry of the store.
 ///
 /// # Errors
 /// `Corrupt` where key or value cannot be decoded.

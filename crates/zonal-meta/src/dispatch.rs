@@ -1,17 +1,17 @@
-//! From a request to its operation.
+//! Dispatch: runs the operation of a request.
 
 use crate::op::{self, Result};
 use crate::tx::Tx;
 use zonal_types::ErrorCode;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Runs an operation that works on the store alone.
+/// Runs an operation that needs only the store.
 pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
         MetaRequest::Lookup { who, parent, name } => op::lookup::lookup(tx, who, *parent, name),
         MetaRequest::GetAttr { ino, data } => op::getattr::getattr(tx, *ino, *data),
         MetaRequest::Access { who, ino, mask } => op::access::access(tx, who, *ino, *mask),
-        MetaRequest::ReadInline { ino } => op::inline::read(tx, *ino),
+        MetaRequest::ReadInline { ino } => op::inline_data::read(tx, *ino),
         MetaRequest::Readlink { ino } => op::readlink::readlink(tx, *ino),
         MetaRequest::ReadDir {
             who,
@@ -120,7 +120,7 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             flags,
         } => op::xattr::set(tx, who, *ino, &name.0, &value.0, *flags),
         MetaRequest::RemoveXattr { who, ino, name } => op::xattr::remove(tx, who, *ino, &name.0),
-        MetaRequest::Touch { reads } => op::touch::touch(tx, reads),
+        MetaRequest::Touch { reads } => op::access_times::touch(tx, reads),
         MetaRequest::SetPolicy { who, dir, policy } => {
             op::policy::set_policy(tx, who, *dir, *policy)
         }
@@ -167,15 +167,15 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             // The shell syncs its log before it sends the reply.
             sync: _,
         } => {
-            let report = op::report::Report {
+            let report = op::write_report::Report {
                 size: *size,
                 truncate_seq: *truncate_seq,
                 mtime: *mtime,
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid,
-                inline: op::inline::written(inline.as_ref()),
+                inline: op::inline_data::written(inline.as_ref()),
             };
-            op::report::report_write(tx, *ino, &report)
+            op::write_report::report_write(tx, *ino, &report)
         }
         MetaRequest::AppendEnd {
             ino,
@@ -188,13 +188,13 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             inline,
             ..
         } => {
-            // Where the file was cut behind the beginning of the place, the rest of it is left.
+            // The rest of the place, where the file was truncated behind its beginning.
             let left = usize::try_from(tx.published.saturating_sub(*offset)).unwrap_or(usize::MAX);
-            let inline = op::inline::written(inline.as_ref())
+            let inline = op::inline_data::written(inline.as_ref())
                 .map(|(at, bytes)| (at, &bytes[..bytes.len().min(left)]));
-            let report = op::report::Report {
+            let report = op::write_report::Report {
                 size: tx.published,
-                // A shrink ends or cuts the tickets of before.
+                // A truncation ends or cuts earlier tickets.
                 truncate_seq: u64::MAX,
                 mtime: (*length > 0).then_some(*mtime),
                 allocated_delta: *allocated_delta,
@@ -209,19 +209,25 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             mode,
             default_acl,
             token,
-        } => op::detached::make_detached(tx, (*uid, *gid), *mode, default_acl.as_ref(), *token),
-        MetaRequest::AttachDir { ino } => op::detached::attach(tx, *ino),
-        MetaRequest::DetachDir { ino } => op::detached::detach_dir(tx, *ino),
-        MetaRequest::DropDir { ino } => op::detached::drop_dir(tx, *ino),
+        } => op::detached_directories::make_detached(
+            tx,
+            (*uid, *gid),
+            *mode,
+            default_acl.as_ref(),
+            *token,
+        ),
+        MetaRequest::AttachDir { ino } => op::detached_directories::attach(tx, *ino),
+        MetaRequest::DetachDir { ino } => op::detached_directories::detach_dir(tx, *ino),
+        MetaRequest::DropDir { ino } => op::detached_directories::drop_dir(tx, *ino),
         MetaRequest::SettleDir {
             ino,
             since,
             has_entry,
-        } => op::detached::settle(tx, *ino, *since, *has_entry),
+        } => op::detached_directories::settle(tx, *ino, *since, *has_entry),
         MetaRequest::TakeLease { .. }
         | MetaRequest::RenewLeases { .. }
         | MetaRequest::ReturnLease { .. } => Err(ErrorCode::NotSupported),
-        // What is left is the shard's own: sessions, events, locks, closes, tickets.
+        // The shard itself handles the rest: sessions, events, locks, closes, tickets.
         _ => Err(ErrorCode::Protocol),
     }
 }

@@ -1,17 +1,17 @@
-//! Events for sessions: one queue a session, numbered from 1, kept until the session acknowledges
-//! them.
+//! Event queues: one queue a session, numbered from 1. An event stays until the session
+//! acknowledges it.
 //!
-//! *Invariants*: numbers of one queue rise without gaps; what was handed out is not changed any
-//! more (only events that were never handed out take in others); no queue is longer than its bound.
+//! *Invariants*: numbers of a queue rise without gaps. An event that was handed out does not
+//! change; only events never handed out take in others. No queue is longer than its bound.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::SESSION_EVENTS_MAX;
 use zonal_types::{Ino, SessionId};
 use zonal_wire::meta::Event;
 
-/// How many of the newest unsent events are looked at for one that can take a new one in.
+/// Newest unsent events that are looked at for one that can take in a new event.
 const COALESCE_DEPTH: usize = 16;
-/// Inodes that one event names, at most.
+/// Inodes in one event.
 const COALESCE_INODES_MAX: usize = 128;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl EventQueues {
         Self::with_limit(SESSION_EVENTS_MAX)
     }
 
-    /// No queues, each to be at most so long.
+    /// No queues, each with at most `events_max` events.
     #[must_use]
     pub fn with_limit(events_max: usize) -> Self {
         Self {
@@ -55,8 +55,8 @@ impl EventQueues {
         }
     }
 
-    /// A session begins (or continues after a restart of the shard, numbers from 1 again). Nothing
-    /// happens where it has a queue.
+    /// Opens the queue of a session that begins, or continues after a restart of the shard; numbers
+    /// start at 1. Does nothing where the session has a queue.
     pub fn open(&mut self, session: SessionId) {
         self.queues.entry(session).or_insert_with(|| Queue {
             next: 1,
@@ -66,15 +66,15 @@ impl EventQueues {
         });
     }
 
-    /// The session is gone.
+    /// Drops the queue of a session that is gone.
     pub fn close(&mut self, session: SessionId) {
         self.queues.remove(&session);
         self.overflowed.remove(&session);
     }
 
-    /// Queues an event and returns its number; `None` where the session is unknown or its queue
-    /// full (then the session must be ended, see [`Self::take_overflowed`]). An `Invalidate` may
-    /// join one that was not handed out yet.
+    /// Queues an event and returns its number. `None` where the session is unknown or its queue is
+    /// full; a full queue ends the session ([`Self::take_overflowed`]). An `Invalidate` may join
+    /// one that was not handed out yet.
     pub fn push(&mut self, session: SessionId, event: Event) -> Option<u64> {
         let queue = self.queues.get_mut(&session)?;
         if let Some(number) = queue.coalesce(&event) {
@@ -85,13 +85,14 @@ impl EventQueues {
             return None;
         }
         let number = queue.next;
+        queue.check();
         queue.next += 1;
         queue.pending.push_back((number, event));
         Some(number)
     }
 
-    /// The session has acted on all events to `number`. Returns true where that is news. Numbers
-    /// never handed out do not count.
+    /// The session has acted on all events up to `number`. Returns true where that is new. Numbers
+    /// never handed out are ignored.
     pub fn ack(&mut self, session: SessionId, number: u64) -> bool {
         let Some(queue) = self.queues.get_mut(&session) else {
             return false;
@@ -108,6 +109,7 @@ impl EventQueues {
         {
             queue.pending.pop_front();
         }
+        queue.check();
         true
     }
 
@@ -125,8 +127,8 @@ impl EventQueues {
             .is_some_and(|queue| !queue.pending.is_empty())
     }
 
-    /// Events not yet acknowledged, oldest first, at most `limit`; the same ones again until they
-    /// are acknowledged.
+    /// The oldest unacknowledged events, at most `limit`. They are returned again until they are
+    /// acknowledged.
     pub fn poll(&mut self, session: SessionId, limit: usize) -> Vec<(u64, Event)> {
         let Some(queue) = self.queues.get_mut(&session) else {
             return Vec::new();
@@ -138,31 +140,31 @@ impl EventQueues {
         events
     }
 
-    /// Sessions whose queue was full since the last call; the shard ends them.
+    /// Sessions whose queue overflowed since the last call; the shard ends them.
     pub fn take_overflowed(&mut self) -> BTreeSet<SessionId> {
         std::mem::take(&mut self.overflowed)
     }
 
-    /// Events waiting for acknowledgement, of all sessions.
+    /// Unacknowledged events of all sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.queues.values().map(|queue| queue.pending.len()).sum()
     }
 
-    /// Events of the session that has most.
+    /// Length of the longest queue.
     #[must_use]
     pub fn longest(&self) -> usize {
         let lengths = self.queues.values().map(|queue| queue.pending.len());
         lengths.max().unwrap_or(0)
     }
 
-    /// Bound on the events of one session; where it is reached the session ends.
+    /// Bound on the events of one session; a session that reaches it ends.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.events_max
     }
 
-    /// True where nothing waits.
+    /// True where no event waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.values().all(|queue| queue.pending.is_empty())
@@ -170,6 +172,17 @@ impl EventQueues {
 }
 
 impl Queue {
+    /// Asserts that numbers rise: acknowledged events were sent, and sent ones were queued.
+    fn check(&self) {
+        assert!(
+            self.acked <= self.sent && self.sent < self.next,
+            "event numbers fall: acknowledged {}, sent {}, next {}",
+            self.acked,
+            self.sent,
+            self.next
+        );
+    }
+
     fn coalesce(&mut self, event: &Event) -> Option<u64> {
         let Event::Invalidate {
             entries,
@@ -278,5 +291,14 @@ mod tests {
         assert_eq!(events.take_overflowed(), BTreeSet::from([A]));
         assert_eq!(events.take_overflowed(), BTreeSet::new());
         assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "event numbers fall")]
+    fn a_number_that_was_sent_already_is_not_queued() {
+        let mut queues = EventQueues::new();
+        queues.open(A);
+        queues.queues.get_mut(&A).unwrap().sent = 1;
+        queues.push(A, granted(1));
     }
 }

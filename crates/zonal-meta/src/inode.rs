@@ -1,7 +1,6 @@
 //! The stored inode.
 //!
-//! Format 2. The record names its own inode number, so that a record under a wrong key is found
-//! out.
+//! Format 2. The record has its own inode number, so a record under a wrong key is detected.
 
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
@@ -12,31 +11,31 @@ use zonal_types::{
 /// Version of the record.
 pub const INODE_FORMAT: u8 = 2;
 
-/// Of a first-level directory: its entry in the root shard is not settled. It was just made, or is
+/// First-level directory whose entry in the root shard is not settled: it was just made, or is
 /// being removed.
 pub const FLAG_DETACHED: u32 = 1 << 0;
-/// It has no name (any more) and lives while it is open.
+/// No name is left; the inode lives while it is open.
 pub const FLAG_ORPHAN: u32 = 1 << 1;
 /// Made by `O_TMPFILE | O_EXCL`: never gets a name.
 pub const FLAG_UNLINKABLE: u32 = 1 << 2;
-/// The last cut was pushed, and has not reached all columns, as far as we know. States of a cut:
-/// `op/number.rs`.
+/// The last truncation was pushed, but may not have reached all columns. `op/truncate_number.rs`
+/// has the states of a truncation.
 pub const FLAG_UNCONFIRMED: u32 = 1 << 3;
 /// `mtime` was set by utimens; reports of writes made before `times_set` do not change it.
 pub const FLAG_MTIME_SET: u32 = 1 << 4;
-/// Of a directory: the layout policy was set on it, not inherited.
+/// Directory whose layout policy was set on it, not inherited.
 pub const FLAG_OWN_POLICY: u32 = 1 << 5;
-/// Of a directory: it is being removed and accepts no entries.
+/// Directory that is being removed and accepts no entries.
 pub const FLAG_CLOSING: u32 = 1 << 6;
-/// The last number of a cut was pushed to no column.
+/// The last truncation number was pushed to no column.
 pub const FLAG_UNPUSHED: u32 = 1 << 7;
-/// Of a file: space was reserved behind its end since the last cut.
+/// File with space reserved behind its end since the last truncation.
 pub const FLAG_RESERVED: u32 = 1 << 8;
-/// Of what is no directory: it has lost a name while it had others, so `parent` may be a directory
-/// that it had.
+/// Not a directory, and lost a name while it had others: `parent` may be a directory that has no
+/// name of it.
 pub const FLAG_STRAYED: u32 = 1 << 9;
-/// Something was written at targets since the last number of a cut was given, which was pushed to
-/// no column.
+/// Targets may have been written since the last truncation number was given, which was pushed to no
+/// column.
 pub const FLAG_WRITTEN: u32 = 1 << 10;
 /// All flags that have a meaning.
 const FLAGS_KNOWN: u32 = (1 << 11) - 1;
@@ -71,9 +70,9 @@ codec_struct! {
         size_limit: u64,
         /// Allocated bytes, as reported.
         allocated: u64,
-        /// Number of the last cut (`zonal_types::cut`).
+        /// Number of the last truncation (`zonal_types::cut`).
         truncate_seq: u64,
-        /// Where it cuts.
+        /// Size of the last truncation.
         truncate_size: u64,
         /// Rises with each explicit setting of times.
         time_seq: u64,
@@ -91,7 +90,7 @@ codec_struct! {
         change: u64,
         /// [`xattr_flags`].
         xattrs: u8,
-        /// Flags above, each with one meaning.
+        /// The `FLAG_` bits above.
         flags: u32,
         /// Reserved: consistency of caches; 0 is close-to-open.
         consistency: u8,
@@ -99,13 +98,13 @@ codec_struct! {
         crypto: Blob,
         /// Reserved: snapshot epoch of its birth.
         birth_epoch: u64,
-        /// The directory of its entry; with several names, of one that it has or had.
+        /// The directory of its entry. With several names: a directory that has or had one of them.
         parent: Ino,
         /// Its home zone.
         home: ZoneId,
-        /// How files made in it are laid out (directories).
+        /// Layout policy of new files (directories).
         policy: Option<StripePolicy>,
-        /// Where its bytes are (files).
+        /// Layout of its bytes (files).
         layout: Layout,
         /// Text of a symbolic link.
         inline: Blob,
@@ -113,7 +112,7 @@ codec_struct! {
 }
 
 impl Inode {
-    /// A fresh inode with one name (two for a directory).
+    /// A new inode with one name (two for a directory).
     #[must_use]
     pub fn new(ino: Ino, kind: FileKind, parent: Ino, home: ZoneId, wall: Timestamp) -> Self {
         Self {
@@ -155,7 +154,7 @@ impl Inode {
     /// Decodes the record stored for `ino`.
     ///
     /// # Errors
-    /// `Corrupt` where it is damaged or another inode's.
+    /// `Corrupt` where it is damaged or belongs to another inode.
     pub fn decode(ino: Ino, bytes: &[u8]) -> Result<Self, ErrorCode> {
         match Self::from_bytes(bytes) {
             Ok(inode) if inode.is_of(ino) => Ok(inode),
@@ -179,7 +178,7 @@ impl Inode {
         self.kind == FileKind::File
     }
 
-    /// True where the flag (of several: one of them) is set.
+    /// True where the flag, or one of several flags, is set.
     #[must_use]
     pub fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
@@ -200,20 +199,20 @@ impl Inode {
         self.xattrs & xattr_flags::ACL_ACCESS != 0
     }
 
-    /// Marks a change of the inode.
+    /// Marks a change of the inode (`ctime`, change counter).
     pub fn changed(&mut self, wall: Timestamp) {
         self.ctime = wall;
         self.change = self.change.wrapping_add(1);
     }
 
-    /// Marks a change of the contents.
+    /// Marks a change of the contents (`mtime`, `ctime`, change counter).
     pub fn modified(&mut self, wall: Timestamp) {
         self.mtime = wall;
         self.set(FLAG_MTIME_SET, false);
         self.changed(wall);
     }
 
-    /// Attributes for the outside.
+    /// The attributes that clients see.
     #[must_use]
     pub fn attr(&self) -> Attr {
         Attr {
@@ -239,19 +238,19 @@ impl Inode {
         }
     }
 
-    /// Adds to the allocated bytes. What several clients tell may come in any order, a shrink's
-    /// before that of the writes it cut: the sum may be below 0 for a while, and is not cut there.
+    /// Adds to the allocated bytes. Clients report in any order, a truncation perhaps before the
+    /// writes that it cut. So the sum may be negative for a while, and is not clamped.
     pub(crate) fn count_allocated(&mut self, delta: i64) {
         self.allocated = self.allocated.wrapping_add_signed(delta);
     }
 
-    /// Allocated bytes, as they are told.
+    /// Allocated bytes as reported to clients.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         u64::try_from(self.allocated.cast_signed()).unwrap_or(0)
     }
 
-    /// Layout and last shrink.
+    /// Layout and last truncation.
     #[must_use]
     pub fn data(&self) -> FileData {
         FileData {

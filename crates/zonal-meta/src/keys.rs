@@ -1,7 +1,7 @@
-//! Keys of the shard's store. All numbers big-endian, so that keys sort as they are meant to.
+//! Keys of the shard's store. All numbers are big-endian, so that keys sort by them.
 //!
-//! A key begins with the partition (u32) and a tag (u8). What belongs to the shard and not to a
-//! partition has the partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
+//! A key begins with the partition (u32) and a tag (u8). Keys of the shard as a whole have the
+//! partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
 
 use zonal_types::{ClientId, DataId, HolderNumber, Ino, PartitionId, SessionId};
 
@@ -30,15 +30,15 @@ pub const TAG_ORPHAN: u8 = 0x40;
 pub const TAG_DELETION: u8 = 0x50;
 /// Directory inode whose entry in the root shard is not settled.
 pub const TAG_DETACHED: u8 = 0x60;
-/// Behind all tags of a shard. (In a manager's store the zone map is behind it.)
+/// Behind all tags of a shard. In a manager's store the zone map follows.
 pub const TAG_END: u8 = 0x80;
 /// Session.
 pub const TAG_SESSION: u8 = 0x70;
 /// Last reply of a slot.
 pub const TAG_SLOT: u8 = 0x71;
-/// Whose a session is, where that was proved.
+/// The subject to which a session belongs, where its client proved one.
 pub const TAG_HOLDER: u8 = 0x72;
-/// A client that is to be fenced at targets.
+/// A client to be fenced at targets.
 pub const TAG_FENCE: u8 = 0x73;
 
 fn start(partition: u32, tag: u8, room: usize) -> Vec<u8> {
@@ -89,12 +89,12 @@ pub fn inline(ino: Ino) -> Vec<u8> {
     of_ino(ino, TAG_INLINE, 0)
 }
 
-/// The inode that has the bytes of a data id.
+/// Index key of a data id: leads to its inode.
 pub fn data(id: DataId) -> Vec<u8> {
     of_ino(Ino(id.0), TAG_DATA, 0)
 }
 
-/// The data id of a key that leads to its inode.
+/// The data id of an index key.
 pub fn data_of(key: &[u8]) -> Option<DataId> {
     let id = DataId(ino_of(key)?.0);
     (key == data(id) && id.is_valid()).then_some(id)
@@ -160,14 +160,14 @@ pub fn session(id: SessionId) -> Vec<u8> {
     key
 }
 
-/// Whose a session is.
+/// The subject of a session.
 pub fn holder(id: SessionId) -> Vec<u8> {
     let mut key = start(SHARD_PARTITION, TAG_HOLDER, 8);
     key.extend_from_slice(&id.0.to_be_bytes());
     key
 }
 
-/// A fence that targets have to hear of.
+/// A fence that targets have to acknowledge.
 pub fn fence(client: ClientId, of: HolderNumber) -> Vec<u8> {
     let mut key = start(SHARD_PARTITION, TAG_FENCE, 16);
     key.extend_from_slice(&client.0.to_be_bytes());

@@ -1,15 +1,15 @@
-//! Call-back leases: which sessions may have cached what of a directory, and for how long.
+//! Call-back leases: which sessions may cache which part of a directory, and for how long.
 //! docs/rfcs/2026-11-21-callback-leases.md says what a lease covers.
 //!
 //! A record {directory, session} has two halves: the entries with the directory's own attributes,
-//! and the attributes of its children. A change asks [`Leases::recall`] again and again (after each
-//! acknowledgement, or at the time that it named) until it says `None`; then it may be executed.
-//! Halves that were recalled and acknowledged need no further recall until something new is
-//! granted; nothing is granted while a change waits.
+//! and the attributes of its children. A change calls [`Leases::recall`] repeatedly, after each
+//! acknowledgement or at the time that the recall named. Once it returns `None` the change may be
+//! executed. Recalled and acknowledged halves need no further recall until a new grant; nothing is
+//! granted while a change waits.
 //!
-//! *Invariants*: at most `records_max` records; a record that may still be used by its session is
-//! never dropped; a directory with a waiting change grants nothing. *Units*: grants in ms from the
-//! sending of the request; records end [`CACHE_GRACE_MS`] after that.
+//! *Invariants*: there are at most `records_max` records. A record that its session may still use
+//! is never dropped. A directory with a waiting change grants nothing. *Units*: grants in ms from
+//! the sending of the request; records end [`CACHE_GRACE_MS`] later.
 
 use crate::events::EventQueues;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,9 @@ use zonal_types::limits::{CACHE_GRACE_MS, CACHE_LEASES_MAX, CACHE_TERM_MS};
 use zonal_types::{Ino, Instant, SessionId};
 use zonal_wire::meta::Event;
 
-/// Records looked at for expiry at each grant: two, so that the sweep is faster than the growth.
+/// Records checked for expiry at each grant: two, so that the sweep outruns the growth.
 const SWEEP_AT_GRANT: usize = 2;
-/// Children of one record that are remembered as recalled.
+/// Recalled children remembered in one record.
 const RECALLED_CHILDREN_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -33,9 +33,9 @@ struct Record {
     children_recalled: BTreeMap<Ino, u64>,
 }
 
-/// What a mutation changes under one lease key.
+/// The part of a mutation covered by the leases of one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct LeaseChange {
     /// The directory whose leases cover it.
     pub directory: Ino,
     /// Its entries or its own attributes change.
@@ -46,12 +46,13 @@ pub struct Change {
     pub data: bool,
 }
 
-/// A change must wait: for these sessions to acknowledge these events, or until a time.
+/// A recall in progress: a change waits for these acknowledgements, or until a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recall {
-    /// Who still has to acknowledge which event (`u64::MAX`: cannot any more, only time helps).
+    /// Sessions with the event that each has to acknowledge. `u64::MAX`: it cannot any more, only
+    /// time helps.
     pub wait_for: Vec<(SessionId, u64)>,
-    /// When the last of their records has expired.
+    /// Time at which the last of their records has expired.
     pub until: Instant,
 }
 
@@ -61,15 +62,25 @@ struct Blocked {
     until: Instant,
 }
 
+impl Blocked {
+    /// Asserts that at least one change waits: a directory without one is not blocked.
+    fn check(self, directory: Ino) {
+        assert!(
+            self.changes > 0,
+            "directory {directory} is blocked by no change"
+        );
+    }
+}
+
 /// The lease records of one shard.
 #[derive(Debug)]
 pub struct Leases {
     records: BTreeMap<(Ino, SessionId), Record>,
-    /// Directories with waiting changes. The time bounds what a lost change can do.
+    /// Directories with waiting changes. The time bounds the effect of a lost change.
     blocked: BTreeMap<Ino, Blocked>,
-    /// Where the sweep for expired records goes on.
+    /// Place at which the sweep for expired records goes on.
     cursor: (Ino, SessionId),
-    /// Until then sessions may use what a former life of this shard granted.
+    /// Until then sessions may use grants of a former life of this shard.
     grace_until: Instant,
     /// The sessions of that former life.
     grace_sessions: BTreeSet<SessionId>,
@@ -77,8 +88,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// No records. `before`: the sessions that the shard knew when it stopped; for as long as their
-    /// leases may run, changes by others wait.
+    /// No records. `before`: the sessions that the shard knew when it stopped. Changes by others
+    /// wait for as long as their leases may run.
     #[must_use]
     pub fn new(now: Instant, before: BTreeSet<SessionId>) -> Self {
         Self {
@@ -91,16 +102,16 @@ impl Leases {
         }
     }
 
-    /// The same with another bound.
+    /// The same table with another bound.
     #[must_use]
     pub fn with_limit(mut self, records_max: usize) -> Self {
         self.records_max = records_max;
         self
     }
 
-    /// For how long the session may cache the directory's entries and the attributes that the lease
-    /// covers, in ms; 0: not at all. `now` is when the shard got the request, which is later than
-    /// its sending.
+    /// Grants a lease: for how many ms the session may cache the directory's entries and the
+    /// attributes that the lease covers (0: not at all). `now` is when the shard got the request,
+    /// which is later than its sending.
     pub fn grant(&mut self, directory: Ino, session: SessionId, now: Instant) -> u32 {
         self.sweep(now, SWEEP_AT_GRANT);
         if self.is_blocked(directory, now) {
@@ -116,18 +127,24 @@ impl Leases {
             children_recalled: BTreeMap::new(),
         };
         self.records.insert(key, record);
+        assert!(
+            self.records.len() <= self.records_max,
+            "{} lease records are past the bound",
+            self.records.len()
+        );
         CACHE_TERM_MS as u32
     }
 
-    /// Queues events for whoever may have cached what these changes of session `by` touch. `None`:
-    /// nobody (any more), the change may be executed now. Else it waits, and the directories grant
+    /// Queues recalls for sessions that may have cached anything that these changes of session `by`
+    /// touch. `None`: the change may be executed now. Else it waits, and the directories grant
     /// nothing until [`Self::finish`].
     ///
-    /// `waiting`: this change was told to wait before, with the same directories (so they are
-    /// blocked already). Where it names other ones now, finish the old ones first and pass false.
+    /// `waiting`: this change was told to wait before, with the same directories, so they are
+    /// blocked already. Where it names other directories now, finish the old ones first and pass
+    /// false.
     pub fn recall(
         &mut self,
-        changes: &[Change],
+        changes: &[LeaseChange],
         by: SessionId,
         waiting: bool,
         now: Instant,
@@ -155,16 +172,18 @@ impl Leases {
                 blocked.changes += 1;
             }
             blocked.until = blocked.until.max(recall.until);
+            blocked.check(change.directory);
         }
         Some(recall)
     }
 
-    /// A change that waited was executed, refused or abandoned: once for each change that got
+    /// A waiting change was executed, refused or abandoned. Called once for each change that got
     /// `Some` from [`Self::recall`], with the same directories.
-    pub fn finish(&mut self, changes: &[Change]) {
+    pub fn finish(&mut self, changes: &[LeaseChange]) {
         for change in changes {
             if let Some(blocked) = self.blocked.get_mut(&change.directory) {
-                blocked.changes = blocked.changes.saturating_sub(1);
+                blocked.check(change.directory);
+                blocked.changes -= 1;
                 if blocked.changes == 0 {
                     self.blocked.remove(&change.directory);
                 }
@@ -172,20 +191,20 @@ impl Leases {
         }
     }
 
-    /// The session has dropped what the former life of this shard let it cache.
+    /// The session has dropped everything that a former life of this shard let it cache.
     pub fn session_dropped(&mut self, session: SessionId) {
         self.grace_sessions.remove(&session);
     }
 
-    /// The session closed in good order and uses nothing any more. (One that vanished, or was
-    /// ended by others, keeps its records until they expire.)
+    /// The session closed in good order and uses its cache no more. A session that vanished, or was
+    /// ended by others, keeps its records until they expire.
     pub fn session_closed(&mut self, session: SessionId) {
         self.grace_sessions.remove(&session);
         self.records
             .retain(|(_directory, of), _record| *of != session);
     }
 
-    /// Looks at the next `count` records and drops those that expired. Housekeeping when nothing is
+    /// Checks the next `count` records and drops expired ones. For housekeeping while nothing is
     /// granted.
     pub fn sweep(&mut self, now: Instant, count: usize) {
         if now >= self.grace_until && !self.grace_sessions.is_empty() {
@@ -213,7 +232,7 @@ impl Leases {
         self.records_max
     }
 
-    /// Records held.
+    /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
@@ -238,7 +257,7 @@ impl Leases {
 
     fn recall_one(
         &mut self,
-        change: &Change,
+        change: &LeaseChange,
         by: SessionId,
         now: Instant,
         events: &mut EventQueues,
@@ -275,13 +294,13 @@ impl Leases {
     }
 }
 
-/// Parts of a change that a session was not told of yet.
-struct New {
+/// Parts of a change that a session was not yet told to drop.
+struct UnrecalledParts {
     entries: bool,
     children: Vec<Ino>,
 }
 
-impl New {
+impl UnrecalledParts {
     fn is_empty(&self) -> bool {
         !self.entries && self.children.is_empty()
     }
@@ -300,10 +319,11 @@ impl New {
 }
 
 impl Record {
-    /// The highest event number that already covers part of the change, and what none covers yet.
-    fn to_recall(&self, change: &Change) -> (u64, New) {
+    /// The highest number of an event that covers part of the change, and the parts that none
+    /// covers yet.
+    fn to_recall(&self, change: &LeaseChange) -> (u64, UnrecalledParts) {
         let mut number = 0;
-        let mut new = New {
+        let mut new = UnrecalledParts {
             entries: false,
             children: Vec::new(),
         };
@@ -322,9 +342,9 @@ impl Record {
         (number, new)
     }
 
-    /// Remembers that `number` covers what `new` said. Children that are acknowledged make room:
+    /// Notes that event `number` covers the parts in `new`. Acknowledged children make room:
     /// recalling one of them again costs a message and is never wrong.
-    fn recalled(&mut self, new: &New, number: u64, acked: u64) {
+    fn recalled(&mut self, new: &UnrecalledParts, number: u64, acked: u64) {
         if new.entries {
             self.entries_recalled = Some(number);
         }

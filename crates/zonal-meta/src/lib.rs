@@ -1,50 +1,50 @@
 //! The metadata shard: a state machine that turns requests into effects.
 //!
-//! [`Shard`] takes a request, the time and a reader of its store, and returns an [`Outcome`]: a
-//! reply with the changes to log first, a wait, or a question to another shard. It does no I/O.
-//! Keys and values are in `keys.rs`, `inode.rs` and `dentry.rs` (docs/on-disk-format.md, "Shard");
-//! each operation is a file under `op/`.
+//! [`MetaShard`] takes a request, the time and a reader of its store, and returns an [`Outcome`].
+//! That is a reply with the changes to log first, a wait, or a call to another shard. It does no
+//! I/O. Keys and values are in `keys.rs`, `inode.rs` and `dentry.rs` (docs/on-disk-format.md,
+//! "Shard"). Each operation is a file under `op/`.
 #![forbid(unsafe_code)]
 
 pub mod acl;
 pub mod append;
-mod caching;
-mod census;
 pub mod check;
 pub mod config;
 mod deletions;
 pub mod dentry;
 pub mod describe;
 mod dispatch;
+mod durable_truncations;
 pub mod events;
-mod fencing;
-mod flushed;
-mod ids;
+mod fences;
+mod id_ranges;
 pub mod inode;
+mod inode_records;
 pub mod keys;
+mod lease_grants;
 pub mod leases;
 pub mod locks;
-pub mod named_sets;
 mod op;
-mod opens;
+mod open_files;
 pub mod outcome;
 pub mod permission;
 mod prefetch;
-mod recent;
-mod records;
+mod recent_removals;
 pub mod repair;
 pub mod restore;
-mod scope;
+mod scope_cache;
 mod session;
-mod sets;
+mod session_list;
+mod session_requests;
 pub mod shard;
+mod stripe_set_choice;
+pub mod stripe_set_references;
 mod tx;
-mod volatile;
 
 pub use config::{Caller, Now, ShardConfig};
-pub use flushed::{FLUSHED_MAX, Flushed};
+pub use durable_truncations::{DurableTruncations, FLUSHED_MAX};
 pub use outcome::{
     Attempt, Deletion, Detached, JunctionChange, Outcome, PendingCall, Ticked, WaitOn,
 };
 pub use prefetch::prefetch;
-pub use shard::Shard;
+pub use shard::MetaShard;

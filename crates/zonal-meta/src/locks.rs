@@ -1,70 +1,78 @@
-//! Locks of programs: POSIX byte ranges (fcntl, also open-file-description locks) and flock, in two
-//! spaces that do not see one another.
+//! Lock table: POSIX byte-range locks (fcntl, also open-file-description locks) and flock, in two
+//! spaces that do not conflict with one another.
 //!
 //! The table is volatile; after a restart sessions bring their locks back with
-//! [`LockTable::reclaim`]. Owners are {session, owner}. A waiter is granted in the order of arrival
-//! where its range is free. As in Linux a later request may overtake a waiter that it conflicts
-//! with, but only [`OVERTAKEN_MAX`] times; then owners that hold nothing on that inode queue behind
-//! it. (Owners that hold something may still pass: making them wait could deadlock where Linux
-//! would not.)
+//! [`LockTable::reclaim`]. Owners are {session, owner}. Waiters are granted in order of arrival
+//! where their ranges are free. As in Linux a later request may overtake a waiter that it conflicts
+//! with, but only [`OVERTAKEN_MAX`] times. Then owners that hold nothing on that inode queue behind
+//! it. Owners that hold something may still pass: making them wait could deadlock where Linux would
+//! not.
 //!
-//! An owner may be named again by the kernel when the open file or process that it was is gone, and
-//! a release or a take-back may come late, or twice. So each range remembers the open file and the
-//! request (a number that grows) that took it last. A close gives up what was got through its open
-//! file; a take-back what its request got; an unlock what was got before it; a request that comes
-//! when it is over for its caller gets nothing. The order in which messages arrive cannot matter
-//! then.
+//! The kernel may use an owner's number again when its open file or process is gone. A release or
+//! cancellation may come late, or twice. So each range remembers the open file and the request
+//! number that took it last:
 //!
-//! *Invariants*: ranges of one owner in one space are sorted and disjoint, and adjacent ones differ
-//! in kind, open file or request; ranges of two owners overlap only if both are shared; each waiter
-//! is in the index; `ranges + 2 * waiting` stays within the bound, so that a grant out of the queue
-//! cannot fail.
+//! | message | releases |
+//! | --- | --- |
+//! | close | ranges taken through its open file |
+//! | cancellation | ranges that its request took |
+//! | unlock | ranges taken by earlier requests |
+//! | a lock request whose caller is gone | nothing, and it gets nothing |
+//!
+//! So the order in which messages arrive does not matter.
+//!
+//! *Invariants*:
+//! 1. Ranges of one owner in one space are sorted and disjoint; adjacent ones differ in kind, open
+//!    file or request.
+//! 2. Ranges of two owners overlap only if both are shared.
+//! 3. Each waiter is in the index.
+//! 4. `ranges + 2 * waiting` stays within the bound, so that a grant from the queue cannot fail.
 
-mod check;
 mod deadlock;
-mod file;
+mod inode_locks;
+mod invariants;
 #[cfg(test)]
-mod late_tests;
+mod reorder_tests;
 #[cfg(test)]
 mod tests;
 
-use file::{FileLocks, Waiter, conflicts};
+use inode_locks::{FileLocks, Waiter, conflicts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
 use zonal_types::{ErrorCode, Ino, SessionId};
 use zonal_wire::meta::{Event, LockKind, LockRange};
 
-/// How often conflicting requests may be granted before a waiter, until newcomers must queue behind
+/// Number of conflicting requests that may be granted before a waiter, until newcomers queue behind
 /// it.
 pub const OVERTAKEN_MAX: u32 = 64;
 
-/// Who holds or wants a lock: session, and the owner within it.
-pub type Owner = (SessionId, u64);
-/// A waiter that was granted, and the event that tells its session.
+/// The holder of a lock, or a waiter for it: session, and owner within the session.
+pub type LockOwner = (SessionId, u64);
+/// A granted waiter: its session, and the event to send.
 pub type Granted = (SessionId, Event);
 
-/// What came of a lock request.
+/// Result of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum LockAnswer {
     /// The lock is held.
     Granted,
     /// The request waits under its waiter number.
     Queued,
-    /// Somebody else has a conflicting lock, and the request did not want to wait.
+    /// Another owner has a conflicting lock, and the request did not want to wait.
     Conflict,
 }
 
-/// What becomes of a range of one owner.
+/// A change of an owner's range.
 enum Change<'a> {
-    /// Its request holds it; `settled` as in the message.
+    /// Takes the range; `settled` as in the message.
     Take(u64),
-    /// It is held since before our start.
+    /// Takes back a range held since before our start.
     Reclaim,
-    /// What was got before this request is given up.
+    /// Gives up ranges taken before this request.
     GiveUp(u64),
-    /// The same, only what was got through this open file.
+    /// Gives up ranges taken before this request through this open file.
     Close { handle: u64, number: u64 },
-    /// What its request got is as before again.
+    /// Restores the ranges that the request replaced.
     TakeBack(&'a [LockRange]),
 }
 
@@ -74,10 +82,10 @@ pub struct LockTable {
     files: BTreeMap<Ino, FileLocks>,
     /// Inodes at which a session has locks or waiters.
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
-    /// Where a waiter waits.
+    /// The inode at which a waiter waits.
     waiters: BTreeMap<(SessionId, u64), Ino>,
-    /// What an owner waits for in the POSIX space, for the search for deadlocks.
-    waiting_owners: BTreeMap<Owner, BTreeSet<(Ino, u64)>>,
+    /// Waits of an owner in the POSIX space, for the deadlock search.
+    waiting_owners: BTreeMap<LockOwner, BTreeSet<(Ino, u64)>>,
     ranges: usize,
     ranges_max: usize,
     waiters_max: usize,
@@ -96,7 +104,7 @@ impl LockTable {
         Self::with_limits(LOCKS_MAX, LOCK_WAITERS_MAX)
     }
 
-    /// An empty table for so many ranges and waiters.
+    /// An empty table with these bounds.
     #[must_use]
     pub fn with_limits(ranges_max: usize, waiters_max: usize) -> Self {
         Self {
@@ -110,26 +118,26 @@ impl LockTable {
         }
     }
 
-    /// Bounds on ranges held and requests waiting.
+    /// Bounds on held ranges and on waiters.
     #[must_use]
     pub fn limits(&self) -> (usize, usize) {
         (self.ranges_max, self.waiters_max)
     }
 
-    /// Ranges held.
+    /// Number of held ranges.
     #[must_use]
     pub fn range_count(&self) -> usize {
         self.ranges
     }
 
-    /// Files at which the session has locks or waits for one.
+    /// Number of files at which the session holds or awaits locks.
     #[must_use]
     pub fn files_of(&self, session: SessionId) -> u32 {
         let files = self.sessions.get(&session).map_or(0, BTreeSet::len);
         u32::try_from(files).unwrap_or(u32::MAX)
     }
 
-    /// Ranges that a session holds. Costs a look at each file at which it has any.
+    /// Number of ranges that a session holds. Costs a look at each of its files.
     #[must_use]
     pub fn ranges_of(&self, session: SessionId) -> usize {
         let inos = self.sessions.get(&session).into_iter().flatten();
@@ -142,27 +150,26 @@ impl LockTable {
             .sum()
     }
 
-    /// Requests of a session that wait.
+    /// Number of waiters of a session.
     #[must_use]
     pub fn waiters_of(&self, session: SessionId) -> usize {
         let own = self.waiters.range((session, 0)..=(session, u64::MAX));
         own.count()
     }
 
-    /// Requests waiting.
+    /// Number of waiters.
     #[must_use]
     pub fn waiter_count(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Asks for a lock; with `waiter` it is queued where it conflicts. Also returns the waiters
-    /// that a downgrade let in. A repeated request (same waiter) gets the same answer. `settled`:
-    /// requests of the owner below it are never taken back, so that their ranges may become one
-    /// with this.
+    /// Requests a lock; with `waiter` it is queued where it conflicts. Also returns the waiters
+    /// that a downgrade let in. A repeated request (same waiter) gets the same answer. Requests of
+    /// the owner below `settled` are never cancelled, so their ranges may be merged with this one.
     ///
     /// # Errors
     /// `Invalid` (empty range, waiter number in use elsewhere), `NoLocks` (bound reached),
-    /// `Deadlock`; `UnknownLease` where the request comes when it is over for its caller.
+    /// `Deadlock`. `UnknownLease` where the request arrives after it was released or cancelled.
     pub fn lock(
         &mut self,
         session: SessionId,
@@ -170,13 +177,13 @@ impl LockTable {
         range: LockRange,
         waiter: Option<u64>,
         settled: u64,
-    ) -> Result<(Answer, Vec<Granted>), ErrorCode> {
+    ) -> Result<(LockAnswer, Vec<Granted>), ErrorCode> {
         check_range(&range)?;
         if let Some(number) = waiter
             && let Some(at) = self.waiters.get(&(session, number))
         {
             return if *at == ino {
-                Ok((Answer::Queued, Vec::new()))
+                Ok((LockAnswer::Queued, Vec::new()))
             } else {
                 Err(ErrorCode::Invalid)
             };
@@ -190,10 +197,10 @@ impl LockTable {
         }
         let mut granted = Vec::new();
         if self.converts(ino, owner, &range) {
-            // A conversion by flock gives the old lock up first, as Linux does.
+            // A conversion by flock gives up the old lock first, as Linux does.
             self.change(ino, owner, &range, &Change::GiveUp(range.number));
             if range.kind == LockKind::Shared {
-                // Ours goes back in before anybody else gets a chance: a downgrade never fails.
+                // Take the new lock before anybody else gets a chance: a downgrade never fails.
                 self.change(ino, owner, &range, &Change::Take(settled));
             }
             granted = self.serve_queue(ino);
@@ -209,11 +216,11 @@ impl LockTable {
             }
             self.change(ino, owner, &range, &Change::Take(settled));
             granted.extend(self.serve_queue(ino));
-            return Ok((Answer::Granted, granted));
+            return Ok((LockAnswer::Granted, granted));
         }
         let Some(number) = waiter else {
             self.settle(ino, session);
-            return Ok((Answer::Conflict, granted));
+            return Ok((LockAnswer::Conflict, granted));
         };
         let refused = if self.waiters.len() >= self.waiters_max {
             Some(ErrorCode::NoLocks)
@@ -234,13 +241,14 @@ impl LockTable {
             overtaken: 0,
         };
         self.enqueue(ino, waiter);
-        Ok((Answer::Queued, granted))
+        Ok((LockAnswer::Queued, granted))
     }
 
-    /// Gives a range up (all kinds), where requests before this one took it. Returns who is let in.
+    /// Releases a range of any kind, where earlier requests took it. Returns the waiters that it
+    /// lets in.
     ///
     /// # Errors
-    /// `Invalid` (empty range), `NoLocks` where the split that this makes does not fit.
+    /// `Invalid` (empty range); `NoLocks` where the ranges that a split adds do not fit.
     pub fn unlock(
         &mut self,
         session: SessionId,
@@ -263,7 +271,7 @@ impl LockTable {
         Ok(granted)
     }
 
-    /// The first lock (lowest start) that stands in the way of `range`.
+    /// The conflicting lock with the lowest start, if any.
     #[must_use]
     pub fn get(&self, session: SessionId, ino: Ino, range: LockRange) -> Option<LockRange> {
         let file = self.files.get(&ino)?;
@@ -272,12 +280,12 @@ impl LockTable {
             .map(|(_owner, held)| held)
     }
 
-    /// Takes a request back, whether it waits or was granted; its going may let others in.
-    /// `before`: what its owner held there without it.
+    /// Cancels a request, whether it waits or was granted; that may let waiters in. `before`: the
+    /// owner's ranges there without the request.
     ///
     /// # Errors
-    /// `Invalid` (empty range, `before` of another owner), `NoLocks` where what was before does not
-    /// fit.
+    /// `Invalid` (empty range, `before` of another owner); `NoLocks` where the restored ranges do
+    /// not fit.
     pub fn cancel(
         &mut self,
         session: SessionId,
@@ -304,7 +312,7 @@ impl LockTable {
         {
             self.forget_waiter(ino, &gone);
         }
-        // Each piece, and each end of one, splits another at most.
+        // Each restored range, and each of its ends, splits at most one other range.
         if self.ranges + 2 * (before.len() + self.waiters.len() + 1) > self.ranges_max {
             return Err(ErrorCode::NoLocks);
         }
@@ -315,8 +323,8 @@ impl LockTable {
         Ok(granted)
     }
 
-    /// Releases the locks that one owner got in one space of an inode by requests before `number`
-    /// (a close), through one open file (`handle`) or all. Its waiters stay.
+    /// Releases the locks that an owner took in one space of an inode by requests before `number`
+    /// (a close). `handle`: only those of this open file. Its waiters stay.
     pub fn release_owner(
         &mut self,
         session: SessionId,
@@ -345,7 +353,7 @@ impl LockTable {
         granted
     }
 
-    /// The session is gone, with all its locks and waiters.
+    /// Releases all locks and waiters of a session that is gone.
     pub fn release_session(&mut self, session: SessionId) -> Vec<Granted> {
         let inos = self.sessions.remove(&session).unwrap_or_default();
         let mut granted = Vec::new();
@@ -355,7 +363,7 @@ impl LockTable {
             };
             let owners = (session, 0)..=(session, u64::MAX);
             for space in [&mut file.posix, &mut file.flock] {
-                let gone: Vec<Owner> = space.range(owners.clone()).map(|(o, _)| *o).collect();
+                let gone: Vec<LockOwner> = space.range(owners.clone()).map(|(o, _)| *o).collect();
                 for owner in gone {
                     self.ranges -= space.remove(&owner).map_or(0, |ranges| ranges.len());
                 }
@@ -374,8 +382,8 @@ impl LockTable {
         granted
     }
 
-    /// All locks on an inode are gone (it was deleted). Waiters are granted: there is nothing left
-    /// to wait for.
+    /// Releases all locks on a deleted inode. Its waiters are granted: there is nothing left to
+    /// wait for.
     pub fn release_inode(&mut self, ino: Ino) -> Vec<Granted> {
         let Some(file) = self.files.remove(&ino) else {
             return Vec::new();
@@ -397,10 +405,11 @@ impl LockTable {
         granted
     }
 
-    /// A lock that a session held before the shard's restart.
+    /// Restores a lock that a session held before the shard's restart.
     ///
     /// # Errors
-    /// `WouldBlock` where another has got a conflicting lock meanwhile, `NoLocks`, `Invalid`.
+    /// `WouldBlock` where another owner has taken a conflicting lock meanwhile, `NoLocks`,
+    /// `Invalid`.
     pub fn reclaim(
         &mut self,
         session: SessionId,
@@ -414,7 +423,7 @@ impl LockTable {
             return Err(ErrorCode::WouldBlock);
         }
         let held = file.space(range.whole_file).get(&owner);
-        // What it got since our start stays, and may cut this into pieces.
+        // Ranges taken since our start stay, and may cut this one into pieces.
         let since = held.map_or(0, |held| held.within(range.start, range.end).count());
         if self.ranges + 2 * (self.waiters.len() + since + 1) > self.ranges_max {
             self.settle(ino, session);
@@ -424,7 +433,7 @@ impl LockTable {
         Ok(())
     }
 
-    /// Whether the session has all of that range, and in that way.
+    /// True where the session holds all of the range, in this kind.
     #[must_use]
     pub fn holds(&self, session: SessionId, ino: Ino, range: &LockRange) -> bool {
         let file = self.files.get(&ino);
@@ -445,15 +454,15 @@ impl LockTable {
         next.is_none_or(|next| next > range.end)
     }
 
-    /// True where the request is settled: its caller has heard of it, or it was taken back.
-    fn is_late(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+    /// True where the request is settled: its caller has heard of the answer, or it was cancelled.
+    fn is_late(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let file = self.files.get(&ino);
         let held = file.and_then(|file| file.space(range.whole_file).get(&owner));
         held.is_some_and(|held| range.number < held.settled())
     }
 
-    /// True where `range` is of flock and its owner has one of another kind.
-    fn converts(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+    /// True where `range` is of flock and its owner holds a lock of the other kind.
+    fn converts(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let Some(file) = self.files.get(&ino).filter(|_| range.whole_file) else {
             return false;
         };
@@ -461,8 +470,8 @@ impl LockTable {
         held.is_some_and(|held| held.kind != range.kind && held.number <= range.number)
     }
 
-    /// Changes what `owner` has in the range.
-    fn change(&mut self, ino: Ino, owner: Owner, range: &LockRange, how: &Change<'_>) {
+    /// Changes the ranges of `owner` within the range.
+    fn change(&mut self, ino: Ino, owner: LockOwner, range: &LockRange, how: &Change<'_>) {
         let takes = matches!(how, Change::Take(_) | Change::Reclaim);
         if !takes && !self.files.contains_key(&ino) {
             return;
@@ -491,7 +500,18 @@ impl LockTable {
         if after == 0 {
             space.remove(&owner);
         }
+        assert!(
+            self.ranges >= before,
+            "{} lock ranges are counted, {owner:?} has {before}",
+            self.ranges
+        );
         self.ranges = self.ranges - before + after;
+        assert!(
+            !takes || self.ranges + 2 * self.waiters.len() <= self.ranges_max,
+            "{} lock ranges and {} waiters are past the bound",
+            self.ranges,
+            self.waiters.len()
+        );
         if after > 0 {
             self.sessions.entry(owner.0).or_default().insert(ino);
         }
@@ -499,7 +519,8 @@ impl LockTable {
 
     fn enqueue(&mut self, ino: Ino, waiter: Waiter) {
         let number = waiter.waiter;
-        self.waiters.insert((waiter.session, number), ino);
+        let before = self.waiters.insert((waiter.session, number), ino);
+        assert_eq!(before, None, "waiter {number} waits already");
         self.sessions.entry(waiter.session).or_default().insert(ino);
         if !waiter.range.whole_file {
             self.waiting_owners
@@ -511,7 +532,8 @@ impl LockTable {
     }
 
     fn forget_waiter(&mut self, ino: Ino, gone: &Waiter) {
-        self.waiters.remove(&(gone.session, gone.waiter));
+        let at = self.waiters.remove(&(gone.session, gone.waiter));
+        assert_eq!(at, Some(ino), "waiter {} is not in the index", gone.waiter);
         if let Some(waits) = self.waiting_owners.get_mut(&gone.owner()) {
             waits.remove(&(ino, gone.waiter));
             if waits.is_empty() {
@@ -520,7 +542,7 @@ impl LockTable {
         }
     }
 
-    /// Grants what can be granted, in order of arrival.
+    /// Grants waiters that can be granted, in order of arrival.
     fn serve_queue(&mut self, ino: Ino) -> Vec<Granted> {
         let mut granted = Vec::new();
         let mut index = 0;
@@ -546,8 +568,7 @@ impl LockTable {
             self.forget_waiter(ino, &waiter);
             self.change(ino, owner, &range, &Change::Take(settled));
             granted.push(event(ino, &waiter));
-            // The owner's own range may have shrunk in kind (a downgrade): look from the start
-            // again.
+            // The grant may have downgraded the owner's own range: start again.
             index = 0;
         }
         granted

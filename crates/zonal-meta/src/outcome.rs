@@ -1,4 +1,4 @@
-//! What a request leads to: a reply with its effect, a wait, or a question to another shard.
+//! Outcome of a request: a reply with its effect, a wait, or a call to another shard.
 
 use crate::config::Caller;
 use std::sync::Arc;
@@ -9,70 +9,70 @@ use zonal_types::{
 use zonal_wire::{MetaReply, MetaRequest};
 pub use zonal_zonemap::JunctionChange;
 
-/// Names a request that waits; given back to `handle`.
+/// Identifies a waiting request; the driver passes it back to `handle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub u64);
 
-/// What wakes a waiting request, besides its time running out: an outcome names it in `wake`.
+/// An event that wakes a waiting request before its time is over: an outcome names it in `wake`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitOn {
     /// An event for this session.
     Events(SessionId),
-    /// What this session acknowledges: it has cached what is to change.
+    /// An acknowledgement of this session, which has cached data that is to change.
     Acknowledgement(SessionId),
-    /// Places behind the end of this file, which others have.
+    /// Places behind the end of this file, held by other sessions.
     End(Ino),
-    /// What sessions from before the shard's start have to tell, or nothing but time.
+    /// Sessions from before the shard's start have reclaimed their state, or their time is over.
     Recovery,
 }
 
-/// What the shell is to do for a request.
+/// The step that the driver has to take for a request.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Log `effect` and `junctions` in one record (if any), apply it, wake, then send `reply`; then
-    /// make the calls in `after` (best effort: housekeeping settles what is lost).
+    /// Log `effect` and `junctions` in one record (if any), apply it, wake, then send `reply`. Then
+    /// make the calls in `after` (best effort: housekeeping settles lost ones).
     Reply {
-        /// The answer.
+        /// The reply.
         reply: MetaReply,
-        /// Changes of the store, empty where nothing is to be logged.
+        /// Changes of the store; empty: nothing to log.
         effect: Vec<KvChange>,
         /// Changes of the cell's junctions (root shard only).
         junctions: Vec<JunctionChange>,
-        /// Requests that wait on one of these should be tried again.
+        /// Retry requests that wait for one of these.
         wake: Vec<WaitOn>,
-        /// All should that wait for something else than events.
+        /// Retry all requests that wait for something else than events.
         recheck: bool,
-        /// Requests to other shards that nobody waits for; unslotted and idempotent.
+        /// Requests to other shards for which nobody waits; unslotted and idempotent.
         after: Vec<(ShardId, MetaRequest)>,
     },
     /// Wait until woken or until `until`, then call `handle` again with `attempt`.
     Wait {
-        /// Names the wait.
+        /// Identifies the wait.
         attempt: Attempt,
-        /// When to try again at the latest.
+        /// Latest time of the retry.
         until: Instant,
-        /// What to wait for.
+        /// The event to wait for.
         on: WaitOn,
         /// As in `Reply`.
         wake: Vec<WaitOn>,
         /// As in `Reply`.
         recheck: bool,
     },
-    /// Send `request` to `shard` (unslotted), then call `resume` with the answer; where there is
-    /// none, with `MetaReply::Failed`.
+    /// Send `request` to `shard` (unslotted), then call `resume` with the reply, or with
+    /// `MetaReply::Failed` where there is none.
     Call {
-        /// The shard that is asked.
+        /// The shard to call.
         shard: ShardId,
-        /// The question.
+        /// The request.
         request: MetaRequest,
-        /// To be given back.
+        /// Passed back to `resume`.
         call: PendingCall,
         /// As in `Reply`.
         wake: Vec<WaitOn>,
     },
 }
 
-/// A request that waits for another shard's answer.
+/// A request that waits for another shard's reply.
 #[derive(Debug, Clone)]
 pub struct PendingCall {
     pub(crate) caller: Caller,
@@ -95,7 +95,7 @@ impl PendingCall {
     }
 }
 
-/// What was asked of another shard.
+/// The question that another shard has to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Make a detached directory.
@@ -110,16 +110,17 @@ pub(crate) enum Question {
     FirstLevel(Name),
 }
 
-/// What other shards answered so far. The operation runs again from its start with these.
+/// Answers of other shards so far. The operation runs again from its start with them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
-    /// A directory was made there.
+    /// The shard that made a directory, and its inode.
     pub made: Option<(ShardId, Ino)>,
-    /// This directory is empty and accepts no entries any more.
+    /// This directory is empty and accepts no more entries.
     pub detached: Option<(ShardId, Ino)>,
-    /// Attributes of inodes elsewhere (`None`: it does not exist).
+    /// Attributes of inodes elsewhere (`None`: the inode does not exist).
     pub attrs: Vec<(Ino, Option<Attr>)>,
-    /// The root shard has said what the first name of the client's path leads to, perhaps nowhere.
+    /// True once the root shard has answered where the first name of the client's path leads,
+    /// perhaps nowhere.
     pub has_asked_first: bool,
 }
 
@@ -134,32 +135,32 @@ impl Facts {
 /// Objects to delete at the targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// For [`crate::Shard::deletion_done`].
+    /// Key to pass to [`crate::MetaShard::deletion_done`].
     pub key: Vec<u8>,
-    /// Where they are.
+    /// Layout of the objects.
     pub layout: Layout,
 }
 
-/// A directory inode whose entry in the root is not settled: ask the root shard `HasEntry`, then
-/// send this shard the answer as `SettleDir`.
+/// A directory inode whose entry in the root is not settled. The driver asks the root shard
+/// `HasEntry`, then sends this shard the answer as `SettleDir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Detached {
     /// The directory.
     pub ino: Ino,
-    /// Since when.
+    /// The time since which it is detached.
     pub since: Timestamp,
 }
 
-/// What housekeeping found to do: log and apply `effect`, then wake.
+/// Result of housekeeping: log and apply `effect`, then wake.
 #[derive(Debug, Default)]
 pub struct Ticked {
     /// Changes of the store.
     pub effect: Vec<KvChange>,
-    /// Why an inode that an ended session held could not be read: it stays, until a start of the
-    /// shard can read it.
+    /// The reason why an inode that an ended session held could not be read. It stays until a start
+    /// of the shard can read it.
     pub unread: Option<ErrorCode>,
-    /// Requests that wait on one of these should be tried again.
+    /// Retry requests that wait for one of these.
     pub wake: Vec<WaitOn>,
-    /// All should that wait for something else than events.
+    /// Retry all requests that wait for something else than events.
     pub recheck: bool,
 }

@@ -1,7 +1,7 @@
-//! Who may do what: Linux's checks, as the kernel would make them on a local file system.
+//! Permission checks: those that Linux makes on a local file system.
 //!
 //! `EACCES` is for mode bits and ACLs, `EPERM` for ownership and privilege. User 0 has every
-//! privilege, but executes only what has an execute bit.
+//! privilege, but executes only files with an execute bit.
 
 use crate::acl::Acl;
 use crate::inode::Inode;
@@ -73,7 +73,7 @@ fn load_acl(tx: &Tx<'_>, inode: &Inode) -> Result<Option<Acl>, ErrorCode> {
     }
 }
 
-/// The bare decision. `owner`: uid and gid of the inode.
+/// The decision alone. `owner`: uid and gid of the inode.
 #[must_use]
 pub fn allows(
     who: &Credentials,
@@ -100,7 +100,7 @@ pub fn allows(
     mask & !bits == 0
 }
 
-/// What opening with these flags needs.
+/// Permissions that an open with these flags needs.
 #[must_use]
 pub fn open_mask(open_flags: u32) -> u32 {
     let mut mask = match open_flags & O_ACCMODE {
@@ -116,14 +116,14 @@ pub fn open_mask(open_flags: u32) -> u32 {
     mask
 }
 
-/// True where the sticky bit of `dir` keeps the caller from touching an entry that belongs to
+/// True where the sticky bit of `dir` forbids the caller to touch an entry that belongs to
 /// `victim_uid`.
 #[must_use]
 pub fn is_sticky_refused(who: &Credentials, dir: &Inode, victim_uid: u32) -> bool {
     dir.mode & S_ISVTX != 0 && !is_root(who) && who.uid != victim_uid && who.uid != dir.uid
 }
 
-/// What matters of an entry that is to be removed or replaced.
+/// The inode behind an entry that is to be removed or replaced.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Victim {
     pub uid: u32,
@@ -148,7 +148,8 @@ impl From<&Attr> for Victim {
     }
 }
 
-/// Linux's `may_delete`: write and search in the directory, the sticky bit, the wanted type.
+/// Linux's `may_delete`: write and search permission in the directory, the sticky bit, the wanted
+/// type.
 pub(crate) fn may_delete(
     tx: &Tx<'_>,
     who: &Credentials,
@@ -167,7 +168,8 @@ pub(crate) fn may_delete(
     }
 }
 
-/// Linux's `may_create`: write and search in the directory, which must not be on its way out.
+/// Linux's `may_create`: write and search permission in the directory, which must not be on its way
+/// out.
 pub(crate) fn may_create(tx: &Tx<'_>, who: &Credentials, dir: &Inode) -> Result<(), ErrorCode> {
     if dir.has(crate::inode::FLAG_CLOSING) {
         return Err(ErrorCode::NotFound);
@@ -175,8 +177,8 @@ pub(crate) fn may_create(tx: &Tx<'_>, who: &Credentials, dir: &Inode) -> Result<
     check(tx, who, dir, WRITE | EXEC)
 }
 
-/// The set-id bits that a change by `who` leaves (Linux's `setattr_should_drop_suidgid`): for
-/// writes, truncations and changes of the owner.
+/// The set-id bits that remain after a write, truncation or change of the owner by `who` (Linux's
+/// `setattr_should_drop_suidgid`).
 #[must_use]
 pub fn without_set_id(mode: u32, drops_group: bool) -> u32 {
     let mut left = mode & !S_ISUID;

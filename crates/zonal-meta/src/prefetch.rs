@@ -1,10 +1,10 @@
-//! Prefetch: the reads that a request begins with, made before it has the shard to itself.
+//! Prefetch: reads the first keys of a request before it has the shard to itself.
 //!
-//! A shard runs one request at a time. A read of the store that misses its cache takes as long as
-//! the disk does, and all other requests would wait meanwhile. So where reads have missed lately,
-//! the server calls [`prefetch`] first, without the shard: many threads read the disk at the same
-//! time, and the request finds its pages in the store's cache afterwards. Nothing is decided here:
-//! what cannot be read is met again, and reported, by the request itself.
+//! A shard runs one request at a time. A read that misses the store's cache takes as long as the
+//! disk, and all other requests would wait meanwhile. So where reads have missed lately, the server
+//! calls [`prefetch`] first, without the shard. Many threads then read the disk in parallel, and
+//! the request finds its pages in the cache. Nothing is decided here: the request meets a read
+//! error again, and reports it.
 //!
 //! Cost: as many look-ups as the request makes itself, at most [`READDIR_ENTRIES_MAX`] and one.
 
@@ -16,7 +16,7 @@ use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{Ino, KvRead, Name};
 use zonal_wire::MetaRequest;
 
-/// Reads what `request` is about to read. `hash_bits` is the shard's.
+/// Reads the keys that `request` is about to read. `hash_bits` is the shard's.
 pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
     let reader = Reader { kv, hash_bits };
     match request {
@@ -103,7 +103,7 @@ impl Reader<'_> {
         self.kv.get(key).ok().flatten()
     }
 
-    /// An inode, and the ACL by which it is judged.
+    /// Reads an inode, and the ACL that decides its permissions.
     fn inode(&self, ino: Ino) -> Option<Inode> {
         let inode = Inode::decode(ino, &self.key(&keys::inode(ino))?).ok()?;
         if inode.has_acl() {
@@ -112,7 +112,7 @@ impl Reader<'_> {
         Some(inode)
     }
 
-    /// A name, its directory and its inode. Of names with the same hash the first.
+    /// Reads a name, its directory and its inode. Among names with the same hash: the first.
     fn name(&self, dir: Ino, name: &Name) {
         self.inode(dir);
         let cookie = name_cookie(name.as_bytes(), self.hash_bits);

@@ -1,32 +1,31 @@
-//! What puts a shard's store right where [`crate::check`] found it broken.
+//! Repair: fixes a shard's store where [`crate::check`] found it broken.
 //!
-//! Each repair is one small effect, for the store's own log. It looks at the store again first, so
-//! that what an earlier repair has settled gives nothing, and doing it twice does no harm. Counts
-//! follow entries: a repair that moves entries leaves directories that count wrongly, which the
-//! next pass finds. Nothing that can be reached or read is removed; what has no name gets one in
-//! `lost+found`.
+//! Each repair is one small effect for the store's own log. It reads the store again first, so a
+//! second repair of the same fault changes nothing. A repair that moves entries leaves directories
+//! with wrong counts, which the next pass corrects. Nothing that can be reached or read is removed;
+//! an inode without a name gets one in `lost+found`.
 
-mod across;
-mod key;
+mod cross_store;
+mod damaged_key;
 
-pub use across::Found;
-pub use key::repair_key;
+pub use cross_store::AdoptedFile;
+pub use damaged_key::repair_key;
 
 use crate::check::Broken;
 use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
-use crate::ids::Counter;
+use crate::id_ranges::Counter;
 use crate::inode::{
     FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_STRAYED, FLAG_UNLINKABLE, Inode,
 };
 use crate::keys;
-use crate::op::detached::DetachedRecord;
-use crate::op::{inline, new, remove};
-use crate::shard::Shard;
+use crate::op::detached_directories::DetachedRecord;
+use crate::op::{inline_data, new_inode, remove};
+use crate::shard::MetaShard;
 use crate::tx::Tx;
 use zonal_types::{Codec, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, SessionId};
 
-/// Entries taken out of what is no directory in one effect.
+/// Entries removed in one effect from an inode that is no directory.
 const ENTRIES_AT_ONCE: usize = 256;
 
 type Result<T = ()> = std::result::Result<T, ErrorCode>;
@@ -34,7 +33,7 @@ type Result<T = ()> = std::result::Result<T, ErrorCode>;
 /// The name of the entry at `cookie` of `dir`.
 ///
 /// # Errors
-/// `Corrupt`, or what `kv` gives.
+/// `Corrupt`, or the error of `kv`.
 pub fn entry_name(kv: &dyn KvRead, dir: Ino, cookie: u64) -> Result<Option<Name>> {
     let found = kv.get(&keys::dentry(dir, cookie))?;
     let dentry = found.map(|bytes| Dentry::decode(&bytes)).transpose()?;
@@ -43,14 +42,14 @@ pub fn entry_name(kv: &dyn KvRead, dir: Ino, cookie: u64) -> Result<Option<Name>
         .map(|dentry| dentry.name))
 }
 
-impl Shard {
-    /// The changes that put `broken` right; none where that has been done. `lost_found`: the
-    /// directory for what has no name (the root, in the root's shard). `is_first_level`: whether an
-    /// entry of the root leads to a directory.
+impl MetaShard {
+    /// The changes that repair `broken`; none where that is done already. `lost_found`: the
+    /// directory for inodes without a name (the root, in the root shard). `is_first_level`: whether
+    /// an entry of the root leads to a directory.
     ///
     /// # Errors
-    /// `NotFound` where `lost_found` is needed and not there; `Corrupt` where a damaged key is in
-    /// the way; what `kv` gives.
+    /// `NotFound` where `lost_found` is needed and missing; `Corrupt` where a damaged key is in the
+    /// way; else the error of `kv`.
     pub fn repair(
         &self,
         kv: &dyn KvRead,
@@ -64,10 +63,10 @@ impl Shard {
         }
         match broken {
             Broken::Ids { partition, .. } => {
-                return key::reserve_again(kv, Counter::Inodes, *partition);
+                return damaged_key::reserve_again(kv, Counter::Inodes, *partition);
             }
             Broken::DataIds { partition, .. } => {
-                return key::reserve_again(kv, Counter::Data, *partition);
+                return damaged_key::reserve_again(kv, Counter::Data, *partition);
             }
             _ => {}
         }
@@ -120,7 +119,7 @@ impl Shard {
             }
             Broken::Inline { ino, .. } => {
                 if let Some(mut inode) = tx.find(ino)? {
-                    inline::cut_to_fit(&mut tx, &mut inode)?;
+                    inline_data::cut_to_fit(&mut tx, &mut inode)?;
                     tx.save(inode);
                 }
             }
@@ -178,7 +177,7 @@ fn has_data(tx: &mut Tx<'_>, ino: Ino, data_id: DataId) -> Result<bool> {
     Ok(inode.is_some_and(|inode| inode.layout.data_ids().any(|id| id == data_id)))
 }
 
-/// The inode that a data id leads to and that has these bytes.
+/// The inode that a data id leads to, if it has these bytes.
 fn owner(tx: &mut Tx<'_>, data_id: DataId) -> Result<Option<Ino>> {
     match tx.file_of(data_id)? {
         Some(ino) if has_data(tx, ino, data_id)? => Ok(Some(ino)),
@@ -198,7 +197,7 @@ fn link(tx: &mut Tx<'_>, mut dir: Inode, name: &Name, ino: Ino, kind: FileKind) 
     Ok(())
 }
 
-/// Puts an entry where a look-up finds it, unless another one has the name.
+/// Moves an entry to where a look-up finds it, unless another entry has the name.
 fn move_entry(tx: &mut Tx<'_>, dir: Ino, cookie: u64) -> Result {
     let Some(dentry) = entry(tx, dir, cookie)? else {
         return Ok(());
@@ -213,13 +212,13 @@ fn move_entry(tx: &mut Tx<'_>, dir: Ino, cookie: u64) -> Result {
     Ok(())
 }
 
-/// Moves an entry to the first place of its chain, which is empty.
+/// Moves an entry to the empty first place of its chain.
 fn take_first(tx: &mut Tx<'_>, dir: Ino, cookie: u64) -> Result {
     let first = keys::dentry(dir, cookie & !0xff);
     if tx.get(&first)?.is_none()
         && let Some(mut dentry) = entry(tx, dir, cookie)?
     {
-        // Others may be behind it.
+        // Other entries may follow in the chain.
         dentry.chained = true;
         tx.remove(keys::dentry(dir, cookie));
         tx.put(first, dentry.to_bytes());
@@ -227,7 +226,7 @@ fn take_first(tx: &mut Tx<'_>, dir: Ino, cookie: u64) -> Result {
     Ok(())
 }
 
-/// The inode of a directory is lost, its entries are not: it is made anew in `parent`.
+/// Makes a lost directory inode anew in `parent`; its entries are still there.
 fn directory_anew(tx: &mut Tx<'_>, ino: Ino, parent: Ino) -> Result {
     let home = tx.env.config.zone;
     let mut dir = Inode::new(ino, FileKind::Directory, parent, home, tx.now.wall);
@@ -236,9 +235,9 @@ fn directory_anew(tx: &mut Tx<'_>, ino: Ino, parent: Ino) -> Result {
     Ok(())
 }
 
-/// The inode of a file is lost, its first bytes are not: a file is made for them, without a name
-/// until the next pass, which brings it to lost+found. The layout is that of a new file, a guess
-/// about what its objects have; `data_id`: bytes that led to it.
+/// Makes a file for inline bytes whose inode is lost. It has no name until the next pass brings it
+/// to lost+found. Its layout is that of a new file, a guess about its objects; `data_id`: bytes
+/// that led to it.
 fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
     let Some(bytes) = tx.get(&keys::inline(ino))? else {
         return Ok(());
@@ -250,10 +249,10 @@ fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
         Some(id) => id,
         None => tx.new_data_id(ino.partition())?,
     };
-    inode.layout = new::layout_by_repair(tx, home, data_id)?;
+    inode.layout = new_inode::layout_by_repair(tx, home, data_id)?;
     inode.size = bytes.len() as u64;
-    inode.allocated = inline::allocated(bytes.len());
-    inline::cut_to_fit(tx, &mut inode)?;
+    inode.allocated = inline_data::allocated(bytes.len());
+    inline_data::cut_to_fit(tx, &mut inode)?;
     tx.save(inode);
     Ok(())
 }
@@ -271,7 +270,7 @@ fn has_entries(tx: &Tx<'_>, dir: Ino) -> Result<bool> {
 fn not_in_directory(tx: &mut Tx<'_>, dir: Ino, parent: Option<Ino>) -> Result {
     match tx.find(dir)? {
         Some(inode) if inode.is_dir() => Ok(()),
-        // One that is not of the first level is nameless until the next pass, which brings it to
+        // A directory that is not of the first level has no name until the next pass brings it to
         // lost+found.
         None => directory_anew(tx, dir, parent.ok_or(ErrorCode::NotFound)?),
         Some(_) => {
@@ -355,7 +354,7 @@ fn detached_mark(tx: &mut Tx<'_>, ino: Ino, has_record: bool) -> Result {
     if has_record {
         tx.remove(keys::detached(ino));
     } else if inode.is_dir() && inode.parent == Ino::ROOT && ino != Ino::ROOT {
-        // The running shard asks the root's for its entry.
+        // The running shard asks the root shard for its entry.
         let record = DetachedRecord {
             token: 0,
             since: tx.now.wall,

@@ -1,13 +1,14 @@
-//! What a backup's entries become in the store that takes the shard's place.
+//! Restore: converts a backup's entries for the store that takes the shard's place.
 //!
-//! Between the backup and its restoring numbers were given, files were cut, and caches were filled,
-//! of which the backup knows nothing. So every number that must never be given twice goes up by
-//! [`RESTORE_STEP`]: inode numbers, data ids and sessions; change counters, so that no cache takes
-//! its copy for the present one; and the number of the last shrink of each file with data, which is
-//! then its size in the backup: targets cut what was written behind it later, and refuse nothing as
-//! older than they know.
+//! The backup does not know the numbers given, files truncated and caches filled since it was made.
+//! So every number that must never be given twice rises by [`RESTORE_STEP`]:
+//!
+//! * inode numbers, data ids and sessions
+//! * change counters, so that no cache takes its copy for the present one
+//! * the truncation number of each file with data, at its size in the backup. Targets then cut
+//!   bytes written behind it later, and refuse nothing as older than they know.
 
-use crate::ids::Counter;
+use crate::id_ranges::Counter;
 use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::keys;
 use zonal_types::limits::RESTORE_STEP;
@@ -19,7 +20,7 @@ fn parts(key: &[u8]) -> Option<(u32, u8)> {
     Some((u32::from_be_bytes(*partition), *rest.first()?))
 }
 
-/// Whether `key` holds reserved numbers: of a partition, or of sessions.
+/// True where `key` holds reserved numbers, of a partition or of sessions.
 #[must_use]
 pub fn is_reserved(key: &[u8]) -> bool {
     let counter = parts(key).and_then(|(_, tag)| Counter::of_tag(tag));
@@ -56,8 +57,8 @@ pub fn value(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, ErrorCode> {
     }
 }
 
-/// Entries that the new store needs and the backup did not have: of partitions without a number
-/// given so far, and of sessions.
+/// Entries that the new store needs and the backup lacks: number ranges of partitions without a
+/// number given so far, and of sessions.
 ///
 /// # Errors
 /// `NoSpace` where a partition has no numbers left.

@@ -1,12 +1,12 @@
 //! Sessions and their slots.
 //!
-//! A session belongs to who opened it: where a connection has proved that, its subject is stored
-//! beside it. Its number has 64 random bits, so that nobody guesses one.
+//! A session belongs to the client that opened it. Where its connection proved a subject, the
+//! subject is stored beside it. Its number has 64 random bits, so that nobody can guess one.
 //!
-//! A session and the last replies with an effect are durable; replies without one are kept in
-//! memory only: after a restart such a request simply runs again. A slot's sequence must rise; a
-//! repeat of the last one gets the last reply. (It may rise by more than one, as what had no effect
-//! is forgotten by a restart.)
+//! Sessions, and the last reply with an effect of each slot, are durable. Replies without an effect
+//! are in memory only: after a restart the request simply runs again. A slot's sequence must rise;
+//! a repeat of the last sequence gets the last reply. The sequence may rise by more than one,
+//! because a restart forgets requests without an effect.
 
 use crate::keys;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ codec_struct! {
         zone: ZoneId,
         /// The client's name, for people.
         name: String,
-        /// It has asked for a lock: after a start of the shard it may tell of some.
+        /// It has asked for a lock: after a start of the shard it may reclaim some.
         has_locked: bool,
     }
 }
@@ -50,7 +50,7 @@ struct Slot {
     sequence: u32,
     /// `None`: the reply is in the store.
     reply: Option<Box<MetaReply>>,
-    /// Executed before our start, and not repeated since: what it opened is not counted yet.
+    /// Executed before our start, and not repeated since: files that it opened are not counted yet.
     is_from_before: bool,
 }
 
@@ -58,21 +58,21 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub record: SessionRecord,
-    /// Whose it is: the subject that opened it. `None`: nobody had to prove anything.
+    /// The subject that opened it. `None`: its client did not have to prove one.
     pub holder: Option<String>,
     pub last_seen: Instant,
-    /// It answers nothing any more, and ends when its client is fenced.
+    /// It answers nothing any more, and ends once its client is fenced.
     pub is_ending: bool,
-    /// It has told what it holds, in this life of ours: from then on what it opens and closes is
+    /// It has reclaimed its state in this life of the shard: from then on its opens and closes are
     /// counted here.
     pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
 }
 
 impl Session {
-    /// Whether a client that has proved to be `from` may go on with the session. A client that had
-    /// to prove nothing is trusted, and goes on by a connection where it has to: the session's
-    /// number, which nobody guesses, is its proof then.
+    /// True where a client that proved to be `from` may use the session. A client without a proof
+    /// is trusted, and may use the session over a connection that has one. Its proof is then the
+    /// session's number, which nobody can guess.
     pub fn is_of(&self, from: Option<&Arc<Holder>>) -> bool {
         from.is_none_or(|from| match &self.holder {
             Some(holder) => *holder == from.subject,
@@ -82,13 +82,13 @@ impl Session {
 }
 
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once")]
-/// What a slot says to a request.
+/// A slot's answer to a request.
 #[derive(Debug)]
 pub(crate) enum SlotAnswer {
-    /// New: to be run.
+    /// New: run it.
     Run,
-    /// A repeat: this was the reply. True where it was executed before our start and this is its
-    /// first repeat.
+    /// A repeat, with the kept reply. True where it was executed before our start and this is the
+    /// first repeat since.
     Repeat(MetaReply, bool),
 }
 
@@ -101,12 +101,12 @@ pub(crate) struct Sessions {
     next_id: u64,
     /// Random bits for the next session's number.
     chance: u64,
-    /// Sessions from before our start that have not told what they hold.
+    /// Sessions from before our start that have not reclaimed their state.
     pub silent: BTreeSet<SessionId>,
 }
 
 impl Sessions {
-    /// All sessions in the store; each gets a whole term from `now` on.
+    /// Loads all sessions from the store; each gets a whole term from `now` on.
     pub fn load(kv: &dyn KvRead, now: Instant) -> Result<Self, ErrorCode> {
         let mut sessions = Self {
             next_id: 1,
@@ -189,8 +189,8 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// Other sessions from before our start that have not told yet what they hold, and have asked
-    /// for a lock.
+    /// Other sessions from before our start that have not reclaimed their state, and have asked for
+    /// a lock.
     pub fn others_with_locks(&self, id: SessionId) -> Vec<SessionId> {
         let others = self.silent.iter().filter(|other| **other != id);
         let has_locked = |id: &SessionId| {
@@ -200,13 +200,13 @@ impl Sessions {
         others.copied().filter(has_locked).collect()
     }
 
-    /// Random bits for the number of the next session.
+    /// Adds random bits for the number of the next session.
     pub fn add_chance(&mut self, bits: u64) {
         self.chance = bits;
     }
 
-    /// A number for a new session: a count, so that none is given twice where chance is always the
-    /// same, under random bits. Session 0 is none.
+    /// A number for a new session: random bits above a count. The count makes it unique even where
+    /// the random bits never change. Session 0 is none.
     pub fn take_id(&mut self) -> SessionId {
         let chance = std::mem::take(&mut self.chance);
         loop {
@@ -219,7 +219,7 @@ impl Sessions {
         }
     }
 
-    /// The value to store behind [`keys::session_ids`].
+    /// The value stored under [`keys::session_ids`].
     pub fn ids_record(&self) -> Vec<u8> {
         self.next_id.to_bytes()
     }
@@ -232,7 +232,7 @@ impl Sessions {
         self.by_id.keys().copied()
     }
 
-    /// In the order of their numbers.
+    /// Sessions in the order of their numbers.
     pub fn range(
         &self,
         of: (Bound<SessionId>, Bound<SessionId>),
@@ -252,7 +252,7 @@ impl Sessions {
         self.by_id.contains_key(&id)
     }
 
-    /// The session of a client that `from` may go on with ([`Session::is_of`]).
+    /// The client's session that `from` may use ([`Session::is_of`]).
     pub fn of_client(&self, client: ClientId, from: Option<&Arc<Holder>>) -> Option<SessionId> {
         let all = self.by_client.range((client, None)..);
         let of_client = all.take_while(|((other, _), _)| *other == client);
@@ -263,7 +263,7 @@ impl Sessions {
         })
     }
 
-    /// Whether another subject than `holder` has a session of this client.
+    /// True where another subject than `holder` has a session of this client.
     pub fn is_others(&self, client: ClientId, holder: &str) -> bool {
         let all = self.by_client.range((client, None)..);
         let mut of_client = all.take_while(|((other, _), _)| *other == client);
@@ -275,7 +275,7 @@ impl Sessions {
         self.by_holder.get(subject).into_iter().flatten().copied()
     }
 
-    /// How many those are.
+    /// Number of sessions of a subject.
     pub fn count_of_holder(&self, subject: &str) -> usize {
         self.by_holder.get(subject).map_or(0, BTreeSet::len)
     }
@@ -290,7 +290,8 @@ impl Sessions {
         if let Some(name) = &session.holder
             && let Some(own) = self.by_holder.get_mut(name)
         {
-            own.remove(&id);
+            let was_there = own.remove(&id);
+            assert!(was_there, "{id:?} is not among the sessions of its subject");
             if own.is_empty() {
                 self.by_holder.remove(name);
             }
@@ -306,7 +307,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Whether a slotted request is new.
+    /// Compares a slotted request with the slot's last one.
     pub fn slot(
         &mut self,
         kv: &dyn KvRead,
@@ -337,7 +338,7 @@ impl Sessions {
         Ok(SlotAnswer::Run)
     }
 
-    /// Replies of before our start that were not asked for again.
+    /// Replies from before our start whose requests were not repeated since.
     pub fn unrepeated(&self, kv: &dyn KvRead, id: SessionId) -> Result<Vec<MetaReply>, ErrorCode> {
         let slots = self.by_id.get(&id).map(|session| &session.slots);
         let slots = slots.into_iter().flatten();
@@ -345,10 +346,10 @@ impl Sessions {
         old.map(|(slot, _)| stored_reply(kv, id, *slot)).collect()
     }
 
-    /// Remembers the reply of a slot; `stored`: it goes into the store with its effect.
+    /// Notes the reply of a slot; `None` where the effect stores it.
     pub fn replied(&mut self, id: SessionId, slot: u32, sequence: u32, reply: Option<MetaReply>) {
         if let Some(session) = self.by_id.get_mut(&id) {
-            // Another shard's answer may come when the client has given the request up and moved
+            // Another shard's answer may come after the client has given the request up and moved
             // the slot on.
             let is_behind = |last: &Slot| sequence.wrapping_sub(last.sequence) > u32::MAX / 2;
             if session.slots.get(&slot).is_some_and(is_behind) {
@@ -365,7 +366,7 @@ impl Sessions {
         }
     }
 
-    /// Sessions whose client gave no sign for a term.
+    /// Sessions whose client sent nothing for a term.
     pub fn expired(&self, now: Instant) -> Vec<SessionId> {
         let gone = self
             .by_id
@@ -382,7 +383,7 @@ impl Sessions {
         Some(seen.plus_ms(SESSION_TERM_MS))
     }
 
-    /// Replies kept in memory.
+    /// Number of replies kept in memory.
     pub fn replies_in_memory(&self) -> usize {
         let slots = self
             .by_id

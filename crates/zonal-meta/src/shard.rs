@@ -1,32 +1,33 @@
-//! The shard as a value: it takes a request, the time and a reader of its store, and says what to
-//! do.
+//! The shard as a value: it takes a request, the time and a reader of its store, and returns the
+//! step to take.
 //!
-//! Invariants: nothing in memory changes before a request counts; a request that waits or asks
-//! another shard runs again from its start; what is in memory beside the store is volatile by
-//! design (opens, locks, leases, events, tickets) or comes back from it (sessions, slots, orphans,
-//! number ranges).
+//! *Invariants*:
+//! 1. Nothing in memory changes before a request counts.
+//! 2. A request that waits or asks another shard runs again from its start.
+//! 3. State in memory is volatile by design (opens, locks, leases, events, tickets), or is loaded
+//!    from the store (sessions, slots, orphans, number ranges).
 
 mod admission;
-mod calls;
 mod execution;
 mod housekeeping;
-mod load;
-mod scoped;
-mod table_shares;
+mod remote_calls;
+mod scope_check;
+mod startup;
+mod table_quotas;
 
 pub(crate) use admission::{is_slotted, opened_by};
 
 use crate::append::Tickets;
-use crate::append::ends::Ends;
+use crate::append::lent_ends::LentEnds;
 use crate::config::{Caller, Now, ShardConfig};
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
-use crate::ids::Ids;
-use crate::leases::{Change, Leases};
-use crate::opens::Opens;
+use crate::id_ranges::IdRanges;
+use crate::leases::{LeaseChange, Leases};
+use crate::open_files::OpenFiles;
 use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, PendingCall, Question, WaitOn};
-use crate::recent::Recent;
-use crate::scope::{Scopes, Sight};
+use crate::recent_removals::RecentRemovals;
+use crate::scope_cache::{ScopeCache, VisibleTree};
 use crate::session::Sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,49 +43,49 @@ use zonal_zonemap::ZoneMap;
 pub(crate) struct Waiting {
     pub facts: Facts,
     /// Directories that grant nothing because of it.
-    pub changes: Vec<Change>,
-    /// When a wait for events is over.
+    pub changes: Vec<LeaseChange>,
+    /// Time at which a wait for events is over.
     pub until: Option<Instant>,
 }
 
 /// One metadata shard.
 #[derive(Debug)]
-pub struct Shard {
+pub struct MetaShard {
     pub(crate) config: ShardConfig,
     pub(crate) map: Arc<ZoneMap>,
     pub(crate) partitions: Vec<PartitionId>,
-    pub(crate) opens: Opens,
-    pub(crate) recent: Recent,
+    pub(crate) opens: OpenFiles,
+    pub(crate) recent: RecentRemovals,
     pub(crate) deletions: Deletions,
-    pub(crate) ids: Ids,
+    pub(crate) ids: IdRanges,
     pub(crate) live_inodes: u64,
     pub(crate) sessions: Sessions,
     pub(crate) leases: Leases,
     pub(crate) events: EventQueues,
     pub(crate) locks: crate::locks::LockTable,
     pub(crate) tickets: Tickets,
-    pub(crate) ends: Ends,
+    pub(crate) ends: LentEnds,
     pub(crate) waiting: BTreeMap<Attempt, Waiting>,
-    /// First-level directories of requests that wait for another shard's answer; how many each.
+    /// First-level directories of requests that wait for another shard's answer, with their counts.
     asking: BTreeMap<Ino, u32>,
     next_attempt: u64,
     /// Until then locks of silent sessions may be reclaimed.
     pub(crate) lock_grace_until: Instant,
-    /// Sessions to be ended because their events overflowed.
+    /// Sessions to end because their event queue overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
-    /// Sessions from before our start to be ended, unless they tell at once what they hold: others
-    /// wait for locks that they may have.
+    /// Sessions from before our start that end unless they tell their state at once: others wait
+    /// for locks that they may have.
     pub(crate) late: BTreeSet<SessionId>,
     has_lost_orphans: bool,
     pub(crate) woken: BTreeSet<WaitOn>,
     pub(crate) recheck: bool,
-    pub(crate) scopes: Scopes,
-    pub(crate) fencing: crate::fencing::Fencing,
-    pub(crate) sets: crate::sets::Sets,
+    pub(crate) scopes: ScopeCache,
+    pub(crate) fencing: crate::fences::Fencing,
+    pub(crate) sets: crate::stripe_set_choice::StripeSetChooser,
 }
 
-impl Shard {
-    /// A newer zone map.
+impl MetaShard {
+    /// Adopts a newer zone map.
     pub fn set_map(&mut self, map: Arc<ZoneMap>) {
         let partitions = map.partitions_of(self.config.shard);
         if self.partitions != partitions {
@@ -95,8 +96,8 @@ impl Shard {
         self.map = map;
     }
 
-    /// One request. `attempt` is what the last [`Outcome::Wait`] for this same request said (`None`
-    /// first).
+    /// Handles one request. `attempt` comes from the last [`Outcome::Wait`] of the same request
+    /// (`None` the first time).
     pub fn handle(
         &mut self,
         kv: &dyn KvRead,
@@ -108,8 +109,8 @@ impl Shard {
         self.handle_from(kv, now, caller, None, request, attempt)
     }
 
-    /// As [`Self::handle`], from a connection that has proved who it is (`None`: it had to prove
-    /// nothing).
+    /// As [`Self::handle`], for a connection that has proved a subject (`None`: it did not have
+    /// to).
     pub fn handle_from(
         &mut self,
         kv: &dyn KvRead,
@@ -125,8 +126,8 @@ impl Shard {
         self.handle_waited(kv, now, caller, from, request, waited)
     }
 
-    /// As [`Self::handle`], where the disk has no room for what the request may write: one that was
-    /// executed before gets its reply again, any other is refused with `NoSpace`.
+    /// As [`Self::handle`], where the disk has no room for the records of the request. A request
+    /// that was executed before gets its reply again; any other is refused with `NoSpace`.
     pub fn handle_full(
         &mut self,
         kv: &dyn KvRead,
@@ -177,7 +178,7 @@ impl Shard {
         }
         let scope = from.and_then(|from| from.scope.as_ref());
         let Some(scope) = scope else {
-            let sight = Sight::default();
+            let sight = VisibleTree::default();
             return self.run(kv, now, caller, (from, sight), request, waited);
         };
         if !waited.facts.has_asked_first
@@ -202,7 +203,7 @@ impl Shard {
                 }
                 outcome
             }
-            // Nothing was done, and a repeat hears the same.
+            // Nothing was done, and a repeat gets the same error.
             Err(code) => self.fail(caller, request, code, &waited),
         }
     }
@@ -212,7 +213,7 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
-        (from, sight): (Option<&Arc<Holder>>, Sight),
+        (from, sight): (Option<&Arc<Holder>>, VisibleTree),
         request: &MetaRequest,
         waited: Waiting,
     ) -> Outcome {
@@ -229,7 +230,7 @@ impl Shard {
         }
     }
 
-    /// The client of a waiting request went away: forget the wait.
+    /// Forgets a waiting request whose client went away.
     pub fn abandon(&mut self, attempt: Attempt) {
         if let Some(waiting) = self.waiting.remove(&attempt) {
             self.leases.finish(&waiting.changes);
@@ -241,7 +242,8 @@ impl Shard {
     pub(crate) fn wait(&mut self, waiting: Waiting, until: Instant, on: WaitOn) -> Outcome {
         let attempt = Attempt(self.next_attempt);
         self.next_attempt += 1;
-        self.waiting.insert(attempt, waiting);
+        let before = self.waiting.insert(attempt, waiting);
+        assert!(before.is_none(), "{attempt:?} waits already");
         Outcome::Wait {
             attempt,
             until,

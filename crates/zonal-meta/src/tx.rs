@@ -1,16 +1,16 @@
-//! One request's view of the store: what is there, and what the request would change. Nothing of it
-//! counts until the shard takes it over ([`Tx::finish`]); a request that must wait first is dropped
-//! and runs again later.
+//! Transaction: one request's view of the store, with the changes that the request would make.
+//! Nothing of it counts until the shard takes it over ([`Tx::finish`]). A request that must wait
+//! first drops its transaction and runs again later.
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
-use crate::ids::{Counter, IdRange, Ids};
+use crate::id_ranges::{Counter, IdRange, IdRanges};
 use crate::inode::Inode;
 use crate::keys;
-use crate::opens::Opens;
+use crate::open_files::OpenFiles;
 use crate::outcome::{Facts, JunctionChange, Question};
-use crate::recent::{Recent, Removed};
-use crate::sets::Sets;
+use crate::recent_removals::{RecentRemovals, RemovedInode};
+use crate::stripe_set_choice::StripeSetChooser;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
@@ -29,38 +29,38 @@ codec_struct! {
     }
 }
 
-/// What an operation may look at besides the store.
+/// State outside of the store that an operation may read.
 pub(crate) struct Env<'a> {
     pub config: &'a ShardConfig,
     pub map: &'a ZoneMap,
     pub partitions: &'a [PartitionId],
-    pub opens: &'a Opens,
-    pub ids: &'a Ids,
-    /// What was removed a moment ago.
-    pub recent: &'a Recent,
-    /// Sessions that may hold files open that they have not told us of since our start.
+    pub opens: &'a OpenFiles,
+    pub ids: &'a IdRanges,
+    /// Recently removed inodes.
+    pub recent: &'a RecentRemovals,
+    /// Sessions that may hold files open that they have not reclaimed since our start.
     pub silent: &'a BTreeSet<SessionId>,
     pub live_inodes: u64,
-    /// First bytes that new files leave to the shard.
+    /// Number of first bytes that new files leave to the shard.
     pub inline_bytes: u32,
-    pub sets: &'a Sets,
+    pub sets: &'a StripeSetChooser,
 }
 
-/// A change of what is only in memory, made when the request counts.
+/// A change of state in memory, applied when the request counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Volatile {
+pub(crate) enum MemoryChange {
     Open(Ino),
-    /// What lies behind the end of a file is known to this session alone, if it has it open; or it
-    /// is not.
+    /// The session alone knows the bytes behind the end of a file that it has open; or it no longer
+    /// does.
     Owned(Ino),
     Unowned(Ino),
     Orphaned(Ino, BTreeSet<SessionId>),
     Unorphaned(Ino),
     Ids(PartitionId, IdRange),
     InodeMade,
-    InodeGone(Box<Removed>),
+    InodeGone(Box<RemovedInode>),
     InodeBack(Ino),
-    /// Places behind its end that were given to appends are nobody's any more.
+    /// The file was truncated: places of appends behind its end are void.
     Cut(Ino, u64),
 }
 
@@ -76,14 +76,14 @@ pub(crate) struct Changed {
     pub now: Option<Inode>,
 }
 
-/// What a finished request changes.
+/// The changes of a finished request.
 pub(crate) struct Finished {
     pub effect: Vec<KvChange>,
     /// Inodes that existed before.
     pub inodes: Vec<Changed>,
     /// Directories whose entries change.
     pub directories: BTreeSet<Ino>,
-    pub volatile: Vec<Volatile>,
+    pub volatile: Vec<MemoryChange>,
     pub junctions: Vec<JunctionChange>,
     pub after: Vec<(ShardId, MetaRequest)>,
     pub call: Option<(ShardId, MetaRequest, Question)>,
@@ -93,17 +93,17 @@ pub(crate) struct Tx<'a> {
     pub env: Env<'a>,
     pub now: Now,
     pub session: SessionId,
-    /// Names this request to other shards; 0 where it is not exactly-once.
+    /// Identifies this request at other shards; 0 where it is not exactly-once.
     pub token: u64,
-    /// What an ending append publishes, known when it counts.
+    /// The size that an ending append publishes, known when it counts.
     pub published: u64,
     pub facts: Facts,
-    pub volatile: Vec<Volatile>,
+    pub volatile: Vec<MemoryChange>,
     pub junctions: Vec<JunctionChange>,
     pub after: Vec<(ShardId, MetaRequest)>,
-    /// The directory whose lease covers what the reply marks as cacheable.
+    /// The directory whose lease covers the cacheable parts of the reply.
     pub lease: Option<Ino>,
-    /// Set by an operation that needs another shard's answer first (it then fails with any code).
+    /// Set by an operation that needs another shard's answer first; it then fails with any code.
     pub call: Option<(ShardId, MetaRequest, Question)>,
     kv: &'a dyn KvRead,
     raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
@@ -195,8 +195,8 @@ impl<'a> Tx<'a> {
         Ok(inode)
     }
 
-    /// The inode that a request names. `NotOwner` where its partition is another shard's, `Stale`
-    /// where it is gone.
+    /// The inode that a request names. `NotOwner` where its partition belongs to another shard,
+    /// `Stale` where it is gone.
     pub fn inode(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
         if !ino.is_valid() {
             return Err(ErrorCode::Stale);
@@ -207,7 +207,7 @@ impl<'a> Tx<'a> {
         self.find(ino)?.ok_or(ErrorCode::Stale)
     }
 
-    /// As [`Self::inode`], to be looked at only: also what was removed a moment ago.
+    /// As [`Self::inode`], for reading only: also finds a recently removed inode.
     pub fn inode_or_removed(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
         match self.inode(ino) {
             Err(ErrorCode::Stale) => {
@@ -228,7 +228,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Inode of an entry that we found: must exist.
+    /// The inode of an entry that we found: it must exist.
     pub fn target(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
         self.find(ino)?.ok_or(ErrorCode::Corrupt)
     }
@@ -249,7 +249,7 @@ impl<'a> Tx<'a> {
 
     // --- entries ---
 
-    /// The entry with this name and its cookie. One key read, but for names that share a hash.
+    /// The entry with this name and its cookie. One key read, except for names that share a hash.
     pub fn lookup(&self, dir: Ino, name: &Name) -> Result<Option<(u64, Dentry)>, ErrorCode> {
         let first = name_cookie(name.as_bytes(), self.env.config.hash_bits);
         let Some(bytes) = self.get(&keys::dentry(dir, first))? else {
@@ -317,6 +317,7 @@ impl<'a> Tx<'a> {
             .collect();
         let free = (first..first + 256).find(|cookie| !taken.contains(cookie));
         let free = free.ok_or(ErrorCode::NoSpace)?;
+        assert_eq!(free & !0xff, first, "an entry lies outside of its chain");
         if !head.chained {
             head.chained = true;
             self.put(first_key, head.to_bytes());
@@ -373,33 +374,35 @@ impl<'a> Tx<'a> {
         Ok(Ino::new(partition, sequence))
     }
 
-    /// A new data id: of the partition of its inode, so that both are at one shard wherever the
-    /// partition goes.
+    /// A new data id, of the partition of its inode: both stay at one shard when the partition
+    /// moves.
     pub fn new_data_id(&mut self, partition: PartitionId) -> Result<DataId, ErrorCode> {
         let sequence = self.new_number(Counter::Data, partition)?;
         Ok(DataId::new(partition, sequence))
     }
 
-    /// Ranges are reserved durably, so that a crash never gives a number twice.
+    /// A new number. Ranges are reserved durably, so that a crash never gives a number twice.
     fn new_number(&mut self, counter: Counter, partition: PartitionId) -> Result<u64, ErrorCode> {
         let staged = self.volatile.iter().rev().find_map(|change| match change {
-            Volatile::Ids(of, range) if *of == partition && range.counts(counter) => Some(*range),
+            MemoryChange::Ids(of, range) if *of == partition && range.counts(counter) => {
+                Some(*range)
+            }
             _ => None,
         });
         let mut range = match staged.or_else(|| self.env.ids.get(counter, partition)) {
             Some(range) => range,
-            None => Ids::load(self.kv, counter, partition)?,
+            None => IdRanges::load(self.kv, counter, partition)?,
         };
         let (sequence, reserved) = range.take()?;
         if reserved {
             let value = range.record(self.env.live_inodes);
             self.put(counter.key(partition), value);
         }
-        self.volatile.push(Volatile::Ids(partition, range));
+        self.volatile.push(MemoryChange::Ids(partition, range));
         Ok(sequence)
     }
 
-    /// The inode that has the bytes of a data id, as the store says before the request.
+    /// The inode that has the bytes of a data id, by the store before the request.
     pub fn file_of(&self, id: DataId) -> Result<Option<Ino>, ErrorCode> {
         let found = self.kv.get(&keys::data(id))?;
         let found = found.map(|bytes| Ino::from_bytes(&bytes)).transpose();
@@ -414,7 +417,7 @@ impl<'a> Tx<'a> {
         ErrorCode::NotReady
     }
 
-    /// The shard that owns an inode elsewhere.
+    /// The shard that owns an inode of another shard.
     pub fn shard_of(&self, ino: Ino) -> Result<ShardId, ErrorCode> {
         let shard = self.env.map.shard_of(ino.partition());
         match shard {
@@ -423,7 +426,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// All changes, in key order. The keys that lead from data ids to inodes follow the layouts.
+    /// All changes, in key order. The keys from data ids to inodes follow the layouts.
     pub fn finish(self) -> Finished {
         let mut raw = self.raw;
         let mut inodes = Vec::new();
@@ -448,7 +451,7 @@ impl<'a> Tx<'a> {
                 });
             }
         }
-        // Last: what one inode loses, another may get.
+        // Last: one inode may lose a data id that another inode gets.
         raw.extend(indexed);
         let effect = raw.into_iter().map(|(key, value)| KvChange { key, value });
         Finished {
@@ -463,7 +466,7 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// The identities of an inode's bytes.
+/// The data ids of an inode.
 fn data_of(inode: &Option<Inode>) -> Vec<DataId> {
     let layout = inode.as_ref().map(|inode| &inode.layout);
     layout.map_or_else(Vec::new, |layout| layout.data_ids().collect())

@@ -8,7 +8,7 @@ use zonal_meta::Outcome;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest};
 
-/// Ten bytes behind the end of a file.
+/// Begins an append of ten bytes behind the end of a file.
 fn begin(client: &mut Client, cell: &mut Cell, ino: Ino) -> AppendPlace {
     let request = MetaRequest::AppendBegin {
         ino,
@@ -25,7 +25,7 @@ fn begin(client: &mut Client, cell: &mut Cell, ino: Ino) -> AppendPlace {
     }
 }
 
-/// They are written.
+/// The request that ends it, with the bytes written.
 fn end(cell: &Cell, ino: Ino, offset: u64) -> MetaRequest {
     MetaRequest::AppendEnd {
         ino,
@@ -50,7 +50,7 @@ fn tell(
 }
 
 #[test]
-fn a_place_from_before_a_shrink_does_not_come_back_after_a_restart() {
+fn a_place_from_before_a_truncation_is_not_reclaimed_after_a_restart() {
     let mut cell = Cell::new();
     let (mut one, mut two) = (cell.client(1), cell.client(2));
     let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -76,7 +76,7 @@ fn a_place_from_before_a_shrink_does_not_come_back_after_a_restart() {
         let told = tell(&mut one, &mut cell, ino, place);
         assert_eq!(told, Ok(MetaReply::Done));
     }
-    // A shrink after the restart ends what was told before it, and what is told again.
+    // A truncation after the restart ends places reclaimed before it, and places reclaimed again.
     two.holds_nothing(&mut cell, 1);
     two.truncate(&mut cell, whole, 7000, 0).unwrap();
     let gone = tell(&mut one, &mut cell, whole, kept);
@@ -93,11 +93,11 @@ fn a_place_from_before_a_shrink_does_not_come_back_after_a_restart() {
 }
 
 #[test]
-fn a_cut_of_an_empty_file_that_has_space_ends_its_places() {
+fn truncating_an_empty_file_with_space_ends_its_places() {
     let (mut cell, mut one, home) = start();
     let mut two = cell.client(2);
     let (f, _) = one.create_open(&mut cell, home, "f").unwrap();
-    // Space is taken, and nothing is in it.
+    // Space is taken, and it has no data.
     one.report(&mut cell, f, 0).unwrap();
     let place = begin(&mut one, &mut cell, f);
     assert_eq!(place.offset, 0);

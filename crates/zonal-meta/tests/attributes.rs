@@ -237,7 +237,7 @@ fn a_layout_over_more_targets_than_the_zone_has_is_refused() {
     set(cell, one, "count=3").unwrap();
     set(cell, one, "count=0").unwrap();
     set(cell, one, "unit=65536 count=all").unwrap();
-    // The largest zone's; a smaller one inherits it, and may set what is left of it.
+    // The count of the largest zone. A smaller zone inherits it, and may set what it can use of it.
     assert_eq!(set(cell, Ino::ROOT, "count=4"), Err(ErrorCode::Range));
     set(cell, Ino::ROOT, "count=3").unwrap();
     root.zone = zonal_types::ZoneId(2);

@@ -1,4 +1,4 @@
-//! What replies let clients cache, and what a change waits for.
+//! Caching: the terms that replies grant, and the recalls that a change waits for.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -38,7 +38,7 @@ fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, Vec
 }
 
 #[test]
-fn what_a_directorys_lease_covers_may_be_cached() {
+fn a_directorys_lease_covers_its_entries_and_their_attributes() {
     let (mut cell, mut one, _, home) = start_two();
     let f = one.create(&mut cell, home, "f", 0o644).unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
@@ -47,15 +47,15 @@ fn what_a_directorys_lease_covers_may_be_cached() {
     one.link(&mut cell, f, home, "g").unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!((entry.entry_ms, entry.attr_ms), (TERM, 0), "two links");
-    // Who may follow a cached name is the kernel's to check, so a closed directory is cached like
-    // any other.
+    // The kernel checks who may follow a cached name, so a closed directory is cached like any
+    // other.
     one.chmod(&mut cell, home, 0o700).unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!(entry.entry_ms, TERM);
 }
 
 #[test]
-fn a_change_waits_for_those_who_cached_and_no_longer() {
+fn a_change_waits_only_for_sessions_that_cache() {
     let (mut cell, mut one, mut two, home) = start_two();
     one.create(&mut cell, home, "f", 0o644).unwrap();
     look(&mut cell, &mut one, home, "f").unwrap();
@@ -75,7 +75,7 @@ fn a_change_waits_for_those_who_cached_and_no_longer() {
 }
 
 #[test]
-fn an_acknowledgement_lets_the_change_go_on() {
+fn a_waiting_change_runs_after_the_acknowledgement() {
     let (mut cell, mut one, mut two, home) = start_two();
     one.create(&mut cell, home, "f", 0o644).unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
@@ -134,7 +134,7 @@ fn an_acknowledgement_lets_the_change_go_on() {
 }
 
 #[test]
-fn a_repeat_promises_nothing() {
+fn a_repeated_reply_grants_no_caching() {
     let (mut cell, mut one, _, home) = start_two();
     one.sequence += 1;
     let request = one.create_request(home, "f", NewKind::File, 0o644, false);
@@ -148,7 +148,7 @@ fn a_repeat_promises_nothing() {
 }
 
 #[test]
-fn a_change_of_entries_tells_what_the_directory_is_after_it() {
+fn a_reply_to_a_change_of_entries_has_the_directorys_new_attributes() {
     let (mut cell, mut one, mut two, first) = start_two();
     let who = one.who.clone();
     let kind = NewKind::File;
@@ -195,7 +195,7 @@ fn a_change_of_entries_tells_what_the_directory_is_after_it() {
         let repeated = cell.send(1, one.caller(1), request);
         assert_eq!(repeated.split_directory().1, None, "it may be older");
     }
-    // What it was told, it is recalled from.
+    // The attributes in the reply are recalled, too.
     let before = cell.now.instant;
     two.create(&mut cell, home, "g", 0o644).unwrap();
     assert!(cell.now.instant.ms_since(before) >= 5_000);
@@ -250,7 +250,7 @@ fn after_a_restart_changes_wait_for_what_was_granted_before() {
 }
 
 #[test]
-fn after_a_restart_a_change_waits_only_for_those_who_have_not_dropped_what_they_cached() {
+fn after_a_restart_a_change_waits_only_for_sessions_that_have_not_dropped_their_caches() {
     let (mut cell, one, mut two, home) = start_two();
     let three = cell.client(3);
     cell.restart(1);
@@ -271,7 +271,7 @@ fn after_a_restart_a_change_waits_only_for_those_who_have_not_dropped_what_they_
 }
 
 #[test]
-fn a_waiting_change_goes_on_when_the_last_has_dropped_what_it_cached() {
+fn a_waiting_change_runs_once_the_last_session_has_dropped_its_cache() {
     let (mut cell, one, mut two, home) = start_two();
     cell.restart(1);
     two.holds_nothing(&mut cell, 1);

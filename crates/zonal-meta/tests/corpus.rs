@@ -27,7 +27,8 @@ fn corpus() -> (Vec<Entry>, Vec<Entry>) {
     (good, entries(&mut lines))
 }
 
-/// As the shard, `zonal dump` and `zonal fsck` read it; whether it can be described.
+/// Feeds an entry to the decoders of the shard, `zonal dump` and `zonal fsck`; returns whether it
+/// can be described.
 fn feed((key, value): &Entry) -> bool {
     let (mut emit, mut wrong) = (|_: Fact| (), |_: Broken| ());
     let mut scan = Scan::new(ShardConfig::HASH_BITS, &mut emit, &mut wrong);

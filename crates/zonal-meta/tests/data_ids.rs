@@ -8,7 +8,7 @@ use common::{Cell, Client, apply};
 use std::collections::BTreeSet;
 use zonal_meta::check::Broken;
 use zonal_meta::inode::Inode;
-use zonal_meta::repair::Found;
+use zonal_meta::repair::AdoptedFile;
 use zonal_meta::{keys, restore};
 use zonal_types::{Codec, DataId, ErrorCode, Ino, KvChange, Name};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -37,7 +37,7 @@ fn leads_to(cell: &Cell, id: DataId) -> Option<Ino> {
     found.map(|bytes| Ino::from_bytes(bytes).unwrap())
 }
 
-/// Everything that was given so far.
+/// All numbers given so far.
 #[derive(Default)]
 struct Given {
     numbers: BTreeSet<u64>,
@@ -65,7 +65,7 @@ fn no_data_id_is_given_twice_over_kills_and_restores() {
     let (mut cell, mut client, home) = start();
     let mut given = Given::default();
     given.more(&mut cell, &mut client, home, 20);
-    // More than are reserved at a time, over kills.
+    // More than one range, over kills of the process.
     for _ in 0..5 {
         cell.restart(1);
         client.holds_nothing(&mut cell, 1);
@@ -73,7 +73,7 @@ fn no_data_id_is_given_twice_over_kills_and_restores() {
     }
     let backup = cell.stores[1].kv.clone();
     given.more(&mut cell, &mut client, home, 50);
-    // What the backup does not know of was given, too.
+    // Numbers given since the backup, which it does not know.
     let kept = &mut cell.stores[1].kv;
     *kept = backup
         .into_iter()
@@ -123,7 +123,7 @@ fn a_data_id_leads_to_its_inode_as_long_as_that_has_the_bytes() {
     );
 }
 
-/// What a check of the shard finds, and then nothing more once it is repaired.
+/// Checks and repairs the shard; returns the findings. A second check must find nothing.
 fn put_right(cell: &mut Cell, damage: &[KvChange]) -> Vec<Broken> {
     apply(&mut cell.stores[1].kv, damage);
     let now = cell.now;
@@ -185,7 +185,7 @@ fn bytes_without_an_inode_become_a_file_once_and_first_bytes_keep_the_others() {
     let layout = stored(&cell, ino).layout;
     let data_id = data_of(&cell, ino);
     client.write_inline(&mut cell, ino, 0, b"abc").unwrap();
-    // The inode is lost: its first bytes become a file again, and the index tells the others.
+    // The inode is lost: its first bytes become a file again, and the index names the other bytes.
     let lost = KvChange::remove(keys::inode(ino));
     let found = put_right(&mut cell, &[lost]);
     let data = Some(data_id);
@@ -194,9 +194,9 @@ fn bytes_without_an_inode_become_a_file_once_and_first_bytes_keep_the_others() {
         (data_of(&cell, ino), leads_to(&cell, data_id)),
         (data_id, Some(ino))
     );
-    // Bytes of nobody.
+    // Bytes without a file.
     let nobody = DataId::new(ino.partition(), data_id.sequence() + 900);
-    let found = Found {
+    let found = AdoptedFile {
         data_id: nobody,
         name: Name::new(b"data").unwrap(),
         layout: {

@@ -1,4 +1,4 @@
-//! Polls for events: what waits, what is told, and what is heard of another boot.
+//! Polls for events: which wait, which get events, and how a client learns of another boot.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -9,7 +9,7 @@ use zonal_types::{ErrorCode, Ino};
 use zonal_wire::meta::Event;
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
-/// Asks for the whole file, as waiter 5.
+/// Requests a lock of the whole file, as waiter 5.
 fn waiting_lock(ino: Ino) -> MetaRequest {
     MetaRequest::Lock {
         ino,
@@ -21,7 +21,7 @@ fn waiting_lock(ino: Ino) -> MetaRequest {
 }
 
 #[test]
-fn events_wait_and_locks_are_told() {
+fn a_poll_waits_for_events_and_reports_granted_locks() {
     let (mut cell, one, two, home) = start_two();
     let lock = waiting_lock(home);
     assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);

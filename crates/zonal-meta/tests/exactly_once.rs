@@ -163,7 +163,7 @@ fn repeats_get_the_same_reply_and_change_nothing() {
                     },
                 );
             }
-            // The client has not heard of an open that is repeated, and has not told it.
+            // The client has not heard of the repeated open, and has not told it.
             let repeat = cell.send(1, client.caller(1), &request);
             assert_eq!(repeat, first, "{request:?}");
             assert!(
@@ -199,8 +199,8 @@ fn repeats_get_the_same_reply_and_change_nothing() {
 
 use zonal_meta::{Caller, Outcome, PendingCall};
 
-/// A first-level mkdir up to its question to the zone's shard: the request, the question, and how
-/// it goes on.
+/// Runs a first-level mkdir up to its call of the zone's shard. Returns the request, the call, and
+/// the pending call to resume.
 fn begin_mkdir(cell: &mut Cell, client: &mut Client) -> (MetaRequest, MetaRequest, PendingCall) {
     client.sequence += 1;
     let mkdir = MetaRequest::Mkdir {
@@ -226,7 +226,7 @@ fn begin_mkdir(cell: &mut Cell, client: &mut Client) -> (MetaRequest, MetaReques
 fn first_level_directories_are_made_once() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
-    // The first try gets as far as the zone's shard, then the root shard restarts.
+    // The first try reaches the zone's shard, then the root shard restarts.
     let (request, ask, _call) = begin_mkdir(&mut cell, &mut client);
     let caller = client.caller(0);
     let MetaReply::Detached { ino } = cell.send(1, none(), &ask) else {
@@ -313,7 +313,7 @@ fn sessions_come_back_by_their_clients_number() {
 }
 
 #[test]
-fn a_slots_sequence_goes_on_with_0() {
+fn a_slots_sequence_wraps_to_0() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -360,7 +360,7 @@ fn a_slots_sequence_goes_on_with_0() {
 }
 
 #[test]
-fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
+fn a_repeat_of_an_executed_request_is_answered_on_a_full_disk() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -386,8 +386,8 @@ fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
     let refused = client.create_request(home, "refused", NewKind::File, 0o644, true);
     client.sequence += 1;
     assert_eq!(full(&mut cell, &client, &refused), no_space);
-    // A repeat hears the same, also where there is room again: its sender may have heard the first
-    // answer.
+    // A repeat gets the same reply, even where there is room again: its sender may have heard the
+    // first reply.
     assert_eq!(cell.send(1, client.caller(1), &refused), no_space);
     client.sequence += 1;
     let again = cell.send(1, client.caller(1), &refused);
@@ -411,7 +411,7 @@ fn an_answer_that_comes_late_takes_no_slot_back() {
     };
     let first = cell.send(0, client.caller(0), &next);
     assert_eq!(first, MetaReply::Done);
-    // Now the other shard refuses what was given up.
+    // Now the other shard refuses the abandoned request.
     let refusal = MetaReply::Failed {
         code: zonal_wire::ErrorNumber(ErrorCode::NoSpace),
     };

@@ -1,5 +1,5 @@
-//! A session that ends keeps its locks until targets have heard that its client is fenced, or have
-//! had their time.
+//! A session that ends keeps its locks until targets have acknowledged the fence of its client, or
+//! their time is over.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -43,7 +43,7 @@ fn get(ino: Ino) -> MetaRequest {
     MetaRequest::GetAttr { ino, data: false }
 }
 
-/// A client with a locked file, whose term is over, and another one.
+/// A client with a locked file, whose term is over, and another client.
 fn expired() -> (Cell, Client, Client, Ino) {
     let mut cell = Cell::new();
     let mut one = cell.client(1);
@@ -57,7 +57,7 @@ fn expired() -> (Cell, Client, Client, Ino) {
 }
 
 #[test]
-fn locks_are_kept_until_every_target_has_heard() {
+fn locks_are_kept_until_every_target_has_acknowledged_the_fence() {
     let (mut cell, one, two, file) = expired();
     let fences = cell.stores[1].shard.fences();
     assert!(!fences.is_empty());
@@ -66,7 +66,7 @@ fn locks_are_kept_until_every_target_has_heard() {
         assert_eq!(fences[0].client, one.identity.client);
         assert_eq!(fences[0].lowest, one.identity.incarnation.next());
     }
-    // It is answered nothing, and cannot come back as it was.
+    // It gets no answer, and cannot come back as it was.
     let gone = failed(ErrorCode::UnknownSession);
     assert_eq!(ask(&mut cell, &one, &get(file)), gone);
     let open = MetaRequest::OpenSession {
@@ -95,9 +95,9 @@ fn locks_are_kept_until_every_target_has_heard() {
 }
 
 #[test]
-fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
+fn a_session_waits_for_a_silent_target_for_a_limited_time_and_the_target_is_fenced_later() {
     let (mut cell, _one, two, file) = expired();
-    // Over a restart, too: the session is ending still.
+    // Over a restart, too: the session is still ending.
     cell.restart(1);
     two.clone().holds_nothing(&mut cell, 1);
     cell.tick_without_targets();
@@ -114,7 +114,7 @@ fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
     cell.restart(1);
     let waiting = cell.stores[1].shard.fences();
     assert!(!waiting.is_empty(), "told later");
-    // A target that starts asks itself.
+    // A starting target asks the shard itself.
     for (target, expected) in waiting {
         let none = (ClientId(0), HolderNumber(0));
         let told = cell.stores[1].shard.fences_of(target, none);
@@ -132,7 +132,7 @@ fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
 }
 
 #[test]
-fn who_holds_nothing_or_closes_its_session_is_not_fenced() {
+fn a_session_that_holds_nothing_or_is_closed_is_not_fenced() {
     let mut cell = Cell::new();
     let mut one = cell.client(1);
     let idle = cell.client(2);
@@ -149,7 +149,7 @@ fn who_holds_nothing_or_closes_its_session_is_not_fenced() {
 }
 
 #[test]
-fn it_comes_back_in_its_next_incarnation_while_the_one_before_ends() {
+fn a_client_returns_in_its_next_incarnation_while_the_former_one_ends() {
     let (mut cell, one, two, file) = expired();
     let mut identity = one.identity;
     identity.incarnation = identity.incarnation.next();
@@ -163,7 +163,8 @@ fn it_comes_back_in_its_next_incarnation_while_the_one_before_ends() {
     assert_eq!(cell.client_as(identity).sessions, again.sessions);
 }
 
-/// Tells what is held, as a client does in a new session; the files whose locks are lost.
+/// Reclaims the session's state, as a client does in a new session; returns the files whose locks
+/// are lost.
 fn reclaim(cell: &mut Cell, client: &Client, file: Ino) -> Vec<Ino> {
     let locks = vec![(file, whole_file())];
     let opens = Vec::new();
@@ -175,12 +176,12 @@ fn reclaim(cell: &mut Cell, client: &Client, file: Ino) -> Vec<Ino> {
 }
 
 #[test]
-fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
+fn locks_of_an_ended_session_are_lost_even_where_nobody_holds_them_now() {
     let (mut cell, one, two, file) = expired();
     let mut identity = one.identity;
     identity.incarnation = identity.incarnation.next();
     cell.tick();
-    // Another one had it meanwhile.
+    // Another client had it meanwhile.
     assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
     cell.evict(1, two.caller(1));
     let again = cell.client_as(identity);
@@ -194,7 +195,7 @@ fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
     assert_eq!(lock(&mut cell, &third, file), MetaReply::Done);
     let closed = ask(&mut cell, &third, &MetaRequest::CloseSession);
     assert_eq!(closed, MetaReply::Done);
-    // What it gets from now on it keeps, over what it tells again and over restarts of the shard.
+    // It keeps locks from now on, over reclaims and over restarts of the shard.
     assert_eq!(lock(&mut cell, &again, file), MetaReply::Done);
     assert_eq!(reclaim(&mut cell, &again, file), []);
     cell.restart(1);
@@ -206,7 +207,7 @@ fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
 }
 
 #[test]
-fn who_does_not_tell_a_restarted_shard_what_it_holds_is_fenced_before_others_get_locks() {
+fn a_session_silent_after_a_restart_is_fenced_before_others_get_locks() {
     let mut cell = Cell::new();
     let (mut one, two) = (cell.client(1), cell.client(2));
     let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -219,7 +220,8 @@ fn who_does_not_tell_a_restarted_shard_what_it_holds_is_fenced_before_others_get
     let waited = cell.now.instant.ms_since(before);
     assert!((8_000..9_000).contains(&waited), "{waited} ms");
     assert_eq!(cell.fenced, [one.identity.client]);
-    // Over another restart, and where the lock was given back, it does not get it again.
+    // Over another restart, and even where the other client has released the lock, it does not get
+    // it again.
     let closed = ask(&mut cell, &two, &MetaRequest::CloseSession);
     assert_eq!(closed, MetaReply::Done);
     cell.restart(1);
@@ -233,7 +235,7 @@ fn who_does_not_tell_a_restarted_shard_what_it_holds_is_fenced_before_others_get
 }
 
 #[test]
-fn who_has_asked_for_no_lock_is_waited_for_and_goes_on_after_a_restart() {
+fn a_silent_session_without_locks_stays_after_a_restart() {
     let mut cell = Cell::new();
     let (mut one, two) = (cell.client(1), cell.client(2));
     let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();

@@ -1,5 +1,5 @@
-//! Sessions belong to who opened them: nobody goes on with another one's, and nobody guesses its
-//! number.
+//! Sessions belong to the client that opened them: nobody else can use one, and nobody can guess
+//! its number.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -24,7 +24,7 @@ fn holder(name: &str) -> Option<Arc<Holder>> {
     }))
 }
 
-/// As the first client.
+/// The caller of the first client.
 fn of_session(session: SessionId) -> Caller {
     Caller {
         identity: ClientIdentity::first(ClientId(1)),
@@ -90,13 +90,13 @@ fn nobody_ends_a_session_by_its_number() {
             }
         }
     }
-    // Nor where it is known.
+    // Nor from a subject that the shard knows.
     cell.from = holder("b");
     let own = of_session(client.sessions[1]);
     assert_eq!(cell.send(1, own, &MetaRequest::CloseSession), unknown());
     let other = cell.client(2);
     assert_eq!(lock(&mut cell, &other, file), would_block());
-    // A command may.
+    // A command may evict it.
     cell.evict(1, own);
     assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
     cell.assert_sound();
@@ -145,7 +145,7 @@ fn no_request_goes_on_with_the_session_of_another() {
 }
 
 #[test]
-fn a_clients_number_gives_nobody_elses_session() {
+fn knowing_a_client_id_does_not_give_access_to_its_session() {
     let (mut cell, client, _file) = locked();
     let open = MetaRequest::OpenSession {
         zone: zonal_types::ZoneId(1),
@@ -166,10 +166,10 @@ fn a_clients_number_gives_nobody_elses_session() {
         assert_eq!(cell.client(1).sessions, client.sessions);
         cell.restart(1);
     }
-    // On a Unix socket, where the peer is root.
+    // Over a Unix socket, whose peer is root.
     cell.from = None;
     assert_eq!(cell.client(1).sessions, client.sessions);
-    // And nobody opens one without a client.
+    // Nobody opens a session without a client.
     let nobody = cell.send(1, common::none(), &open);
     assert_eq!(nobody, failed(ErrorCode::Invalid));
 }
@@ -185,7 +185,7 @@ fn a_session_is_of_one_client_and_one_incarnation() {
     let mut caller = of_session(client.sessions[1]);
     caller.identity = ClientIdentity::first(ClientId(2));
     assert_eq!(cell.send(1, caller, &get), unknown());
-    // It begins anew, keeps its session, and its requests of before count no more.
+    // The client begins anew: it keeps its session, and its earlier requests are refused.
     let mut newer = client.identity;
     newer.incarnation = newer.incarnation.next();
     caller.identity = newer;
@@ -213,7 +213,7 @@ fn a_session_is_of_one_client_and_one_incarnation() {
     }
 }
 
-/// Its client may be stopped, or revoked, since it asked.
+/// A client may be stopped, or revoked, since it sent the poll.
 #[test]
 fn the_end_of_a_poll_does_not_renew_a_session() {
     let (mut cell, client, file) = locked();
@@ -245,7 +245,8 @@ fn the_end_of_a_poll_does_not_renew_a_session() {
     assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
 }
 
-/// A mount that finds no Unix socket of a server that starts goes by TCP, and back later.
+/// A mount that finds no Unix socket of a starting server uses TCP, and returns to the socket
+/// later.
 #[test]
 fn a_session_of_a_unix_socket_goes_on_by_tcp() {
     let mut cell = Cell::new();
@@ -265,7 +266,7 @@ fn a_session_of_a_unix_socket_goes_on_by_tcp() {
         assert_eq!(cell.send(1, own, &release), MetaReply::Done);
         assert_eq!(lock(&mut cell, &client, file), MetaReply::Done);
     }
-    // A client with a scope is never on such a socket.
+    // A client with a scope never uses a Unix socket.
     let scope = zonal_types::Scope {
         is_read_only: true,
         ..zonal_types::Scope::default()
@@ -291,7 +292,7 @@ fn numbers_of_sessions_have_random_bits_and_come_once() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 500);
-    // The same bits again give another number.
+    // The same random bits give another number.
     cell.chance = None;
     let (one, two) = (cell.client(1_001), cell.client(1_002));
     assert_ne!(one.sessions[1], two.sessions[1]);
@@ -323,7 +324,7 @@ fn one_client_has_a_quarter_of_the_sessions_at_most() {
         code: ErrorNumber(ErrorCode::Overloaded),
     };
     assert_eq!(open(&mut cell, u64::MAX), overloaded);
-    // What it has goes on, and others have room.
+    // Its session stays, and others have room.
     let MetaReply::Session { session, .. } = open(&mut cell, 1) else {
         panic!("no session");
     };
@@ -364,12 +365,12 @@ fn one_client_leaves_half_of_each_table_to_others() {
     cell.from = holder("a");
     let mut first = cell.client(1);
     let of_first = opened(&mut cell, &mut first, "a", max);
-    // Half of the table, and the one that made it so.
+    // Half of the table, and the entry that filled it so far.
     assert!((max / 2..=max / 2 + 1).contains(&of_first), "{of_first}");
     cell.from = holder("b");
     let mut second = cell.client(2);
     assert_eq!(opened(&mut cell, &mut second, "b", max), max / 4);
-    // Who has no certificate is root or the servers' user.
+    // A peer without a certificate is root or the servers' user.
     cell.from = None;
     let left = max - max / 4 - of_first;
     assert_eq!(opened(&mut cell, &mut trusted, "c", max), left);

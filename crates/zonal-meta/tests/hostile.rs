@@ -1,15 +1,15 @@
-//! Nothing that comes in, and nothing in the store, makes a shard panic; what is damaged is found.
+//! No request, and no content of the store, makes a shard panic; damage is detected.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod common;
-mod noise;
+mod random_requests;
 
 use common::*;
-use noise::Noise;
-use zonal_meta::{Caller, Outcome, Shard};
+use random_requests::Noise;
+use zonal_meta::{Caller, MetaShard, Outcome};
 use zonal_testkit::Rng;
 use zonal_types::{Codec, Ino, SessionId};
 use zonal_wire::MetaReply;
@@ -111,7 +111,7 @@ fn damaged_values_are_errors() {
                 }
             }
         }
-        let Ok(mut shard) = Shard::load(
+        let Ok(mut shard) = MetaShard::load(
             store.config.clone(),
             cell.map.clone(),
             &kv,

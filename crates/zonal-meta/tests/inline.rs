@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use zonal_meta::{Shard, keys};
+use zonal_meta::{MetaShard, keys};
 use zonal_types::{Codec, ErrorCode, FileData, Ino, KvChange};
 use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -27,7 +27,7 @@ fn data(client: &mut Client, cell: &mut Cell, ino: Ino) -> FileData {
 }
 
 #[test]
-fn written_read_cut_and_counted() {
+fn inline_bytes_are_written_read_truncated_and_counted() {
     let (mut cell, mut client, _home, f) = file();
     assert_eq!(data(&mut client, &mut cell, f).layout.inline_bytes(), 4096);
     assert_eq!(client.read_inline(&mut cell, f), Ok(Vec::new()));
@@ -48,7 +48,7 @@ fn written_read_cut_and_counted() {
         data(&mut client, &mut cell, f).truncate_seq > seq,
         "what was never told is cut when targets see it"
     );
-    // What grows again shows zeros, not what was cut.
+    // A file extended again shows zeros, not the truncated bytes.
     assert_eq!(client.truncate(&mut cell, f, 1 << 30, 0), Ok(false));
     assert_eq!(client.read_inline(&mut cell, f), Ok(b"\0\0a".to_vec()));
     // Now columns may have bytes.
@@ -69,7 +69,7 @@ fn written_read_cut_and_counted() {
 }
 
 #[test]
-fn what_does_not_belong_there_is_refused() {
+fn writes_outside_of_the_inline_range_are_refused() {
     let (mut cell, mut client, home, f) = file();
     let mut write = |ino, offset, bytes: &[u8]| client.write_inline(&mut cell, ino, offset, bytes);
     assert_eq!(write(f, 4_090, b"1234567"), Err(ErrorCode::Invalid));
@@ -81,7 +81,7 @@ fn what_does_not_belong_there_is_refused() {
 }
 
 #[test]
-fn they_go_with_the_file_and_come_back_with_it() {
+fn inline_bytes_are_removed_and_brought_back_with_their_file() {
     let (mut cell, mut client, home, f) = file();
     client.write_inline(&mut cell, f, 0, b"bytes").unwrap();
     client.close(&mut cell, f).unwrap();
@@ -110,7 +110,7 @@ fn a_store_of_another_format_is_refused() {
         );
         let store = &cell.stores[1];
         let config = config.clone();
-        let loaded = Shard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
+        let loaded = MetaShard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
         assert!(matches!(loaded, Err(ErrorCode::WrongVersion)));
     }
 }
@@ -120,7 +120,7 @@ fn allocating_changes_no_byte_that_is_there() {
     let (mut cell, mut client, _home, f) = file();
     client.write_inline(&mut cell, f, 0, b"abc").unwrap();
     client.truncate(&mut cell, f, 1000, 0).unwrap();
-    // As asked for by one that saw the file empty.
+    // From a client that saw the file empty.
     let attr = client.write_inline(&mut cell, f, 4096, b"").unwrap();
     assert_eq!((attr.size, attr.allocated), (1000, 1024));
     let bytes = client.read_inline(&mut cell, f).unwrap();

@@ -1,5 +1,5 @@
-//! Ends of files that are lent to the session which alone has them open: others get them back,
-//! restarts and ends of sessions included.
+//! Lent ends: a session that alone has a file open is lent its end, and others get it back, over
+//! restarts and ends of sessions.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -76,7 +76,7 @@ fn open(client: &Client, ino: Ino) -> MetaRequest {
     }
 }
 
-/// One step of a request, without the passing of time.
+/// Runs one step of a request, without advancing the clock.
 fn ask(
     client: &Client,
     cell: &mut Cell,
@@ -121,13 +121,13 @@ fn file() -> (Cell, Client, Client, Ino) {
 }
 
 #[test]
-fn an_end_is_lent_only_to_who_alone_has_the_file_open() {
+fn an_end_is_lent_only_to_the_only_session_with_the_file_open() {
     let (mut cell, mut one, mut two, f) = file();
     assert_eq!(lend(&mut two, &mut cell, f), Err(ErrorCode::Busy), "closed");
     two.open(&mut cell, f, 0).unwrap();
     assert_eq!(lend(&mut one, &mut cell, f), Err(ErrorCode::Busy), "shared");
     two.close(&mut cell, f).unwrap();
-    // An append is under way.
+    // An append is in flight.
     let place = one.call(&mut cell, f, &begin(f)).unwrap();
     assert_eq!(lend(&mut one, &mut cell, f), Err(ErrorCode::Busy));
     let MetaReply::Appending { offset, .. } = place else {
@@ -145,14 +145,14 @@ fn an_end_is_lent_only_to_who_alone_has_the_file_open() {
     assert_eq!(place_at(&mut one, &mut cell, f, 8030, 5), gone);
     assert_eq!(place_at(&mut one, &mut cell, f, 8051, 5), gone);
     assert_eq!(place_at(&mut two, &mut cell, f, 8050, 5), gone);
-    // The last close gives it back.
+    // The last close gives the end back.
     one.close(&mut cell, f).unwrap();
     assert_eq!(place_at(&mut one, &mut cell, f, 8050, 5), gone);
     cell.assert_sound();
 }
 
 #[test]
-fn an_open_a_cut_and_an_append_of_another_session_wait_until_it_is_given_back() {
+fn an_open_a_truncation_and_an_append_of_another_session_wait_for_a_lent_end() {
     let (mut cell, mut one, mut two, f) = file();
     let cut = MetaRequest::Truncate {
         who: two.who.clone(),
@@ -196,7 +196,7 @@ fn an_open_a_cut_and_an_append_of_another_session_wait_until_it_is_given_back() 
 }
 
 #[test]
-fn an_open_does_not_wait_for_long_and_an_append_does() {
+fn an_append_waits_longer_for_a_lent_end_than_an_open() {
     let (mut cell, mut one, mut two, f) = file();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     let before = cell.now.instant;
@@ -208,7 +208,7 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
     let waits = ask(&two, &mut cell, &begin(f), None).unwrap_err();
     cell.pass_ms(40_000);
     let waits = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap_err();
-    // It comes after all: its records have the place that they had.
+    // It comes after all: its records have their place.
     publish(&mut one, &mut cell, f, 8000, 10);
     give_back(&mut one, &mut cell, f);
     let reply = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap();
@@ -219,7 +219,7 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
     let over = end(&cell, f, 8010, 10);
     two.call(&mut cell, f, &over).unwrap();
 
-    // Nothing is being written behind one: it is taken away after a while.
+    // Nothing is being written behind the end: it is taken away after a while.
     two.close(&mut cell, f).unwrap();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8020));
     let before = cell.now.instant;
@@ -231,8 +231,9 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
     assert_eq!(place_at(&mut one, &mut cell, f, 8020, 10), gone);
 }
 
-/// Asks again for a place at the lent end every so often, as one does whose target does not answer,
-/// and never ends it: how long another's append waits, housekeeping done meanwhile.
+/// Measures how long another session's append waits. The holder repeats its request for a place
+/// from time to time, as a client does whose target does not answer. It never ends the append;
+/// housekeeping runs meanwhile.
 fn held_up(step_ms: u64, renews: impl Fn(&mut Client, &mut Cell, Ino)) -> u64 {
     let (mut cell, mut one, mut two, f) = file();
     two.open(&mut cell, f, 2).unwrap();
@@ -253,7 +254,7 @@ fn held_up(step_ms: u64, renews: impl Fn(&mut Client, &mut Cell, Ino)) -> u64 {
             Ok(reply) => {
                 assert!(matches!(reply, MetaReply::Appending { offset: 8000, .. }));
                 let waited = cell.now.instant.ms_since(before);
-                // What it had is gone, and what it wrote is nobody's.
+                // Its place is gone, and its bytes are disowned.
                 let late = end(&cell, f, 8000, 10);
                 let gone = Err(ErrorCode::UnknownSession);
                 assert_eq!(one.call(&mut cell, f, &late), gone);
@@ -269,13 +270,13 @@ fn held_up(step_ms: u64, renews: impl Fn(&mut Client, &mut Cell, Ino)) -> u64 {
 }
 
 #[test]
-fn a_place_that_is_never_ended_is_taken_back() {
-    // Silent about it, but not gone.
+fn a_lent_place_that_is_never_ended_is_taken_away() {
+    // It does not mention the place, but is alive.
     let waited = held_up(5_000, |one, cell, f| {
         one.attr(cell, f).ok();
     });
     assert!((65_000..80_000).contains(&waited), "{waited} ms");
-    // It asks for it again and again.
+    // It asks for its place again and again.
     let waited = held_up(5_000, |one, cell, f| {
         if let Err(code) = place_at(one, cell, f, 8000, 10) {
             assert_eq!(code, ErrorCode::UnknownSession);
@@ -296,7 +297,7 @@ fn a_place_that_is_never_ended_is_taken_back() {
 }
 
 #[test]
-fn who_was_asked_for_the_end_for_long_gets_no_new_place() {
+fn a_holder_recalled_for_long_gets_no_new_place() {
     let (mut cell, mut one, two, f) = file();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     publish(&mut one, &mut cell, f, 8000, 10);
@@ -312,7 +313,7 @@ fn who_was_asked_for_the_end_for_long_gets_no_new_place() {
             Ok(reply) => panic!("{reply:?}"),
         }
     }
-    // The one that it has it may end.
+    // It may end the append that it has.
     publish(&mut one, &mut cell, f, at, 10);
     at += 10;
     let gone = Err(ErrorCode::UnknownLease);
@@ -345,7 +346,7 @@ fn a_place_has_a_largest_length() {
 }
 
 #[test]
-fn an_end_goes_with_its_session_and_with_a_cut() {
+fn a_lent_end_is_lost_with_its_session_or_by_a_truncation() {
     let (mut cell, mut one, mut two, f) = file();
     let gone = Err(ErrorCode::UnknownLease);
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
@@ -360,14 +361,14 @@ fn an_end_goes_with_its_session_and_with_a_cut() {
 
     two.open(&mut cell, f, 2).unwrap();
     assert_eq!(lend(&mut two, &mut cell, f), Ok(8010));
-    // Nobody answers: it is cut all the same.
+    // Nobody answers: the file is truncated all the same.
     again.truncate(&mut cell, f, 100, 0).unwrap();
     assert_eq!(place_at(&mut two, &mut cell, f, 8010, 5), gone);
     cell.assert_sound();
 }
 
 #[test]
-fn after_a_restart_an_end_is_told_again_before_others_get_places() {
+fn after_a_restart_a_lent_end_is_reclaimed_before_others_get_places() {
     let (mut cell, mut one, mut two, f) = file();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     publish(&mut one, &mut cell, f, 8000, 10);
@@ -399,7 +400,7 @@ fn after_a_restart_an_end_is_told_again_before_others_get_places() {
     let over = end(&cell, f, 8020, 10);
     two.call(&mut cell, f, &over).unwrap();
 
-    // Who tells too late does not get it back.
+    // A session that reclaims its end too late does not get it back.
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8030));
     cell.restart(1);
     two.holds_nothing(&mut cell, 1);
@@ -411,7 +412,7 @@ fn after_a_restart_an_end_is_told_again_before_others_get_places() {
     assert_eq!(refused, Err(ErrorCode::UnknownLease));
     one.reclaim(&mut cell, 1, vec![f]);
 
-    // Others opened it meanwhile: it is wanted back at once.
+    // Others opened it meanwhile: it is recalled at once.
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8040));
     cell.restart(1);
     two.holds_nothing(&mut cell, 1);
@@ -422,7 +423,7 @@ fn after_a_restart_an_end_is_told_again_before_others_get_places() {
     one.reclaim(&mut cell, 1, vec![f]);
     publish(&mut one, &mut cell, f, 8040, 10);
 
-    // So it is where others appended in a life of which it did not hear, and that is forgotten.
+    // The same after others appended in a life of which it did not hear, which is forgotten.
     give_back(&mut one, &mut cell, f);
     two.close(&mut cell, f).unwrap();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8050));
@@ -438,7 +439,7 @@ fn after_a_restart_an_end_is_told_again_before_others_get_places() {
     assert_eq!(refused, Err(ErrorCode::UnknownLease));
     one.reclaim(&mut cell, 1, vec![f]);
 
-    // A cut that it has not heard of ends it.
+    // A truncation that it has not heard of ends the loan.
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8060));
     cell.restart(1);
     two.holds_nothing(&mut cell, 1);

@@ -1,4 +1,4 @@
-//! Listing directories: each entry once, in linear time, whatever changes or is damaged meanwhile.
+//! Directory listings: each entry once, in linear time, whatever changes or is damaged meanwhile.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -53,7 +53,7 @@ fn listing_survives_changes_between_its_parts() {
 fn a_large_directory_is_listed_in_linear_time() {
     let (mut cell, mut client, home) = start();
     let ino = client.create(&mut cell, home, "file", 0o644).unwrap();
-    // Entries put straight into the store: what counts here is the listing.
+    // Entries are put straight into the store: only the listing counts here.
     for index in 1..100_000 {
         let name = name(&format!("file{index}"));
         let cookie = name_cookie(name.as_bytes(), 55);
@@ -109,8 +109,8 @@ fn one_damaged_inode_does_not_hide_the_rest_of_its_directory() {
     assert_eq!(client.attr(&mut cell, files[1]), Err(ErrorCode::Corrupt));
 }
 
-/// What the shard says of several directories, by directory: how many entries, and whether nothing
-/// follows.
+/// The shard's reply for several directories: for each, the number of entries, and whether its
+/// listing ends there.
 fn together(
     client: &mut Client,
     cell: &mut Cell,
@@ -131,7 +131,7 @@ fn together(
 }
 
 #[test]
-fn of_directories_that_are_listed_together_only_the_first_may_fail() {
+fn of_several_listed_directories_only_the_first_may_fail() {
     let (mut cell, mut client, home) = start();
     let dirs = ["a", "b", "c"].map(|name| client.mkdir(&mut cell, home, name).unwrap());
     for dir in dirs {
@@ -144,7 +144,7 @@ fn of_directories_that_are_listed_together_only_the_first_may_fail() {
     assert_eq!(all, [one(a), one(b), one(a), one(c)]);
     let refused = together(&mut client, &mut cell, &[file, a]);
     assert_eq!(refused, Err(ErrorCode::NotDirectory));
-    // Nor is one listed that its reader may not read.
+    // A directory that its reader may not read is not listed.
     let change = AttrChange {
         mode: Some(0o700),
         ..AttrChange::default()
@@ -184,7 +184,7 @@ fn directories_that_are_listed_together_are_bounded() {
     );
     let entries: usize = some.iter().map(|(_, count, _)| count).sum();
     assert!(entries < 4 * 60, "{some:?}");
-    // One more than the first, and what has room begins at its start.
+    // One entry more than the first, and as many as fit.
     let (_, count, end) = some[some.len() - 1];
     assert!(count > 0 && (count == 60) == end, "{some:?}");
     let too_many = vec![home; READDIR_TOGETHER_MAX + 1];

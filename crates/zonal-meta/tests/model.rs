@@ -197,7 +197,7 @@ impl Run {
         Some(from[index])
     }
 
-    /// A directory and a name that exists there or not.
+    /// A directory, and a name that may or may not exist there.
     fn place(&mut self) -> (usize, String) {
         let dirs = self.model.dirs();
         let dir = self.pick(&dirs).unwrap();

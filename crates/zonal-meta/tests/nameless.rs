@@ -1,5 +1,5 @@
-//! Inodes without a name live for each session that has them open, whenever and however it opened
-//! them.
+//! Orphans: an inode without a name lives for each session that has it open, whenever and however
+//! the session opened it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -19,8 +19,8 @@ fn open_request(client: &Client, ino: Ino) -> MetaRequest {
     }
 }
 
-/// A cell with an orphan of `first`, which `second` has opened after the name was gone. `is_small`:
-/// its bytes come with the open.
+/// A cell with an orphan of `first`, which `second` has opened after its name was removed.
+/// `is_small`: the open's reply has its bytes.
 fn shared_orphan(is_small: bool) -> (Cell, Client, Client, Ino) {
     let (mut cell, mut first, home) = start();
     let mut second = cell.client(2);
@@ -50,7 +50,7 @@ fn assert_goes_with(cell: &mut Cell, client: &mut Client, ino: Ino) {
 }
 
 #[test]
-fn who_opens_it_later_holds_it_when_the_others_close() {
+fn a_session_that_opens_an_orphan_later_holds_it_after_others_close() {
     for is_small in [false, true] {
         let (mut cell, mut first, mut second, f) = shared_orphan(is_small);
         first.close(&mut cell, f).unwrap();
@@ -70,7 +70,7 @@ fn each_open_counts() {
 }
 
 #[test]
-fn it_outlives_the_session_of_the_first_holder() {
+fn an_orphan_outlives_the_session_of_its_first_holder() {
     let (mut cell, mut first, mut second, f) = shared_orphan(false);
     cell.pass_ms(40_000);
     second.attr(&mut cell, f).unwrap();
@@ -99,7 +99,7 @@ fn a_restart_forgets_no_later_holder() {
 }
 
 #[test]
-fn a_loss_of_power_that_takes_the_record_of_an_open_takes_not_the_file() {
+fn a_file_survives_the_loss_of_the_record_of_its_open() {
     for first_tells_first in [false, true] {
         let (mut cell, mut first, home) = start();
         let mut second = cell.client(2);
@@ -130,7 +130,7 @@ fn a_client_that_opens_its_session_anew_holds_what_it_has_open() {
     second.reclaim(&mut cell, 1, vec![f]);
     first.close(&mut cell, f).unwrap();
     assert_lives(&mut cell, &mut second, f);
-    // The last holder's session ends, too, and its client tells at once.
+    // The last holder's session ends, too, and its client reclaims at once.
     cell.evict(1, second.caller(1));
     let mut second = cell.client(2);
     second.reclaim(&mut cell, 1, vec![f]);
@@ -139,7 +139,7 @@ fn a_client_that_opens_its_session_anew_holds_what_it_has_open() {
 }
 
 #[test]
-fn an_open_whose_reply_is_heard_after_a_restart_holds_it() {
+fn an_open_repeated_after_a_restart_holds_the_orphan() {
     let (mut cell, mut first, home) = start();
     let mut second = cell.client(2);
     let (f, _) = first.create_open(&mut cell, home, "f").unwrap();
@@ -160,7 +160,7 @@ fn an_open_whose_reply_is_heard_after_a_restart_holds_it() {
 }
 
 #[test]
-fn a_file_without_a_name_whose_reply_is_heard_after_a_restart_is_there() {
+fn a_tmpfile_created_again_after_a_restart_exists() {
     let (mut cell, mut client, home) = start();
     let request = MetaRequest::Tmpfile {
         who: client.who.clone(),
@@ -184,7 +184,7 @@ fn a_file_without_a_name_whose_reply_is_heard_after_a_restart_is_there() {
 }
 
 #[test]
-fn an_open_that_is_repeated_counts_beside_those_that_were_told() {
+fn a_repeated_open_counts_besides_reclaimed_opens() {
     let (mut cell, mut first, home) = start();
     let mut second = cell.client(2);
     let f = first.create(&mut cell, home, "f", 0o644).unwrap();

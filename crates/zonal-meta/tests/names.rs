@@ -197,7 +197,7 @@ fn a_rename_leaves_a_whiteout_where_that_is_asked() {
         let flags = RENAME_WHITEOUT | RENAME_NOREPLACE;
         let refused = client.rename(&mut cell, (home, "f"), (home, "g"), flags);
         assert_eq!(refused, Err(ErrorCode::Exists));
-        // To a free name, over a name, a directory to elsewhere.
+        // To a free name, over a name, a directory to another parent.
         let mut user = client.who(1000, 1000);
         user.rename(&mut cell, (home, "f"), (home, "new"), flags)
             .unwrap();
@@ -344,7 +344,7 @@ fn creating_costs_few_keys() {
     let (mut cell, mut client, home) = start();
     client.create(&mut cell, home, "first", 0o644).unwrap();
     client.create(&mut cell, home, "second", 0o644).unwrap();
-    // Entry, inode, what its data id leads to, directory, slot.
+    // Entry, inode, index key of its data id, directory, slot.
     assert_eq!(cell.last_effect.len(), 5);
     client.lookup(&mut cell, home, "second").unwrap();
     assert!(cell.last_effect.is_empty());
@@ -389,7 +389,7 @@ fn special_files_and_links_keep_what_they_are() {
 }
 
 #[test]
-fn a_removal_tells_the_last_attributes_of_what_is_no_file() {
+fn the_reply_to_a_removal_has_the_last_attributes_unless_it_is_a_file() {
     let (mut cell, mut client, home) = start();
     let request = |dir: bool| {
         let (who, parent) = (zonal_types::Credentials::root(), home);

@@ -1,4 +1,4 @@
-//! Who may do what, as tables.
+//! Permission checks, as tables.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -11,7 +11,7 @@ use zonal_wire::meta::flags::{O_EXEC, O_RDWR, O_TRUNC, O_WRONLY};
 #[test]
 fn mode_bits_decide_by_owner_group_others() {
     let mut setup = Setup::new();
-    // Mode, who (uid, gid), mask, allowed. The file is 10:20's.
+    // Mode, caller (uid, gid), mask, allowed. The file is owned by 10:20.
     let table = [
         (0o400, (10, 99), 4, true),
         (0o077, (10, 20), 4, false),

@@ -1,4 +1,4 @@
-//! Clients with a path: what moves into it, and out of it.
+//! Clients with a path: inodes that move into it, and out of it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -35,7 +35,7 @@ fn nothing_moves_into_or_out_of_the_path() {
 }
 
 #[test]
-fn what_moves_out_of_the_path_is_gone_for_its_client() {
+fn a_file_moved_out_of_the_path_is_gone_for_its_client() {
     let mut tree = Tree::new(true, |_scope| {});
     let (home, inside, outside) = (tree.home, tree.inside, tree.outside);
     let sub = tree.scoped.mkdir(&mut tree.cell, inside, "sub").unwrap();
@@ -57,7 +57,7 @@ fn what_moves_out_of_the_path_is_gone_for_its_client() {
     assert_eq!(tree.may_use(file, FileUse::Read), Ok(false));
     tree.as_admin(|admin, cell| admin.moved(cell, (outside, "sub"), (inside, "sub")));
     assert!(tree.scoped.attr(&mut tree.cell, file).is_ok());
-    // The path is a name, whichever directory has it.
+    // The path is a name, whichever directory has the name.
     tree.as_admin(|admin, cell| {
         admin.moved(cell, (home, "d0"), (home, "d9"));
         admin.moved(cell, (home, "d1"), (home, "d0"));
@@ -83,7 +83,7 @@ fn what_moves_out_of_the_path_is_gone_for_its_client() {
 fn a_file_with_several_names_is_reached_by_one_below_the_path() {
     let mut tree = Tree::new(false, |_scope| {});
     let (inside, outside, file) = (tree.inside, tree.outside, tree.file);
-    // Its back-link lies inside, its names do not any more.
+    // Its back-link lies inside, its names no longer do.
     tree.as_admin(|admin, cell| {
         admin.link(cell, file, outside, "g").unwrap();
         admin.unlink(cell, inside, "f").unwrap();
@@ -92,7 +92,7 @@ fn a_file_with_several_names_is_reached_by_one_below_the_path() {
     assert_eq!(attr, Err(ErrorCode::Stale));
     let open = tree.scoped.open(&mut tree.cell, file, O_RDONLY);
     assert_eq!(open, Err(ErrorCode::Stale));
-    // Back again, under another name: by that one.
+    // Back again, under another name: reachable by the new name.
     tree.as_admin(|admin, cell| admin.link(cell, file, inside, "h").unwrap());
     assert!(tree.scoped.attr(&mut tree.cell, file).is_err());
     let found = tree.scoped.lookup(&mut tree.cell, inside, "h");
@@ -100,18 +100,18 @@ fn a_file_with_several_names_is_reached_by_one_below_the_path() {
     assert!(tree.scoped.attr(&mut tree.cell, file).is_ok());
     tree.as_admin(|admin, cell| admin.unlink(cell, inside, "h").unwrap());
     assert!(tree.scoped.attr(&mut tree.cell, file).is_err());
-    // One whose back-link lies outside.
+    // A file whose back-link lies outside.
     let secret = tree.secret;
     tree.as_admin(|admin, cell| admin.link(cell, secret, inside, "s").unwrap());
     assert!(tree.scoped.attr(&mut tree.cell, secret).is_err());
     let found = tree.scoped.lookup(&mut tree.cell, inside, "s");
     assert_eq!(found, Ok(secret));
     tree.scoped.open(&mut tree.cell, secret, O_RDONLY).unwrap();
-    // It moves where its back-link says that it is: only its name tells.
+    // It moves to where its back-link says: only its name counts.
     tree.as_admin(|admin, cell| admin.moved(cell, (inside, "s"), (outside, "s")));
     tree.scoped.close(&mut tree.cell, secret).unwrap();
     assert!(tree.scoped.attr(&mut tree.cell, secret).is_err());
-    // One that is open stays open when it gets another name elsewhere.
+    // An open file stays open when it gets another name elsewhere.
     let (open, _) = tree
         .scoped
         .create_open(&mut tree.cell, inside, "o")
@@ -128,7 +128,7 @@ fn a_file_with_several_names_is_reached_by_one_below_the_path() {
 
 #[test]
 fn a_file_with_several_names_goes_where_its_directory_goes() {
-    // Its directory moves, one above that, it is exchanged, or moves and is removed.
+    // Its directory moves, or a directory above, or it is exchanged, or moved and removed.
     for way in 0..4 {
         let mut tree = Tree::new(false, |_scope| {});
         let (inside, outside) = (tree.inside, tree.outside);
@@ -138,7 +138,7 @@ fn a_file_with_several_names_goes_where_its_directory_goes() {
             let file = admin.create(cell, sub, "g", 0o666).unwrap();
             admin.link(cell, file, sub, "h").unwrap();
             admin.mkdir(cell, outside, "other").unwrap();
-            // Its back-link says nothing any more.
+            // Its back-link no longer counts.
             if way % 2 == 1 {
                 admin.link(cell, file, sub, "i").unwrap();
                 admin.unlink(cell, sub, "i").unwrap();
@@ -176,7 +176,7 @@ fn a_file_with_several_names_goes_where_its_directory_goes() {
 }
 
 #[test]
-fn what_is_only_open_outside_is_so_until_it_is_closed() {
+fn a_file_open_outside_of_the_path_stays_open_until_it_is_closed() {
     let mut tree = Tree::new(false, |_scope| {});
     let (inside, outside, file) = (tree.inside, tree.outside, tree.file);
     tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();
@@ -187,7 +187,7 @@ fn what_is_only_open_outside_is_so_until_it_is_closed() {
     });
     let Tree { cell, scoped, .. } = &mut tree;
     assert!(scoped.attr(cell, file).is_ok());
-    // Opened again by its number, as programs do by /proc: nothing is reached by that.
+    // Opened again by its number, as programs do through /proc: that reaches nothing.
     scoped.open(cell, file, O_RDWR).unwrap();
     let linked = scoped.link(cell, file, inside, "back");
     assert_eq!(linked, Err(ErrorCode::Stale));

@@ -1,4 +1,4 @@
-//! Clients with a scope: what they may do at a shard, and that the rest of the tree does not exist
+//! Clients with a scope: the requests that a shard allows them. The rest of the tree does not exist
 //! for them.
 #![allow(
     clippy::unwrap_used,
@@ -6,11 +6,11 @@
 )]
 
 mod common;
-mod noise;
+mod random_requests;
 mod scoped_tree;
 
 use common::{Cell, Client, MemKv, name, none};
-use noise::Noise;
+use random_requests::Noise;
 use scoped_tree::{SECRET, Tree};
 use std::collections::BTreeSet;
 use zonal_meta::keys;
@@ -21,7 +21,7 @@ use zonal_wire::meta::{AppendPlace, Event, FileUse, LockKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 #[test]
-fn a_client_sees_its_path_and_nothing_beside_it() {
+fn a_client_with_a_path_sees_only_its_path() {
     let mut tree = Tree::new(false, |_scope| {});
     let (home, inside, outside) = (tree.home, tree.inside, tree.outside);
     let (file, secret) = (tree.file, tree.secret);
@@ -40,7 +40,7 @@ fn a_client_sees_its_path_and_nothing_beside_it() {
     for above in [Ino::ROOT, home] {
         assert_eq!(scoped.attr(cell, above).unwrap().ino, above);
     }
-    // A number of something outside is as good as one of nothing.
+    // The number of an inode outside is as good as an unused number.
     let nothing = Ino::new(outside.partition(), 1 << 40);
     for ino in [outside, secret, nothing] {
         assert_eq!(scoped.attr(cell, ino), Err(ErrorCode::Stale));
@@ -99,7 +99,7 @@ fn a_client_sees_its_path_and_nothing_beside_it() {
 }
 
 #[test]
-fn below_its_path_a_client_does_what_any_other_does() {
+fn below_its_path_a_client_may_do_everything() {
     let mut tree = Tree::new(true, |_scope| {});
     let inside = tree.inside;
     let Tree { cell, scoped, .. } = &mut tree;
@@ -117,7 +117,7 @@ fn below_its_path_a_client_does_what_any_other_does() {
         .unwrap();
     scoped.truncate(cell, file, 100, 0).unwrap();
     scoped.setxattr(cell, file, "user.b", b"1", 0).unwrap();
-    // Without a name, while it is open.
+    // An orphan, while it is open.
     scoped.unlink(cell, inside, "f").unwrap();
     scoped.report(cell, file, 10_000).unwrap();
     scoped.close(cell, file).unwrap();
@@ -202,7 +202,7 @@ fn a_reader_changes_nothing() {
     assert_eq!(scoped.call(cell, file, &lock(range)), Err(no));
     range.kind = LockKind::Shared;
     scoped.call(cell, file, &lock(range)).unwrap();
-    // Nor after a restart, when it could claim what it never had.
+    // Nor after a restart, when it could claim opens that it never had.
     cell.restart(1);
     let place = AppendPlace {
         offset: 6,
@@ -257,7 +257,7 @@ fn a_client_speaks_for_its_users_only() {
     let mut user = scoped.who(1000, 7);
     let made = user.create(cell, inside, "own", 0o600).unwrap();
     assert_eq!(user.attr(cell, made).unwrap().uid, 1000);
-    // No bytes without an open, and an open needs the right.
+    // No bytes without an open, and an open needs the permission.
     let no = Err(ErrorCode::BadHandle);
     let read = MetaRequest::ReadInline { ino: secret };
     assert_eq!(user.call(cell, secret, &read), no.clone());
@@ -280,9 +280,9 @@ fn a_client_speaks_for_its_users_only() {
     user.write_inline(cell, secret, 0, b"x").unwrap();
 }
 
-/// What a user may write and not read, a client may write and not read.
+/// A client may write, and not read, a file that its user may write and not read.
 #[test]
-fn what_is_open_for_writing_is_not_read() {
+fn a_file_open_for_writing_only_is_not_readable() {
     let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
     let inside = tree.inside;
     let drop_box = tree.as_admin(|admin, cell| admin.create(cell, inside, "box", 0o622).unwrap());
@@ -302,7 +302,7 @@ fn what_is_open_for_writing_is_not_read() {
     ] {
         assert_eq!(tree.may_use(drop_box, for_use), Ok(may), "{for_use:?}");
     }
-    // Cut by its name: that is no reading either.
+    // A truncation by name gives no right to read either.
     user.close(&mut tree.cell, drop_box).unwrap();
     user.truncate(&mut tree.cell, drop_box, 1, 0).unwrap();
     assert_eq!(tree.may_use(drop_box, FileUse::Read), Ok(false));
@@ -317,8 +317,8 @@ fn what_is_open_for_writing_is_not_read() {
     assert_eq!(user.read_inline(&mut tree.cell, drop_box).unwrap(), b"x");
 }
 
-/// A client says after a restart what it has open, and nobody checks whether its users may. That adds
-/// nothing to what an open was permitted for, whichever comes first.
+/// A client says after a restart what it has open, and nobody checks whether its users may. That
+/// adds nothing to what an open was permitted for, whichever comes first.
 #[test]
 fn what_is_told_adds_nothing_to_what_is_granted() {
     for is_told_first in [false, true] {
@@ -350,8 +350,8 @@ fn what_is_told_adds_nothing_to_what_is_granted() {
     }
 }
 
-/// An open that is repeated after a restart gets its kept reply, and the shard does not know any more
-/// for what it was.
+/// An open that is repeated after a restart gets its kept reply, and the shard does not know any
+/// more for what it was.
 #[test]
 fn an_open_that_is_repeated_after_a_restart_grants_nothing() {
     let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
@@ -409,7 +409,7 @@ fn a_squashed_root_has_no_more_rights_than_nobody() {
 }
 
 #[test]
-fn what_a_client_tells_after_a_restart_gives_none_of_its_users_a_right() {
+fn opens_told_after_a_restart_give_no_user_a_right() {
     let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
     let inside = tree.inside;
     let private = tree.as_admin(|admin, cell| admin.create(cell, inside, "s", 0o600).unwrap());
@@ -457,10 +457,11 @@ fn targets_hear_what_a_client_has_open() {
     tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();
     assert_eq!(tree.may_use(file, FileUse::Write), Ok(true));
     assert_eq!(tree.may_use(secret, FileUse::Read), Ok(false));
-    // That others have it open says nothing.
+    // Opens of others do not count.
     tree.as_admin(|admin, cell| admin.open(cell, secret, O_RDWR).unwrap());
     assert_eq!(tree.may_use(secret, FileUse::Read), Ok(false));
-    // After a restart nobody is asked before it has told, and what lies outside cannot be told.
+    // After a restart no session is served before it has reclaimed its state; inodes outside cannot
+    // be told.
     tree.cell.restart(1);
     assert_eq!(tree.may_use(file, FileUse::Read), Err(ErrorCode::NotReady));
     tree.scoped
@@ -471,7 +472,7 @@ fn targets_hear_what_a_client_has_open() {
         tree.scoped.close(&mut tree.cell, file).unwrap();
     }
     assert_eq!(tree.may_use(file, FileUse::Read), Ok(false));
-    // Cut by its name: the columns follow.
+    // Truncated by its name: the columns follow.
     tree.scoped.truncate(&mut tree.cell, file, 1, 0).unwrap();
     assert_eq!(tree.may_use(file, FileUse::Write), Ok(true));
     assert_eq!(tree.may_use(file, FileUse::Look), Ok(true));
@@ -485,7 +486,7 @@ fn targets_hear_what_a_client_has_open() {
     );
 }
 
-/// What belongs to inodes that are not inside of the path is as it was.
+/// Compares the keys of inodes outside of the path: they must not have changed.
 fn assert_same(before: &MemKv, after: &MemKv, is_outside: impl Fn(Ino) -> bool) {
     let of_tree = |kv: &MemKv| -> MemKv {
         let own = kv.iter().filter(|(key, _)| {
@@ -606,12 +607,12 @@ fn a_hostile_client_changes_and_learns_nothing_outside_of_its_path() {
             });
         }
         tree.cell.assert_sound();
-        // What was made lies inside.
+        // New inodes lie inside.
         tree.cell.from = None;
         let nobody = tree.cell.send(1, none(), &MetaRequest::StatFs);
         assert!(matches!(nobody, MetaReply::Failed { .. }), "{nobody:?}");
         assert_ne!(owner[1], SessionId(0));
     }
-    // Most is refused; but not all.
+    // Most requests are refused, but not all.
     assert!(done > 2_000, "{done}");
 }

@@ -1,4 +1,5 @@
-//! First-level directories that nobody settled, while the root shard still works on them.
+//! Detached directories: first-level directories that are not settled, while the root shard still
+//! works on them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -40,7 +41,7 @@ fn a_directory_that_is_asked_for_again_is_not_dropped() {
     };
     let first = cell.now.wall;
     cell.pass_ms(61_000);
-    // The root shard's request was cut off, and is repeated: the entry is about to be made.
+    // The root shard's request was cut off, and is repeated: it is about to make the entry.
     assert_eq!(cell.send(1, none(), &make), made);
     let store = &cell.stores[1];
     let due = store.shard.detached(&store.kv, cell.now, 9).unwrap();
@@ -54,7 +55,7 @@ fn a_directory_that_is_asked_for_again_is_not_dropped() {
 }
 
 #[test]
-fn nobody_is_told_of_an_entry_that_is_being_removed() {
+fn has_entry_is_refused_while_the_entry_is_being_removed() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -87,7 +88,7 @@ fn nobody_is_told_of_an_entry_that_is_being_removed() {
 }
 
 #[test]
-fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_releases_it() {
+fn a_session_with_an_unreadable_orphan_ends_and_a_later_start_releases_the_orphan() {
     let mut cell = Cell::new();
     let [mut expires, mut closes] = [1, 2].map(|number| cell.client(number));
     let home = expires.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -122,7 +123,7 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
     }
     assert_eq!(store.shard.poll_deadline(), None, "nothing is due");
 
-    // Repaired in between: one by getting its inode back, the other by being taken away.
+    // Repaired in between: one directory gets its inode back, the other is removed.
     let [first_whole, _gone] = whole;
     store.kv.insert(keys[0].clone(), first_whole);
     cell.restart(1);
@@ -141,11 +142,11 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
 }
 
 #[test]
-fn a_late_word_of_an_entry_does_not_keep_a_directory_that_is_being_removed() {
+fn a_late_attach_does_not_keep_a_directory_that_is_being_removed() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
     let ino = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
-    // Somebody else removes it while the word of whoever made it is under way.
+    // Another client removes it while the message of its maker is in flight.
     let detach = MetaRequest::DetachDir { ino };
     assert_eq!(cell.send(1, none(), &detach), MetaReply::Done);
     cell.send(1, none(), &MetaRequest::AttachDir { ino });

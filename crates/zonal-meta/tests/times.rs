@@ -1,4 +1,4 @@
-//! Which times change, by whom; sizes and shrinks.
+//! Times: which times change, by which request; sizes and truncations.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
@@ -128,7 +128,7 @@ fn operations_change_the_times_that_posix_names() {
 }
 
 #[test]
-fn an_empty_change_takes_set_id_bits_for_one_who_may_write() {
+fn an_empty_setattr_by_a_writer_clears_set_id_bits() {
     let mut setup = Setup::new();
     let (open, shut) = (
         setup.file("open", 0o4777, 0, 0),

@@ -16,7 +16,7 @@ use zonal_disk::{Config, Engine, Identity, StoreKind};
 use zonal_fsck::Finding;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::inode::Inode;
-use zonal_meta::{Shard, ShardConfig, keys};
+use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::ids::Place;
 use zonal_object::{Broken, ObjectId, Survey, TargetConfig, Told, key, repair};
@@ -165,7 +165,7 @@ fn make(dir: &Path, files: u64) -> Cell {
     let mut used = [0_u32; TARGETS as usize];
     {
         let shard = &mut fillings[1];
-        for change in Shard::format(&ShardConfig::new(ShardId(1), ZoneId(1), 1), wall) {
+        for change in MetaShard::format(&ShardConfig::new(ShardId(1), ZoneId(1), 1), wall) {
             shard.put(change.key, change.value.unwrap());
         }
         let inode = directory(16, Ino::ROOT, directories, below);
@@ -267,7 +267,7 @@ fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Tim
     let root = &mut fillings[0];
     let mut inode = Inode::new(Ino::ROOT, FileKind::Directory, Ino::ROOT, ZoneId(1), wall);
     (inode.size, inode.nlink) = (1, 3);
-    let format = Shard::format(&ShardConfig::new(ShardId(0), ZoneId(1), 1), wall);
+    let format = MetaShard::format(&ShardConfig::new(ShardId(0), ZoneId(1), 1), wall);
     root.put(format[0].key.clone(), format[0].value.clone().unwrap());
     root.put(keys::inode(Ino::ROOT), inode.to_bytes());
     let (key, value) = entry(Ino::ROOT, "top", top, FileKind::Directory);

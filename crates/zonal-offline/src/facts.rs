@@ -8,7 +8,7 @@ use zonal_fsck::What;
 use zonal_fsck::data_fact::{About, DataFact};
 use zonal_fsck::junctions::{FirstLevel, RootEntry};
 use zonal_fsck::tree::{Directory, Tree};
-use zonal_meta::check::{Broken, Fact, Join, Joined};
+use zonal_meta::check::{Broken, Fact, Join, JoinResult};
 use zonal_types::{FileKind, Ino, KvRead, PartitionId};
 
 /// What a shard's store says to the rest of the cell.
@@ -40,15 +40,15 @@ pub(crate) fn join_facts(
     let is_ours = |ino: Ino| partitions.binary_search(&ino.partition()).is_ok();
     let mut failed = None;
     let mut take = |joined| match joined {
-        Joined::Broken(found) => tell(What::Shard(found)),
-        Joined::Deleted(data_id) => {
+        JoinResult::Broken(found) => tell(What::Shard(found)),
+        JoinResult::Deleted(data_id) => {
             let about = About::Deleted;
             let fact = DataFact { data_id, about };
             if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
                 failed = Some(error);
             }
         }
-        Joined::Elsewhere(ino, named) => {
+        JoinResult::Elsewhere(ino, named) => {
             if named.dir == Ino::ROOT {
                 let name = zonal_meta::repair::entry_name(store, named.dir, named.cookie);
                 let name = name.ok().flatten();
@@ -63,7 +63,7 @@ pub(crate) fn join_facts(
                 tell(What::Shard(Broken::LeadsNowhere { dir, cookie, ino }));
             }
         }
-        Joined::Known(known) => {
+        JoinResult::Known(known) => {
             seen.inodes += 1;
             if known.kind == FileKind::Directory {
                 if let Some(named) = known.name {

@@ -16,7 +16,7 @@ use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
 use zonal_fsck::objects::{self, Lonely};
 use zonal_meta::inode::Inode;
-use zonal_meta::repair::Found;
+use zonal_meta::repair::AdoptedFile;
 use zonal_object::ids::BLOCK;
 use zonal_object::key::{Named, parse};
 use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
@@ -198,7 +198,7 @@ fn adopter(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<ShardId
     owner.filter(|_| data_id.is_valid()).map(|shard| shard.id)
 }
 
-fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> {
+fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<AdoptedFile> {
     let (layout, size) = objects::guess_layout(map, data_id, objects)?;
     let columns = layout
         .components
@@ -206,7 +206,7 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> 
         .map_or(1, |component| component.count);
     let guess = if columns > 1 { "-unit-guessed" } else { "" };
     let text = format!("data-{}-{}{guess}", data_id.partition(), data_id.sequence());
-    Some(Found {
+    Some(AdoptedFile {
         data_id,
         name: Name::new(text.as_bytes()).ok()?,
         layout,
@@ -227,7 +227,7 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> 
 /// the junctions. What is cut off in between is found by the next pass.
 fn settle_junctions(
     open: &mut Open<'_>,
-    core: &zonal_meta::Shard,
+    core: &zonal_meta::MetaShard,
     mismatches: &[Mismatch],
     listed: &[Listed],
 ) -> Result<(), OfflineError> {

@@ -9,7 +9,7 @@ use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
 use zonal_meta::check::Broken;
 use zonal_meta::repair::repair_key;
-use zonal_meta::{Now, Shard, ShardConfig};
+use zonal_meta::{MetaShard, Now, ShardConfig};
 use zonal_types::{ErrorCode, Ino, Instant, KvChange, KvRead, ZoneId};
 use zonal_zonemap::ZoneMap;
 
@@ -75,8 +75,8 @@ impl<'a> Open<'a> {
     }
 
     /// The core over the store.
-    pub fn shard(&self, map: &Arc<ZoneMap>) -> Result<Shard, OfflineError> {
-        let loaded = Shard::load(
+    pub fn shard(&self, map: &Arc<ZoneMap>) -> Result<MetaShard, OfflineError> {
+        let loaded = MetaShard::load(
             self.config.clone(),
             Arc::clone(map),
             &self.engine,
@@ -152,7 +152,7 @@ pub(crate) fn run(
     }
     let format = zonal_meta::keys::format();
     if open.engine.get(&format).map_err(contents)?.is_none() {
-        let changes = Shard::format(&open.config, open.now.wall);
+        let changes = MetaShard::format(&open.config, open.now.wall);
         let mut missing = Vec::new();
         for change in changes {
             if open.engine.get(&change.key).map_err(contents)?.is_none() {

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use zonal_meta::check::sorted::FACT_BYTES;
+use zonal_meta::check::fact_bytes::FACT_BYTES;
 use zonal_types::codec_struct;
 
 /// A fact as bytes.

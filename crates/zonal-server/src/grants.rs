@@ -396,7 +396,8 @@ mod tests {
         assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
     }
 
-    /// A target that joined before a shard did has an older map, and its manager may not answer now.
+    /// A target that joined before a shard did has an older map, and its manager may not answer
+    /// now.
     #[test]
     fn a_file_of_a_shard_that_is_not_known_yet_is_asked_for_again() {
         let cell = zonal_types::CellId([3; 16]);

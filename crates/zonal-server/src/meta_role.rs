@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use zonal_disk::Engine;
-use zonal_driver::{Pace, ShardDriver, ShardParts};
+use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::ShardConfig;
 use zonal_net::Subject;
 use zonal_types::{Epoch, ErrorCode, Holder, MapVersion, SessionId, ShardId};
@@ -58,10 +58,10 @@ impl MetaRole {
     /// # Errors
     /// Where the store cannot be read, is damaged, or is another shard's.
     pub fn open(parts: Parts, is_new: bool) -> Result<Self, ErrorCode> {
-        Self::open_at(parts, is_new, Pace::SERVER)
+        Self::open_at(parts, is_new, ShardPace::SERVER)
     }
 
-    fn open_at(parts: Parts, is_new: bool, pace: Pace) -> Result<Self, ErrorCode> {
+    fn open_at(parts: Parts, is_new: bool, pace: ShardPace) -> Result<Self, ErrorCode> {
         let host = MetaHost {
             id: parts.config.shard,
             hash_bits: parts.config.hash_bits,
@@ -96,7 +96,9 @@ impl MetaRole {
             thread.spawn(move || run(&role))
         };
         Ok(vec![
-            spawn("housekeeping", |role| block_on(role.driver.keep_house()))?,
+            spawn("housekeeping", |role| {
+                block_on(role.driver.run_housekeeping())
+            })?,
             spawn("deletions", |role| block_on(role.driver.push_deletions()))?,
             spawn("fences", |role| block_on(role.driver.push_fences()))?,
             spawn("later-calls", |role| {

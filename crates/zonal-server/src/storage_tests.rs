@@ -65,7 +65,7 @@ pub(crate) fn object(id: u64) -> ObjectRef {
 #[derive(Default)]
 struct Reply {
     payload: Vec<u8>,
-    is_asker_gone: bool,
+    is_sender_gone: bool,
 }
 
 impl ReplyRoom for Reply {
@@ -81,8 +81,8 @@ impl ReplyRoom for Reply {
 
     fn leave_shared(&mut self) {}
 
-    fn is_asker_gone(&self) -> bool {
-        self.is_asker_gone
+    fn is_sender_gone(&self) -> bool {
+        self.is_sender_gone
     }
 }
 
@@ -202,7 +202,7 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
     write(storage, 5, 0, &before);
     let refused = |request: &StorageRequest, payload: &[u8]| {
         let mut gone = Reply {
-            is_asker_gone: true,
+            is_sender_gone: true,
             ..Reply::default()
         };
         let answer = ask_by(storage, request, payload, &mut gone);

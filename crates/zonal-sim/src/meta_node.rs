@@ -22,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_driver::{Pace, ShardDriver, ShardParts};
+use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::ShardConfig;
 use zonal_types::{Codec, ErrorCode, Ino, KvRead, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
@@ -130,7 +130,7 @@ impl MetaNode {
                 config,
                 host,
                 is_new,
-                pace: Pace::SERVER,
+                pace: ShardPace::SERVER,
             })?,
             running: Cell::new(0),
             promptness,
@@ -140,7 +140,7 @@ impl MetaNode {
         });
         let own = [node.clone(), node.clone(), node.clone()];
         let [house, deletions, fences] = own;
-        clock.spawn(group, async move { house.driver.keep_house().await });
+        clock.spawn(group, async move { house.driver.run_housekeeping().await });
         clock.spawn(group, async move { fences.driver.push_fences().await });
         if plant != Plant::DeletionsAreLost {
             clock.spawn(

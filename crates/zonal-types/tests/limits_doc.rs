@@ -1,7 +1,8 @@
 //! Compares three pages with the code.
 //!
-//! docs/limits.md names each bound of `limits.rs` with its value and unit. docs/error-codes.md names
-//! each error code with its number and errno. docs/semantics-details.md names each check of a mount.
+//! docs/limits.md names each bound of `limits.rs` with its value and unit. docs/error-codes.md
+//! names each error code with its number and errno. docs/semantics-details.md names each check of a
+//! mount.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;

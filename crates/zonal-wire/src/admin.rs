@@ -1,7 +1,7 @@
 //! Messages of commands that look after a running server: health, scrub, lists of objects, backups.
 //!
-//! They are for commands and servers; a mount that sends one is refused. None of them changes what
-//! a program sees.
+//! Only commands and servers send them; a mount that sends one is refused. None of them changes
+//! what a program sees.
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
@@ -12,35 +12,35 @@ use zonal_types::{
 };
 
 codec_struct! {
-    /// What a role says of itself.
+    /// Health of one role, as the role reports it.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct RoleHealth {
         /// `shard 3`, `target 7`.
         role: String,
         /// Whether it takes requests.
         serves: bool,
-        /// What is wrong, for people; empty: nothing.
+        /// The fault, for people; empty: none.
         trouble: String,
     }
 }
 
 codec_enum! {
-    /// Whether a scrub is under way.
+    /// State of a scrub.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ScrubState {
         /// Nothing was begun, or the last pass came to its end.
         Idle = 1,
         /// A pass is under way.
         Running = 2,
-        /// Stopped by a command; `start` goes on from there.
+        /// Stopped by a command; `start` resumes it.
         Stopped = 3,
-        /// The index could not be read further; `zonal fsck` tells more.
+        /// The index could not be read further; `zonal fsck` has the details.
         Failed = 4,
     }
 }
 
 codec_enum! {
-    /// What is scrubbed.
+    /// The store to scrub.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ScrubOf {
         /// A target: its objects.
@@ -58,13 +58,13 @@ codec_struct! {
         column: Column,
         /// First byte of the block in the object.
         offset: u64,
-        /// What is wrong with it.
+        /// The fault.
         detail: String,
     }
 }
 
 codec_struct! {
-    /// How far a scrub is: of the pass under way, or else of the last one.
+    /// Progress of the pass in progress, or of the last one.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ScrubReport {
         state: ScrubState,
@@ -76,15 +76,15 @@ codec_struct! {
         /// Objects (of a shard: entries) and bytes looked at so far.
         objects: u64,
         bytes: u64,
-        /// Objects and allocated bytes of the target now, as a measure for the two before; of a
-        /// shard 0.
+        /// Objects and allocated bytes of the target now, to compare the two above with; 0 for a
+        /// shard.
         objects_now: u64,
         bytes_now: u64,
-        /// Where it is.
+        /// The object reached so far.
         data_id: DataId,
         column: Column,
-        /// Damaged blocks found by the pass, and the first of them by name (of a shard: blocks of
-        /// its index, not named).
+        /// Damaged blocks that the pass found, and the first of them by name. For a shard: blocks
+        /// of its index, not named.
         damaged_blocks: u64,
         damaged: Vec<Damaged>,
     }
@@ -96,7 +96,7 @@ codec_struct! {
     pub struct ObjectEntry {
         data_id: DataId,
         column: Column,
-        /// One behind the last byte.
+        /// Offset behind the last byte.
         object_bytes: u64,
         /// Allocated bytes.
         allocated: u64,
@@ -111,51 +111,50 @@ codec_struct! {
         session: SessionId,
         /// The client, as this shard knows it.
         identity: ClientIdentity,
-        /// The zone that it says it is in.
+        /// The zone that the client claims.
         zone: ZoneId,
-        /// What it calls itself.
+        /// The name that the client claims.
         name: String,
-        /// Since it was last heard of.
+        /// Time since its last request.
         idle_ms: u64,
         /// Files that it has open here.
         open_files: u32,
-        /// Files at which it has locks, or waits for one.
+        /// Files at which it holds or awaits locks.
         locked_files: u32,
     }
 }
 
 codec_enum! {
-    /// What a command asks of a server.
+    /// A request of a command to a server.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum AdminRequest {
-        /// What is wrong with the roles of this node.
+        /// Asks for the health of this node's roles.
         Health = 1,
-        /// Begins a scrub, or goes on with a stopped one. `rate`: bytes a second, 0: as configured.
+        /// Begins a scrub, or resumes a stopped one. `rate`: bytes a second, 0: as configured.
         /// `anew`: from the start.
         ScrubStart = 10 { of: ScrubOf, rate: u64, anew: bool },
-        /// Stops it; it keeps its place.
+        /// Stops a scrub; it keeps its place.
         ScrubStop = 11 { of: ScrubOf },
         ScrubStatus = 12 { of: ScrubOf },
         /// Objects behind `after` (`None`: from the first) in order, at most `limit`.
         ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32 },
-        /// Fixes the contents of this node's shard as they are now, to be read by `SnapshotRead`.
-        /// One at a time.
+        /// Takes a snapshot of this node's shard as it is now, to be read by `SnapshotRead`. One at
+        /// a time.
         SnapshotBegin = 30 { shard: ShardId },
         /// Entries of the snapshot's store behind `after` (empty: from the first) in key order.
         SnapshotRead = 31 { snapshot: u64, after: Blob },
-        /// Lets go of the snapshot. One that nobody reads from for `SNAPSHOT_TERM_MS` goes by
+        /// Drops the snapshot. A snapshot that nobody reads for `SNAPSHOT_TERM_MS` is dropped by
         /// itself.
         SnapshotEnd = 32 { snapshot: u64 },
         /// Sessions behind `after` (0: from the first) in order, at most `limit`.
         ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
-        /// A server at `claimed_by` says that it is `node`. The node that hears it, and is that
-        /// node, logs it.
+        /// A server at `claimed_by` says that it is `node`. The node with this number logs it.
         NumberClaimed = 50 { node: NodeId, claimed_by: String },
     }
 }
 
 codec_enum! {
-    /// The answer.
+    /// The reply of a server to a command.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum AdminReply {
         Failed = 0 { code: ErrorNumber, detail: String },
@@ -164,8 +163,8 @@ codec_enum! {
         Scrub = 10 { report: ScrubReport },
         /// `end`: nothing follows.
         Objects = 20 { objects: Vec<ObjectEntry>, end: bool },
-        /// `position`: of the log; all before it is in the snapshot, and durable. `map_version`: of
-        /// the map that the shard used then.
+        /// `position` of the log: all records before it are in the snapshot, and durable.
+        /// `map_version`: of the map that the shard used then.
         Snapshot = 30 { snapshot: u64, shard: ShardId, epoch: Epoch, position: u64, map_version: MapVersion },
         /// Keys and values. `end`: nothing follows.
         Entries = 31 { entries: Vec<(Blob, Blob)>, end: bool },

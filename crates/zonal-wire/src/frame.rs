@@ -22,7 +22,7 @@
 //!      84    4 request id         echoed in the reply
 //!      88    8 trace id
 //!      96    4 payload crc32c
-//!     100    8 region offset      of the payload in the sender's region, or of the room for the reply's
+//!     100    8 region offset      of the payload, or of the reply's room, in the region
 //!     108    4 room length        bytes of that room
 //!     112    4 incarnation        the client's; 0 where there is none
 //!     116    8 reserved           0, checked
@@ -42,7 +42,7 @@ pub const HEADER_BYTES: usize = 128;
 pub const MAGIC: [u8; 4] = *b"ZNL1";
 /// Feature: payloads may lie in a region that the client shares with a server on its machine.
 pub const FEATURE_REGION: u64 = 1;
-/// Feature: once both sides have proved who they are, frames go in the clear.
+/// Feature: once both sides have proved their identity, frames are sent in the clear.
 pub const FEATURE_PLAIN: u64 = 2;
 /// Version of the protocol.
 pub const VERSION: u16 = 1;
@@ -57,7 +57,7 @@ const REGION: u16 = 2;
 const HAS_CRC: u32 = 1;
 const HAS_ROOM: u32 = 2;
 
-/// Who the message is for.
+/// The addressee of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Service {
     /// A metadata shard.
@@ -95,21 +95,21 @@ impl Service {
     }
 }
 
-/// Where a request's payload is.
+/// Place of a request's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PayloadAt {
     /// Behind body and TLVs.
     #[default]
     Inline,
-    /// In the client's region. Of a request: from this byte on. Of a reply: at the front of the
-    /// room that the request gave.
+    /// In the client's region. Request: from this byte on. Reply: at the front of the room that the
+    /// request gave.
     Region {
         /// Byte of the region; 0 in a reply.
         offset: u64,
     },
 }
 
-/// The part of the client's region where the payload of a reply may be put.
+/// The part of the client's region that may take the payload of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// First byte in the region.
@@ -121,7 +121,7 @@ pub struct Room {
 /// The header, decoded and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Who the message is for.
+    /// The addressee.
     pub service: Service,
     /// False for a reply.
     pub is_request: bool,
@@ -149,13 +149,13 @@ pub struct Header {
     pub deadline_ms: u32,
     /// Echoed in the reply.
     pub request_id: u32,
-    /// Follows the operation.
+    /// Follows the operation through servers and logs.
     pub trace: TraceId,
     /// Checksum of the payload, where there is one.
     pub payload_crc: Option<u32>,
     /// Where the payload is.
     pub payload_at: PayloadAt,
-    /// Of a request without a payload: where the reply's may go.
+    /// In a request without a payload: room for the reply's payload.
     pub room: Option<Room>,
 }
 
@@ -342,7 +342,7 @@ impl Header {
             && payload_bytes as usize <= PAYLOAD_BYTES_MAX
             && usize::from(tlv_bytes) <= TLV_BYTES_MAX;
         let reserved_clear = from.take(from.left())?.iter().all(|byte| *byte == 0);
-        // What lies in a region is in nobody's frame: it has no checksum here.
+        // Bytes in a region are in no frame: they have no checksum here.
         let kind_fits = payload_kind == header.payload_kind()
             && (payload_kind != REGION || header.payload_crc.is_none());
         // A payload goes one way, in a request or in its reply.
@@ -428,7 +428,7 @@ mod tests {
         });
         let there = PayloadAt::Region { offset: 9 };
         let bad = [
-            // A room for no bytes, in a reply, beside a payload.
+            // A room without bytes, in a reply, beside a payload.
             Header {
                 room: Some(Room {
                     offset: 9,
@@ -445,7 +445,7 @@ mod tests {
                 payload_bytes: 4,
                 ..request
             },
-            // A checksum of what is not in the frame, a place in a reply, a place of nothing.
+            // A checksum of bytes outside of the frame, a room in a reply, an empty place.
             Header {
                 payload_at: there,
                 ..sample()

@@ -1,39 +1,39 @@
-//! Leases on files and ranges: reserved. This version's shards grant none and refuse to be asked
-//! (`NotSupported`); what is cached is cached under the terms of replies (`entry_ms`, `attr_ms`)
-//! and [`crate::Event::Invalidate`].
+//! Leases on files and ranges: reserved. Shards of this version grant none and refuse requests for
+//! them (`NotSupported`). Clients cache under the terms of replies (`entry_ms`, `attr_ms`) and
+//! [`crate::Event::Invalidate`].
 
 use zonal_types::{Epoch, codec_enum, codec_struct};
 
 codec_enum! {
-    /// What the holder of a lease may do.
+    /// The right that a lease gives its holder.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum LeaseKind {
         /// Keep the bytes of the range.
         Read = 1,
         /// Keep them changed and unwritten.
         Write = 2,
-        /// Know size and times: whoever asks for them is told what the holder says.
+        /// Know size and times: the holder answers for everybody who asks.
         Size = 3,
     }
 }
 
 codec_struct! {
-    /// What was granted.
+    /// A granted lease.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LeaseGrant {
-        /// Names it in the session.
+        /// Identifies it in the session.
         lease: u64,
-        /// What for.
+        /// Its kind.
         kind: LeaseKind,
         /// The first byte.
         start: u64,
-        /// Behind the last byte.
+        /// Offset behind the last byte.
         end: u64,
         /// How long it lasts without being renewed, from the sending of the request.
         term_ms: u32,
-        /// Targets refuse writes under an older one.
+        /// Targets refuse writes under an older epoch.
         epoch: Epoch,
-        /// How far its holder may write before it must ask.
+        /// Size up to which its holder may write before it must ask.
         size_limit: u64,
     }
 }

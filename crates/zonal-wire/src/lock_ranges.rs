@@ -1,28 +1,28 @@
-//! The ranges that one owner holds in one space of one inode: what a shard decides by, and what a
-//! client remembers for its restart.
+//! Lock ranges that an owner holds in one space of one inode. Shards decide by them; clients keep
+//! a copy to reclaim after a restart of the shard.
 //!
-//! Each piece remembers the open file and the request that took it last ([`Taken`]), so that a
-//! release or a take-back that comes late touches nothing that a later request took.
+//! Each piece remembers the open file and the request that took it last ([`RangeOrigin`]). So a
+//! late release or cancellation does not touch a piece that a later request took.
 //!
-//! *Invariants*: sorted by start, disjoint, and adjacent pieces differ in kind, open file or
-//! request. Ends are inclusive.
+//! *Invariants*: pieces are sorted by start and disjoint; adjacent ones differ in kind, open file
+//! or request. Ends are inclusive.
 
 use crate::meta::{LockKind, LockRange};
 
-/// How a piece was taken.
+/// The request that took a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct RangeOrigin {
     /// Shared or exclusive.
     pub kind: LockKind,
-    /// Who asked, for F_GETLK.
+    /// The requesting process, for F_GETLK.
     pub pid: u32,
     /// The open file.
     pub handle: u64,
-    /// The request.
+    /// The request's number.
     pub number: u64,
 }
 
-impl From<&LockRange> for Taken {
+impl From<&LockRange> for RangeOrigin {
     fn from(range: &LockRange) -> Self {
         let LockRange {
             kind,
@@ -44,7 +44,7 @@ impl From<&LockRange> for Taken {
 struct Held {
     start: u64,
     end: u64,
-    by: Taken,
+    by: RangeOrigin,
 }
 
 /// A sorted list of disjoint ranges.
@@ -55,7 +55,7 @@ pub struct LockRanges {
 }
 
 impl LockRanges {
-    /// An empty list that merges all that is alike.
+    /// An empty list that merges all pieces of the same kind and open file.
     #[must_use]
     pub fn merging() -> Self {
         Self {
@@ -64,41 +64,41 @@ impl LockRanges {
         }
     }
 
-    /// Requests below this number are over for their callers: never taken back, so that what they
-    /// took may become one with what newer ones take, and not to be granted when they come late.
+    /// Requests below this number are settled: they are never cancelled, and not granted when they
+    /// come late. So their pieces may be merged with those of newer requests.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// Requests below `number` are settled.
+    /// Settles the requests below `number`.
     pub fn settle(&mut self, number: u64) {
         self.settled = self.settled.max(number);
     }
 
-    /// How many there are.
+    /// Number of pieces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// True where there are none.
+    /// True where there is no piece.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// The ranges; owner and space are left 0 and false.
+    /// The pieces as ranges; their owner and space are left 0 and false.
     pub fn iter(&self) -> impl Iterator<Item = LockRange> {
         self.held.iter().map(|held| held.to_range())
     }
 
-    /// Puts `new` (or nothing) in place of what is in `start..=end`. It becomes one with a
-    /// neighbour of the same kind and open file whose request is settled.
-    pub fn replace(&mut self, start: u64, end: u64, new: Option<Taken>) {
+    /// Replaces the pieces in `start..=end` by `new` (or nothing). Merges it with a neighbour of
+    /// the same kind and open file whose request is settled.
+    pub fn replace(&mut self, start: u64, end: u64, new: Option<RangeOrigin>) {
         let first = self.held.partition_point(|held| held.end < start);
         let behind = self.held.partition_point(|held| held.start <= end);
-        // Replacing what touches us, too, makes merging with neighbours the same as merging with
+        // Replaces touching pieces, too: then merging with neighbours is the same as merging with
         // remainders.
         let (mut from, mut to) = (first, behind.max(first));
         let mut middle = new.map(|by| Held { start, end, by });
@@ -153,7 +153,7 @@ impl LockRanges {
         self.held.splice(from..to, pieces);
     }
 
-    /// Puts `new` in its range, but not in place of what a request with a higher number took.
+    /// Takes `new`, except where a request with a higher number took the range.
     pub fn reclaim(&mut self, new: &LockRange) {
         let later: Vec<LockRange> = self
             .within(new.start, new.end)
@@ -165,7 +165,7 @@ impl LockRanges {
         }
     }
 
-    /// Gives up what `is_meant` of `start..=end`.
+    /// Releases the pieces of `start..=end` for which `is_meant` holds.
     pub fn give_up(&mut self, start: u64, end: u64, is_meant: impl Fn(&LockRange) -> bool) {
         if self.within(start, end).all(|held| is_meant(&held)) {
             return self.replace(start, end, None);
@@ -176,8 +176,8 @@ impl LockRanges {
         }
     }
 
-    /// The request `number` did not happen: what it holds of `start..=end` is as in `before`, but
-    /// never more than it is now.
+    /// Cancels the request `number`: restores its part of `start..=end` from `before`, but never to
+    /// more than it is now.
     pub fn take_back(&mut self, start: u64, end: u64, number: u64, before: &[LockRange]) {
         let taken: Vec<LockRange> = self
             .within(start, end)
@@ -191,16 +191,16 @@ impl LockRanges {
             for old in before {
                 let kind = old.kind.min(held.kind);
                 let (start, end) = (old.start.max(held.start), old.end.min(held.end));
-                let by = Taken {
+                let by = RangeOrigin {
                     kind,
-                    ..Taken::from(old)
+                    ..RangeOrigin::from(old)
                 };
                 self.replace(start, end, Some(by));
             }
         }
     }
 
-    /// What there is of `start..=end`; owner and space are left 0 and false.
+    /// The pieces within `start..=end`; their owner and space are left 0 and false.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = LockRange> {
         let first = self.held.partition_point(|held| held.end < start);
         let behind = self.held.partition_point(|held| held.start <= end);
@@ -212,7 +212,7 @@ impl LockRanges {
         })
     }
 
-    /// The first range that stands in the way of `wanted` of another owner.
+    /// The first piece that conflicts with `wanted` of another owner.
     #[must_use]
     pub fn conflict(&self, wanted: &LockRange) -> Option<LockRange> {
         let first = self.held.partition_point(|held| held.end < wanted.start);
@@ -223,7 +223,7 @@ impl LockRanges {
             .find(|(_, held)| {
                 held.by.kind == LockKind::Exclusive || wanted.kind == LockKind::Exclusive
             })?;
-        // One lock for a program, though several requests took it.
+        // One lock for the program, even though several requests took it.
         let mut range = found.to_range();
         for next in &self.held[first + at + 1..] {
             if range.end == u64::MAX || next.start != range.end + 1 || next.by.kind != range.kind {
@@ -240,7 +240,7 @@ impl LockRanges {
         Some(range)
     }
 
-    /// True where one range reaches beyond both ends, so that a hole there makes two of it.
+    /// True where one piece reaches beyond both ends, so that a hole there splits it in two.
     #[must_use]
     pub fn contains_inside(&self, start: u64, end: u64) -> bool {
         let first = self.held.partition_point(|held| held.end < start);
@@ -249,11 +249,11 @@ impl LockRanges {
             .is_some_and(|held| held.start < start && held.end > end)
     }
 
-    /// True where the invariants hold and there is something.
+    /// True where the invariants hold and the list is not empty.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         let is_apart = |one: &Held, next: &Held| {
-            let is_same = Taken { pid: 0, ..one.by } == Taken { pid: 0, ..next.by };
+            let is_same = RangeOrigin { pid: 0, ..one.by } == RangeOrigin { pid: 0, ..next.by };
             one.end < next.start && (!is_same || one.end + 1 < next.start)
         };
         !self.held.is_empty()
@@ -265,7 +265,7 @@ impl LockRanges {
     }
 }
 
-impl Taken {
+impl RangeOrigin {
     fn merges(&self, newer: &Self, settled: u64) -> bool {
         self.kind == newer.kind
             && self.handle == newer.handle
@@ -275,7 +275,7 @@ impl Taken {
 
 impl Held {
     fn to_range(self) -> LockRange {
-        let Taken {
+        let RangeOrigin {
             kind,
             pid,
             handle,

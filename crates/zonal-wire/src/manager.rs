@@ -10,7 +10,7 @@ codec_struct! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct JoinTarget {
         target: TargetId,
-        /// Identity of the store, so that a copied or foreign one is noticed.
+        /// Identity of the store, so that a copied or foreign store is noticed.
         uuid: [u8; 16],
         /// Bytes in all.
         capacity: u64,
@@ -38,9 +38,9 @@ codec_struct! {
         uuid: [u8; 16],
         /// This start.
         mark: StartMark,
-        /// The last start that the store knows to be taken; number 0: none.
+        /// The last start that the store knows to be accepted; number 0: none.
         taken: StartMark,
-        /// Starts since then of which it does not know.
+        /// Later starts whose result the store does not know.
         proposed: Vec<StartMark>,
     }
 }
@@ -59,51 +59,52 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// What is asked of a manager.
+    /// A request to a manager.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ManagerRequest {
-        /// What changed in the map since `have`: `MapChanges`, `At` where nothing did; the first
-        /// `MapPart` where the manager does not know it any more, or `have` is 0.
+        /// Changes of the map since `have`. Reply `MapChanges`, or `At` where there are none. Reply
+        /// the first `MapPart` where `have` is 0 or too old for the manager.
         GetMap = 1 { have: MapVersion },
-        /// A node comes up. New nodes, targets and shards are added to the map; known ones must
-        /// agree. Each store that it brings has a start in `starts`: all are taken with the join,
-        /// or nothing is. Reply `At`.
+        /// A node starts. New nodes, targets and shards are added to the map; known ones must
+        /// agree. Each store that it brings has a start in `starts`: all are accepted with the
+        /// join, or none is. Reply `At`.
         Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget>, starts: Vec<StoreStart> },
-        /// Changes the map (an encoded list of edits), if it is still at `expected`. Reply `At`.
+        /// Changes the map by an encoded list of edits, if it is still at `expected`. Reply `At`.
         Edit = 3 { expected: MapVersion, edits: Blob },
-        /// The junction of a directory. Reply `Junctions`, as to the next two.
+        /// The junction of a directory. Reply `Junctions`, as for the next two.
         Junction = 4 { ino: Ino },
-        /// Junctions in the order of their paths, behind the one named.
+        /// Junctions in the order of their paths, behind the named one.
         Junctions = 8 { after: Option<(String, Ino)>, entries: u32 },
         /// Junctions with this path: one in a sound cell.
         JunctionsAt = 9 { path: String },
         /// The list of revoked certificates, where it is newer than `have` (0: none).
         GetRevoked = 5 { have: u64 },
-        /// Adds serial numbers of certificates to that list (asked by admins).
+        /// Adds serial numbers of certificates to the list. Only admins may.
         Revoke = 6 { serials: Vec<u64> },
-        /// The encoded map of this version from `offset` on; the first part of another one where
-        /// the manager has that one no more.
+        /// The encoded map of this version from `offset` on. Where the manager no longer has this
+        /// version, the first part of another one.
         GetMapPart = 7 { version: MapVersion, offset: u64 },
     }
 }
 
 codec_enum! {
-    /// A manager's answer.
+    /// A manager's reply.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ManagerReply {
         Failed = 0 { code: ErrorNumber, detail: String },
-        /// The newest version: nothing is newer than the one named, and what was asked to be
-        /// changed is in it.
+        /// The newest version: no version is newer than the named one, and the requested change
+        /// is in it.
         At = 2 { version: MapVersion },
-        /// All revoked certificates, rising. The version rises with each change; 0: none was
-        /// revoked yet.
+        /// All revoked certificates, in rising order. The version rises with each change; 0:
+        /// nothing was revoked yet.
         Revoked = 3 { version: u64, serials: Vec<u64> },
-        /// A part of the encoded map of `version`, which has so many bytes.
+        /// A part of the encoded map of `version`, which has `bytes` bytes in all.
         MapPart = 4 { version: MapVersion, newest: MapVersion, bytes: u64, offset: u64, part: Blob },
-        /// Changes that lead from a version to a later one, each encoded; `newest`: the manager's.
+        /// Changes that lead from a version to a later one, each encoded; `newest`: the manager's
+        /// version.
         MapChanges = 5 { from: MapVersion, to: MapVersion, newest: MapVersion, changes: Vec<Blob> },
-        /// Junctions; `end`: none follows. The version rises with each change of a junction;
-        /// `count` is how many the cell has.
+        /// Junctions; `end`: the list ends here. The version rises with each change of a junction;
+        /// `count`: all junctions of the cell.
         Junctions = 6 { version: u64, count: u64, junctions: Vec<Junction>, end: bool },
     }
 }

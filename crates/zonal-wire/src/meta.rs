@@ -1,13 +1,13 @@
 //! Messages between a client and a metadata shard (and between the root shard and zone shards).
 //!
 //! Requests that change something ([`MetaRequest::is_mutation`]) carry a slot and a sequence in the
-//! header: the shard keeps the last reply of each slot, so a repeated request gets the same reply,
-//! once done. `Credentials` say who asks; the shard enforces permissions. Flags are Linux's (x86-64
-//! generic values), see [`flags`].
+//! header. The shard keeps the last reply of each slot, so a repeated request is executed once and
+//! gets the same reply. `Credentials` name the user; the shard enforces permissions. Flags are
+//! Linux's (x86-64 generic values), see [`flags`].
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
-mod kinds;
+mod request_kinds;
 
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
@@ -40,7 +40,7 @@ pub mod flags {
 }
 
 codec_enum! {
-    /// What `utimensat` sets a time to.
+    /// The new value of a time, for `utimensat`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum SetTime {
         /// The server's time (write permission is enough).
@@ -64,7 +64,7 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// What a new inode is.
+    /// Type of a new inode.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum NewKind {
         File = 1,
@@ -86,7 +86,7 @@ codec_enum! {
 }
 
 codec_struct! {
-    /// Where bytes of a file are, and the number of its last cut.
+    /// Place of a file's bytes, and the number of its last truncation.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BytesPlace {
         component: Component,
@@ -95,10 +95,10 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// What the bytes of a file are asked for.
+    /// The use of a file's bytes for which a target checks a client.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum FileUse {
-        /// Where some are, and how many: open in any way.
+        /// Learn where bytes are, and how many: open in any way.
         Look = 1,
         /// Open for reading.
         Read = 2,
@@ -108,11 +108,11 @@ codec_enum! {
 }
 
 codec_struct! {
-    /// A range lock. For flock: `whole_file` true, start 0, end `u64::MAX`. `end` is the last byte
-    /// (inclusive). flock and fcntl/OFD locks do not see one another. `owner` is unique within the
-    /// session, but a later process or open file may get the same one. `handle` (the open file) and
-    /// `number` (the request) are never used again in the session: they say which request took the
-    /// range last, and through which open file.
+    /// A lock range. `end` is the last byte (inclusive). For flock: `whole_file` true, start 0, end
+    /// `u64::MAX`. flock does not conflict with fcntl/OFD locks. `owner` is unique within the
+    /// session, but a later process or open file may get the same number. `handle` (the open file)
+    /// and `number` (the request) are never reused in the session. They name the request that took
+    /// the range last, and its open file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockRange {
         whole_file: bool,
@@ -127,8 +127,8 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Where the bytes of an append are being written: `length` bytes behind the end of a file,
-    /// given when `truncate_seq` was its last shrink.
+    /// Place of an append in flight: `length` bytes behind the end of a file, given when
+    /// `truncate_seq` was its last truncation.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AppendPlace {
         offset: u64,
@@ -138,9 +138,9 @@ codec_struct! {
 }
 
 impl AppendPlace {
-    /// How much of it there still is, where the file's last shrink is `truncate_seq`, to
-    /// `truncate_size`: after one shrink to behind its beginning what lies within the file
-    /// (appended, then cut), after others nothing.
+    /// The bytes of the place that are left after the file's last truncation, `truncate_seq` to
+    /// `truncate_size`. After one truncation to behind its beginning: the part within the file
+    /// (appended, then cut). After any other: nothing.
     #[must_use]
     pub fn left(&self, truncate_seq: u64, truncate_size: u64) -> Option<u32> {
         match cut::cuts_since(truncate_seq, self.truncate_seq)? {
@@ -165,30 +165,30 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// What a client asks of a shard.
+    /// A request of a client to a shard.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum MetaRequest {
-        /// Opens a session for the client of the header: the same one gets its session back, which
-        /// from now on is of the header's incarnation.
+        /// Opens a session for the header's client. A client that has one gets it back; from now on
+        /// it is of the header's incarnation.
         OpenSession = 1 { zone: ZoneId, name: String },
-        /// Acknowledges all events to `acked`, then waits up to `wait_ms` for the next. A shard
-        /// whose boot is not `boot`, the one that the last poll heard of (0: none), answers at once
-        /// and takes nothing as acknowledged.
+        /// Acknowledges all events up to `acked`, then waits up to `wait_ms` for the next. `boot`
+        /// is the shard's boot in the last poll's reply (0: none). A shard with another boot
+        /// replies at once and acknowledges nothing.
         PollEvents = 2 { boot: u64, acked: u64, wait_ms: u32 },
-        /// Ends the session: its locks, opens and leases are gone.
+        /// Closes the session: its locks, opens and leases are gone.
         CloseSession = 3,
-        /// After the shard's restart (`boot` changed): what this session holds.
+        /// After the shard's restart (`boot` changed): the session's opens and locks.
         Reclaim = 4 { opens: Vec<Ino>, locks: Vec<(Ino, LockRange)> },
-        /// After the shard's restart: this session uses nothing that it was allowed to cache
-        /// before.
+        /// After the shard's restart: the session has dropped everything that it was allowed to
+        /// cache before.
         DropLeases = 5,
-        /// Places behind the ends of files that this session's appends are being written to: before
-        /// `Reclaim`, and where a write takes long. One of no bytes is an end that is lent
-        /// (`LendEnd`). Reply `Failed(UnknownLease)` where one of them is not the session's any
-        /// more, or is from before a shrink that left nothing of it (`AppendPlace::left`).
+        /// Places to which appends of this session are being written. Sent before `Reclaim`, and
+        /// again where a write takes long. A place without bytes is a lent end (`LendEnd`). Reply
+        /// `Failed(UnknownLease)` where a place is no longer the session's, or a truncation left
+        /// nothing of it (`AppendPlace::left`).
         ReclaimAppends = 6 { appends: Vec<(Ino, AppendPlace)> },
-        /// Ends the session for its client, which may still be there: its locks and opens are gone,
-        /// its leases run to their end.
+        /// Ends the session of a client that may still be there: its locks and opens are gone, its
+        /// leases run to their end.
         EvictSession = 7,
 
         Lookup = 10 { who: Credentials, parent: Ino, name: Name },
@@ -197,28 +197,28 @@ codec_enum! {
         /// `mask`: R_OK, W_OK, X_OK.
         Access = 12 { who: Credentials, ino: Ino, mask: u32 },
         Readlink = 13 { ino: Ino },
-        /// Entries behind `cookie` (0: from the start; `.` and `..` are the client's). `plus`: with
+        /// Entries behind `cookie` (0: from the start; the client makes `.` and `..`). `plus`: with
         /// attributes.
         ReadDir = 14 { who: Credentials, dir: Ino, cookie: u64, entries: u32, plus: bool },
         GetXattr = 15 { who: Credentials, ino: Ino, name: Blob },
         ListXattr = 16 { who: Credentials, ino: Ino },
         GetLock = 17 { ino: Ino, range: LockRange },
         StatFs = 18,
-        /// Makes everything durable that this shard acknowledged before.
+        /// Makes all changes durable that this shard acknowledged before.
         Sync = 19,
-        /// Parent of a directory (`..`), and for a file the directory that its back-link names.
+        /// Parent of a directory (`..`); for a file, the directory of its back-link.
         Parent = 20 { ino: Ino },
-        /// The first bytes of a file, those that the shard keeps. Reply `Inline`.
+        /// The first bytes of a file, which the shard keeps. Reply `Inline`.
         ReadInline = 21 { ino: Ino },
-        /// The first entries of several directories, with attributes. Reply `Dirs`: the first,
-        /// which may fail, and of the others those that can be listed, while there is room.
+        /// The first entries of several directories, with attributes. Reply `Dirs`: the first
+        /// directory, which may fail, then others that can be listed, while there is room.
         ReadDirs = 22 { who: Credentials, dirs: Vec<Ino>, entries: u32 },
-        /// The file that has the bytes of a data id. Reply `File`; `Failed(Stale)` where none has
-        /// them.
+        /// The file that has the bytes of a data id. Reply `File`; `Failed(Stale)` where there is
+        /// none.
         FileOf = 23 { data_id: DataId },
 
         /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the
-        /// name exists; else an existing file is opened with `open_flags` (O_TRUNC honoured).
+        /// name exists. Else an existing file is opened with `open_flags` (O_TRUNC honoured).
         /// `zone`: home where the parent is the root.
         Create = 30 { who: Credentials, parent: Ino, name: Name, kind: NewKind, mode: u32, umask: u32, zone: ZoneId,
                       open: bool, open_flags: u32, exclusive: bool },
@@ -229,126 +229,130 @@ codec_enum! {
         Rmdir = 34 { who: Credentials, parent: Ino, name: Name },
         Rename = 35 { who: Credentials, parent: Ino, name: Name, new_parent: Ino, new_name: Name, flags: u32 },
         Link = 36 { who: Credentials, ino: Ino, parent: Ino, name: Name },
-        /// `data`: always in the reply. O_TRUNC truncates to 0. Counts one open of the session.
+        /// The reply always has `data`. O_TRUNC truncates to 0. Counts one open of the session.
         Open = 37 { who: Credentials, ino: Ino, open_flags: u32 },
-        /// One open less for each.
+        /// Counts one open less for each inode.
         Close = 38 { inos: Vec<Ino> },
         SetAttr = 39 { who: Credentials, ino: Ino, change: AttrChange },
         /// Sets the size. `by_handle`: the caller has it open for writing (ftruncate).
-        /// `confirmed_seq`: all columns have seen this shrink. `kill_suid`: clear set-id bits (see
-        /// `ReportWrite`).
+        /// `confirmed_seq`: all columns have seen this truncation. `kill_suid`: clear set-id bits
+        /// (see `ReportWrite`).
         Truncate = 40 { who: Credentials, ino: Ino, size: u64, by_handle: bool, confirmed_seq: u64, kill_suid: bool },
-        /// All columns have seen this shrink (0: only some, so none is confirmed);
-        /// `allocated_delta` is what it freed (negative).
+        /// All columns have seen this truncation (0: only some, so none is confirmed).
+        /// `allocated_delta`: bytes that it freed (negative).
         ConfirmTruncate = 41 { ino: Ino, truncate_seq: u64, allocated_delta: i64 },
-        /// Data was written up to `size` (0: nothing new) at `mtime`. `kill_suid`: the writer is
-        /// not privileged, so set-id bits and `security.capability` go. `mtime` None: keeps times
-        /// (fallocate with keep-size). `inline`: bytes (offset, bytes) of those that the shard
-        /// keeps itself; without bytes those before the offset that are not there become zeros.
-        /// `sync`: as if `Sync` followed, in one message.
+        /// Reports written data up to `size` (0: nothing new) at `mtime`.
+        ///
+        /// * `kill_suid`: the writer is not privileged, so set-id bits and `security.capability`
+        ///   are cleared
+        /// * `mtime` `None`: times stay (fallocate with keep-size)
+        /// * `inline`: offset and bytes of the shard's first bytes. Without bytes: missing ones
+        ///   before the offset become zeros
+        /// * `sync`: as if `Sync` followed, in one message
         ReportWrite = 42 { ino: Ino, size: u64, truncate_seq: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool,
                            inline: Option<(u32, Blob)>, sync: bool },
         /// Reserves `length` bytes at the end for an append.
         AppendBegin = 43 { ino: Ino, length: u32, limit: u64 },
-        /// The append at `offset` is written (`length` of it; 0: given up). `inline`: as in
-        /// `ReportWrite`.
+        /// Ends the append at `offset`, of which `length` bytes are written (0: given up).
+        /// `inline`: as in `ReportWrite`.
         AppendEnd = 44 { ino: Ino, offset: u64, reserved: u32, length: u32, mtime: Timestamp, allocated_delta: i64, kill_suid: bool,
                          inline: Option<(u32, Blob)> },
         SetXattr = 45 { who: Credentials, ino: Ino, name: Blob, value: Blob, flags: u32 },
         RemoveXattr = 46 { who: Credentials, ino: Ino, name: Blob },
-        /// These were read at these times: relatime updates (the shard decides). What is gone, or
-        /// was changed since, is left out.
+        /// Files read at these times, for relatime (the shard decides). Inodes that are gone or
+        /// changed since are skipped.
         Touch = 47 { reads: Vec<(Ino, Timestamp)> },
-        /// How new files of the directory are laid out; `None` goes back to inheriting.
+        /// Sets the layout policy of a directory's new files; `None` returns to inheriting.
         SetPolicy = 48 { who: Credentials, dir: Ino, policy: Option<StripePolicy> },
-        /// Before the session, which has told all that it wrote, writes behind the end of the file,
-        /// or reserves space there: what clients that are gone wrote there and never told becomes
-        /// nobody's. Reply `Attr`, with `data` where it is; without, others may be writing there.
-        /// `reserves`: the space stays when the file grows.
+        /// Disowns bytes behind the end that dead clients wrote and never reported. A session that
+        /// has reported all its writes sends it before it writes behind the end or reserves space
+        /// there. Reply `Attr`, with `data` where the bytes are disowned; without, others may be
+        /// writing there. `reserves`: the space stays when the file grows.
         DisownBehind = 49 { ino: Ino, reserves: bool },
-        /// Before a write by `who`, who is not privileged, through an open file, which has the
-        /// right to write: set-id bits go as they go at a write, and `security.capability`. Reply
-        /// `Attr`.
+        /// Clears set-id bits and `security.capability`, as a write does. Sent before a write by
+        /// `who`, who is not privileged, through a file that is open for writing. Reply `Attr`.
         TakePrivileges = 50 { who: Credentials, ino: Ino },
 
-        /// `wait`: queue it under `waiter` (chosen by the client, unique in the session) and answer
-        /// `LockQueued`. `settled`: requests of the owner on this inode with lower numbers are over
-        /// for their callers: neither granted late nor taken back.
+        /// `wait`: queues the request under `waiter` (chosen by the client, unique in the session)
+        /// and replies `LockQueued`. `settled`: requests of the owner on this inode with lower
+        /// numbers are over for their callers. They are neither granted late nor cancelled.
         Lock = 60 { ino: Ino, range: LockRange, wait: bool, waiter: u64, settled: u64 },
-        /// Releases what requests with lower numbers hold of the range.
+        /// Releases the parts of the range that requests with lower numbers took.
         Unlock = 61 { ino: Ino, range: LockRange },
-        /// Takes the request `range.number` back, and nothing that a later one got. Where it still
-        /// waits (under `waiter`, if not 0) it waits no more; where it was granted, its owner holds
-        /// `before` again there, in so far as that is not more than what it held until now.
+        /// Cancels the request `range.number`, and nothing that a later request took. A waiting
+        /// request (under `waiter`, if not 0) waits no more. For a granted request the owner's
+        /// range becomes `before` again, but never more than it is now.
         CancelLock = 62 { ino: Ino, range: LockRange, waiter: u64, before: Vec<LockRange> },
-        /// Releases all locks of that sort that the owner got on the inode by requests with lower
-        /// numbers; `handle`: through this one only.
+        /// Releases all locks of this space that the owner took on the inode by requests with lower
+        /// numbers. `handle`: only through this open file.
         ReleaseLocks = 63 { ino: Ino, owner: u64, whole_file: bool, handle: Option<u64>, number: u64 },
 
-        /// The callers of these appends of the session are gone: those behind them wait no more for
-        /// their ends, which come later, without bytes.
+        /// The callers of these appends of the session are gone. Appends behind them wait no more
+        /// for their ends, which come later, without bytes.
         GiveUpAppends = 64 { appends: Vec<(Ino, u64)> },
-        /// The session, which alone has the file open, wants to append without asking where: nobody
-        /// else gets a place in the file before it has given the end back. Reply `Appending` with
-        /// the end; `Failed(Busy)` where others have the file open, append, or may do so.
+        /// Lends the end of a file to a session that alone has it open, to append without asking
+        /// where. Nobody else gets a place before the end is given back. Reply `Appending` with the
+        /// end; `Failed(Busy)` where others have the file open, append, or may do so.
         LendEnd = 65 { ino: Ino },
-        /// A place at `offset`, behind the end that is lent to the session; asked for again, with
-        /// what was appended since, it is the same place. Reply `Appending`; `Failed(UnknownLease)`
-        /// where the end is not lent to the session.
+        /// Asks for a place at `offset`, behind the end that is lent to the session. A repeat with
+        /// more bytes extends the same place. Reply `Appending`; `Failed(UnknownLease)` where the
+        /// end is not lent to the session.
         AppendAt = 66 { ino: Ino, offset: u64, length: u32 },
-        /// What was appended to these files is published, and their ends are the shard's again.
-        /// After `EndRecalled`, or before.
+        /// Gives back lent ends of these files; all appends are published. Sent after
+        /// `EndRecalled`, or before.
         ReturnEnds = 67 { inos: Vec<Ino> },
 
         /// Reserved: a lease on bytes `start..end`, or on size and times.
         TakeLease = 70 { ino: Ino, kind: LeaseKind, start: u64, end: u64 },
         /// Reserved.
         RenewLeases = 71 { leases: Vec<(Ino, u64)> },
-        /// Reserved: given back, with the size and the time of the last change where the lease was
-        /// for them.
+        /// Reserved: gives a lease back. It has the size and the time of the last change where the
+        /// lease was for them.
         ReturnLease = 72 { ino: Ino, lease: u64, size: Option<u64>, mtime: Option<Timestamp> },
 
-        /// Root shard to zone shard: a directory inode without a name, to be attached.
+        /// Root shard to zone shard: makes a directory inode without a name, to be attached.
         MakeDetachedDir = 80 { uid: u32, gid: u32, mode: u32, default_acl: Option<Blob>, token: u64 },
-        /// Root shard to zone shard: its entry is durable.
+        /// Root shard to zone shard: the directory's entry is durable.
         AttachDir = 81 { ino: Ino },
-        /// Root shard to zone shard: must be empty; accepts no entries from now on.
+        /// Root shard to zone shard: the directory must be empty and accepts no entries from now
+        /// on.
         DetachDir = 82 { ino: Ino },
-        /// Root shard to zone shard: the entry is gone; forget the inode.
+        /// Root shard to zone shard: the entry is gone; delete the inode.
         DropDir = 83 { ino: Ino },
-        /// Zone shard to root shard: is there an entry for this inode? `Failed(NotReady)` while one
-        /// is being made or removed.
+        /// Zone shard to root shard: is there an entry for this inode? `Failed(NotReady)` while an
+        /// entry is being made or removed.
         HasEntry = 84 { ino: Ino },
-        /// A zone shard to itself: what the root shard said of a directory that has been detached
-        /// since then. Nothing happens where the root shard has asked for it again meanwhile.
+        /// A zone shard to itself: the root shard's answer about a directory that has been detached
+        /// since `since`. Does nothing where the root shard has asked for the directory again
+        /// meanwhile.
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
-        /// Target to shard: whether the client whose certificate has this subject has the file with
-        /// these bytes open for this use, within its scope. Reply `MayUse`; `Failed(NotReady)`
-        /// where it has not told yet what it holds.
+        /// Target to shard: does the client with this certificate subject have the file with these
+        /// bytes open for this use, within its scope? Reply `MayUse`; `Failed(NotReady)` where the
+        /// client has not reclaimed its state yet.
         HasOpen = 86 { subject: String, data_id: DataId, for_use: FileUse },
-        /// Target to shard, when it starts: which clients of this shard are fenced there, behind
-        /// this client and holder. Reply `Fences`.
+        /// Starting target to shard: clients of this shard that are fenced, behind this client and
+        /// holder. Reply `Fences`.
         FencesOf = 87 { target: TargetId, after: ClientId, holder: HolderNumber },
-        /// A shard to the root shard's process, which keeps the map: the zone's default stripe sets
-        /// are to be open. Reply `Sets`.
+        /// A shard to the root shard's process, which keeps the map: opens the zone's default
+        /// stripe sets. Reply `Sets`.
         OpenSets = 88 { zone: ZoneId },
-        /// Zone shard to root shard: the directory that the root's entry of this name leads to.
-        /// Reply `Child`.
+        /// Zone shard to root shard: the directory of the root's entry with this name. Reply
+        /// `Child`.
         FirstLevel = 89 { name: Name },
     }
 }
 
 codec_struct! {
-    /// What a name leads to.
+    /// The inode that a name leads to.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Entry {
         ino: Ino,
         kind: FileKind,
         /// `None` where another shard has the inode.
         attr: Option<Attr>,
-        /// How long the entry may be cached, from the sending of the request.
+        /// Term for which the entry may be cached, from the sending of the request.
         entry_ms: u32,
-        /// How long the attributes may be cached.
+        /// Term for which the attributes may be cached.
         attr_ms: u32,
     }
 }
@@ -358,14 +362,14 @@ codec_struct! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DirEntry {
         name: Name,
-        /// Position behind this entry.
+        /// Position behind this entry, to continue the listing.
         cookie: u64,
         entry: Entry,
     }
 }
 
 codec_struct! {
-    /// The first entries of a directory; `end`: nothing follows. Its names may be cached for
+    /// The first entries of a directory; `end`: the listing ends here. Its names may be cached for
     /// `term_ms`, from the sending of the request.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Listing {
@@ -377,7 +381,7 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// A shard's answer.
+    /// A shard's reply.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum MetaReply {
         Failed = 0 { code: ErrorNumber },
@@ -385,16 +389,16 @@ codec_enum! {
         /// `boot` changes with each start of the shard. `now`: the shard's calendar time.
         Session = 2 { session: SessionId, boot: u64, epoch: Epoch, term_ms: u64, now: Timestamp, resumed: bool },
         Events = 3 { boot: u64, events: Vec<(u64, Event)> },
-        /// Refused (`StaleEpoch`): the sender's epoch is below the shard's. What the shard knows of
-        /// itself, out of the map of this version.
+        /// Refused (`StaleEpoch`): the sender's epoch is below the shard's. Holds the shard's entry
+        /// in the map of this version.
         StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },
-        /// Everything is durable that the shard acknowledged since the start with this `boot`.
+        /// All changes are durable that the shard acknowledged since the start with this `boot`.
         Synced = 5 { boot: u64 },
-        /// To `Reclaim`: files whose locks others have got. None of the sender's locks at them was
-        /// taken over.
+        /// To `Reclaim`: files on which others have taken locks. None of the sender's locks on them
+        /// was reclaimed.
         Reclaimed = 6 { lost: Vec<Ino> },
         Entry = 10 { entry: Entry },
-        /// No such name; the absence may be cached for `entry_ms`.
+        /// The name does not exist; its absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },
         Attr = 12 { attr: Attr, data: Option<FileData>, attr_ms: u32 },
         Text = 13 { text: Blob },
@@ -402,20 +406,18 @@ codec_enum! {
         Dir = 14 { entries: Vec<DirEntry>, end: bool },
         Names = 15 { names: Vec<Blob> },
         Locked = 16 { holder: Option<LockRange> },
-        /// `names_left`: new names that fit, about; 0 where they are refused.
+        /// `names_left`: approximate number of new names that fit; 0 where they are refused.
         StatFs = 17 { inodes: u64, names_left: u64 },
-        /// May end before the bytes that the layout leaves to the shard: zeros follow, to the
-        /// file's size.
+        /// May end before the layout's inline bytes do: zeros follow, up to the file's size.
         Inline = 19 { bytes: Blob },
         Dirs = 20 { listings: Vec<Listing> },
         File = 21 { ino: Ino },
         /// Parent directory and, where it is known, the zone of the inode.
         Parent = 18 { parent: Ino },
-        /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq`
-        /// before anything else (O_TRUNC of a file with data); then `ConfirmTruncate`.
+        /// A file was made or opened. `push`: the columns must see `data.truncate_seq` before
+        /// anything else (O_TRUNC of a file with data). Then the client sends `ConfirmTruncate`.
         Opened = 30 { entry: Entry, data: FileData, push: bool },
-        /// A file was opened for reading that the shard has whole: with its bytes, as they were
-        /// then.
+        /// A file was opened for reading that the shard has whole: with its bytes at that time.
         OpenedSmall = 33 { entry: Entry, data: FileData, bytes: Blob },
         /// `push`: as above.
         Truncated = 31 { attr: Attr, data: FileData, push: bool },
@@ -424,26 +426,25 @@ codec_enum! {
         Made = 34 { entry: Entry, dir: DirAfter },
         /// As `Opened` without `push`, where the directory's entries changed.
         MadeOpen = 35 { entry: Entry, data: FileData, dir: DirAfter },
-        /// A name was removed; as `Attr` where that was the last one of what is not a file, else as
-        /// `Done`.
+        /// A name was removed. `attr` is there where an inode other than a file lost its last name.
         Removed = 36 { attr: Option<Attr>, dir: DirAfter },
         /// Reserved.
         Leased = 37 { grant: LeaseGrant },
         Detached = 40 { ino: Ino },
         Yes = 41 { yes: bool },
-        /// Where the bytes are that the client may use; `None`: none of them.
+        /// Place of the bytes that the client may use; `None`: it may use none.
         MayUse = 42 { place: Option<BytesPlace> },
-        /// Fences that a target has not acknowledged, in order; `end`: there are no more.
+        /// Fences that a target has not acknowledged, in order; `end`: the list ends here.
         Fences = 43 { fences: Vec<Fence>, end: bool },
-        /// Default stripe sets that are open, each with its width, by a version of the map.
+        /// Open default stripe sets, each with its width, by a version of the map.
         Sets = 44 { map_version: MapVersion, sets: Vec<(StripeSetId, u16)> },
-        /// A directory, where there is one.
+        /// The directory, where there is one.
         Child = 45 { ino: Option<Ino> },
     }
 }
 
 impl MetaReply {
-    /// With what the directory is after the change, where there is a reply for both.
+    /// Adds the directory's attributes after the change, where a reply exists for both.
     #[must_use]
     pub fn with_directory(self, dir: DirAfter) -> Self {
         match self {
@@ -464,7 +465,7 @@ impl MetaReply {
         }
     }
 
-    /// The same, apart.
+    /// Splits the directory's attributes from the reply.
     #[must_use]
     pub fn split_directory(self) -> (Self, Option<DirAfter>) {
         match self {
@@ -490,16 +491,16 @@ impl MetaReply {
         }
     }
 
-    /// True where another store is changed because of it, which a loss of power would leave alone:
-    /// objects are cut that the old size still has, an entry leads to a directory that is not
-    /// there.
+    /// True where another store changes because of the reply, so that a loss of power must not undo
+    /// it here. Either targets cut objects that the old size still has, or an entry leads to a
+    /// directory that does not exist.
     #[must_use]
     pub fn must_be_durable(&self) -> bool {
         match self {
             Self::Opened { push: true, .. }
             | Self::Truncated { push: true, .. }
             | Self::Detached { .. } => true,
-            // Made longer, perhaps with a number that targets hear of with the next request.
+            // Extended, perhaps with a number that targets see with the next request.
             Self::Truncated { attr, data, .. } => {
                 cut::is_disowning(data.truncate_seq) && attr.size > data.truncate_size
             }
@@ -509,21 +510,21 @@ impl MetaReply {
 }
 
 codec_enum! {
-    /// What a shard tells a session by itself.
+    /// An event that a shard sends to a session.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Event {
-        /// Drop what is cached: `entries` of the directory (0: none), attributes of `inodes`;
-        /// `data`: their pages, too.
+        /// Recall: drop cached entries of the directory `entries` (0: none) and attributes of
+        /// `inodes`; `data`: their pages, too.
         Invalidate = 1 { entries: Ino, inodes: Vec<Ino>, data: bool },
         /// The queued lock request is granted.
         LockGranted = 2 { ino: Ino, waiter: u64 },
-        /// Reserved: the lease ends, or becomes one of that kind (`keep`).
+        /// Reserved: the lease ends, or is reduced to the kind `keep`.
         RecallLease = 3 { ino: Ino, lease: u64, keep: Option<LeaseKind> },
-        /// Another session has made the file shorter: ask for it before it is written or read
-        /// again.
+        /// Another session has truncated the file: ask for its attributes before the next read or
+        /// write.
         FileCut = 4 { ino: Ino },
-        /// Another session wants to use the end of the file, which is lent to this one: what was
-        /// appended is to be published, and the end given back (`ReturnEnds`).
+        /// Recall of a lent end, which another session wants to use: publish the appends and give
+        /// it back (`ReturnEnds`).
         EndRecalled = 5 { ino: Ino },
     }
 }

@@ -1,10 +1,12 @@
 //! Messages between a client and a storage target. Data travels as the frame's payload.
 //!
 //! Offsets are in the object (not in the file), unless said otherwise. An object is {data id,
-//! column}; one that was never written reads as a hole. A request on an object names the slot by
-//! which its sender came to the target (set and slot here, the slot's epoch in the header), and is
-//! refused unless that slot is the target's by that epoch. The order of requests means nothing;
-//! writes of one byte range are the client's to order.
+//! column}; an object that was never written reads as a hole.
+//!
+//! A request on an object names the slot by which its sender came to the target. The message has
+//! set and slot, the header the slot's epoch. The target refuses the request unless it has that
+//! slot by that epoch. The order of requests means nothing: the client orders writes of one byte
+//! range.
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
@@ -14,13 +16,13 @@ use zonal_types::{
 };
 
 codec_struct! {
-    /// Which object, and what the sender knows of its file's truncations.
+    /// The object, and the last truncation of its file that the sender knows.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ObjectRef {
         /// The target meant (a node may serve several).
         target: TargetId,
-        /// The stripe set of the object's layout; 0, with no epoch in the header, from tools that
-        /// mean the target whatever its slots.
+        /// The stripe set of the object's layout. 0, with no epoch in the header: a tool that means
+        /// the target whatever its slots.
         set: StripeSetId,
         /// The slot of that set in which the object's column lies.
         slot: u16,
@@ -30,48 +32,49 @@ codec_struct! {
         column: Column,
         /// Layout generation that the sender used.
         layout_gen: u32,
-        /// Number of the last shrink that the sender knows.
+        /// Number of the last truncation that the sender knows.
         truncate_seq: u64,
-        /// Bytes of this object that the last shrink left (computed by the sender for this column).
+        /// Bytes of this object that the last truncation left (computed by the sender for this
+        /// column).
         truncate_bytes: u64,
     }
 }
 
 codec_enum! {
-    /// What a client asks of a target.
+    /// A request of a client to a target.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum StorageRequest {
-        /// Reads `length` bytes at `offset`; the reply's payload is as long as there is object,
-        /// then cut (the rest is a hole for the client to fill with zeros).
+        /// Reads `length` bytes at `offset`. The reply's payload ends where the object ends; the
+        /// client fills the rest with zeros.
         Read = 1 { object: ObjectRef, offset: u64, length: u32 },
         /// Writes the payload at `offset`. `sync`: reply after it is durable.
         /// `expected_version`, `txn`, `snap_epoch`: reserved, 0.
         Write = 2 { object: ObjectRef, offset: u64, sync: bool, expected_version: u64, txn: u64, snap_epoch: u64 },
-        /// Cuts the object at `object.truncate_bytes` where `object.truncate_seq` is newer than
-        /// what the target has seen.
+        /// Truncates the object to `object.truncate_bytes` where `object.truncate_seq` is newer
+        /// than the target's.
         Truncate = 3 { object: ObjectRef },
         /// Makes `offset..offset+length` a hole.
         Punch = 4 { object: ObjectRef, offset: u64, length: u64 },
-        /// Reserves space for the range; what was a hole reads as zeros. `zero`: what was data,
-        /// too.
+        /// Reserves space for the range; holes read as zeros. `zero`: data in the range becomes
+        /// zeros, too.
         Allocate = 5 { object: ObjectRef, offset: u64, length: u64, zero: bool },
         /// Ranges of `offset..end` that hold data (written or allocated), in order, at most
         /// `limit`.
         Map = 6 { object: ObjectRef, offset: u64, end: u64, limit: u32 },
         /// Length and allocated bytes of the object.
         Stat = 7 { object: ObjectRef },
-        /// Makes everything durable that was acknowledged before.
+        /// Makes all writes durable that the target acknowledged before.
         Sync = 8 { target: TargetId },
-        /// Deletes objects (any that do not exist are fine).
+        /// Deletes objects; objects that do not exist are skipped.
         Delete = 9 { target: TargetId, objects: Vec<(DataId, Column)> },
         /// Capacity.
         StatFs = 10 { target: TargetId },
-        /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in
-        /// order, none over another, their bytes one behind the other, as many as the payload has.
-        /// Where it fails some of them may be written.
+        /// Writes the payload to at most `WRITE_RANGES_MAX` ranges (offset, length), in order and
+        /// without overlap. Their bytes lie one behind the other and fill the payload. After a
+        /// failure some may be written.
         WriteRanges = 11 { object: ObjectRef, ranges: Vec<(u64, u32)> },
-        /// Incarnations of clients are over: nothing of them is carried out or answered from now
-        /// on. Durable before the reply.
+        /// Fences incarnations of clients: from now on their requests are neither carried out nor
+        /// answered. Durable before the reply.
         Fence = 12 { target: TargetId, fences: Vec<Fence> },
         /// Reserved for erasure coding and shared disks.
         Prepare = 32 { object: ObjectRef, txn: u64 },
@@ -89,7 +92,7 @@ codec_enum! {
 }
 
 impl StorageRequest {
-    /// The object that it is about; `None` where it is about the target.
+    /// The object of the request; `None` where it is about the target.
     #[must_use]
     pub fn object(&self) -> Option<&ObjectRef> {
         match self {
@@ -113,7 +116,7 @@ impl StorageRequest {
         }
     }
 
-    /// The target meant.
+    /// The target of the request.
     #[must_use]
     pub fn target(&self) -> TargetId {
         match self {
@@ -127,7 +130,7 @@ impl StorageRequest {
         }
     }
 
-    /// True where it changes a range of an object: such requests are numbered by attempt.
+    /// True where it changes a range of an object: these requests are numbered by attempt.
     #[must_use]
     pub fn changes_range(&self) -> bool {
         matches!(
@@ -141,15 +144,15 @@ impl StorageRequest {
 }
 
 codec_enum! {
-    /// A target's answer.
+    /// A target's reply.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum StorageReply {
         /// The request failed.
         Failed = 0 { code: ErrorNumber, detail: String },
         /// Payload: the bytes. `object_bytes`: length of the object.
         Read = 1 { object_bytes: u64 },
-        /// Done. `allocated_delta`: change of allocated bytes (4 KiB blocks) of the object.
-        /// `verifier` changes where the target may have lost what it acknowledged.
+        /// Done. `allocated_delta`: change of the object's allocated bytes (4 KiB blocks).
+        /// `verifier` changes where the target may have lost acknowledged writes.
         Written = 2 { allocated_delta: i64, object_bytes: u64, verifier: u64 },
         /// Data ranges (start, length).
         Map = 6 { ranges: Vec<(u64, u64)>, object_bytes: u64 },
@@ -157,12 +160,12 @@ codec_enum! {
         Stat = 7 { object_bytes: u64, allocated: u64, truncate_seq: u64 },
         /// Done.
         Done = 8,
-        /// Everything is durable that was acknowledged with this verifier.
+        /// All writes are durable that were acknowledged with this verifier.
         Synced = 11 { verifier: u64 },
-        /// Bytes in all and bytes free of the target.
+        /// Total bytes, free bytes and objects of the target.
         StatFs = 10 { total: u64, free: u64, objects: u64 },
-        /// Refused (`StaleEpoch`): the slot that the sender names has another epoch. Its target and
-        /// its epoch, out of the map of this version.
+        /// Refused (`StaleEpoch`): the slot that the sender names has another epoch. Holds
+        /// the slot's target and epoch in the map of this version.
         Stale = 12 { map_version: MapVersion, set: StripeSetId, slot: u16, target: TargetId, epoch: Epoch },
     }
 }

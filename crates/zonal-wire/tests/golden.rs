@@ -1,6 +1,5 @@
-//! The bytes of frames and messages, written down in `testdata/*.hex`: a change of any of them is a
-//! change of the protocol's version. With `ZONAL_BLESS=1` the files are written anew (before a
-//! release only).
+//! Golden bytes of frames and messages, in `testdata/*.hex`: a change of any of them is a change of
+//! the protocol's version. `ZONAL_BLESS=1` rewrites the files (before a release only).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod samples;

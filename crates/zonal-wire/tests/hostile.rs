@@ -1,4 +1,4 @@
-//! Hostile bytes never make a decoder panic, and what it accepts it writes back as it came. Runs
+//! Hostile bytes never make a decoder panic, and it encodes accepted bytes again as they came. Runs
 //! over the committed corpus (`testdata/*.hex`), its prefixes, its flipped bits, and bytes from a
 //! seed.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -9,7 +9,7 @@ use samples::{Kind, corpus, headers, kinds};
 use zonal_testkit::{Rng, mangled};
 use zonal_wire::{HEADER_BYTES, Header, frame};
 
-/// What is accepted has one byte form only, except that unknown error numbers become `Io`.
+/// Accepted bytes have one form only, except that unknown error numbers become `Io`.
 fn feed(kind: &Kind, bytes: &[u8]) -> bool {
     let Some(back) = (kind.roundtrip)(bytes) else {
         return false;
@@ -105,7 +105,7 @@ fn headers_with_a_right_checksum_and_wrong_fields_are_refused_or_exact() {
         bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         if let Ok(header) = Header::decode(&bytes) {
             let back = header.encode();
-            // Without its flag, the payload's checksum means nothing and is not kept.
+            // Without its flag, the payload's checksum means nothing and is dropped.
             assert!(
                 back == bytes || header.payload_crc.is_none(),
                 "{bytes:02x?}"

@@ -1,5 +1,5 @@
-//! Messages with some bytes changed, cut or put in: refused, or read as exactly what they say. What
-//! fails shrinks to the fewest changes.
+//! Messages with some bytes changed, cut or put in: refused, or read as exactly what they say. A
+//! failing message shrinks to the fewest changes.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -10,8 +10,8 @@
 mod cell;
 #[allow(dead_code, reason = "the other test uses the rest")]
 mod hostile;
-#[path = "../../zonal-meta/tests/noise/mod.rs"]
-mod noise;
+#[path = "../../zonal-meta/tests/random_requests/mod.rs"]
+mod random_requests;
 mod scoped;
 
 /// What the noise needs.
@@ -21,7 +21,7 @@ mod common {
 
 use hostile::EDGES;
 use hostile::valid::{valid_admin, valid_manager};
-use noise::Noise;
+use random_requests::Noise;
 use scoped::{SECRET, World, ask, pool};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -104,7 +104,8 @@ fn has_extension(file: &File, extension: &str) -> bool {
         .is_some_and(|found| found == extension)
 }
 
-/// Pages that people read. Dated notes stay as they were written; the reference of commands is made from their help.
+/// Pages that people read. Dated notes stay as they were written; the reference of commands is made
+/// from their help.
 fn is_page(file: &File) -> bool {
     let is_kept = file.path.starts_with("docs/rfcs/2") || file.path == "docs/cli-reference.md";
     has_extension(file, "md") && !is_kept

@@ -1,4 +1,5 @@
-//! Names of public types: each is there once in the workspace, or in `xtask/shared-names.txt` with the reason.
+//! Names of public types: each is there once in the workspace, or in `xtask/shared-names.txt` with
+//! the reason.
 
 use super::{File, Offence};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Deletions: objects of removed files, pushed to their targets until these have confirmed them.
+//! Deletions: pushes the objects of removed files to their targets until these have confirmed them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use zonal_types::{BackOff, Column, DataId, Instant, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-use super::host::Note;
+use super::host::ShardNote;
 use super::waits::Key;
 use super::{ShardDriver, ShardHost, State};
-use crate::race::either;
+use crate::first_of::either;
 
 /// Layouts pushed at a time.
 const LAYOUTS_AT_ONCE: usize = 512;
@@ -20,7 +20,7 @@ const OBJECTS_AT_ONCE: usize = 4096;
 
 type Objects = BTreeMap<TargetId, Vec<(DataId, Column)>>;
 
-/// What there is to do.
+/// The next round of work.
 struct Work {
     deletions: Vec<Deletion>,
     settles: bool,
@@ -40,7 +40,7 @@ impl<H: ShardHost> ShardDriver<H> {
             if work.deletions.is_empty() {
                 continue;
             }
-            // A loss of power must not bring a name back whose bytes are gone.
+            // A loss of power must not bring back a name whose bytes are deleted.
             if self.host.flush().await.is_err() {
                 return;
             }
@@ -58,7 +58,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 if self.host.check_health().is_err() {
                     return;
                 }
-                // They are pushed again, which changes nothing at the targets.
+                // The next round pushes them again, which changes nothing at the targets.
                 backoff.lengthen();
                 pause = backoff.next_ms();
                 continue;
@@ -71,8 +71,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Waits until there is something; `None` at the end. After a failure that is `pause` ms at
-    /// least. `look_again`: when to try what could not be read.
+    /// Waits for work; `None` once the driver stops. After a failure it waits for at least `pause`
+    /// ms. `look_again`: when to retry deletions that could not be read.
     async fn next_work(&self, pause: u64, look_again: &mut Option<Instant>) -> Option<Work> {
         let mut not_before = self.host.now().instant.plus_ms(pause);
         while !self.is_stopping() {
@@ -96,7 +96,8 @@ impl<H: ShardHost> ShardDriver<H> {
                     return Some(Work { deletions, settles });
                 }
                 if let Some(at) = state.shard.next_deletion() {
-                    // What was removed a moment ago waits; it is looked for when that is over.
+                    // Inodes removed a moment ago are not deleted yet: look again when their time
+                    // is over.
                     state.has_deletions = true;
                     not_before = not_before.max(at);
                 }
@@ -107,7 +108,7 @@ impl<H: ShardHost> ShardDriver<H> {
             };
             match wakes_at {
                 None => wait.await,
-                // A step at least, so that what is not ready yet does not spin.
+                // At least 1 ms later, so that work that is not ready yet does not spin.
                 Some(at) => either(wait, self.host.sleep_until(at.max(now.plus_ms(1)))).await,
             }
         }
@@ -126,7 +127,7 @@ impl<H: ShardHost> ShardDriver<H> {
             }
             Err(code) => {
                 if look_again.is_none() {
-                    self.host.note(Note::UnreadDeletions(code));
+                    self.host.note(ShardNote::UnreadDeletions(code));
                     *look_again = Some(now.plus_ms(self.pace.deletions_ms.1));
                 }
                 state.has_deletions = false;
@@ -135,7 +136,7 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Sends deletions to the targets; gives the keys of those that all their targets confirmed.
+    /// Sends deletions to the targets; returns the keys of those that all targets confirmed.
     async fn push(&self, deletions: &[Deletion]) -> Vec<Vec<u8>> {
         let map = self.host.map();
         let mut objects = Objects::new();
@@ -166,8 +167,8 @@ impl<H: ShardHost> ShardDriver<H> {
     }
 }
 
-/// Adds the objects of a deletion to those of its targets: which these are. `None` where the map
-/// does not know its set.
+/// Adds the objects of a deletion to the lists of their targets and returns these targets. `None`
+/// where the map does not know the stripe set.
 fn objects_of(
     map: &ZoneMap,
     deletion: &Deletion,

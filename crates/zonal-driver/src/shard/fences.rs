@@ -1,4 +1,4 @@
-//! Fences: tells targets of clients that are fenced, until each has acknowledged it.
+//! Fences: tells targets which clients are fenced, until each target has acknowledged it.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use zonal_wire::{StorageReply, StorageRequest};
 
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::race::either;
+use crate::first_of::either;
 
-/// Targets that are told at a time.
+/// Targets called at a time.
 const AT_ONCE: usize = 32;
 
 type Fences = BTreeMap<TargetId, Vec<Fence>>;
 
 impl<H: ShardHost> ShardDriver<H> {
-    /// Tells targets of fenced clients as long as there are any, until [`Self::stop`].
+    /// Pushes fences to targets as long as there are any, until [`Self::stop`].
     pub async fn push_fences(&self) {
         let mut backoff = BackOff::new(self.pace.fences_ms);
         let mut pause = 0;
@@ -30,7 +30,7 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Waits for fences, `pause` ms at least; `None` at the end.
+    /// Waits for fences, for at least `pause` ms; `None` once the driver stops.
     async fn next_fences(&self, pause: u64) -> Option<Fences> {
         let not_before = self.host.now().instant.plus_ms(pause);
         while !self.is_stopping() {
@@ -49,14 +49,14 @@ impl<H: ShardHost> ShardDriver<H> {
         None
     }
 
-    /// True where each target has acknowledged its fences. One that does not answer keeps no other
-    /// waiting.
+    /// Sends all targets their fences in parallel; true where each has acknowledged them. A target
+    /// that does not answer delays no other.
     async fn tell_all(&self, fences: Fences) -> bool {
         let fences: Vec<(TargetId, Vec<Fence>)> = fences.into_iter().collect();
         let mut is_told = true;
         for some in fences.chunks(AT_ONCE) {
             let map = self.host.map();
-            // One that was taken out of the cell serves nobody.
+            // A target that was taken out of the cell serves nobody.
             let (there, gone): (Vec<_>, Vec<_>) = some
                 .iter()
                 .partition(|(target, _)| map.target(*target).is_some());
@@ -76,7 +76,7 @@ impl<H: ShardHost> ShardDriver<H> {
         is_told
     }
 
-    /// Logs that a target has acknowledged: sessions that waited for it may end.
+    /// Logs that a target has acknowledged fences: sessions that waited for it may end.
     fn note_told(&self, target: TargetId, fences: &[Fence]) -> bool {
         if !self.host.has_reserve() {
             return false;
@@ -84,7 +84,7 @@ impl<H: ShardHost> ShardDriver<H> {
         let mut state = self.lock();
         let changes = state.shard.fenced(target, fences);
         let is_logged = self.log(&mut state, changes, Vec::new()).is_ok();
-        self.mind_deadline(&state);
+        self.wake_for_deadline(&state);
         is_logged
     }
 }

@@ -1,4 +1,5 @@
-//! Host of a shard: clock, store, log, map and network, as the server and the simulator have them.
+//! Host of a shard: clock, store, log, map and network, as the server and the simulator provide
+//! them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ pub enum Durability {
     AtOnce,
 }
 
-/// What a [`super::ShardDriver`] runs on. No method may call the driver back, but from another
-/// task.
+/// Everything that a [`super::ShardDriver`] runs on. A method may call the driver back only from
+/// another task.
 pub trait ShardHost {
     /// The shard's ordered store.
     type Store: KvRead;
@@ -29,50 +30,50 @@ pub trait ShardHost {
     /// The time.
     fn now(&self) -> Now;
 
-    /// Waits until then.
+    /// Waits until `until`.
     fn sleep_until(&self, until: Instant) -> impl Future<Output = ()>;
 
     /// Random bits.
     ///
     /// # Errors
-    /// Where the system has none yet.
+    /// The system has none yet.
     fn random(&self) -> Result<u64, ErrorCode>;
 
     /// The newest map that this process knows.
     fn map(&self) -> Arc<ZoneMap>;
 
-    /// Asks the manager for a newer map than the one of version `known`.
+    /// Asks the manager for a newer map than version `known`.
     fn seek_map(&self, known: MapVersion) -> impl Future<Output = ()>;
 
-    /// Has the stripe sets of a zone opened, where the manager is in this process.
+    /// Opens the stripe sets of a zone, where the manager is in this process.
     ///
     /// # Errors
-    /// `NotOwner` where it is not; why the map cannot be changed.
+    /// `NotOwner` where the manager is elsewhere; the reason where the map cannot be changed.
     fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode>;
 
-    /// Whether the store serves.
+    /// Checks that the store serves.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why it does not.
     fn check_health(&self) -> Result<(), ErrorCode>;
 
-    /// Whether the store has room for what a request may write; may wait for a checkpoint.
+    /// Checks that the store has room for the records of a request; may wait for a checkpoint.
     ///
     /// # Errors
     /// `NoSpace` where there is none; others where the store fails.
     fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode>;
 
-    /// Whether the log has room for a record of the shard's own.
+    /// True where the log has room for a record of the shard's background work.
     fn has_reserve(&self) -> bool;
 
-    /// Reads what the request begins with into the store's cache, where that pays.
+    /// Reads the keys that the request begins with into the store's cache, where that pays.
     fn prefetch(&self, request: &MetaRequest);
 
     /// Appends one record, with the changes of the map's junctions. Called under the shard's mutex;
-    /// the newer map, if any, is to be published outside of it.
+    /// the caller publishes a returned map outside of it.
     ///
     /// # Errors
-    /// Where the log takes no record: the shard serves no more.
+    /// The log takes no record: the shard serves no more.
     fn append(
         &self,
         effect: Vec<KvChange>,
@@ -80,54 +81,54 @@ pub trait ShardHost {
         durability: Durability,
     ) -> Result<Option<Arc<ZoneMap>>, ErrorCode>;
 
-    /// Makes all records durable that were appended.
+    /// Makes all appended records durable.
     ///
     /// # Errors
-    /// Where the medium fails.
+    /// The medium fails.
     fn flush(&self) -> impl Future<Output = Result<(), ErrorCode>>;
 
-    /// Makes a map durable and known.
+    /// Makes a map durable and known to this process.
     ///
     /// # Errors
-    /// Where the medium fails.
+    /// The medium fails.
     fn publish(&self, map: Arc<ZoneMap>) -> impl Future<Output = Result<(), ErrorCode>>;
 
-    /// Asks another shard; what it says of stripe sets, the manager in this process may say. Runs
-    /// to its end once begun.
+    /// Calls another shard. A question about stripe sets may be answered by the manager in this
+    /// process. A call that has begun runs to its end.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// There is no answer.
     fn call_shard(
         &self,
         shard: ShardId,
         request: &MetaRequest,
     ) -> impl Future<Output = Result<MetaReply, ErrorCode>>;
 
-    /// Makes calls that nobody waits for, after the reply. What fails is settled by housekeeping
-    /// later.
+    /// Makes calls after the reply, for which nobody waits. Housekeeping settles failures later.
     fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) -> impl Future<Output = ()>;
 
-    /// Asks targets, side by side; a reply each, where one came.
+    /// Calls targets in parallel; one reply each, `None` where none came.
     fn call_targets(
         &self,
         requests: Vec<(TargetId, StorageRequest)>,
     ) -> impl Future<Output = Vec<Option<StorageReply>>>;
 
-    /// A directory was settled, or could not be; an inode or deletions could not be read.
-    fn note(&self, note: Note<'_>);
+    /// Counts and logs an event of the shard's background work.
+    fn note(&self, note: ShardNote<'_>);
 }
 
-/// What a driver tells its host for the log.
+/// Events that a driver reports to its host's log.
 #[derive(Debug)]
-pub enum Note<'a> {
-    /// A session has ended, and a removed file that it had open cannot be read: it keeps its space.
+pub enum ShardNote<'a> {
+    /// The session has ended, and a removed file that it had open cannot be read: the file keeps
+    /// its space.
     UnreadOrphan(ErrorCode),
-    /// Deletions cannot be read; they are tried again.
+    /// Deletions cannot be read; the driver retries.
     UnreadDeletions(ErrorCode),
     /// Directories without an entry cannot be read.
     UnreadDetached(ErrorCode),
-    /// The root's shard did not say whether a directory has its entry; it is tried again.
+    /// The root shard did not say whether a directory has its entry; the driver asks again.
     NotSettled(zonal_types::Ino),
-    /// A directory without an entry was settled by this request, with this reply.
+    /// This request settled a directory without an entry, with this reply.
     Settled(zonal_types::Ino, &'a MetaReply),
 }

@@ -1,16 +1,16 @@
-//! Housekeeping: what a shard does at its deadlines (sessions that expire, leases that end).
+//! Housekeeping: the shard's work at its deadlines (sessions that expire, leases that end).
 
 use zonal_types::Instant;
 
-use super::host::Note;
+use super::host::ShardNote;
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::race::either;
+use crate::first_of::either;
 
 impl<H: ShardHost> ShardDriver<H> {
     /// Runs housekeeping at each deadline of the shard, until [`Self::stop`] or a failure of the
     /// log.
-    pub async fn keep_house(&self) {
+    pub async fn run_housekeeping(&self) {
         let mut earliest = Instant::default();
         while !self.is_stopping() {
             let (wait, due) = {
@@ -36,10 +36,10 @@ impl<H: ShardHost> ShardDriver<H> {
 
     fn tick(&self) -> Result<(), zonal_types::ErrorCode> {
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         let ticked = state.shard.tick(self.host.store(), self.host.now());
         if let Some(code) = ticked.unread {
-            self.host.note(Note::UnreadOrphan(code));
+            self.host.note(ShardNote::UnreadOrphan(code));
         }
         self.log(&mut state, ticked.effect, Vec::new())?;
         self.wake(&ticked.wake, ticked.recheck);

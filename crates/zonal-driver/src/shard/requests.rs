@@ -1,4 +1,4 @@
-//! Requests: decided and logged under the mutex; waits, flushes and calls outside of it.
+//! Requests: decides and logs under the mutex; waits, flushes and calls outside of it.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -10,19 +10,19 @@ use zonal_zonemap::{ShardVerdict, ZoneMap};
 
 use super::waits::{Key, Wait};
 use super::{ShardDriver, ShardHost, State};
-use crate::race::either;
+use crate::first_of::either;
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ReceivedRequest<'a> {
     caller: Caller,
     from: Option<&'a Arc<Holder>>,
     request: &'a MetaRequest,
 }
 
-/// How a request goes on, once the mutex is free.
+/// The next step of a request, taken without the mutex.
 enum Step<'a, H: ShardHost> {
-    Reply(Logged),
+    Reply(LoggedReply),
     Wait {
         attempt: Abandon<'a, H>,
         wait: Wait<'a>,
@@ -36,17 +36,17 @@ enum Step<'a, H: ShardHost> {
 }
 
 /// A reply whose effect is in the log.
-struct Logged {
+struct LoggedReply {
     reply: MetaReply,
-    /// To be published before the reply leaves.
+    /// Map to publish before the reply leaves.
     map: Option<Arc<ZoneMap>>,
-    /// The log has to be flushed before the reply leaves.
+    /// True where the log must be flushed before the reply leaves.
     must_flush: bool,
-    /// Made after it.
+    /// Calls to make after the reply.
     after: Vec<(ShardId, MetaRequest)>,
 }
 
-/// Forgets a wait that nobody comes back for.
+/// Unregisters a request that is dropped while it waits.
 struct Abandon<'a, H: ShardHost> {
     driver: &'a ShardDriver<H>,
     attempt: Option<Attempt>,
@@ -67,9 +67,8 @@ impl<H: ShardHost> Drop for Abandon<'_, H> {
 }
 
 impl<H: ShardHost> ShardDriver<H> {
-    /// Answers a request when it can be answered. Dropped while it waits, it leaves nothing behind.
-    ///
-    /// A request whose header names a deadline is answered `TimedOut` when that is over.
+    /// Answers a request as soon as the shard can. Where it is dropped while it waits, it leaves
+    /// nothing behind. It is answered `TimedOut` once the deadline in its header has passed.
     pub async fn serve(
         &self,
         header: &Header,
@@ -101,7 +100,7 @@ impl<H: ShardHost> ShardDriver<H> {
         if let Some(refused) = self.check_epoch(header).await {
             return refused;
         }
-        if let Some(reply) = self.answer_aside(header, request).await {
+        if let Some(reply) = self.answer_without_shard(header, request).await {
             return reply;
         }
         let known = self.host.map().version;
@@ -114,7 +113,7 @@ impl<H: ShardHost> ShardDriver<H> {
             Err(code) => return Err(code),
         };
         self.host.prefetch(request);
-        let asked = Asked {
+        let asked = ReceivedRequest {
             caller: Caller::of(header),
             from,
             request,
@@ -150,11 +149,10 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Says whether a client may use the bytes of a file so, and where they are. Targets ask for
-    /// it.
+    /// Tells a target whether a client may use the bytes of a file in this way, and where they are.
     ///
     /// # Errors
-    /// Where it may not, or the store cannot be read.
+    /// The client may not, or the store cannot be read.
     pub fn may_use(
         &self,
         of: &Holder,
@@ -163,19 +161,19 @@ impl<H: ShardHost> ShardDriver<H> {
     ) -> Result<Option<BytesPlace>, ErrorCode> {
         self.host.check_health()?;
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         let (kv, now) = (self.host.store(), self.host.now());
         state.shard.may_use(kv, now, of, data_id, for_use)
     }
 
-    fn begin(&self, asked: Asked<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {
-        let Asked {
+    fn begin(&self, asked: ReceivedRequest<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {
+        let ReceivedRequest {
             caller,
             from,
             request,
         } = asked;
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         match request {
             MetaRequest::MakeDetachedDir { .. } if state.detached_at.is_none() => {
                 let now = self.host.now().instant;
@@ -194,11 +192,15 @@ impl<H: ShardHost> ShardDriver<H> {
         self.carry_out(state, request, outcome)
     }
 
-    fn go_on(&self, asked: Asked<'_>, attempt: Option<Attempt>) -> Result<Step<'_, H>, ErrorCode> {
+    fn go_on(
+        &self,
+        asked: ReceivedRequest<'_>,
+        attempt: Option<Attempt>,
+    ) -> Result<Step<'_, H>, ErrorCode> {
         let mut state = self.lock();
-        self.take_map(&mut state);
+        self.adopt_map(&mut state);
         let (kv, now) = (self.host.store(), self.host.now());
-        let Asked {
+        let ReceivedRequest {
             caller,
             from,
             request,
@@ -211,7 +213,7 @@ impl<H: ShardHost> ShardDriver<H> {
 
     fn resume(
         &self,
-        asked: Asked<'_>,
+        asked: ReceivedRequest<'_>,
         call: PendingCall,
         reply: MetaReply,
     ) -> Result<Step<'_, H>, ErrorCode> {
@@ -221,7 +223,8 @@ impl<H: ShardHost> ShardDriver<H> {
         self.carry_out(state, asked.request, outcome)
     }
 
-    /// What of an outcome belongs under the mutex: the record, and whom it wakes.
+    /// Carries out the part of an outcome that belongs under the mutex: appends the record and
+    /// wakes waiters.
     fn carry_out<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -239,8 +242,8 @@ impl<H: ShardHost> ShardDriver<H> {
             } => {
                 let map = self.log(&mut state, effect, junctions)?;
                 self.wake(&wake, recheck);
-                self.mind_deadline(&state);
-                Ok(Step::Reply(Logged {
+                self.wake_for_deadline(&state);
+                Ok(Step::Reply(LoggedReply {
                     must_flush: state.flushed.is_missing(request, &reply),
                     reply,
                     map,
@@ -255,7 +258,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 recheck,
             } => {
                 self.wake(&wake, recheck);
-                self.mind_deadline(&state);
+                self.wake_for_deadline(&state);
                 Ok(Step::Wait {
                     wait: self.waits.register(Key::Request(on)),
                     attempt: Abandon {
@@ -281,8 +284,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    async fn conclude(&self, logged: Logged) -> Result<MetaReply, ErrorCode> {
-        let Logged {
+    async fn conclude(&self, logged: LoggedReply) -> Result<MetaReply, ErrorCode> {
+        let LoggedReply {
             reply,
             map,
             must_flush,
@@ -301,8 +304,9 @@ impl<H: ShardHost> ShardDriver<H> {
         Ok(reply)
     }
 
-    /// Answers what is asked of the store, or by a tool, and not of the shard's contents.
-    async fn answer_aside(
+    /// Answers requests about the store, and requests of tools, which do not need the shard's
+    /// contents.
+    async fn answer_without_shard(
         &self,
         header: &Header,
         request: &MetaRequest,
@@ -337,8 +341,8 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Refuses a sender that knows another owner of this shard: an earlier one, or a later one. Of
-    /// a later one this server's map hears, too.
+    /// Refuses a sender that knows an earlier or a later owner of this shard. In the second case
+    /// this server also fetches the newer map.
     async fn check_epoch(&self, header: &Header) -> Option<Result<MetaReply, ErrorCode>> {
         let map = self.host.map();
         match map.judge_shard(self.id, self.epoch, header.epoch) {

@@ -1,4 +1,5 @@
-//! Waits: who waits for what in a shard, so that a change wakes those alone whom it concerns.
+//! Waits: which request waits for which event in a shard, so that a change wakes only the requests
+//! concerned.
 //!
 //! A wait is registered under the shard's mutex and woken under it or later, so no wake-up is lost.
 //! *Lock order*: `Waits::table` is taken last; wakers run outside of it.
@@ -12,12 +13,12 @@ use std::task::{Context, Poll, Waker};
 use zonal_meta::WaitOn;
 use zonal_types::SessionId;
 
-/// What a wait is for.
+/// The event that a wait is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// What a request waits for.
+    /// The event that a request waits for.
     Request(WaitOn),
-    /// An earlier deadline of the shard's own.
+    /// An earlier deadline for housekeeping.
     Housekeeping,
     /// Objects or directories to delete.
     Deletions,
@@ -50,7 +51,7 @@ impl Waits {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a wait. Call it under the shard's mutex.
+    /// Registers a wait. Called under the shard's mutex.
     pub(super) fn register(&self, key: Key) -> Wait<'_> {
         let mut table = self.table();
         table.next += 1;
@@ -64,7 +65,7 @@ impl Waits {
         self.wake_range((key, 0), (key, u64::MAX));
     }
 
-    /// Ends all waits of requests, but those for events.
+    /// Ends all waits of requests except those for events.
     pub(super) fn wake_but_events(&self) {
         let first = WaitOn::Acknowledgement(SessionId(0));
         self.wake_range(
@@ -97,7 +98,7 @@ impl Waits {
         }
     }
 
-    /// How many there are.
+    /// Number of waits.
     pub(super) fn len(&self) -> usize {
         self.table().entries.len()
     }
@@ -126,7 +127,7 @@ impl Future for Wait<'_> {
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
         let gone = self.waits.table().entries.remove(&self.place);
-        // A waker may do anything when it is dropped.
+        // Dropping a waker may run any code, so it happens outside of the lock.
         drop(gone);
     }
 }

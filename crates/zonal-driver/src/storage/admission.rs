@@ -1,17 +1,17 @@
-//! Whether a request is carried out at all: what is asked of a target that serves, by a slot that
-//! its sender knows as it is.
+//! Admission: whether the target carries a request out at all. The target must serve, and the
+//! sender must know the slot as it is.
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_types::ErrorCode;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 use zonal_zonemap::{SlotClaim, SlotVerdict};
 
-/// Why a request is not carried out at all.
+/// The reason why a request is not carried out at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// Its sender knows an older entry of the map: the newer one.
+    /// The sender knows an older map entry; the reply has the newer one.
     Stale(StorageReply),
-    /// Anything else.
+    /// Any other reason.
     Refused(Refused),
 }
 
@@ -22,10 +22,10 @@ impl From<Refused> for NotAdmitted {
 }
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Is it one for this target as it is now?
+    /// Checks that a request is for this target as it is now.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it is not.
     pub async fn admit(
         &self,
         header: &Header,
@@ -41,7 +41,8 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(())
     }
 
-    /// Is this target meant, and does the sender know the slot by which it came as it is?
+    /// Checks that the request means this target, and that its sender knows the slot's present
+    /// epoch.
     async fn check_slot(
         &self,
         header: &Header,
@@ -82,13 +83,13 @@ impl<H: TargetHost> TargetDriver<H> {
                 );
                 Err(Refused::new(ErrorCode::WrongTarget, detail).into())
             }
-            // It may be right: nobody gives us so new a map.
+            // The sender may be right, but nobody gives us a map that new.
             SlotVerdict::Newer => Err(Refused::from(ErrorCode::NotReady).into()),
         }
     }
 }
 
-/// A conditional write, done as if it had no condition, would be silently wrong.
+/// Refuses conditional writes: carried out without their condition they would be silently wrong.
 fn refuse_conditions(request: &StorageRequest) -> Result<(), ErrorCode> {
     match request {
         StorageRequest::Write {

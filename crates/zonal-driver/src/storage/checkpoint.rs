@@ -1,23 +1,23 @@
-//! Records and checkpoints: appended where the target changes, moved to segments and to the index
-//! later.
+//! Records and checkpoints: records are appended where the target changes; checkpoints move them to
+//! segments and to the index.
 
-use super::{Note, TargetDriver, TargetHost};
+use super::{TargetDriver, TargetHost, TargetNote};
 use std::sync::atomic::Ordering;
 use zonal_object::{CheckpointPlan, Record, Target};
 use zonal_types::limits::BLOCK_BYTES;
 
-/// Blocks moved at once by a checkpoint.
+/// Blocks that a checkpoint moves at once.
 const MOVE_BLOCKS: usize = 1024;
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Appends in the critical section of the change; a failure ends service.
+    /// Appends a record in the critical section of the change; a failure ends service.
     pub(super) fn append(&self, record: Record) -> Result<H::Position, H::Error> {
         self.host
             .append(record)
             .inspect_err(|error| self.stop_serving(&format!("its log takes no record: {error}")))
     }
 
-    /// Has a checkpoint made soon where the target wants one.
+    /// Requests a checkpoint where the target wants one.
     pub(super) fn ask_for_checkpoint(&self, target: &Target) {
         if target.wants_checkpoint() {
             self.host.request_checkpoint();
@@ -27,13 +27,13 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Moves pending blocks to segments, then makes a checkpoint of the index.
     ///
     /// # Errors
-    /// What the host says.
+    /// The host's error.
     pub async fn checkpoint(&self) -> Result<(), H::Error> {
         self.checkpoint_after(u64::MAX).await
     }
 
-    /// As [`Self::checkpoint`], unless there were more than `seen` by the time of our turn: of many
-    /// who want one, one makes it.
+    /// As [`Self::checkpoint`], unless more than `seen` checkpoints are done when our turn comes.
+    /// Of many requests that want a checkpoint, one makes it.
     ///
     /// # Errors
     /// As [`Self::checkpoint`].
@@ -55,13 +55,13 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(())
     }
 
-    /// Checkpoints that are done.
+    /// Number of finished checkpoints.
     pub(super) fn checkpoints(&self) -> u64 {
         self.checkpoints.load(Ordering::Acquire)
     }
 
-    /// Moves what is pending now to segments. What cannot be moved stays pending and goes into the
-    /// checkpoint as it is.
+    /// Moves pending blocks to segments. Blocks that cannot be moved stay pending and go into the
+    /// checkpoint as they are.
     async fn move_pending(&self) -> Result<(), H::Error> {
         let mut left = self.lock().pending_bytes().0 as usize / BLOCK_BYTES;
         while left > 0 {
@@ -72,7 +72,7 @@ impl<H: TargetHost> TargetDriver<H> {
             left = left.saturating_sub(plan.bytes() as usize / BLOCK_BYTES);
             if let Err(error) = self.write_moves(&plan).await {
                 self.lock().abort_checkpoint(plan);
-                self.host.note(Note::CannotMove { why: &error });
+                self.host.note(TargetNote::CannotMove { why: &error });
                 break;
             }
             let mut target = self.lock();
@@ -83,7 +83,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     }
                 }
                 Err(code) => {
-                    self.host.note(Note::CannotMove { why: &code });
+                    self.host.note(TargetNote::CannotMove { why: &code });
                     break;
                 }
             }

@@ -1,25 +1,24 @@
-//! Truncations, holes, reservations and deletions, step by step.
+//! Truncations, holes, reservations and deletions, carried out step by step.
 
 use super::{Asker, Refused, TargetDriver, TargetHost};
 use zonal_object::{Delete, DeleteStep, Edit, Outcome, Step};
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// A hole or a reservation.
+    /// Makes a hole or a reservation.
     ///
     /// # Errors
-    /// What the target refuses; the medium.
+    /// The target's refusal, or the medium's failure.
     pub async fn edit_range(&self, edit: Edit, asker: Asker<'_>) -> Result<Outcome, Refused> {
         let mut edit = edit.sent_by(asker.attempt);
         self.with_space(async || self.run_edit(&mut edit, Some(asker)).await)
             .await
     }
 
-    /// A truncation, which is as right late as in time, whoever asked for it.
-    ///
-    /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
+    /// Carries out a truncation, which is as right late as in time, so nobody needs to wait for it.
+    /// An edit that ran into a bound goes on where it stopped.
     ///
     /// # Errors
-    /// What the target refuses; the medium.
+    /// The target's refusal, or the medium's failure.
     pub async fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
         self.with_space(async || self.run_edit(&mut edit, None).await)
             .await
@@ -66,7 +65,7 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Deletes objects.
     ///
     /// # Errors
-    /// A damaged index; the log.
+    /// A damaged index, or a failed append.
     pub async fn delete(&self, mut delete: Delete) -> Result<(), Refused> {
         loop {
             let mut target = self.lock_with_room().await?;
@@ -81,7 +80,7 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Goes on with deletions that were begun before a restart.
+    /// Resumes deletions that were begun before a restart.
     ///
     /// # Errors
     /// As [`Self::delete`].

@@ -1,14 +1,15 @@
-//! A target that starts was away, and may not have heard who is fenced: before its first change of
-//! a file it asks the file's shard.
+//! Fence gate: a target that starts may have missed fences while it was away. Before its first
+//! change of a file it asks the file's shard for them.
 //!
-//! A shard waits with the locks of a client that is fenced until every target has acknowledged the
-//! fence, or has had `FENCE_WAIT_MS`; one that was down in that time would serve the client again.
-//! So a change waits (`NotReady`, the sender comes again) until the shard of the file has answered
-//! once in this life of the process. A dead shard needs no bound for that: its files wait, as all
-//! else that is asked about them.
+//! A shard keeps the locks of a fenced client until every target has acknowledged the fence, or has
+//! had `FENCE_WAIT_MS`. A target that was down in that time would serve the client again. So a
+//! change waits (`NotReady`, the sender retries) until the file's shard has answered once in this
+//! life of the process. A dead shard needs no bound: its files wait, as all other requests about
+//! them do.
 //!
-//! *Invariants*: (1) nothing of a shard's files changes before its fences are stored here; (2) one
-//! request asks at a time, and no other waits for it.
+//! *Invariants*:
+//! 1. Nothing of a shard's files changes before the shard's fences are stored here.
+//! 2. One request asks at a time, and no other waits for it.
 
 use super::{Refused, TargetDriver, TargetHost};
 use std::collections::BTreeSet;
@@ -17,14 +18,14 @@ use std::sync::{PoisonError, RwLock};
 use zonal_types::{ClientId, DataId, ErrorCode, HolderNumber, ShardId};
 use zonal_wire::StorageRequest;
 
-/// Which shards have said who is fenced.
+/// The shards that have sent their fences.
 #[derive(Debug, Default)]
 pub(super) struct FenceGate {
     heard: RwLock<BTreeSet<ShardId>>,
     is_asking: AtomicBool,
 }
 
-/// The right to ask.
+/// The right to ask a shard, which one request has at a time.
 struct Asking<'a>(&'a AtomicBool);
 
 impl Drop for Asking<'_> {
@@ -46,16 +47,16 @@ impl FenceGate {
 }
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Hears who is fenced before a file is changed, once for each shard.
+    /// Fetches the shard's fences before the first change of one of its files, once for each shard.
     ///
     /// # Errors
-    /// `NotReady` until the shard has answered; why a fence cannot be stored.
-    pub(super) async fn hear_of_fences(&self, request: &StorageRequest) -> Result<(), Refused> {
+    /// `NotReady` until the shard has answered; the reason where a fence cannot be stored.
+    pub(super) async fn fetch_fences(&self, request: &StorageRequest) -> Result<(), Refused> {
         let Some(data_id) = changed_by(request) else {
             return Ok(());
         };
         let map = self.host.map();
-        // One that no shard gave has no locks.
+        // A data id that no shard gave has no locks.
         let Some(shard) = map.shard_of(data_id.partition()).map(|shard| shard.id) else {
             return Ok(());
         };
@@ -63,7 +64,7 @@ impl<H: TargetHost> TargetDriver<H> {
             return Ok(());
         }
         let not_yet = || {
-            let detail = format!("shard {shard} has not said yet who is fenced");
+            let detail = format!("shard {shard} has not reported its fences yet");
             Refused::new(ErrorCode::NotReady, detail)
         };
         let _asking = self.gate.ask().ok_or_else(not_yet)?;

@@ -1,4 +1,4 @@
-//! What a target needs of where it runs.
+//! Host of a target: log, index, segments, map and network.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -9,88 +9,88 @@ use zonal_types::{
 };
 use zonal_zonemap::ZoneMap;
 
-/// Why a segment did not take bytes.
+/// The reason why a segment did not take bytes.
 #[derive(Debug)]
 pub enum WriteFailure<E> {
-    /// There is no space below for that segment.
+    /// The file system below has no space for that segment.
     NoSpace(E),
     /// The medium takes no writes.
     Medium(E),
-    /// The bytes or the place are at fault, and not the medium.
+    /// The bytes or the place are wrong; the medium is not at fault.
     Bytes(E),
 }
 
-/// Space of the file system below.
+/// Space of the file system that holds the segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Below {
-    /// Bytes of segments that are made.
+pub struct BackingSpace {
+    /// Bytes of segments that exist.
     pub made: u64,
     /// Bytes that further segments may take.
     pub unmade: u64,
 }
 
-/// What people are to hear of a target.
-pub enum Note<'a> {
+/// Events that a target reports to people.
+pub enum TargetNote<'a> {
     /// Stored bytes cannot be read.
     Unreadable {
-        /// Whose.
+        /// The object.
         object: ObjectId,
-        /// The first byte of the object that is concerned.
+        /// First byte of the object that cannot be read.
         offset: u64,
-        /// What the host said.
+        /// The host's error.
         error: &'a dyn Display,
     },
-    /// Stored bytes are not what was stored.
+    /// Stored bytes differ from their checksum.
     Damaged {
-        /// Which.
+        /// Object and place.
         detail: &'a str,
     },
-    /// Pending blocks stay pending: segments do not take them.
+    /// Segments take no bytes: pending blocks stay pending.
     CannotMove {
-        /// What is in the way.
+        /// The reason.
         why: &'a dyn Display,
     },
-    /// It serves nothing until a restart.
+    /// The target serves nothing until a restart.
     Stopped {
-        /// What ended it.
+        /// The failure that ended it.
         why: &'a str,
     },
 }
 
 /// Log, index, segments and map of a target.
 ///
-/// Where calls give futures the host may let other requests run, or block.
+/// A method that returns a future may let other requests run, or block.
 pub trait TargetHost {
-    /// What its disk says.
+    /// The error of its disk.
     type Error: Display + Into<ErrorCode>;
     /// A position in the log.
     type Position: Copy;
-    /// The right to make a checkpoint, which one has at a time.
+    /// The right to make a checkpoint, which one request has at a time.
     type Turn<'a>
     where
         Self: 'a;
-    /// A checkpoint that is begun.
+    /// A checkpoint that has begun.
     type Begun<'a>
     where
         Self: 'a;
 
-    /// The index with what the log has changed.
+    /// The index with the log's changes applied.
     fn store(&self) -> &dyn KvRead;
 
-    /// Whether reads of the index have missed its cache lately.
+    /// True where reads of the index have missed its cache lately.
     fn is_cold(&self) -> bool;
 
     /// Returns when the log has room.
     ///
     /// # Errors
-    /// Where no checkpoint makes any.
+    /// No checkpoint makes room.
     fn wait_for_room(&self) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Whether any one record fits the log now. Under the target's mutex.
+    /// True where any one record fits the log now. Called under the target's mutex.
     fn has_room(&self) -> bool;
 
-    /// Appends a record, in the critical section of the change. Durable over a kill of the process;
-    /// without waiting for room.
+    /// Appends a record in the critical section of the change, without waiting for room. Survives a
+    /// kill of the process once it returns.
     ///
     /// # Errors
     /// The log takes no record: the target is ahead of it.
@@ -99,20 +99,19 @@ pub trait TargetHost {
     /// The position behind all records.
     fn head(&self) -> Self::Position;
 
-    /// Returns when the records up to a position are durable, with all that was written to segments
-    /// before.
+    /// Returns when the records up to `upto` are durable, with all segment writes that came before.
     ///
     /// # Errors
-    /// The flush that failed; nothing is promised after it.
+    /// The failure of the flush; nothing is promised after it.
     fn flush(&self, upto: Self::Position) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// A number that changes where what was acknowledged and not flushed may be gone.
+    /// A number that changes whenever acknowledged writes that were not flushed may be lost.
     fn verifier(&self) -> u64;
 
     /// Fills `buffer` from a segment that the index names.
     ///
     /// # Errors
-    /// The medium does not give it.
+    /// The medium does not return the bytes.
     fn read_segment(
         &self,
         segment: u32,
@@ -120,7 +119,7 @@ pub trait TargetHost {
         buffer: &mut [u8],
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Writes to a segment, which is made where it is not there.
+    /// Writes to a segment, and creates it where it does not exist.
     ///
     /// # Errors
     /// See [`WriteFailure`].
@@ -131,23 +130,23 @@ pub trait TargetHost {
         bytes: &[u8],
     ) -> impl Future<Output = Result<(), WriteFailure<Self::Error>>>;
 
-    /// Space below.
+    /// Space of the file system below.
     ///
     /// # Errors
-    /// The file system below does not tell.
-    fn space(&self) -> Result<Below, Self::Error>;
+    /// The file system does not tell.
+    fn space(&self) -> Result<BackingSpace, Self::Error>;
 
-    /// Why it takes no changes any more, where it does not.
+    /// The reason why the host takes no changes any more, where it does not.
     fn failure(&self) -> Option<String>;
 
     /// The newest map known here.
     fn map(&self) -> Arc<ZoneMap>;
 
-    /// The same, asked for where a sender has a newer one.
+    /// The newest map known here; fetches a newer one where `version` is newer.
     fn map_at_least(&self, version: MapVersion) -> impl Future<Output = Arc<ZoneMap>>;
 
-    /// Asks a shard which clients are fenced here, behind this client and holder; true with the
-    /// last. `None` where it does not say.
+    /// Asks a shard which clients are fenced at this target, behind `after` in order. True comes
+    /// with the last part; `None` where the shard does not answer.
     fn fences_of(
         &self,
         shard: ShardId,
@@ -155,40 +154,40 @@ pub trait TargetHost {
         after: (ClientId, HolderNumber),
     ) -> impl Future<Output = Option<(Vec<Fence>, bool)>>;
 
-    /// A checkpoint is due: one is made soon. Under the target's mutex.
+    /// Asks for a checkpoint soon. Called under the target's mutex.
     fn request_checkpoint(&self);
 
     /// Waits for the turn to make a checkpoint.
     fn checkpoint_turn(&self) -> impl Future<Output = Self::Turn<'_>>;
 
-    /// Begins a checkpoint of the index as it is now, with changes that have no record. Under the
-    /// target's mutex.
+    /// Begins a checkpoint of the index as it is now, with changes that have no record. Called
+    /// under the target's mutex.
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Self::Begun<'_>;
 
-    /// Makes it durable; the log forgets its records.
+    /// Makes a checkpoint durable; the log drops the records that it covers.
     ///
     /// # Errors
-    /// It failed: the next one covers it.
+    /// It failed: the next one covers the same records.
     fn commit_checkpoint(
         &self,
         begun: Self::Begun<'_>,
     ) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Counts and tells it.
-    fn note(&self, note: Note<'_>);
+    /// Counts and logs an event.
+    fn note(&self, note: TargetNote<'_>);
 }
 
-/// Where a reply's payload is made, and who waits for it.
+/// The buffer in which a reply's payload is made, and the connection that waits for it.
 pub trait ReplyRoom {
-    /// Makes a payload of `bytes` bytes and gives it out to be filled, all of it.
+    /// Makes a payload of `bytes` bytes and returns it; the caller fills all of it.
     fn room(&mut self, bytes: usize) -> &mut [u8];
 
-    /// Cuts the payload.
+    /// Shortens the payload to `bytes`.
     fn cut(&mut self, bytes: usize);
 
-    /// From now on the payload is made where nobody else can change it.
+    /// From now on makes the payload in memory that no other process can change.
     fn leave_shared(&mut self);
 
-    /// Whether who asked has hung up: nobody waits for the reply.
-    fn is_asker_gone(&self) -> bool;
+    /// True where the sender has hung up: nobody waits for the reply.
+    fn is_sender_gone(&self) -> bool;
 }

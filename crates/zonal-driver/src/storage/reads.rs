@@ -1,14 +1,14 @@
 //! Reads: planned under the mutex, filled from segments outside of it, compared with checksums.
 
-use super::{Note, Refused, ReplyRoom, TargetDriver, TargetHost, named};
+use super::{Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote, named};
 use zonal_object::{Damage, ReadPlan};
 use zonal_types::ErrorCode;
 use zonal_types::limits::{PAYLOAD_BYTES_MAX, STORAGE_IO_BYTES_MAX};
 use zonal_wire::{ObjectRef, StorageReply};
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Reads what `plan` wants into `buffer`. A failure comes with the first byte of it that is
-    /// concerned.
+    /// Reads the segment ranges of `plan` into `buffer`. An error comes with the first byte of the
+    /// object that it concerns.
     async fn read_parts(
         &self,
         plan: &ReadPlan,
@@ -16,7 +16,7 @@ impl<H: TargetHost> TargetDriver<H> {
     ) -> Result<(), (usize, H::Error)> {
         for read in plan.reads() {
             let at = read.buffer.start;
-            // A buffer that is too short does not pass `ReadPlan::finish`.
+            // `ReadPlan::finish` rejects a buffer that is too short.
             let part = buffer.get_mut(read.buffer).unwrap_or_default();
             let filled = self.host.read_segment(read.segment, read.offset, part);
             filled.await.map_err(|error| (at, error))?;
@@ -24,12 +24,12 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(())
     }
 
-    /// As [`Self::read_parts`]; a failure of the medium is told with object and offset.
+    /// As [`Self::read_parts`]; reports a failure of the medium with object and offset.
     pub(super) async fn fill(&self, plan: &ReadPlan, buffer: &mut [u8]) -> Result<(), Refused> {
         let filled = self.read_parts(plan, buffer).await;
         filled.map_err(|(at, error)| {
             let (object, offset) = (plan.object(), plan.offset_of(at));
-            self.host.note(Note::Unreadable {
+            self.host.note(TargetNote::Unreadable {
                 object,
                 offset,
                 error: &error,
@@ -61,8 +61,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 return Err(self.damaged_twice(&plan).await);
             }
             let object_bytes = plan.object_bytes();
-            // A ragged range of the longest length takes more than a payload holds; it is copied
-            // once.
+            // A range of the largest length that is not aligned needs more than a payload holds.
+            // Its bytes are copied once.
             if plan.buffer_len() > PAYLOAD_BYTES_MAX {
                 let mut buffer = vec![0; plan.buffer_len()];
                 self.fill(&plan, &mut buffer).await?;
@@ -83,13 +83,13 @@ impl<H: TargetHost> TargetDriver<H> {
                 }
             }
             before = Some(plan);
-            // In the client's memory others may have changed them meanwhile: only what is wrong
-            // here is damage.
+            // The buffer is the client's memory, which others may have changed meanwhile. Only a
+            // mismatch in memory of our own is damage.
             reply.leave_shared();
         }
     }
 
-    /// The same plan failed twice: tells which block.
+    /// The same plan failed twice: reports the damaged block.
     async fn damaged_twice(&self, plan: &ReadPlan) -> Refused {
         let mut buffer = vec![0; plan.buffer_len()];
         let detail = match self.read_parts(plan, &mut buffer).await {
@@ -99,14 +99,14 @@ impl<H: TargetHost> TargetDriver<H> {
                 Ok(_) => "a read failed its checksum twice, then passed".into(),
             },
         };
-        self.host.note(Note::Damaged { detail: &detail });
+        self.host.note(TargetNote::Damaged { detail: &detail });
         Refused::new(ErrorCode::Corrupt, detail)
     }
 
-    /// What a change needs of a block that was there is damaged.
+    /// Reports a damaged block of which a change needs the old bytes.
     pub(super) fn damaged_base(&self, damage: &Damage) -> Refused {
         let detail = damage.to_string();
-        self.host.note(Note::Damaged { detail: &detail });
+        self.host.note(TargetNote::Damaged { detail: &detail });
         Refused::new(damage.code(), detail)
     }
 }

@@ -1,4 +1,4 @@
-//! Requests: who asks, what is meant, the reply.
+//! Requests: checks the sender, runs the operation on the target, makes the reply.
 
 use super::{NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost};
 use zonal_object::{Attempt, Cut, Delete, Edit, ObjectId, Outcome, Sender};
@@ -9,31 +9,32 @@ use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
 /// Ranges in one reply of `Map`.
 const MAP_RANGES_MAX: u32 = 16_384;
 
-/// Who asks for a change of a range.
+/// The sender of a change of a range.
 #[derive(Clone, Copy)]
 pub struct Asker<'a> {
-    /// The attempt that it is.
+    /// The attempt, by which repeats are recognised.
     pub attempt: Attempt,
-    /// Whether who asks has hung up: nobody waits for the change, and it must not be made any more.
+    /// True where the sender has hung up: nobody waits for the change, and it must not be made any
+    /// more.
     pub is_gone: &'a dyn Fn() -> bool,
 }
 
 impl Asker<'_> {
-    /// The last look before a commit.
+    /// The last check before a commit.
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
-            // One that lives asks again: a server that stops ends its connections, too.
-            return Err(Refused::new(ErrorCode::NotReady, "who asked has hung up"));
+            // A sender that lives retries: a server that stops also ends its connections.
+            return Err(Refused::new(ErrorCode::NotReady, "the sender has hung up"));
         }
         Ok(())
     }
 }
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Answers a request. The payload of the reply is in `reply`; a failure has none.
+    /// Answers a request. `reply` gets the payload; a failure has none.
     ///
     /// # Errors
-    /// It is not carried out, or failed.
+    /// The request is refused, or failed.
     pub async fn handle(
         &self,
         from: (&Header, HolderNumber),
@@ -72,7 +73,7 @@ impl<H: TargetHost> TargetDriver<H> {
             identity: header.identity,
             holder,
         };
-        self.hear_of_fences(request).await?;
+        self.fetch_fences(request).await?;
         self.refuse_fenced(sender, request)?;
         if self.host.is_cold() {
             self.prefetch(request, payload.len());
@@ -118,7 +119,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     sender,
                     number: header.sequence,
                 };
-                let is_gone = &|| reply.is_asker_gone();
+                let is_gone = &|| reply.is_sender_gone();
                 let asker = Asker { attempt, is_gone };
                 self.change_range(asker, request, payload).await
             }
@@ -131,7 +132,7 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Changes of a range, which are numbered by attempt.
+    /// Carries out changes of a range, which are numbered by attempt.
     async fn change_range(
         &self,
         asker: Asker<'_>,
@@ -213,7 +214,7 @@ impl<H: TargetHost> TargetDriver<H> {
         })
     }
 
-    /// Refuses a client whose incarnation is over; what is asked of the whole target it may.
+    /// Refuses a client whose incarnation is fenced. Questions about the whole target stay allowed.
     fn refuse_fenced(&self, sender: Sender, request: &StorageRequest) -> Result<(), ErrorCode> {
         match request {
             StorageRequest::Sync { .. } | StorageRequest::StatFs { .. } => Ok(()),
@@ -221,7 +222,7 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Fences clients, durably.
+    /// Stores fences of clients durably.
     pub(super) async fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
         if fences.len() > FENCES_AT_ONCE_MAX {
             return Err(ErrorCode::Invalid.into());
@@ -235,7 +236,7 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(StorageReply::Done)
     }
 
-    /// Reads the index for a request before the target's mutex is taken.
+    /// Reads the index for a request into the cache before the target's mutex is taken.
     fn prefetch(&self, request: &StorageRequest, payload_bytes: usize) {
         let (object, ranges) = match request {
             StorageRequest::Read {
@@ -259,7 +260,7 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 }
 
-/// The object that a request means, and what its sender knows of truncations.
+/// The object that a request means, and the last truncation that its sender knows.
 #[must_use]
 pub fn named(object: &ObjectRef) -> (ObjectId, Cut) {
     let id = ObjectId {

@@ -1,15 +1,14 @@
-//! Space: what is tried where there is none, and what a client is told of it.
+//! Space: retries changes that found none, and answers `StatFs`.
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_types::ErrorCode;
 use zonal_wire::StorageReply;
 
-/// How often a change that finds no space looks for it again.
+/// Number of times that a change without space looks for it again.
 const SPACE_TRIES: usize = 6;
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Runs `attempt` again after a checkpoint, or among the segments that there are, where that
-    /// may help.
+    /// Retries `attempt` after a checkpoint, or within the existing segments, where that may help.
     pub(super) async fn with_space<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T, Refused>,
@@ -24,8 +23,7 @@ impl<H: TargetHost> TargetDriver<H> {
             match refused.code {
                 ErrorCode::NoSpace if self.reach_changed(limit)? => continue,
                 ErrorCode::NoSpace if self.lock().reclaimable() > 0 => {}
-                // Nothing is left to reclaim, for one that was under way has freed it since the
-                // attempt.
+                // Nothing is left to reclaim, because a checkpoint since the attempt has freed it.
                 ErrorCode::NoSpace if self.checkpoints() > seen => continue,
                 ErrorCode::Overloaded => {}
                 _ => return Err(refused),
@@ -34,7 +32,7 @@ impl<H: TargetHost> TargetDriver<H> {
             made.map_err(Refused::by_host)?;
         }
         attempt().await.map_err(|refused| match refused.code {
-            // Small writes that cannot go anywhere.
+            // Small writes that find no segment to go to.
             ErrorCode::Overloaded if self.lock().usable_segments().is_some() => {
                 ErrorCode::NoSpace.into()
             }
@@ -42,8 +40,8 @@ impl<H: TargetHost> TargetDriver<H> {
         })
     }
 
-    /// Whether other segments can be had than those up to `before`: fewer, as was just found, or
-    /// more again.
+    /// Whether another number of segments can be had than up to `before`: fewer, as was just found,
+    /// or more again.
     fn reach_changed(&self, before: Option<u32>) -> Result<bool, Refused> {
         if self.lock().usable_segments() != before {
             return Ok(true);
@@ -55,7 +53,7 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(is_lifted)
     }
 
-    /// Bytes in all and free, as a client may use them.
+    /// Total and free bytes that a client may use.
     pub(super) fn statfs(&self) -> Result<StorageReply, Refused> {
         let below = self.host.space().map_err(Refused::by_host)?;
         let (space, is_limited) = {
@@ -68,7 +66,7 @@ impl<H: TargetHost> TargetDriver<H> {
         let missing = if is_limited {
             0
         } else {
-            // Where the file system below is fuller than the capacity allows for.
+            // The file system below is fuller than the configured capacity allows for.
             let unmade = space.total.saturating_sub(below.made);
             unmade.saturating_sub(below.unmade)
         };

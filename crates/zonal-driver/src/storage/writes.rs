@@ -6,18 +6,18 @@ use zonal_types::ErrorCode;
 use zonal_types::limits::WRITE_RANGES_MAX;
 use zonal_wire::ObjectRef;
 
-/// How often a step is tried again when its blocks move away under it. Each retry means that
-/// another one went on.
+/// Retries of a step whose blocks move away under it. Each retry means that another request made
+/// progress.
 const RETRIES: usize = 100;
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Writes ranges whose bytes come one behind the other: few enough for one record at a time.
-    /// Where one fails those before it are written, and whoever is answered next for the object is
-    /// told what they allocated. Gives the position behind its records.
+    /// Writes ranges whose bytes lie one behind the other in the payload, few enough for one record
+    /// at a time. Where one range fails, those before it stay written. The next reply for the
+    /// object then reports what they allocated. Returns the position behind the records.
     ///
     /// # Errors
-    /// `Invalid` where the ranges are too many or have not as many bytes as the payload; what the
-    /// target refuses; the medium.
+    /// `Invalid` where there are too many ranges, or they do not add up to the payload. Else the
+    /// target's refusal or the medium's failure.
     pub async fn write(
         &self,
         object: &ObjectRef,
@@ -62,7 +62,7 @@ impl<H: TargetHost> TargetDriver<H> {
         payload: &[u8],
     ) -> Result<(Outcome, H::Position), Refused> {
         let mut plan = loop {
-            // A statement of its own: the guard must be gone before the edit takes the lock.
+            // A statement of its own: the guard must be dropped before the edit takes the lock.
             let planned = self.lock().plan_write(self.host.store(), request)?;
             match planned {
                 Planned::Ready(plan) => break plan,

@@ -1,4 +1,4 @@
-//! A target on a host in memory, whose calls wait where a test says so, and fail where it says so.
+//! A target on a host in memory, whose calls wait or fail where a test tells them to.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use zonal_driver::at_once;
 use zonal_driver::storage::{
-    Below, NotAdmitted, Note, Refused, ReplyRoom, TargetDriver, TargetHost, WriteFailure,
+    BackingSpace, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
+    WriteFailure,
 };
 use zonal_object::{Record, Target, TargetConfig};
 use zonal_types::{
@@ -27,7 +28,7 @@ pub const CONFIG: TargetConfig = TargetConfig {
 const TARGET: TargetId = TargetId(1);
 const CELL: CellId = CellId([7; 16]);
 
-/// Where a call can wait.
+/// The call that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     Commit,
@@ -35,7 +36,7 @@ pub enum At {
     Checkpoint,
 }
 
-/// What is on the disk, whatever becomes of the process.
+/// Contents of the disk, which outlive the process.
 #[derive(Default)]
 pub struct Stored {
     pub keys: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -46,16 +47,16 @@ pub struct Stored {
 #[derive(Default)]
 pub struct Memory {
     stored: RefCell<Stored>,
-    /// The next call here waits, until this is taken back.
+    /// The next call of this kind waits, until this is cleared.
     pub stops_at: Cell<Option<At>>,
     pub log_fails: Cell<bool>,
     /// The first segment that cannot be made.
     pub full_from: Cell<Option<u32>>,
-    /// What another thread does while the space below is looked at.
+    /// Work of another thread while the space below is looked at.
     pub beside_space: RefCell<Option<Box<dyn FnOnce()>>>,
-    /// What the shard of all files says of fences.
+    /// The fences that the shard of all files reports.
     pub fences: RefCell<Option<(Vec<Fence>, bool)>>,
-    /// What people were told.
+    /// Texts that the host reported to people.
     pub told: RefCell<Vec<String>>,
 }
 
@@ -173,7 +174,7 @@ impl TargetHost for Memory {
         Ok(())
     }
 
-    fn space(&self) -> Result<Below, ErrorCode> {
+    fn space(&self) -> Result<BackingSpace, ErrorCode> {
         let beside = self.beside_space.take();
         beside.map(|beside| beside()).unwrap_or_default();
         let unmade = if self.full_from.get().is_some() {
@@ -181,7 +182,7 @@ impl TargetHost for Memory {
         } else {
             u64::MAX
         };
-        Ok(Below { made: 0, unmade })
+        Ok(BackingSpace { made: 0, unmade })
     }
 
     fn failure(&self) -> Option<String> {
@@ -223,12 +224,12 @@ impl TargetHost for Memory {
         Ok(())
     }
 
-    fn note(&self, note: Note<'_>) {
+    fn note(&self, note: TargetNote<'_>) {
         self.told.borrow_mut().push(match note {
-            Note::Unreadable { object, .. } => format!("unreadable: {object}"),
-            Note::Damaged { detail } => format!("damaged: {detail}"),
-            Note::CannotMove { why } => format!("cannot move: {why}"),
-            Note::Stopped { why } => format!("stopped: {why}"),
+            TargetNote::Unreadable { object, .. } => format!("unreadable: {object}"),
+            TargetNote::Damaged { detail } => format!("damaged: {detail}"),
+            TargetNote::CannotMove { why } => format!("cannot move: {why}"),
+            TargetNote::Stopped { why } => format!("stopped: {why}"),
         });
     }
 }
@@ -249,7 +250,7 @@ impl ReplyRoom for Payload {
 
     fn leave_shared(&mut self) {}
 
-    fn is_asker_gone(&self) -> bool {
+    fn is_sender_gone(&self) -> bool {
         false
     }
 }
@@ -257,7 +258,7 @@ impl ReplyRoom for Payload {
 pub type Driven = TargetDriver<Memory>;
 type Answer = Result<(StorageReply, Vec<u8>), ErrorCode>;
 
-/// Opens what a disk has.
+/// Opens a target on the contents of a disk.
 pub fn open(stored: Stored) -> Driven {
     let host = Memory::default();
     let notes = stored.notes.iter().map(Vec::as_slice);
@@ -268,7 +269,7 @@ pub fn open(stored: Stored) -> Driven {
     driven
 }
 
-/// The process ends: what is on its disk.
+/// Ends the process and returns the contents of its disk.
 pub fn kill(driven: &Driven) -> Stored {
     driven.host().stored.take()
 }
@@ -294,7 +295,7 @@ pub fn now(driven: &Driven, request: StorageRequest, payload: &[u8]) -> Answer {
     at_once(ask(driven, request, payload.to_vec())).unwrap()
 }
 
-/// A request on its way, up to the call that waits.
+/// A request in flight, polled up to the call that waits.
 pub fn begun<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
     let mut future: Pin<Box<dyn Future<Output = T> + 'a>> = Box::pin(future);
     let polled = future

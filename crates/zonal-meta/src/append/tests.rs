@@ -1,4 +1,4 @@
-//! Tickets of appends: bounds, places told again, orders of ends.
+//! Append tickets: bounds, reclaim after a restart, orders of ends.
 
 use super::*;
 
@@ -26,15 +26,15 @@ fn a_reclaimed_ticket_keeps_its_place() {
     tickets.reclaim(F, B, (30, 10, false), T);
     assert_eq!(tickets.begin(F, B, 5, 10, T), Ok(40));
     assert_eq!(tickets.end(F, A, 10, (20, 20), T), published(30));
-    tickets.was_ended(F, B, 30);
+    tickets.drop_executed(F, B, 30);
     assert_eq!(tickets.end(F, B, 40, (5, 5), T), published(45));
     assert!(tickets.is_empty() && tickets.sessions.is_empty());
-    tickets.note_given(F, 100);
+    tickets.note_new_place(F, 100);
     tickets.reclaim(F, A, (95, 20, false), T);
     assert!(!tickets.is_open(F, A, 95), "a part of it was given");
     tickets.reclaim(F, A, (90, 10, false), T);
     assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(100));
-    // What a cut left of a longer one.
+    // The rest of a longer ticket after a truncation.
     tickets.reclaim(F, A, (90, 3, true), T);
     assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(93));
     tickets.reclaim(F, A, (u64::MAX, 20, false), T);
@@ -43,7 +43,7 @@ fn a_reclaimed_ticket_keeps_its_place() {
 }
 
 #[test]
-fn a_cut_behind_its_beginning_leaves_a_place_once() {
+fn the_first_truncation_behind_a_places_beginning_shortens_the_place() {
     let mut tickets = Tickets::new();
     tickets.begin(F, A, 10, 0, T).unwrap();
     tickets.begin(F, B, 10, 0, T).unwrap();
@@ -107,15 +107,15 @@ fn a_given_up_ticket_is_returned_or_becomes_a_hole() {
     tickets.begin(F, A, 10, 0, T).unwrap();
     tickets.begin(F, B, 10, 0, T).unwrap();
     tickets.begin(F, A, 10, 0, T).unwrap();
-    // The last one: returned, and the next gets the same place.
+    // The last ticket: its bytes are returned, and the next one gets the same place.
     assert_eq!(tickets.end(F, A, 20, (10, 0), T), NOTHING);
     assert_eq!(tickets.begin(F, B, 7, 0, T), Ok(20));
-    // One in the middle: a hole.
+    // A ticket in the middle: its bytes stay a hole.
     assert_eq!(tickets.end(F, B, 10, (10, 0), T), NOTHING);
     assert_eq!(tickets.end(F, B, 20, (7, 7), T), WAIT);
     assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
     assert_eq!(tickets.end(F, B, 20, (7, 7), T), published(27));
-    // Given-up ones behind one another are returned together; so is the rest of a short one.
+    // Successive given-up tickets are returned together; so is the unused rest of a short one.
     for _ in 0..3 {
         tickets.begin(F, A, 10, 27, T).unwrap();
     }
@@ -127,16 +127,16 @@ fn a_given_up_ticket_is_returned_or_becomes_a_hole() {
 }
 
 #[test]
-fn an_end_that_waits_and_that_its_client_waits_for_no_more_holds_nobody_up() {
+fn an_abandoned_end_of_an_append_delays_no_other() {
     let mut tickets = Tickets::new();
     for session in [A, B, A] {
         tickets.begin(F, session, 10, 0, T).unwrap();
     }
     assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
     assert_eq!(tickets.end(F, A, 20, (10, 10), T), WAIT);
-    // Its time is over, and it says so.
+    // Its time is over, and its client gives it up.
     assert_eq!(tickets.end(F, B, 10, (10, 0), T), NOTHING);
-    // The attempt that waits is asked again, and publishes nothing.
+    // The attempt that waits asks again, and publishes nothing.
     let late = tickets.end(F, B, 10, (10, 10), T);
     assert_eq!(late, Err(ErrorCode::Invalid));
     assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
@@ -145,7 +145,7 @@ fn an_end_that_waits_and_that_its_client_waits_for_no_more_holds_nobody_up() {
 }
 
 #[test]
-fn a_session_that_goes_gives_its_tickets_up() {
+fn an_ending_session_gives_up_its_tickets() {
     let mut tickets = Tickets::new();
     tickets.begin(F, A, 10, 0, T).unwrap();
     tickets.begin(F, B, 10, 0, T).unwrap();
@@ -257,8 +257,18 @@ fn a_place_at_a_lent_end_is_given_again_and_ends_with_what_was_written() {
     assert_eq!(tickets.begin_at(F, A, (120, 5), T), gone);
     let big = tickets.begin_at(F, A, (FILE_BYTES_MAX - 5, 6), T);
     assert_eq!(big, Err(ErrorCode::FileTooBig));
-    // One that was given up is not taken up again.
+    // A ticket that was given up cannot be reclaimed.
     tickets.begin(Ino(6), A, 10, 0, T).unwrap();
     tickets.give_up(Ino(6), A, 0);
     assert_eq!(tickets.begin_at(Ino(6), A, (0, 10), T), gone);
+}
+
+#[test]
+#[should_panic(expected = "append tickets overlap")]
+fn no_two_tickets_reserve_the_same_bytes() {
+    let mut tickets = Tickets::new();
+    tickets.begin(F, A, 10, 0, T).unwrap();
+    let ticket = Ticket::new(B, 10, T);
+    tickets.files.get_mut(&F).unwrap().insert(5, ticket);
+    check_disjoint(tickets.files.get(&F).unwrap(), 5);
 }

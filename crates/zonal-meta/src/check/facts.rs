@@ -1,17 +1,16 @@
-//! What a shard's store says, key by key, as facts of fixed size about inodes.
+//! Scan of a shard's store: turns each key into facts of fixed size about inodes.
 //!
-//! A scan in key order gives facts in no useful order; sorted by inode number (in memory, or
-//! outside of it) they are what [`super::join::Join`] reads. What is wrong with a key by itself is
-//! told at once.
+//! Key order is no useful order of facts. Sorted by inode number, in memory or outside of it,
+//! [`super::join::Join`] reads them. The scan reports at once what is wrong with a single key.
 
 use super::Broken;
-use super::sorted::{self, FACT_BYTES};
+use super::fact_bytes::{self, FACT_BYTES};
 use crate::dentry::{Dentry, name_cookie};
-use crate::fencing::FenceRecord;
-use crate::ids::Counter;
+use crate::fences::FenceRecord;
+use crate::id_ranges::Counter;
 use crate::inode::Inode;
 use crate::keys;
-use crate::op::detached::DetachedRecord;
+use crate::op::detached_directories::DetachedRecord;
 use crate::op::xattr::flag_of;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
@@ -21,9 +20,9 @@ use zonal_types::{
 };
 
 codec_struct! {
-    /// Where a file's bytes are, as far as a check needs it. One fact a component.
+    /// Where a file's bytes are, as far as a check needs it. One fact per component.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Data {
+    pub struct FileDataFact {
         /// Identity of the bytes.
         data_id: DataId,
         /// The stripe set.
@@ -38,7 +37,7 @@ codec_struct! {
         size: u64,
         /// Allocated bytes, as reported.
         allocated: u64,
-        /// The last shrink.
+        /// Number of the last truncation (`truncate_seq`).
         truncate_seq: u64,
         /// First bytes that its layout leaves to the shard.
         inline: u32,
@@ -46,9 +45,9 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// What is said of an inode. The order of the tags is the order in which facts are joined.
+    /// A statement about an inode. The order of the tags is the order in which facts are joined.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum What {
+    pub enum FactKind {
         /// It exists.
         Inode = 1 {
             /// Its type.
@@ -67,7 +66,7 @@ codec_enum! {
         /// It has bytes.
         Data = 2 {
             /// Where.
-            data: Data,
+            data: FileDataFact,
         },
         /// It has an extended attribute of these kinds.
         Xattr = 3 {
@@ -76,7 +75,7 @@ codec_enum! {
         },
         /// It has an orphan's record.
         Orphan = 4,
-        /// These bytes of it are to be deleted. One fact a component.
+        /// These bytes of it are to be deleted. One fact per component.
         Deletion = 5 {
             /// Their identity.
             data_id: DataId,
@@ -96,7 +95,7 @@ codec_enum! {
             dir: Ino,
             /// The entry's cookie.
             cookie: u64,
-            /// The type that the entry tells.
+            /// The type that the entry names.
             kind: FileKind,
         },
         /// The index says that it has these bytes.
@@ -115,25 +114,25 @@ codec_enum! {
 /// One fact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fact {
-    /// Of which inode.
+    /// The inode that the fact is about.
     pub ino: Ino,
-    /// What.
-    pub what: What,
+    /// The statement.
+    pub statement: FactKind,
 }
 
 impl Fact {
-    /// The fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
+    /// Encodes the fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
-        sorted::encode(self.ino.0, &self.what, scratch)
+        fact_bytes::encode(self.ino.0, &self.statement, scratch)
     }
 
-    /// The fact in bytes that [`Self::encode`] gave.
+    /// Decodes the bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
-        let (ino, what) = sorted::decode(bytes)?;
+        let (ino, statement) = fact_bytes::decode(bytes)?;
         let ino = Ino(ino);
-        Some(Self { ino, what })
+        Some(Self { ino, statement })
     }
 }
 
@@ -142,7 +141,7 @@ struct Directory {
     ino: Ino,
     entries: u64,
     directories: u32,
-    /// The newest first place.
+    /// The newest first entry of a hash chain.
     first: u64,
 }
 
@@ -169,7 +168,7 @@ impl Numbers {
         *last = number.max(*last);
     }
 
-    /// Of a data id of this partition.
+    /// Notes a data id of this partition as used.
     fn used_data(&mut self, id: DataId) {
         if id.partition() == PartitionId(self.partition) {
             self.used(Counter::Data, id.sequence());
@@ -178,7 +177,7 @@ impl Numbers {
 }
 
 impl<'a> Scan<'a> {
-    /// A scan that gives facts to `emit` and what is wrong to `broken`.
+    /// A scan that passes facts to `emit` and broken keys to `broken`.
     pub fn new(
         hash_bits: u32,
         emit: &'a mut dyn FnMut(Fact),
@@ -194,14 +193,14 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes the next key. Keys behind those of a shard ([`keys::SHARD_PARTITION`] from tag 0x80
-    /// on) are not for it.
+    /// on) belong to the manager.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
         if self.decode(key, value).is_none() {
             (self.broken)(Broken::Key { key: key.to_vec() });
         }
     }
 
-    /// After the last key.
+    /// Ends the scan after the last key.
     pub fn finish(mut self) {
         self.leave_directory();
         self.leave_partition(0);
@@ -257,50 +256,50 @@ impl<'a> Scan<'a> {
             return None;
         }
         let is_plain = key.len() == 13;
-        let what = match tag {
+        let statement = match tag {
             keys::TAG_INODE if is_plain => return self.inode(ino, value),
-            keys::TAG_INLINE if is_plain && !value.is_empty() => What::Inline {
+            keys::TAG_INLINE if is_plain && !value.is_empty() => FactKind::Inline {
                 bytes: u32::try_from(value.len()).ok()?,
             },
             keys::TAG_DATA => {
                 let data_id = keys::data_of(key)?;
                 let ino = Ino::from_bytes(value).ok()?;
                 self.numbers.used_data(data_id);
-                let what = What::Indexed { data_id };
-                (self.emit)(Fact { ino, what });
+                let statement = FactKind::Indexed { data_id };
+                (self.emit)(Fact { ino, statement });
                 return Some(());
             }
             keys::TAG_DENTRY => return self.entry(ino, key, value),
-            keys::TAG_XATTR => What::Xattr {
+            keys::TAG_XATTR => FactKind::Xattr {
                 flags: flag_of(key.get(keys::XATTR_NAME_AT..)?),
             },
             keys::TAG_ORPHAN if is_plain => {
                 OrphanRecord::from_bytes(value).ok()?;
-                What::Orphan
+                FactKind::Orphan
             }
             keys::TAG_DELETION if is_plain => {
                 for component in Layout::from_bytes(value).ok()?.components {
                     let data_id = component.data_id;
                     self.numbers.used_data(data_id);
-                    let what = What::Deletion { data_id };
-                    (self.emit)(Fact { ino, what });
+                    let statement = FactKind::Deletion { data_id };
+                    (self.emit)(Fact { ino, statement });
                 }
                 return Some(());
             }
             keys::TAG_DETACHED if is_plain => {
                 DetachedRecord::from_bytes(value).ok()?;
-                What::Detached
+                FactKind::Detached
             }
             _ => return None,
         };
-        (self.emit)(Fact { ino, what });
+        (self.emit)(Fact { ino, statement });
         Some(())
     }
 
     fn inode(&mut self, ino: Ino, value: &[u8]) -> Option<()> {
         self.numbers.used(Counter::Inodes, ino.sequence());
         let inode = Inode::decode(ino, value).ok()?;
-        let what = What::Inode {
+        let statement = FactKind::Inode {
             kind: inode.kind,
             nlink: inode.nlink,
             size: inode.size,
@@ -308,10 +307,10 @@ impl<'a> Scan<'a> {
             flags: inode.flags,
             xattrs: inode.xattrs,
         };
-        (self.emit)(Fact { ino, what });
+        (self.emit)(Fact { ino, statement });
         for component in &inode.layout.components {
             self.numbers.used_data(component.data_id);
-            let data = Data {
+            let data = FileDataFact {
                 data_id: component.data_id,
                 set: component.set,
                 start_column: component.start_column.0,
@@ -322,8 +321,8 @@ impl<'a> Scan<'a> {
                 truncate_seq: inode.truncate_seq,
                 inline: inode.layout.inline_bytes(),
             };
-            let what = What::Data { data };
-            (self.emit)(Fact { ino, what });
+            let statement = FactKind::Data { data };
+            (self.emit)(Fact { ino, statement });
         }
         Some(())
     }
@@ -355,23 +354,23 @@ impl<'a> Scan<'a> {
             (self.broken)(Broken::NoFirstPlace { dir, cookie });
         }
         let kind = dentry.kind;
-        let what = What::Name { dir, cookie, kind };
+        let statement = FactKind::Name { dir, cookie, kind };
         (self.emit)(Fact {
             ino: dentry.ino,
-            what,
+            statement,
         });
         Some(())
     }
 
     fn leave_directory(&mut self) {
         if let Some(left) = self.directory.take() {
-            let what = What::Entries {
+            let statement = FactKind::Entries {
                 entries: left.entries,
                 directories: left.directories,
             };
             (self.emit)(Fact {
                 ino: left.ino,
-                what,
+                statement,
             });
         }
     }

@@ -1,51 +1,50 @@
-//! Facts, in the order of inode numbers, against one another: each inode with its names, entries
-//! and records.
+//! Join of sorted facts: compares each inode with its names, entries and records.
 
 use super::Broken;
-use super::facts::{Data, Fact, What};
+use super::facts::{Fact, FactKind, FileDataFact};
 use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
-use crate::op::inline;
+use crate::op::inline_data;
 use std::collections::BTreeSet;
 use zonal_types::{DataId, FileKind, Ino};
 
 /// An entry that leads to an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Named {
+pub struct NamingEntry {
     /// The directory.
     pub dir: Ino,
     /// The entry's cookie.
     pub cookie: u64,
-    /// The type that the entry tells.
+    /// The type that the entry names.
     pub kind: FileKind,
 }
 
 /// An inode that exists, with what leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct InodeSummary {
     /// Its number.
     pub ino: Ino,
     /// Its type.
     pub kind: FileKind,
     /// The directory that it names as its own.
     pub parent: Ino,
-    /// The first entry that leads to it; of several of a directory, the one in the directory that
+    /// The first entry that leads to it. For a directory with several, the entry in the parent that
     /// it names.
-    pub name: Option<Named>,
-    /// Where its bytes are; `allocated` without those that the shard stores.
-    pub data: Option<Data>,
-    /// Its entry in the root is not settled.
+    pub name: Option<NamingEntry>,
+    /// Where its bytes are; `allocated` does not count those that the shard stores.
+    pub data: Option<FileDataFact>,
+    /// True where its entry in the root is not settled.
     pub is_detached: bool,
 }
 
-/// What a join tells.
+/// A result of the join.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Joined {
-    /// Something is wrong.
+pub enum JoinResult {
+    /// A broken invariant.
     Broken(Broken),
     /// An inode.
-    Known(Known),
+    Known(InodeSummary),
     /// An entry that leads to another shard's inode.
-    Elsewhere(Ino, Named),
+    Elsewhere(Ino, NamingEntry),
     /// Bytes that are to be deleted.
     Deleted(DataId),
 }
@@ -54,8 +53,8 @@ pub enum Joined {
 struct Group {
     ino: Ino,
     inode: Option<(FileKind, u32, u64, Ino, u32, u8)>,
-    data: Option<Data>,
-    /// Bytes that its layout has, and bytes that lead to it.
+    data: Option<FileDataFact>,
+    /// Data ids of its layout, and data ids whose index key leads to it.
     data_ids: BTreeSet<DataId>,
     indexed: BTreeSet<DataId>,
     inline: Option<u32>,
@@ -65,28 +64,28 @@ struct Group {
     detached: bool,
     entries: Option<(u64, u32)>,
     names: u32,
-    name: Option<Named>,
+    name: Option<NamingEntry>,
     /// Entries of a directory besides `name`.
-    others: Vec<Named>,
+    others: Vec<NamingEntry>,
 }
 
-/// Most data ids that lead to one inode that are looked at in one pass: more than a layout has
-/// components.
+/// Data ids leading to one inode, looked at in one pass: more than a layout has components.
 const INDEXED_MAX: usize = 4096;
 
-/// Most other entries of one directory that are told in one pass.
+/// Other entries of one directory, reported in one pass.
 const OTHERS_MAX: usize = 64;
 
-/// Joins facts that come sorted.
+/// Joins sorted facts.
 pub struct Join<'a> {
     is_ours: &'a dyn Fn(Ino) -> bool,
-    tell: &'a mut dyn FnMut(Joined),
+    tell: &'a mut dyn FnMut(JoinResult),
     group: Group,
 }
 
 impl<'a> Join<'a> {
-    /// A join of the facts of one shard; `is_ours`: whether an inode number belongs to it.
-    pub fn new(is_ours: &'a dyn Fn(Ino) -> bool, tell: &'a mut dyn FnMut(Joined)) -> Self {
+    /// A join of the facts of one shard. `is_ours` says whether an inode number belongs to it;
+    /// `tell` gets the results.
+    pub fn new(is_ours: &'a dyn Fn(Ino) -> bool, tell: &'a mut dyn FnMut(JoinResult)) -> Self {
         Self {
             is_ours,
             tell,
@@ -95,7 +94,7 @@ impl<'a> Join<'a> {
     }
 
     fn broken(&mut self, broken: Broken) {
-        (self.tell)(Joined::Broken(broken));
+        (self.tell)(JoinResult::Broken(broken));
     }
 
     /// Takes the next fact; facts are sorted by their bytes.
@@ -105,8 +104,8 @@ impl<'a> Join<'a> {
             self.group.ino = fact.ino;
         }
         let group = &mut self.group;
-        match fact.what {
-            What::Inode {
+        match fact.statement {
+            FactKind::Inode {
                 kind,
                 nlink,
                 size,
@@ -114,37 +113,37 @@ impl<'a> Join<'a> {
                 flags,
                 xattrs,
             } => group.inode = Some((kind, nlink, size, parent, flags, xattrs)),
-            What::Data { data } => {
+            FactKind::Data { data } => {
                 group.data_ids.insert(data.data_id);
                 group.data = Some(data);
             }
-            What::Indexed { data_id } if group.indexed.len() < INDEXED_MAX => {
+            FactKind::Indexed { data_id } if group.indexed.len() < INDEXED_MAX => {
                 group.indexed.insert(data_id);
             }
-            What::Indexed { .. } => {}
-            What::Inline { bytes } => group.inline = Some(bytes),
-            What::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
-            What::Orphan => group.orphan = true,
-            What::Deletion { data_id } => {
+            FactKind::Indexed { .. } => {}
+            FactKind::Inline { bytes } => group.inline = Some(bytes),
+            FactKind::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
+            FactKind::Orphan => group.orphan = true,
+            FactKind::Deletion { data_id } => {
                 group.deletion = true;
-                (self.tell)(Joined::Deleted(data_id));
+                (self.tell)(JoinResult::Deleted(data_id));
             }
-            What::Detached => group.detached = true,
-            What::Entries {
+            FactKind::Detached => group.detached = true,
+            FactKind::Entries {
                 entries,
                 directories,
             } => group.entries = Some((entries, directories)),
-            What::Name { dir, cookie, kind } => self.name(Named { dir, cookie, kind }),
+            FactKind::Name { dir, cookie, kind } => self.name(NamingEntry { dir, cookie, kind }),
         }
     }
 
-    /// After the last fact.
+    /// Ends the join after the last fact.
     pub fn finish(mut self) {
         self.end_group();
     }
 
-    fn name(&mut self, named: Named) {
-        let (ino, Named { dir, cookie, .. }) = (self.group.ino, named);
+    fn name(&mut self, named: NamingEntry) {
+        let (ino, NamingEntry { dir, cookie, .. }) = (self.group.ino, named);
         self.group.names += 1;
         match self.group.inode {
             None if (self.is_ours)(ino) => {
@@ -152,7 +151,7 @@ impl<'a> Join<'a> {
                 return;
             }
             None => {
-                (self.tell)(Joined::Elsewhere(ino, named));
+                (self.tell)(JoinResult::Elsewhere(ino, named));
                 return;
             }
             Some((kind, ..)) if kind != named.kind => {
@@ -188,7 +187,7 @@ impl<'a> Join<'a> {
             let has_bytes = group.inline.is_some();
             let mut indexed = group.indexed.into_iter();
             if has_bytes || group.xattrs.is_some() || group.orphan || group.detached {
-                // Of a file that is made anew for its first bytes, these are the others.
+                // A file made anew for its first bytes has no data id left; these are the others.
                 let data_id = indexed.next();
                 self.broken(Broken::Homeless { ino, data_id });
             }
@@ -204,7 +203,7 @@ impl<'a> Join<'a> {
         let names = group.names;
         if is_dir {
             let wrong = if ino == Ino::ROOT { group.name } else { None };
-            for Named { dir, cookie, .. } in group.others.into_iter().chain(wrong) {
+            for NamingEntry { dir, cookie, .. } in group.others.into_iter().chain(wrong) {
                 self.broken(Broken::SecondName { dir, cookie, ino });
             }
             let (entries, directories) = group.entries.unwrap_or_default();
@@ -231,7 +230,7 @@ impl<'a> Join<'a> {
                 names,
             });
         }
-        // The mark says the same as the record.
+        // The inode's flag and the record must agree.
         let is_orphan = flags & FLAG_ORPHAN != 0;
         if is_orphan != group.orphan || (group.orphan && names > 0) {
             self.broken(Broken::OrphanMark {
@@ -257,7 +256,7 @@ impl<'a> Join<'a> {
             self.broken(Broken::StrayData { ino, data_id });
         }
         for data_id in group.data_ids.difference(&group.indexed).copied() {
-            // One of another shard's is seen by the comparison with the targets.
+            // The comparison with the targets checks data ids of other shards.
             if (self.is_ours)(Ino(data_id.0)) {
                 self.broken(Broken::Unindexed { ino, data_id });
             }
@@ -269,11 +268,11 @@ impl<'a> Join<'a> {
                 self.broken(Broken::Inline { ino, bytes, room });
             }
             if let Some(data) = &mut data {
-                let own = inline::allocated(bytes as usize);
+                let own = inline_data::allocated(bytes as usize);
                 data.allocated = data.allocated.saturating_sub(own);
             }
         }
-        (self.tell)(Joined::Known(Known {
+        (self.tell)(JoinResult::Known(InodeSummary {
             ino,
             kind,
             parent,

@@ -1,16 +1,15 @@
-//! Every invariant of a shard's store (DESIGN 4: 2 and 8). For tests, the simulator and fsck: one
-//! implementation, which reads a store in key order ([`Scan`]), sorts what it says by inode number,
-//! and joins it ([`Join`]).
+//! Checks every invariant of a shard's store, for tests, the simulator and fsck. The check reads a
+//! store in key order ([`Scan`]), sorts the facts by inode number, and joins them ([`Join`]).
 
+pub mod fact_bytes;
 mod facts;
 mod join;
-pub mod sorted;
 
-pub use facts::{Data, Fact, Scan, What};
-pub use join::{Join, Joined, Known, Named};
+pub use facts::{Fact, FactKind, FileDataFact, Scan};
+pub use join::{InodeSummary, Join, JoinResult, NamingEntry};
 
 use crate::keys;
-use crate::shard::Shard;
+use crate::shard::MetaShard;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Codec, DataId, Ino, KvRead, codec_of};
@@ -58,7 +57,7 @@ pub enum Broken {
         /// The inode.
         ino: Ino,
     },
-    /// An entry that tells another type than its inode.
+    /// An entry that names another type than its inode.
     #[error("the entry at {cookie:x} of directory {dir} has another type than inode {ino}")]
     WrongType {
         /// The directory.
@@ -73,7 +72,7 @@ pub enum Broken {
     WrongParent {
         /// The directory.
         ino: Ino,
-        /// What it says.
+        /// The parent that it names.
         parent: Ino,
         /// Where its entry is.
         dir: Ino,
@@ -96,8 +95,8 @@ pub enum Broken {
         /// The directory that it leads to.
         ino: Ino,
     },
-    /// Directories that contain one another and cannot be reached from the root. Not told by a
-    /// join, which sees one inode at a time.
+    /// Directories that contain one another and cannot be reached from the root. A join sees one
+    /// inode at a time and cannot report it.
     #[error("directory {ino} is below itself, by the entry at {cookie:x} of {dir}")]
     Cycle {
         /// The directory that it is in.
@@ -165,7 +164,7 @@ pub enum Broken {
     Links {
         /// The inode.
         ino: Ino,
-        /// What it says.
+        /// Links that it counts.
         counted: u32,
         /// Entries that lead to it.
         names: u32,
@@ -249,8 +248,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Shard {
-    /// Every broken invariant, in words. Sorts in memory: for stores of tests.
+impl MetaShard {
+    /// Every broken invariant as text. Sorts in memory: for stores of tests.
     #[must_use]
     pub fn check(&self, kv: &dyn KvRead) -> Vec<String> {
         let mut told = Vec::new();
@@ -261,7 +260,7 @@ impl Shard {
         told
     }
 
-    /// Every broken invariant of the store. Sorts in memory; `failed` gets what cannot be read.
+    /// Every broken invariant of the store. Sorts in memory; `failed` gets read errors.
     #[must_use]
     pub fn check_store(&self, kv: &dyn KvRead, failed: &mut Vec<String>) -> Vec<Broken> {
         let mut broken = Vec::new();
@@ -286,7 +285,7 @@ impl Shard {
         facts.sort_unstable();
         let is_ours = |ino: Ino| self.partitions.binary_search(&ino.partition()).is_ok();
         let mut tell = |joined| {
-            if let Joined::Broken(found) = joined {
+            if let JoinResult::Broken(found) = joined {
                 broken.push(found);
             }
         };
@@ -314,7 +313,7 @@ impl Shard {
             let deletions = kv.scan(&start, &end, &mut |key, _value| {
                 if let Some(ino) = keys::ino_of(key).filter(|ino| !self.deletions.may_have(*ino)) {
                     told.push(format!(
-                        "nobody looks for the objects of removed inode {ino}"
+                        "no round of deletions finds the objects of removed inode {ino}"
                     ));
                 }
                 true
@@ -328,7 +327,7 @@ impl Shard {
         }
         let bounds = [
             ("sessions", self.sessions.len(), self.config.sessions_max),
-            // Reclaiming may stop short of it, opening never passes it.
+            // Reclaim may stop short of the bound, and an open never passes it.
             ("opens", self.opens.len(), self.config.opens_max),
         ];
         for (what, count, limit) in bounds {
@@ -342,13 +341,13 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use super::sorted::FACT_BYTES;
+    use super::fact_bytes::FACT_BYTES;
     use super::*;
     use zonal_types::{FileKind, StripeSetId};
 
     #[test]
     fn every_fact_fits_its_bytes_and_comes_back() {
-        let data = Data {
+        let data = FileDataFact {
             data_id: DataId(u64::MAX),
             set: StripeSetId(7),
             start_column: 1,
@@ -362,8 +361,8 @@ mod tests {
         let kind = FileKind::Directory;
         let (ino, dir) = (Ino(5), Ino(9));
         let mut scratch = Vec::new();
-        for what in [
-            What::Inode {
+        for statement in [
+            FactKind::Inode {
                 kind,
                 nlink: 1,
                 size: 2,
@@ -371,24 +370,24 @@ mod tests {
                 flags: 3,
                 xattrs: 4,
             },
-            What::Data { data },
-            What::Xattr { flags: 1 },
-            What::Inline { bytes: 5 },
-            What::Orphan,
-            What::Deletion { data_id: DataId(1) },
-            What::Indexed { data_id: DataId(2) },
-            What::Detached,
-            What::Entries {
+            FactKind::Data { data },
+            FactKind::Xattr { flags: 1 },
+            FactKind::Inline { bytes: 5 },
+            FactKind::Orphan,
+            FactKind::Deletion { data_id: DataId(1) },
+            FactKind::Indexed { data_id: DataId(2) },
+            FactKind::Detached,
+            FactKind::Entries {
                 entries: 1,
                 directories: 2,
             },
-            What::Name {
+            FactKind::Name {
                 dir,
                 cookie: 1 << 60,
                 kind,
             },
         ] {
-            let fact = Fact { ino, what };
+            let fact = Fact { ino, statement };
             let bytes = fact.encode(&mut scratch);
             assert!(scratch.len() <= FACT_BYTES, "{fact:?}");
             assert_eq!(Fact::decode(&bytes), Some(fact));

@@ -1,4 +1,4 @@
-//! What leases promise: who is called back, how long a change waits, what a record covers.
+//! Leases: which sessions are recalled, how long a change waits, what a record covers.
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn make() -> (Leases, EventQueues) {
     (Leases::new(at(0), BTreeSet::new()), events)
 }
 
-fn entry() -> [Change; 1] {
-    [Change {
+fn entry() -> [LeaseChange; 1] {
+    [LeaseChange {
         directory: D,
         entries: true,
         children: Vec::new(),
@@ -28,8 +28,8 @@ fn entry() -> [Change; 1] {
     }]
 }
 
-fn child(ino: u64) -> [Change; 1] {
-    [Change {
+fn child(ino: u64) -> [LeaseChange; 1] {
+    [LeaseChange {
         directory: D,
         entries: false,
         children: vec![Ino(ino)],
@@ -102,7 +102,7 @@ fn a_dead_client_delays_a_change_once() {
 }
 
 #[test]
-fn what_was_recalled_is_not_recalled_again_until_the_next_grant() {
+fn a_recalled_lease_is_not_recalled_again_until_the_next_grant() {
     let (mut leases, mut events) = make();
     leases.grant(D, A, at(0));
     for change in [entry(), child(11)] {
@@ -164,7 +164,7 @@ fn many_children_are_recalled_in_bounded_memory() {
 }
 
 #[test]
-fn after_a_start_changes_wait_for_what_others_may_still_cache() {
+fn after_a_start_changes_wait_for_leases_of_the_former_life() {
     let mut events = EventQueues::new();
     let mut leases = Leases::new(at(0), BTreeSet::from([A, B]));
     let recall = leases
@@ -200,7 +200,7 @@ fn records_are_bounded() {
 }
 
 #[test]
-fn a_session_that_cannot_be_told_is_waited_for_until_it_expires() {
+fn a_change_waits_for_a_session_without_a_queue_until_its_lease_expires() {
     let (mut leases, mut events) = make();
     leases.grant(D, A, at(0));
     events.close(A);
@@ -212,4 +212,14 @@ fn a_session_that_cannot_be_told_is_waited_for_until_it_expires() {
         leases.recall(&entry(), B, true, at(5500), &mut events),
         None
     );
+}
+
+#[test]
+#[should_panic(expected = "blocked by no change")]
+fn a_directory_without_a_waiting_change_is_not_blocked() {
+    let (mut leases, mut events) = make();
+    leases.grant(D, A, at(0));
+    leases.recall(&entry(), B, false, at(1), &mut events);
+    leases.blocked.get_mut(&D).unwrap().changes = 0;
+    leases.finish(&entry());
 }

@@ -1,18 +1,18 @@
-//! Rings of owners that wait for one another.
+//! Deadlock detection: cycles of owners that wait for one another.
 
-use super::{LockTable, Owner};
+use super::{LockOwner, LockTable};
 use std::collections::BTreeSet;
 use zonal_types::Ino;
 use zonal_wire::meta::LockRange;
 
-/// Owners that one search for a deadlock looks at, at most.
+/// Owners visited by one search; past it the search assumes a deadlock.
 const DEADLOCK_OWNERS_MAX: usize = 4096;
 
 impl LockTable {
-    /// True where waiting for `range` would close a ring of owners that wait for one another.
-    pub(super) fn would_deadlock(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+    /// True where waiting for `range` would close a cycle of waiting owners.
+    pub(super) fn would_deadlock(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         let mut seen = BTreeSet::new();
-        let mut open: Vec<Owner> = self.blockers_of(ino, owner, range);
+        let mut open: Vec<LockOwner> = self.blockers_of(ino, owner, range);
         while let Some(next) = open.pop() {
             if next == owner {
                 return true;
@@ -36,7 +36,7 @@ impl LockTable {
         false
     }
 
-    fn blockers_of(&self, ino: Ino, owner: Owner, range: &LockRange) -> Vec<Owner> {
+    fn blockers_of(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> Vec<LockOwner> {
         self.files.get(&ino).map_or_else(Vec::new, |file| {
             file.blockers(owner, range)
                 .map(|(other, _)| other)

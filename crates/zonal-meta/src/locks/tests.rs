@@ -38,7 +38,7 @@ impl LockTable {
         ino: Ino,
         range: LockRange,
         waiter: Option<u64>,
-    ) -> Result<(Answer, Vec<Granted>), ErrorCode> {
+    ) -> Result<(LockAnswer, Vec<Granted>), ErrorCode> {
         self.lock(session, ino, range, waiter, range.number)
     }
 
@@ -67,7 +67,7 @@ fn granted(session: SessionId, waiter: u64) -> Granted {
 }
 
 #[track_caller]
-fn held(table: &LockTable, owner: Owner) -> Vec<(u64, u64, LockKind)> {
+fn held(table: &LockTable, owner: LockOwner) -> Vec<(u64, u64, LockKind)> {
     assert_eq!(table.check(), Vec::<String>::new());
     let ranges = table.files.get(&INO).and_then(|f| f.posix.get(&owner));
     ranges.map_or_else(Vec::new, |r| {
@@ -80,7 +80,7 @@ fn own_ranges_split_merge_and_change_kind() {
     let mut table = LockTable::new();
     let mut lock = |kind, start, end| {
         let (answer, _) = table.ask(A, INO, range(1, kind, start, end), None).unwrap();
-        assert_eq!(answer, Answer::Granted);
+        assert_eq!(answer, LockAnswer::Granted);
         held(&table, (A, 1))
     };
     assert_eq!(lock(Shared, 0, 99), [(0, 99, Shared)]);
@@ -106,22 +106,22 @@ fn own_ranges_split_merge_and_change_kind() {
 }
 
 #[test]
-fn waiters_are_granted_in_order_and_can_be_taken_back() {
+fn waiters_are_granted_in_order_and_can_be_cancelled() {
     let mut table = LockTable::new();
     let ask = |t: &mut LockTable, s, owner, kind, waiter| {
         t.ask(s, INO, range(owner, kind, 0, 9), Some(waiter))
             .unwrap()
             .0
     };
-    assert_eq!(ask(&mut table, A, 1, Exclusive, 1), Answer::Granted);
-    assert_eq!(ask(&mut table, B, 2, Exclusive, 2), Answer::Queued);
+    assert_eq!(ask(&mut table, A, 1, Exclusive, 1), LockAnswer::Granted);
+    assert_eq!(ask(&mut table, B, 2, Exclusive, 2), LockAnswer::Queued);
     assert_eq!(
         ask(&mut table, B, 2, Exclusive, 2),
-        Answer::Queued,
+        LockAnswer::Queued,
         "repeat"
     );
-    assert_eq!(ask(&mut table, B, 3, Shared, 3), Answer::Queued);
-    assert_eq!(ask(&mut table, B, 4, Shared, 4), Answer::Queued);
+    assert_eq!(ask(&mut table, B, 3, Shared, 3), LockAnswer::Queued);
+    assert_eq!(ask(&mut table, B, 4, Shared, 4), LockAnswer::Queued);
     let second = by(0, 2, range(2, Exclusive, 0, 9));
     assert_eq!(table.take_back(B, 2, second), []);
     assert_eq!(table.take_back(B, 2, second), []);
@@ -138,7 +138,7 @@ fn a_downgrade_lets_readers_in() {
     table.ask(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
     table.ask(B, INO, range(2, Shared, 0, 9), Some(5)).unwrap();
     let (answer, woken) = table.ask(A, INO, range(1, Shared, 0, 9), None).unwrap();
-    assert_eq!((answer, woken), (Answer::Granted, vec![granted(B, 5)]));
+    assert_eq!((answer, woken), (LockAnswer::Granted, vec![granted(B, 5)]));
 }
 
 #[test]
@@ -148,9 +148,9 @@ fn flock_and_posix_locks_do_not_see_one_another() {
         .ask(A, INO, range(1, Exclusive, 0, u64::MAX), None)
         .unwrap();
     let (answer, _) = table.ask(B, INO, flock(2, Exclusive), None).unwrap();
-    assert_eq!(answer, Answer::Granted);
+    assert_eq!(answer, LockAnswer::Granted);
     let (answer, _) = table.ask(A, INO, flock(1, Shared), None).unwrap();
-    assert_eq!(answer, Answer::Conflict);
+    assert_eq!(answer, LockAnswer::Conflict);
     assert_eq!(
         table.get(A, INO, flock(1, Shared)),
         Some(flock(2, Exclusive))
@@ -164,17 +164,17 @@ fn flock_and_posix_locks_do_not_see_one_another() {
 }
 
 #[test]
-fn converting_a_flock_gives_the_old_one_up() {
+fn converting_a_flock_releases_the_old_lock_first() {
     let mut table = LockTable::new();
     table.ask(A, INO, flock(1, Shared), None).unwrap();
     table.ask(B, INO, flock(2, Shared), None).unwrap();
-    // Both want to convert: the first waits without its shared lock, so the second gets it. No
-    // deadlock.
+    // Both want to convert: the first waits without its shared lock, so the second gets the
+    // exclusive lock. No deadlock.
     let (one, two) = (by(0, 1, flock(1, Exclusive)), by(0, 1, flock(2, Exclusive)));
     let first = table.ask(A, INO, one, Some(1)).unwrap();
-    assert_eq!(first, (Answer::Queued, vec![]));
+    assert_eq!(first, (LockAnswer::Queued, vec![]));
     let second = table.ask(B, INO, two, Some(2)).unwrap();
-    assert_eq!(second, (Answer::Queued, vec![granted(A, 1)]));
+    assert_eq!(second, (LockAnswer::Queued, vec![granted(A, 1)]));
     assert_eq!(table.check(), Vec::<String>::new());
 }
 
@@ -191,7 +191,7 @@ fn rings_of_waiting_owners_are_refused() {
         let (answer, _) = table
             .ask(A, next, range(owner, Exclusive, 0, 0), Some(owner))
             .unwrap();
-        assert_eq!(answer, Answer::Queued);
+        assert_eq!(answer, LockAnswer::Queued);
     }
     let closing = table.ask(A, Ino(10), range(3, Exclusive, 0, 0), Some(3));
     assert_eq!(closing, Err(ErrorCode::Deadlock));
@@ -209,7 +209,7 @@ fn rings_of_waiting_owners_are_refused() {
 }
 
 #[test]
-fn a_writer_is_not_passed_for_ever() {
+fn a_waiting_writer_is_overtaken_a_bounded_number_of_times() {
     let mut table = LockTable::new();
     table.ask(A, INO, range(0, Shared, 0, 9), None).unwrap();
     table
@@ -220,10 +220,10 @@ fn a_writer_is_not_passed_for_ever() {
         let (answer, _) = table
             .ask(A, INO, range(100 + reader, Shared, 0, 9), Some(reader))
             .unwrap();
-        // The one before it leaves only now, so that readers overlap all the time.
+        // The previous reader leaves only now, so that readers overlap all the time.
         let last = if reader == 1 { 0 } else { 99 + reader };
         woken = table.release_owner(A, INO, (last, false), None, 1);
-        if answer == Answer::Queued {
+        if answer == LockAnswer::Queued {
             break;
         }
     }
@@ -273,7 +273,7 @@ fn thousands_of_ranges_are_quick() {
     let (answer, _) = table
         .ask(B, INO, range(1, Exclusive, 20_001, 20_001), None)
         .unwrap();
-    assert_eq!(answer, Answer::Granted);
+    assert_eq!(answer, LockAnswer::Granted);
     let all = range(1, Exclusive, 0, u64::MAX);
     table.give(A, all).unwrap();
     assert_eq!(table.range_count(), 1);
@@ -281,15 +281,15 @@ fn thousands_of_ranges_are_quick() {
 
 const BYTES: u64 = 24;
 
-/// A lock per byte: what the table must agree with.
+/// Model of the table: a lock per byte.
 #[derive(Default)]
 struct Model {
-    bytes: BTreeMap<(Owner, u64), LockKind>,
+    bytes: BTreeMap<(LockOwner, u64), LockKind>,
     queue: Vec<(SessionId, u64, LockRange)>,
 }
 
 impl Model {
-    fn free(&self, owner: Owner, want: &LockRange) -> bool {
+    fn free(&self, owner: LockOwner, want: &LockRange) -> bool {
         self.bytes.iter().all(|((other, at), kind)| {
             *other == owner
                 || !(want.start..=want.end).contains(at)
@@ -297,7 +297,7 @@ impl Model {
         })
     }
 
-    fn set(&mut self, owner: Owner, want: &LockRange, kind: Option<LockKind>) {
+    fn set(&mut self, owner: LockOwner, want: &LockRange, kind: Option<LockKind>) {
         for at in want.start..=want.end {
             self.bytes.remove(&(owner, at));
             if let Some(kind) = kind {
@@ -326,7 +326,7 @@ fn random_operations_agree_with_a_lock_per_byte() {
         let mut rng = Rng(seed);
         let (mut table, mut model) = (LockTable::new(), Model::default());
         for step in 0..300_u64 {
-            // The model does not know that waiters lose patience.
+            // The model does not know that overtaken waiters block newcomers.
             let mut waiters = table.files.get(&INO).into_iter().flat_map(|f| &f.queue);
             if waiters.any(|waiter| waiter.overtaken >= OVERTAKEN_MAX) {
                 break;
@@ -342,16 +342,16 @@ fn random_operations_agree_with_a_lock_per_byte() {
                     let waiter = (rng.below(3) == 0 && !busy).then_some(step);
                     let free = model.free(owner, &want);
                     match table.ask(session, INO, want, waiter) {
-                        Ok((Answer::Granted, woken)) => {
+                        Ok((LockAnswer::Granted, woken)) => {
                             assert!(free, "seed {seed} step {step}");
                             model.set(owner, &want, Some(kind));
                             assert_eq!(woken, model.serve(), "seed {seed} step {step}");
                         }
-                        Ok((Answer::Queued, _)) => {
+                        Ok((LockAnswer::Queued, _)) => {
                             assert!(!free && waiter.is_some());
                             model.queue.push((session, step, want));
                         }
-                        Ok((Answer::Conflict, _)) => assert!(!free && waiter.is_none()),
+                        Ok((LockAnswer::Conflict, _)) => assert!(!free && waiter.is_none()),
                         Err(code) => assert_eq!((code, free), (ErrorCode::Deadlock, false)),
                     }
                 }
@@ -390,4 +390,25 @@ fn random_operations_agree_with_a_lock_per_byte() {
             assert_eq!(bytes, model.bytes, "seed {seed} step {step}");
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "is not in the index")]
+fn a_waiter_leaves_the_queue_and_the_index_together() {
+    let mut table = LockTable::new();
+    table.ask(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
+    table
+        .ask(B, INO, range(2, Exclusive, 0, 9), Some(5))
+        .unwrap();
+    table.waiters.clear();
+    table.release_session(B);
+}
+
+#[test]
+#[should_panic(expected = "lock ranges are counted")]
+fn the_count_of_ranges_covers_those_of_each_owner() {
+    let mut table = LockTable::new();
+    table.ask(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
+    table.ranges = 0;
+    table.give(A, range(1, Exclusive, 0, 9)).unwrap();
 }

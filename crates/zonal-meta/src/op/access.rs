@@ -1,4 +1,4 @@
-//! access(2), and the check that comes before opening a directory or changing into it.
+//! access(2), and the permission check before a directory is opened or entered.
 
 use super::Result;
 use crate::permission::check;

@@ -1,13 +1,13 @@
-//! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in
+//! Appends: `begin` reserves a place by a ticket, `end` publishes size and time. Tickets are in
 //! memory only.
 
-use super::{Result, number, report};
+use super::{Result, truncate_number, write_report};
 use crate::append::Tickets;
 use crate::tx::Tx;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::MetaReply;
 
-/// Reserves; `limit` (not 0) is the caller's own limit for files.
+/// Reserves a place; `limit` (not 0) is the caller's own file size limit.
 pub(crate) fn begin(
     tx: &mut Tx<'_>,
     tickets: &mut Tickets,
@@ -28,21 +28,21 @@ pub(crate) fn begin(
     Ok(MetaReply::Appending { offset, data })
 }
 
-/// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new). Given
-/// up, it may have left bytes behind the end, and a target may write some later: a new number of
-/// the last shrink makes them nobody's, and the reply tells it.
+/// Publishes an append. `report.size` is the size that the finished tickets cover now (0: nothing
+/// new). A given-up append may have left bytes behind the end, and a target may write some later. A
+/// new truncation number disowns them, and the reply carries it.
 pub(crate) fn end(
     tx: &mut Tx<'_>,
     ino: Ino,
-    report: &report::Report<'_>,
+    report: &write_report::Report<'_>,
     is_given_up: bool,
 ) -> Result {
-    let mut reply = report::report_write(tx, ino, report)?;
+    let mut reply = write_report::report_write(tx, ino, report)?;
     if is_given_up && let MetaReply::Attr { data, .. } = &mut reply {
-        // What is nobody's now takes its space until the first word of that number comes to its
-        // target, with a write that tells it.
+        // Disowned bytes take space until their target sees the new number, with the first write
+        // that carries it.
         let mut inode = tx.inode(ino)?;
-        *data = number::disown_given_up(tx, &mut inode).then(|| inode.data());
+        *data = truncate_number::disown_given_up(tx, &mut inode).then(|| inode.data());
         tx.save(inode);
     }
     Ok(reply)

@@ -1,18 +1,18 @@
-//! A new inode that is not a directory, opened at once where wanted.
+//! Create: a new inode that is not a directory, opened at once where wanted.
 //!
 //! Reads: the directory's inode, the name's place (2 keys). Writes: entry, inode, directory's
-//! inode, slot (4 keys; one more each 1024 inodes for the range of numbers, and one for an
-//! inherited ACL).
+//! inode, slot (4 keys). One more key for each 1,024 inodes (the number range), and one for an
+//! inherited ACL.
 
-use super::{Result, entry, new, open};
+use super::{Result, entry, new_inode, open};
 use crate::permission::{EXEC, check, is_root, may_create};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::SYMLINK_BYTES_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::NewKind;
 
-/// The request.
+/// The fields of the request.
 pub(crate) struct Create<'a> {
     pub parent: Ino,
     pub name: &'a Name,
@@ -52,14 +52,14 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
         NewKind::CharDevice { rdev } => (FileKind::CharDevice, *rdev),
         NewKind::BlockDevice { rdev } => (FileKind::BlockDevice, *rdev),
     };
-    // A whiteout, 0:0, is no device that anybody could use.
+    // A whiteout (device 0:0) is no device that anybody could use.
     let is_whiteout = kind == FileKind::CharDevice && rdev == 0;
     let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
     if is_device && !is_whiteout && !is_root(who) {
         return Err(ErrorCode::NotPermitted);
     }
-    let rights = new::rights(tx, who, &dir, kind, request.mode, request.umask)?;
-    let mut inode = new::inode(tx, who, &dir, kind, &rights, request.zone)?;
+    let rights = new_inode::rights(tx, who, &dir, kind, request.mode, request.umask)?;
+    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, request.zone)?;
     inode.rdev = rdev;
     if let NewKind::Symlink { text } = request.kind {
         match text.0.len() {
@@ -80,8 +80,8 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
     let entry = entry(tx, &dir, ino, kind)?;
     if request.open && kind == FileKind::File {
         open::check_room(tx)?;
-        tx.volatile.push(Volatile::Open(ino));
-        tx.volatile.push(Volatile::Owned(ino));
+        tx.volatile.push(MemoryChange::Open(ino));
+        tx.volatile.push(MemoryChange::Owned(ino));
         let push = false;
         return Ok(MetaReply::Opened { entry, data, push });
     }

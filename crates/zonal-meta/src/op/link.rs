@@ -1,5 +1,5 @@
-//! One more name for an inode that is not a directory. Reads and writes: directory's inode, entry,
-//! inode, slot.
+//! Link: one more name for an inode that is not a directory. Reads and writes: directory's inode,
+//! entry, inode, slot.
 
 use super::{Result, entry, remove};
 use crate::inode::{FLAG_ORPHAN, FLAG_UNLINKABLE};
@@ -33,7 +33,8 @@ pub(crate) fn link(
         return Err(ErrorCode::NotPermitted);
     }
     if inode.nlink == 0 {
-        // Only what O_TMPFILE made gets a first name; what lost its last one does not come back.
+        // Only an inode made by O_TMPFILE gets a first name; an inode that lost its last name does
+        // not come back.
         let is_tmpfile = inode.parent == Ino(0);
         if !is_tmpfile || inode.has(FLAG_UNLINKABLE) {
             return Err(ErrorCode::NotFound);

@@ -1,4 +1,4 @@
-//! What a name leads to. Reads: the directory's inode, the entry, its inode.
+//! Lookup: the inode that a name leads to. Reads: the directory's inode, the entry, its inode.
 
 use super::{Result, entry};
 use crate::permission::{EXEC, check};
@@ -22,7 +22,7 @@ pub(crate) fn lookup(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Nam
     }
 }
 
-/// The directory that holds an inode; of the root itself.
+/// The directory that holds an inode; for the root, the root itself.
 pub(crate) fn parent(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let inode = tx.inode(ino)?;
     let parent = if ino == Ino::ROOT {
@@ -42,7 +42,7 @@ pub(crate) fn file_of(tx: &Tx<'_>, data_id: DataId) -> Result {
     Ok(MetaReply::File { ino })
 }
 
-/// Whether the root directory has an entry for this inode. Rare, so it looks at all of them.
+/// The first-level directory of this name, in the root shard.
 pub(crate) fn first_level(tx: &mut Tx<'_>, name: &Name) -> Result {
     if !tx.env.config.is_root() {
         return Err(ErrorCode::NotOwner);
@@ -54,6 +54,7 @@ pub(crate) fn first_level(tx: &mut Tx<'_>, name: &Name) -> Result {
     })
 }
 
+/// Whether the root directory has an entry for this inode. Rare, so it scans all entries.
 pub(crate) fn has_entry(tx: &mut Tx<'_>, ino: Ino) -> Result {
     if !tx.env.config.is_root() {
         return Err(ErrorCode::NotOwner);

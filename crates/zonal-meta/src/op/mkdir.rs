@@ -1,13 +1,13 @@
-//! A new directory. Writes: entry, inode, parent's inode, slot.
+//! Mkdir: a new directory. Writes: entry, inode, parent's inode, slot.
 
-use super::{Result, entry, new, root};
+use super::{Result, entry, first_level, new_inode};
 use crate::permission::{EXEC, S_ISVTX, check, may_create};
 use crate::tx::Tx;
 use zonal_types::limits::LINKS_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
 use zonal_wire::MetaReply;
 
-/// The request.
+/// The fields of the request.
 pub(crate) struct Mkdir<'a> {
     pub parent: Ino,
     pub name: &'a Name,
@@ -28,11 +28,11 @@ pub(crate) fn mkdir(tx: &mut Tx<'_>, who: &Credentials, request: &Mkdir<'_>) -> 
     }
     let mode = request.mode & (0o777 | S_ISVTX);
     if dir.ino == Ino::ROOT {
-        return root::mkdir(tx, who, dir, request, mode);
+        return first_level::mkdir(tx, who, dir, request, mode);
     }
     let kind = FileKind::Directory;
-    let rights = new::rights(tx, who, &dir, kind, mode, request.umask)?;
-    let inode = new::inode(tx, who, &dir, kind, &rights, request.zone)?;
+    let rights = new_inode::rights(tx, who, &dir, kind, mode, request.umask)?;
+    let inode = new_inode::inode(tx, who, &dir, kind, &rights, request.zone)?;
     let ino = inode.ino;
     tx.save(inode);
     tx.add_entry(dir.ino, request.name, ino, kind)?;

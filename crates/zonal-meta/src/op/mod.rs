@@ -1,35 +1,35 @@
-//! The operations, one file each. An operation reads and changes a [`Tx`] and returns the reply; a
+//! The operations, one file each. An operation reads and changes a [`Tx`] and returns the reply. A
 //! `Failed` reply comes as an error, and the `Tx` is then dropped.
 //!
-//! Times of caching in replies are only marked here (1: may be cached under `tx.lease`); the shard
-//! puts the granted time in, see `caching.rs`.
+//! Operations only mark cache terms in replies (1: may be cached under `tx.lease`). The shard
+//! replaces the marks by granted terms, see `lease_grants.rs`.
 
 pub mod access;
+pub mod access_times;
 pub mod append;
 pub mod create;
-pub mod detached;
+pub mod detached_directories;
+pub mod first_level;
 pub mod getattr;
-pub mod inline;
+pub mod inline_data;
 pub mod link;
 pub mod lookup;
 pub mod mkdir;
-pub mod new;
-pub mod number;
+pub mod new_inode;
 pub mod open;
 pub mod policy;
 pub mod readdir;
 pub mod readlink;
 pub mod remove;
 pub mod rename;
-pub mod report;
 pub mod rmdir;
-pub mod root;
 pub mod setattr;
 pub mod statfs;
 pub mod tmpfile;
-pub mod touch;
 pub mod truncate;
+pub mod truncate_number;
 pub mod unlink;
+pub mod write_report;
 pub mod xattr;
 
 use crate::inode::Inode;
@@ -38,11 +38,11 @@ use zonal_types::{ErrorCode, FileKind, Ino};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::Entry;
 
-/// What an operation ends with.
+/// Result of an operation.
 pub(crate) type Result<T = MetaReply, E = ErrorCode> = std::result::Result<T, E>;
 
-/// What the name in `dir` leads to, with marks for caching. Who may follow a cached entry is
-/// checked by the kernel, with attributes and ACLs that are cached under the same leases.
+/// The entry of a name in `dir`, with marks for caching. The kernel checks who may follow a cached
+/// entry, by attributes and ACLs cached under the same leases.
 pub(crate) fn entry(tx: &mut Tx<'_>, dir: &Inode, ino: Ino, kind: FileKind) -> Result<Entry> {
     tx.lease = Some(dir.ino);
     let entry_ms = 1;
@@ -66,7 +66,7 @@ pub(crate) fn entry(tx: &mut Tx<'_>, dir: &Inode, ino: Ino, kind: FileKind) -> R
     })
 }
 
-/// Saves a changed inode; the reply tells its new attributes, which nobody may cache.
+/// Saves a changed inode; the reply has its new attributes, which nobody may cache.
 pub(crate) fn changed(tx: &mut Tx<'_>, inode: Inode) -> MetaReply {
     tx.lease = Some(inode.parent);
     let attr = inode.attr();

@@ -1,24 +1,26 @@
-//! Opening a file, and closing it. Opens are counted in memory; O_TRUNC writes, and so does the
-//! open of an inode without a name.
+//! Open and close of files. Opens are counted in memory. O_TRUNC writes, and so does the open of an
+//! inode without a name.
 //!
-//! *Invariant*: an inode without a name lives as long as a session has it open, whichever of them
-//! opened it when. So its record names each of them: the sessions that had it open when it lost its
-//! name ([`remove::drop_link`]), those that open it later ([`remove::hold`]), and after a start of
-//! the shard all that have not told yet what they have open.
+//! *Invariant*: an inode without a name lives as long as any session has it open. So its record
+//! names each of these sessions:
+//!
+//! * sessions that had it open when it lost its name ([`remove::drop_link`])
+//! * sessions that open it later ([`remove::hold`])
+//! * after a start of the shard, all sessions that have not reclaimed their opens yet
 
-use super::{Result, entry, inline, remove, truncate};
+use super::{Result, entry, inline_data, remove, truncate};
 use crate::inode::Inode;
 use crate::permission::{READ, WRITE, check, open_mask};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::{Blob, Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::meta::flags::O_TRUNC;
 use zonal_wire::{Entry, MetaReply};
 
-/// What opening an existing file gives.
+/// Result of opening an existing file.
 pub(crate) struct Opened {
     data: FileData,
     push: bool,
-    /// All of a small file that is to be read.
+    /// All bytes of a small file that is opened for reading.
     bytes: Option<Blob>,
 }
 
@@ -54,7 +56,7 @@ pub(crate) fn open(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, open_flags: u32
     Ok(opened.into_reply(entry))
 }
 
-/// Checks, truncates where asked, and counts the open.
+/// Checks permission, truncates where asked, and counts the open.
 pub(crate) fn open_existing(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -82,14 +84,14 @@ pub(crate) fn open_existing(
         tx.save(inode.clone());
     }
     if inode.is_file() {
-        tx.volatile.push(Volatile::Open(ino));
+        tx.volatile.push(MemoryChange::Open(ino));
         remove::hold(tx, ino);
     }
     let is_small = inode.is_file()
         && mask & READ != 0
         && (1..=u64::from(inode.layout.inline_bytes())).contains(&inode.size);
     let bytes = if is_small {
-        Some(Blob(inline::stored(tx, &inode)?))
+        Some(Blob(inline_data::stored(tx, &inode)?))
     } else {
         None
     };
@@ -97,7 +99,7 @@ pub(crate) fn open_existing(
     Ok(Opened { data, push, bytes })
 }
 
-/// Refuses one open more than the shard keeps count of.
+/// Refuses an open past the bound of the table.
 pub(crate) fn check_room(tx: &Tx<'_>) -> Result<()> {
     if tx.env.opens.len() < tx.env.config.opens_max {
         Ok(())
@@ -106,7 +108,7 @@ pub(crate) fn check_room(tx: &Tx<'_>) -> Result<()> {
     }
 }
 
-/// Takes the session off an orphan, which is deleted when nobody holds it any more.
+/// Removes the session from an orphan's holders; deletes the orphan when none is left.
 pub(crate) fn release_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     let session = tx.session;
     let Some(sessions) = tx.env.opens.orphans.get(&ino) else {
@@ -117,7 +119,7 @@ pub(crate) fn release_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
         return Ok(());
     }
     if left.is_empty() {
-        // The record of their opens may have been lost with the power.
+        // A loss of power may have taken the record of their opens.
         left.extend(tx.env.silent.iter().filter(|silent| **silent != session));
     }
     if left.is_empty() {

@@ -1,4 +1,4 @@
-//! How new files of a directory are laid out.
+//! Layout policy: how new files of a directory are laid out.
 
 use super::Result;
 use crate::inode::{FLAG_OWN_POLICY, Inode};
@@ -8,7 +8,8 @@ use zonal_types::limits::{SLOTS_MAX, xattr_flags};
 use zonal_types::{Credentials, ErrorCode, Ino, StripePolicy};
 use zonal_wire::MetaReply;
 
-/// `None` goes back to what the parent has now (it is copied, not followed).
+/// Sets a directory's policy. `None` copies the parent's present one; later changes of the parent
+/// do not follow.
 pub(crate) fn set_policy(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -27,8 +28,8 @@ pub(crate) fn set_policy(
     Ok(MetaReply::Done)
 }
 
-/// Over how many targets a new file in `dir` can go: those of its home zone; below the root, of the
-/// largest zone.
+/// Number of targets over which a new file in `dir` can be striped: those of its home zone. In the
+/// root, those of the largest zone.
 pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
     let map = tx.env.map;
     let zones = map.zones.iter();
@@ -37,7 +38,7 @@ pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
     sets.map(|set| set.slots.len()).max().unwrap_or(0)
 }
 
-/// Sets or unsets the policy of a directory that the caller may change.
+/// Sets or removes the policy of a directory that the caller may change.
 pub(crate) fn apply(tx: &mut Tx<'_>, dir: &mut Inode, policy: Option<StripePolicy>) -> Result<()> {
     if let Some(policy) = policy
         && (!policy.is_valid() || usize::from(policy.count) > SLOTS_MAX)

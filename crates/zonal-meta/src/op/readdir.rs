@@ -1,9 +1,8 @@
-//! Listing a directory, in the order of cookies. One range scan per reply; with attributes one
-//! inode read an entry.
+//! Readdir: lists a directory in the order of cookies. One range scan per reply; with attributes
+//! one inode read per entry.
 //!
-//! On Linux permission to read is checked when the directory is opened. Opening a directory is not
-//! a request of ours, so it is checked where a listing starts (cookie 0), and not again for its
-//! later parts.
+//! Linux checks read permission when a directory is opened. Opening a directory is no request to a
+//! shard. So the shard checks where a listing starts (cookie 0), and not again for later parts.
 
 use super::{Result, entry};
 use crate::dentry::Dentry;
@@ -19,10 +18,10 @@ use zonal_wire::meta::{DirEntry, Entry, Listing};
 /// Bytes of an encoded entry besides its name, rounded up.
 const ENTRY_BYTES: usize = 192;
 
-/// Bytes that the entries of the directory that is asked for may fill.
+/// Bytes that the entries of the requested directory may fill.
 const ROOM: usize = BODY_BYTES_MAX / 2;
-/// Bytes of a reply that directories behind the first may fill: who walks a tree waits for the
-/// first.
+/// Bytes of a reply that the directories behind the first may fill: a program that walks a tree
+/// waits for the first.
 const TOGETHER_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) fn readdir(
@@ -47,8 +46,8 @@ pub(crate) fn readdir(
     Ok(MetaReply::Dir { entries, end })
 }
 
-/// Several directories from the start. What those behind the first cannot give is told to whoever
-/// asks for it alone.
+/// Lists several directories from their start. Errors of those behind the first are dropped: a
+/// client that requests one of them alone gets its error.
 pub(crate) fn readdirs(tx: &mut Tx<'_>, who: &Credentials, dirs: &[Ino], entries: u32) -> Result {
     let (first, others) = dirs.split_first().ok_or(ErrorCode::Invalid)?;
     if dirs.len() > READDIR_TOGETHER_MAX {
@@ -76,16 +75,16 @@ pub(crate) fn readdirs(tx: &mut Tx<'_>, who: &Credentials, dirs: &[Ino], entries
     Ok(MetaReply::Dirs { listings })
 }
 
-/// What of a directory's entries is asked for.
+/// The requested part of a listing.
 #[derive(Clone, Copy)]
 struct Part {
-    /// Behind it.
+    /// Entries behind this cookie.
     cookie: u64,
     entries: u32,
     plus: bool,
 }
 
-/// As many entries as have room in the reply, which they take.
+/// Lists as many entries as fit in `room`, and subtracts them from it.
 fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part, room: &mut usize) -> Result<Listing> {
     let limit = (part.entries as usize).clamp(1, READDIR_ENTRIES_MAX);
     let mut found = Vec::new();
@@ -126,7 +125,8 @@ fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part, room: &mut usize) -> Result<Li
         };
         let entry = if part.plus {
             match entry(tx, dir, dentry.ino, dentry.kind) {
-                // One damaged inode does not hide the others: who asks for it hears of it.
+                // A damaged inode does not hide other entries: a request for its attributes reports
+                // the damage.
                 Err(ErrorCode::Corrupt) => bare,
                 other => other?,
             }

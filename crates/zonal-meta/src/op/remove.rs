@@ -1,17 +1,16 @@
-//! The end of an inode: without a name it lives while it is open; then its objects are to be
-//! deleted.
+//! End of an inode: without a name it lives while it is open; then its objects are deleted.
 
-use super::{Result, inline};
+use super::{Result, inline_data};
 use crate::inode::{FLAG_ORPHAN, FLAG_STRAYED, Inode};
 use crate::keys;
-use crate::recent::Removed;
-use crate::tx::{OrphanRecord, Tx, Volatile};
+use crate::recent_removals::RemovedInode;
+use crate::tx::{MemoryChange, OrphanRecord, Tx};
 use std::collections::BTreeSet;
 use zonal_types::{Attr, Codec, ErrorCode, Ino, SessionId};
 use zonal_wire::MetaReply;
 
-/// The answer to a removal: of what lost its last name and is not a file, the attributes, as nobody
-/// can ask for them any more.
+/// The reply to a removal. It has the attributes of an inode other than a file that lost its last
+/// name, because nobody can ask for them later.
 pub(crate) fn removed(inode: Option<&Inode>) -> MetaReply {
     match inode {
         Some(inode) if !inode.is_file() => MetaReply::Attr {
@@ -26,8 +25,8 @@ pub(crate) fn removed(inode: Option<&Inode>) -> MetaReply {
     }
 }
 
-/// One name less. The last one makes it an orphan (held open) or deletes it. Saves the inode; gives
-/// it back where that was the last name.
+/// Removes one name. Losing the last one makes the inode an orphan (where it is open) or deletes
+/// it. Saves the inode; returns it where that was the last name.
 pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inode>> {
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.changed(tx.now.wall);
@@ -38,7 +37,7 @@ pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inod
     }
     let mut holders = tx.env.opens.holders(inode.ino);
     if inode.is_file() {
-        // A session from before our restart that has not told its opens yet may hold it.
+        // A session from before our restart that has not reclaimed its opens yet may have it open.
         holders.extend(tx.env.silent.iter().copied());
     }
     if holders.is_empty() {
@@ -49,7 +48,7 @@ pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inod
     Ok(Some(inode))
 }
 
-/// Keeps an inode without a name for these sessions.
+/// Makes an inode without a name an orphan of these sessions.
 pub(crate) fn make_orphan(tx: &mut Tx<'_>, mut inode: Inode, holders: BTreeSet<SessionId>) {
     inode.set(FLAG_ORPHAN, true);
     let ino = inode.ino;
@@ -57,15 +56,14 @@ pub(crate) fn make_orphan(tx: &mut Tx<'_>, mut inode: Inode, holders: BTreeSet<S
     save_orphan(tx, ino, holders);
 }
 
-/// Stores who holds an orphan.
+/// Stores the holders of an orphan.
 pub(crate) fn save_orphan(tx: &mut Tx<'_>, ino: Ino, holders: BTreeSet<SessionId>) {
     let sessions = holders.iter().copied().collect();
     tx.put(keys::orphan(ino), OrphanRecord { sessions }.to_bytes());
-    tx.volatile.push(Volatile::Orphaned(ino, holders));
+    tx.volatile.push(MemoryChange::Orphaned(ino, holders));
 }
 
-/// This session opens an inode: where that has no name any more, the session is one of those for
-/// which it lives.
+/// Adds this session, which opens the inode, to the holders of an orphan.
 pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
     let Some(holders) = tx.env.opens.orphans.get(&ino) else {
         return;
@@ -78,10 +76,10 @@ pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
     save_orphan(tx, ino, holders);
 }
 
-/// A client tells after our start that it has an inode open. An orphan did not know of the session
-/// where a loss of power took the record of its open, or where an earlier session of the client
-/// ended; one that was removed a moment ago comes back.
-pub(crate) fn hold_again(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
+/// Adds a session that reclaims its open of an inode after our start. The orphan's record may lack
+/// it: a loss of power took the record of its open, or an earlier session of the client ended. A
+/// recently removed file comes back.
+pub(crate) fn reclaim_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     match tx.inode(ino) {
         Err(ErrorCode::Stale) => bring_back(tx, ino),
         _known => {
@@ -91,13 +89,13 @@ pub(crate) fn hold_again(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     }
 }
 
-/// It has a name again, or is gone.
+/// Removes the orphan's record: the inode has a name again, or is gone.
 pub(crate) fn forget_orphan(tx: &mut Tx<'_>, ino: Ino) {
     tx.remove(keys::orphan(ino));
-    tx.volatile.push(Volatile::Unorphaned(ino));
+    tx.volatile.push(MemoryChange::Unorphaned(ino));
 }
 
-/// Removes the inode with its attributes; its layout moves to the deletions.
+/// Deletes the inode with its attributes; its layout moves to the deletions.
 pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
     let mut xattrs = Vec::new();
     if inode.xattrs != 0 {
@@ -107,7 +105,7 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
             xattrs.push((key, value));
         }
     }
-    let inline = inline::stored(tx, inode)?;
+    let inline = inline_data::stored(tx, inode)?;
     if !inline.is_empty() {
         tx.remove(keys::inline(inode.ino));
     }
@@ -120,21 +118,21 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
     tx.erase(inode.ino);
     let mut inode = inode.clone();
     inode.nlink = 0;
-    let removed = Box::new(Removed {
+    let removed = Box::new(RemovedInode {
         inode,
         xattrs,
         inline,
     });
-    tx.volatile.push(Volatile::InodeGone(removed));
+    tx.volatile.push(MemoryChange::InodeGone(removed));
     Ok(())
 }
 
-/// Brings a file back that was removed a moment ago, as an orphan that this session holds. `Stale`
-/// where it is not kept.
+/// Brings back a recently removed file as an orphan that this session holds. `Stale` where it is
+/// not kept.
 pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     let kept = tx.env.recent.get(ino).cloned();
     let kept = kept.filter(|kept| kept.inode.is_file());
-    let Removed {
+    let RemovedInode {
         inode,
         xattrs,
         inline,
@@ -149,6 +147,6 @@ pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
         tx.remove(keys::deletion(ino));
     }
     make_orphan(tx, inode, BTreeSet::from([tx.session]));
-    tx.volatile.push(Volatile::InodeBack(ino));
+    tx.volatile.push(MemoryChange::InodeBack(ino));
     Ok(())
 }

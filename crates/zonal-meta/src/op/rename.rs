@@ -1,13 +1,14 @@
-//! rename(2) with NOREPLACE, EXCHANGE and WHITEOUT. Checks in the order of Linux's `vfs_rename`.
+//! rename(2) with NOREPLACE, EXCHANGE and WHITEOUT. Checks are in the order of Linux's
+//! `vfs_rename`.
 //!
-//! WHITEOUT leaves a character device 0:0 at the old name, in the same effect, for overlays whose
-//! upper layer lies here: nobody sees the old name without anything. Its entry takes the cookie of
-//! the old one. In Linux it needs no privilege, as no device has that number.
+//! WHITEOUT leaves a character device 0:0 at the old name in the same effect, for overlays whose
+//! upper layer is here. So nobody sees the old name missing. Its entry takes the old entry's
+//! cookie. As in Linux it needs no privilege, because no device has that number.
 //!
-//! Writes: both entries, both directories' inodes, the moved inode, what was replaced, the
+//! Writes: both entries, both directories' inodes, the moved inode, the replaced inode, the
 //! whiteout, slot.
 
-use super::{Result, new, remove, root};
+use super::{Result, first_level, new_inode, remove};
 use crate::dentry::Dentry;
 use crate::inode::{FLAG_STRAYED, Inode};
 use crate::permission::{EXEC, Victim, WRITE, check, may_create, may_delete};
@@ -22,7 +23,7 @@ use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 pub(crate) struct Place {
     pub dir: Ino,
     pub name: Name,
-    /// What is there, with its cookie.
+    /// The entry there, with its cookie.
     pub found: Option<(u64, Dentry)>,
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn rename(
         if whiteout {
             return Err(ErrorCode::Invalid);
         }
-        return root::rename(tx, who, old_dir, &from, &to, exchange);
+        return first_level::rename(tx, who, old_dir, &from, &to, exchange);
     }
     let moving = Move {
         from,
@@ -105,7 +106,7 @@ fn find(tx: &Tx<'_>, dir: Ino, name: &Name) -> Result<Place> {
     })
 }
 
-/// True where `ancestor` is `dir` or above it. Ends at the root or where another shard begins.
+/// True where `ancestor` is `dir` or above it. Stops at the root or at another shard's directory.
 fn is_inside(tx: &mut Tx<'_>, dir: &Inode, ancestor: Ino) -> Result<bool> {
     let mut seen = BTreeSet::new();
     let mut at = dir.clone();
@@ -240,12 +241,12 @@ impl Move {
         Ok(())
     }
 
-    /// The old entry leads to a new whiteout, which nobody may open.
+    /// Makes the old entry lead to a new whiteout, which nobody may open.
     fn leave_whiteout(&self, tx: &mut Tx<'_>, who: &Credentials, dir: &Inode) -> Result<()> {
         let kind = FileKind::CharDevice;
-        let rights = new::rights(tx, who, dir, kind, 0, 0)?;
-        let inode = new::inode(tx, who, dir, kind, &rights, ZoneId(0))?;
-        // The new name may have joined those that share the old one's hash.
+        let rights = new_inode::rights(tx, who, dir, kind, 0, 0)?;
+        let inode = new_inode::inode(tx, who, dir, kind, &rights, ZoneId(0))?;
+        // The new name may have joined the old name's hash chain.
         let old = tx.lookup(dir.ino, &self.from.name)?;
         let (cookie, old) = old.ok_or(ErrorCode::Corrupt)?;
         let ino = inode.ino;
@@ -254,7 +255,7 @@ impl Move {
         self.count(tx, dir.ino, 1, 0)
     }
 
-    /// The moved inode: its parent, its change time; and its share in both directories' counts.
+    /// Updates the moved inode's parent and change time, and both directories' counts.
     fn settle(&self, tx: &mut Tx<'_>, inode: Inode, to: Ino) -> Result<()> {
         let from = if to == self.to.dir {
             self.from.dir
@@ -265,7 +266,7 @@ impl Move {
         let mut inode = tx.find(inode.ino)?.unwrap_or(inode);
         inode.parent = to;
         if !inode.is_dir() && inode.nlink == 1 {
-            // Its only name is there.
+            // Its only name is in this directory.
             inode.set(FLAG_STRAYED, false);
         }
         inode.changed(tx.now.wall);

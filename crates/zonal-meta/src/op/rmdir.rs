@@ -1,6 +1,6 @@
-//! Removing an empty directory.
+//! Rmdir: removes an empty directory.
 
-use super::{Result, remove, root};
+use super::{Result, first_level, remove};
 use crate::permission::{EXEC, Victim, check, may_delete};
 use crate::tx::Tx;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name};
@@ -10,7 +10,7 @@ pub(crate) fn rmdir(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name
     check(tx, who, &dir, EXEC)?;
     let (cookie, found) = tx.lookup(parent, name)?.ok_or(ErrorCode::NotFound)?;
     if found.kind == FileKind::Directory && !tx.is_ours(found.ino) {
-        return root::rmdir(tx, who, dir, cookie, &found);
+        return first_level::rmdir(tx, who, dir, cookie, &found);
     }
     let mut inode = tx.target(found.ino)?;
     may_delete(tx, who, &dir, Victim::from(&inode), true)?;

@@ -1,4 +1,4 @@
-//! Mode, owner and times. Rules and their order as in Linux's `setattr_prepare` and
+//! Setattr: mode, owner and times. Rules and their order are those of Linux's `setattr_prepare` and
 //! `notify_change`.
 
 use super::{Result, changed};
@@ -74,7 +74,7 @@ fn may_change(tx: &Tx<'_>, who: &Credentials, inode: &Inode, change: &AttrChange
     Ok(())
 }
 
-/// A change of the owner takes set-id bits and capabilities from whatever is not a directory.
+/// A change of the owner clears set-id bits and capabilities of an inode that is not a directory.
 fn chown_clears(
     tx: &mut Tx<'_>,
     who: &Credentials,
@@ -83,8 +83,8 @@ fn chown_clears(
 ) -> Result<()> {
     let outside = !is_root(who) && !who.in_group(change.gid.unwrap_or(inode.gid));
     let left = without_set_id(inode.mode, outside);
-    // The kernel sends the same for a write through its page cache that takes these bits, as one
-    // who may write does.
+    // For a write through its page cache that clears these bits, the kernel sends the same request;
+    // its caller may write.
     let is_write = *change == AttrChange::default() && check(tx, who, inode, WRITE).is_ok();
     if left != inode.mode && !is_owner(who, inode) && !is_write {
         return Err(ErrorCode::NotPermitted);
@@ -130,7 +130,7 @@ fn set_times(wall: Timestamp, inode: &mut Inode, change: &AttrChange) -> Result<
     Ok(())
 }
 
-/// What a write or truncation by `who` takes: set-id bits unless the caller is privileged, and
+/// Clears set-id bits after a write or truncation by `who`, unless the caller is privileged, and
 /// capabilities.
 pub(crate) fn kill_privileges(tx: &mut Tx<'_>, who: &Credentials, inode: &mut Inode) -> Result<()> {
     if !is_root(who) {
@@ -140,7 +140,7 @@ pub(crate) fn kill_privileges(tx: &mut Tx<'_>, who: &Credentials, inode: &mut In
     Ok(())
 }
 
-/// Before a write by an unprivileged process through an open file.
+/// Clears privileges before a write by an unprivileged process through an open file.
 pub(crate) fn take_privileges(tx: &mut Tx<'_>, who: &Credentials, ino: Ino) -> Result {
     let mut inode = tx.inode(ino)?;
     if inode.is_dir() {
@@ -152,14 +152,14 @@ pub(crate) fn take_privileges(tx: &mut Tx<'_>, who: &Credentials, ino: Ino) -> R
     Ok(changed(tx, inode))
 }
 
-/// What a write by an unprivileged process takes. `drops_group`: it is not in the inode's group,
-/// either.
+/// Clears set-id bits after a write by an unprivileged process. `drops_group`: the process is not
+/// in the inode's group either.
 pub(crate) fn kill_set_id(tx: &mut Tx<'_>, inode: &mut Inode, drops_group: bool) {
     inode.mode = without_set_id(inode.mode, drops_group);
     drop_capability(tx, inode);
 }
 
-/// Every write and every truncation takes the file's capabilities, whoever does it.
+/// Drops the file's capabilities: every write and every truncation does, by any user.
 pub(crate) fn drop_capability(tx: &mut Tx<'_>, inode: &mut Inode) {
     if inode.xattrs & xattr_flags::CAPABILITY != 0 {
         inode.xattrs &= !xattr_flags::CAPABILITY;

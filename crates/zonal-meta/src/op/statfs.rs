@@ -1,5 +1,5 @@
-//! How many inodes the shard has: counted in memory, stored whenever numbers are reserved, so about
-//! right.
+//! Statfs: the approximate number of inodes. Counted in memory, and stored whenever numbers are
+//! reserved.
 
 use super::Result;
 use crate::tx::Tx;
@@ -8,7 +8,7 @@ use zonal_wire::MetaReply;
 pub(crate) fn statfs(tx: &Tx<'_>) -> Result {
     Ok(MetaReply::StatFs {
         inodes: tx.env.live_inodes,
-        // Who has the store knows.
+        // The server fills this in: it knows the space of its store.
         names_left: u64::MAX,
     })
 }

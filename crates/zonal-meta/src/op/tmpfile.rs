@@ -1,10 +1,10 @@
-//! A file without a name (O_TMPFILE): an orphan from its birth, held by the session that made it.
-//! Until it is linked its back-link is 0.
+//! O_TMPFILE: a file without a name. It is an orphan from its birth, held by the session that made
+//! it. Until it is linked its back-link is 0.
 
-use super::{Result, new, open, remove};
+use super::{Result, new_inode, open, remove};
 use crate::inode::FLAG_UNLINKABLE;
 use crate::permission::may_create;
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use std::collections::BTreeSet;
 use zonal_types::{Credentials, FileKind, Ino, ZoneId};
 use zonal_wire::MetaReply;
@@ -22,16 +22,16 @@ pub(crate) fn tmpfile(
     may_create(tx, who, &dir)?;
     open::check_room(tx)?;
     let kind = FileKind::File;
-    let rights = new::rights(tx, who, &dir, kind, mode, umask)?;
-    let mut inode = new::inode(tx, who, &dir, kind, &rights, zone)?;
+    let rights = new_inode::rights(tx, who, &dir, kind, mode, umask)?;
+    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, zone)?;
     inode.nlink = 0;
     inode.parent = Ino(0);
     inode.set(FLAG_UNLINKABLE, exclusive);
     let ino = inode.ino;
     let data = inode.data();
     remove::make_orphan(tx, inode, BTreeSet::from([tx.session]));
-    tx.volatile.push(Volatile::Open(ino));
-    tx.volatile.push(Volatile::Owned(ino));
+    tx.volatile.push(MemoryChange::Open(ino));
+    tx.volatile.push(MemoryChange::Owned(ino));
     let entry = Entry {
         ino,
         kind,

@@ -1,16 +1,16 @@
-//! Changing the size. A shrink of what has data gets a number that the columns must see; growth has
-//! one where bytes that nobody told of may lie behind the end (`number.rs`).
+//! Truncate: changes the size. A shrink of a file with data gets a number that the columns must
+//! see. Growth gets a number where unreported bytes may lie behind the end (`truncate_number.rs`).
 
-use super::number::{self, others_hold};
-use super::{Result, inline, setattr};
+use super::truncate_number::{self, others_hold};
+use super::{Result, inline_data, setattr};
 use crate::inode::{FLAG_RESERVED, Inode};
 use crate::permission::{WRITE, check};
-use crate::tx::{Tx, Volatile};
+use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::MetaReply;
 
-/// The request.
+/// The fields of the request.
 pub(crate) struct Truncate {
     pub ino: Ino,
     pub size: u64,
@@ -47,7 +47,7 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, who: &Credentials, request: &Truncate) -
     Ok(MetaReply::Truncated { attr, data, push })
 }
 
-/// Sets the size; true where the columns have to be cut.
+/// Sets the size; true where the columns have to be truncated.
 pub(crate) fn set_size(
     tx: &mut Tx<'_>,
     inode: &mut Inode,
@@ -55,37 +55,35 @@ pub(crate) fn set_size(
     confirmed_seq: u64,
 ) -> Result<bool> {
     if confirmed_seq >= inode.truncate_seq {
-        number::confirmed(inode);
+        truncate_number::confirmed(inode);
     }
     let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
-    inline::cut(tx, inode, size)?;
+    inline_data::cut(tx, inode, size)?;
     let shrinks = size < before;
-    // Nothing of one that is small is at the targets, but what a client that is gone wrote there
-    // and never told: that is cut when they see the number. Others that have it open do not know
-    // the number, and would write under the old one: so they are told.
+    // A small file has no reported bytes at the targets. But a client that is gone may have written
+    // some; they are cut when targets see the number. Other clients with the file open do not know
+    // the number, and would write under the old one. So the number is pushed to the columns.
     let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
         || (size == 0 && inode.allocated_bytes() > 0);
     if shrinks || is_cut {
-        number::shrink(tx, inode, size, is_cut)?;
-        // An empty file that has space is cut, too: bytes of an append that is under way are gone
-        // with it.
-        tx.volatile.push(Volatile::Cut(inode.ino, size));
+        truncate_number::shrink(tx, inode, size, is_cut)?;
+        // An empty file with space is truncated, too: that drops the bytes of an append in flight.
+        tx.volatile.push(MemoryChange::Cut(inode.ino, size));
     } else if size > before {
-        number::disown(tx, inode)?;
+        truncate_number::disown(tx, inode)?;
     }
     inode.size = size;
     Ok(is_cut)
 }
 
-/// Before the session makes the file longer by a write, or reserves space behind its end: what lies
-/// there is to be nobody's. The reply has the number where it is; without, others may be writing
-/// there.
+/// Disowns bytes behind the end before the session extends the file by a write, or reserves space
+/// there. The reply has the new number. Without a number, others may be writing there.
 pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino, reserves: bool) -> Result {
     let mut inode = tx.inode(ino)?;
     if !inode.is_file() {
         return Err(ErrorCode::Invalid);
     }
-    let is_disowned = number::disown(tx, &mut inode)?;
+    let is_disowned = truncate_number::disown(tx, &mut inode)?;
     if reserves {
         inode.set(FLAG_RESERVED, true);
     }
@@ -100,7 +98,7 @@ pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino, reserves: bool) -> Result
     })
 }
 
-/// All columns have seen the shrink.
+/// Notes that all columns have seen the truncation.
 pub(crate) fn confirm(
     tx: &mut Tx<'_>,
     ino: Ino,
@@ -111,11 +109,11 @@ pub(crate) fn confirm(
     let is_last = truncate_seq == inode.truncate_seq;
     inode.count_allocated(allocated_delta);
     if is_last {
-        number::confirmed(&mut inode);
+        truncate_number::confirmed(&mut inode);
         if !others_hold(tx, ino) {
-            // Nobody is left who has something to tell: what was cut and never counted was a dead
-            // client's, or its reply was lost.
-            inline::count_own(tx, &mut inode)?;
+            // No other session is left with something to report. Cut bytes that were never counted
+            // were a dead client's, or the reply about them was lost.
+            inline_data::count_own(tx, &mut inode)?;
         }
     }
     tx.save(inode);

@@ -1,5 +1,5 @@
-//! Removing a name of what is not a directory. Writes: entry, directory's inode, inode (removed or
-//! with a link less), deletion or orphan, slot.
+//! Unlink: removes a name of an inode that is not a directory. Writes: entry, directory's inode,
+//! inode (removed or with one link less), deletion or orphan, slot.
 
 use super::{Result, remove};
 use crate::permission::{EXEC, Victim, check, may_delete};
@@ -11,7 +11,7 @@ pub(crate) fn unlink(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Nam
     check(tx, who, &dir, EXEC)?;
     let (cookie, found) = tx.lookup(parent, name)?.ok_or(ErrorCode::NotFound)?;
     if found.kind == FileKind::Directory && !tx.is_ours(found.ino) {
-        // Its owner is elsewhere; the caller's rights to the root decide which error it is.
+        // The inode is elsewhere; the caller's rights to the root decide the error.
         check(tx, who, &dir, crate::permission::WRITE | EXEC)?;
         return Err(ErrorCode::IsDirectory);
     }

@@ -15,7 +15,7 @@ use zonal_types::{Blob, Credentials, ErrorCode, FileKind, Ino, Redundancy, Strip
 use zonal_wire::MetaReply;
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
 
-/// Layout as text.
+/// Name of the attribute that shows a layout as text.
 pub const LAYOUT_NAME: &[u8] = b"zonal.layout";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub(crate) fn list(tx: &mut Tx<'_>, who: &Credentials, ino: Ino) -> Result {
     Ok(MetaReply::Names { names })
 }
 
-/// Names with the sizes of their values.
+/// Stored names with the sizes of their values.
 fn stored(tx: &Tx<'_>, ino: Ino) -> Result<Vec<(Vec<u8>, usize)>> {
     let (start, end) = keys::xattrs(ino);
     let found = tx.range(&start, &end)?.into_iter();
@@ -144,7 +144,8 @@ pub(crate) fn set(
         if !inode.is_dir() {
             return Err(ErrorCode::NotSupported);
         }
-        // What it inherited may be more, from above where there is a larger zone; nothing new may.
+        // An inherited count may be larger, from a directory above where there is a larger zone; a
+        // new one may not.
         let before = inode.policy.map_or(0, |policy| policy.count);
         let count = policy.map_or(0, |policy| policy.count);
         if count != before && usize::from(count) > policy::targets(tx, &inode) {
@@ -183,8 +184,8 @@ pub(crate) fn set(
     Ok(MetaReply::Done)
 }
 
-/// Checks an ACL to be set. The access ACL sets the mode; `None`: what is left says no more than
-/// the mode.
+/// Checks an ACL to be set. The access ACL sets the mode; `None`: the mode alone expresses the
+/// rest.
 fn prepare_acl(
     who: &Credentials,
     inode: &mut Inode,
@@ -213,8 +214,8 @@ pub(crate) fn remove(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) 
     let mut inode = tx.inode(ino)?;
     let class = Class::of(name)?;
     if name == xattr_flags::CAPABILITY_NAME {
-        // The kernel sends this before a write; where a process asks for it, the kernel has seen
-        // that it may.
+        // The kernel sends this before a write. Where a process asks for it, the kernel has checked
+        // its permission.
         check(tx, who, &inode, WRITE)?;
     } else {
         class.check(tx, who, &inode, true)?;
@@ -228,7 +229,7 @@ pub(crate) fn remove(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) 
         return Ok(MetaReply::Done);
     }
     let key = keys::xattr(ino, name);
-    // Linux lets an absent ACL be removed.
+    // Linux allows the removal of an absent ACL.
     let is_acl = matches!(class, Class::AccessAcl | Class::DefaultAcl);
     if !is_acl && tx.get(&key)?.is_none() {
         return Err(ErrorCode::NoData);
@@ -249,7 +250,7 @@ fn drop_value(tx: &mut Tx<'_>, mut inode: Inode, name: &[u8], key: Vec<u8>) -> R
     Ok(MetaReply::Done)
 }
 
-/// Which kinds of attribute a name stands for.
+/// The kinds of attribute that a name stands for.
 #[must_use]
 pub fn flag_of(name: &[u8]) -> u8 {
     match name {
@@ -293,7 +294,8 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// `unit=65536 count=2` (either may be missing; `count=0` or `all`: all targets). Empty: no policy.
+/// Parses `unit=65536 count=2` (either may be missing; `count=0` or `all`: all targets). Empty: no
+/// policy.
 fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
     let text = std::str::from_utf8(text).map_err(|_error| ErrorCode::Invalid)?;
     let mut policy = StripePolicy::default();
@@ -309,8 +311,8 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
                 policy.count = value.parse().map_err(|_error| ErrorCode::Invalid)?;
             }
             ("redundancy", "none") => policy.redundancy = Redundancy::None,
-            // What a listing shows besides; not settable, so that a copied value can be set as it
-            // is.
+            // Fields that a listing shows besides. They are ignored here, so that a copied value
+            // can be set as it is.
             ("origin" | "zone" | "targets", _) => {}
             _ => return Err(ErrorCode::Invalid),
         }

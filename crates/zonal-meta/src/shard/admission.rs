@@ -1,7 +1,7 @@
-//! What comes before an operation: who asks, was it executed before, and requests that are not
-//! about the store.
+//! Admission: the checks before an operation. Is the session the caller's, was the request executed
+//! before, is it about the store at all?
 
-use super::{Shard, Waiting};
+use super::{MetaShard, Waiting};
 use crate::config::{Caller, Now};
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SlotAnswer;
@@ -10,8 +10,8 @@ use zonal_types::{ErrorCode, Holder, Ino, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::{MetaReply, MetaRequest};
 
-impl Shard {
-    /// What comes before an operation: session and slot. `None`: go on.
+impl MetaShard {
+    /// Checks session and slot. `None`: go on with the operation.
     pub(super) fn begin(
         &mut self,
         kv: &dyn KvRead,
@@ -27,7 +27,7 @@ impl Shard {
                 .map(Some);
         }
         match self.sessions.get_mut(caller.session) {
-            // By a command: the shell lets nobody else ask for it.
+            // Sent by a command: the server lets nobody else send it.
             Some(_) if matches!(request, MetaRequest::EvictSession) => {}
             Some(session) if session.is_ending => return Err(ErrorCode::UnknownSession),
             Some(session) if session.is_of(from) => {
@@ -36,12 +36,12 @@ impl Shard {
                     return Err(ErrorCode::UnknownSession);
                 }
                 if caller.identity != known {
-                    // Of before it opened the session once more; or it has not told us yet that it
-                    // has begun anew.
+                    // Sent before the client opened its session again, or the client has not told
+                    // us yet that it has begun anew.
                     zonal_types::mark!(IncarnationRefused);
                     return Err(ErrorCode::Fenced);
                 }
-                // The end of a poll is no sign of life: its client may be stopped, or have been
+                // The end of a poll is no sign of life: the client may be stopped, or may have been
                 // refused since.
                 if waited.until.is_none() {
                     session.last_seen = now.instant;
@@ -52,12 +52,12 @@ impl Shard {
             None => return Err(ErrorCode::UnknownSession),
         }
         if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
-            // It opens its session again, hears of our boot, tells what it holds, and comes back.
+            // The client opens its session again, learns our boot, reclaims its state, and retries.
             zonal_types::mark!(SilentRefused);
             return Err(ErrorCode::UnknownSession);
         }
-        // After that: what it told did not name an open whose reply it had not heard, and that is
-        // counted now.
+        // Only now: the state that the client reclaimed did not name an open whose reply it had not
+        // heard. That open is counted now.
         if let Some(reply) = self.repeated(kv, caller, request)? {
             return Ok(Some(self.reply(reply)));
         }
@@ -67,7 +67,7 @@ impl Shard {
         Ok(None)
     }
 
-    /// Requests that are not about the store. `None`: go on.
+    /// Handles requests that are not about the store. `None`: go on with the operation.
     pub(super) fn in_memory(
         &mut self,
         kv: &dyn KvRead,
@@ -88,7 +88,7 @@ impl Shard {
         Ok(outcome)
     }
 
-    /// The reply of a request that was executed before.
+    /// The reply of a request that was executed before, if it is kept.
     pub(super) fn repeated(
         &mut self,
         kv: &dyn KvRead,
@@ -108,19 +108,20 @@ impl Shard {
         if is_from_before {
             zonal_types::mark!(SlotRepeatedAfterRestart);
             if matches!(request, MetaRequest::Close { .. }) {
-                // Its client had not heard of it and told these as open: they are closed now.
+                // The client had not heard the reply and reclaimed these files as open: they are
+                // closed now.
                 return Ok(None);
             }
             self.reopen(&reply, caller.session);
             if let MetaRequest::AppendEnd { ino, offset, .. } = request {
-                self.tickets.was_ended(*ino, caller.session, *offset);
+                self.tickets.drop_executed(*ino, caller.session, *offset);
                 self.woken.insert(WaitOn::End(*ino));
             }
         }
         Ok(Some(reply))
     }
 
-    /// A repeated create or open after our restart: its open is not counted yet.
+    /// Counts the open of a create or open that is repeated after our restart.
     fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
         if let Some(ino) = opened_by(reply) {
             self.opens.open(ino, session);
@@ -130,7 +131,7 @@ impl Shard {
     }
 }
 
-/// The inode that a kept reply opened ([`crate::caching::without_times`]).
+/// The inode that a kept reply opened ([`crate::lease_grants::without_times`]).
 pub(crate) fn opened_by(kept: &MetaReply) -> Option<Ino> {
     match kept {
         MetaReply::Opened { entry, .. } => Some(entry.ino),
@@ -138,7 +139,7 @@ pub(crate) fn opened_by(kept: &MetaReply) -> Option<Ino> {
     }
 }
 
-/// What other shards send without a session.
+/// True for requests that other shards send without a session.
 fn is_internal(request: &MetaRequest) -> bool {
     matches!(
         request,
@@ -155,7 +156,7 @@ fn is_internal(request: &MetaRequest) -> bool {
     )
 }
 
-/// What a session from before our start may ask before it has told what it holds.
+/// True for requests allowed to a session from before our start that has not reclaimed its state.
 fn is_for_silent(request: &MetaRequest) -> bool {
     matches!(
         request,

@@ -1,17 +1,17 @@
-//! An operation, from its run on the store to the effect that counts: recalls of what others cache,
-//! the slot's reply, memory.
+//! Execution of an operation: runs it on the store, recalls what others cache, adds the slot's
+//! reply to the effect, and updates memory.
 
-use super::{Shard, Waiting, is_slotted};
+use super::{MetaShard, Waiting, is_slotted};
 use crate::append::End;
-use crate::caching;
 use crate::config::{Caller, Now};
 use crate::dentry::siphash;
 use crate::dispatch;
 use crate::keys;
+use crate::lease_grants;
 use crate::outcome::{Outcome, PendingCall, WaitOn};
-use crate::scope::Sight;
+use crate::scope_cache::VisibleTree;
 use crate::session::SlotRecord;
-use crate::tx::{Env, Finished, Tx, Volatile};
+use crate::tx::{Env, Finished, MemoryChange, Tx};
 use std::sync::Arc;
 use zonal_types::{Codec, ErrorCode, Holder, Instant, KvChange, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
@@ -19,7 +19,7 @@ use zonal_wire::meta::Event;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{DirAfter, MetaReply, MetaRequest};
 
-impl Shard {
+impl MetaShard {
     pub(crate) fn tx<'a>(&'a self, kv: &'a dyn KvRead, now: Now, session: SessionId) -> Tx<'a> {
         let env = Env {
             config: &self.config,
@@ -41,7 +41,7 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
-        (from, sight): (Option<&Arc<Holder>>, Sight),
+        (from, sight): (Option<&Arc<Holder>>, VisibleTree),
         request: &MetaRequest,
         mut waited: Waiting,
     ) -> Outcome {
@@ -52,7 +52,7 @@ impl Shard {
             tx.facts = waited.facts.clone();
             tx.published = published.unwrap_or(0);
             let result = dispatch::run(&mut tx, request);
-            let directory = caching::directory_after(&mut tx, request);
+            let directory = lease_grants::directory_after(&mut tx, request);
             let lease = tx.lease;
             let finished = tx.finish();
             if let Some((shard, ask, asked)) = finished.call {
@@ -95,7 +95,7 @@ impl Shard {
                         Ok(End::Published(end)) => {
                             published = Some(end.unwrap_or(0));
                             self.ends.published(*ino, session, end.unwrap_or(0));
-                            // Appends behind this one may be published with it.
+                            // Later appends may be published together with this one.
                             self.woken.insert(WaitOn::End(*ino));
                         }
                         Ok(End::Wait(until)) => {
@@ -106,9 +106,9 @@ impl Shard {
                     continue;
                 }
             }
-            let kept = is_slotted(caller, request).then(|| caching::without_times(&reply));
+            let kept = is_slotted(caller, request).then(|| lease_grants::without_times(&reply));
             if self.config.caching && self.may_cache(kv, now, sight, lease) {
-                caching::grant(
+                lease_grants::grant(
                     &mut reply,
                     lease,
                     &mut self.leases,
@@ -123,13 +123,14 @@ impl Shard {
                     }
                 }
             } else {
-                reply = caching::without_times(&reply);
+                reply = lease_grants::without_times(&reply);
             }
             return self.commit(now.instant, caller, reply, kept, finished);
         }
     }
 
-    /// Asks for what others have cached; a wait where somebody still has to answer.
+    /// Recalls leases that the change touches; returns a wait where a session has yet to
+    /// acknowledge.
     fn recall(
         &mut self,
         now: Now,
@@ -140,12 +141,12 @@ impl Shard {
     ) -> Option<Outcome> {
         let is_recalled = self.config.caching && !matches!(request.tag(), 80..=85);
         let mut changes = if is_recalled {
-            caching::changes(finished)
+            lease_grants::changes(finished)
         } else {
             Vec::new()
         };
         if matches!(request, MetaRequest::AppendEnd { length: 1.., .. }) {
-            // What it publishes is not known before the recall.
+            // The published size is not known before the recall.
             let of_files = changes
                 .iter_mut()
                 .filter(|change| !change.children.is_empty());
@@ -170,7 +171,7 @@ impl Shard {
             return None;
         };
         zonal_types::mark!(RecallWaited);
-        // One after the other: when all have acknowledged, the last to be waited for has, too.
+        // Waits for one session after the other: once the last has acknowledged, all have.
         let mut answers = recall.wait_for.iter();
         let first = answers.find(|(_, event)| *event != u64::MAX);
         let on = first.map_or(WaitOn::Recovery, |(session, _)| {
@@ -187,7 +188,7 @@ impl Shard {
         Some(self.wait(waiting, recall.until, on))
     }
 
-    /// The request counts: memory follows, the slot's reply joins the effect.
+    /// Commits the request: updates memory and adds the slot's reply to the effect.
     fn commit(
         &mut self,
         now: Instant,
@@ -196,6 +197,10 @@ impl Shard {
         kept: Option<MetaReply>,
         finished: Finished,
     ) -> Outcome {
+        assert!(
+            finished.call.is_none(),
+            "a request counts that still asks another shard"
+        );
         let mut effect = finished.effect;
         self.scopes
             .note_changes(&finished.inodes, !finished.directories.is_empty());
@@ -221,27 +226,31 @@ impl Shard {
         self.outcome(reply, effect, finished.junctions, finished.after)
     }
 
-    /// Takes over what a request changes in memory.
-    pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<Volatile>) {
+    /// Applies a request's changes of state in memory.
+    pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<MemoryChange>) {
         for change in volatile {
             match change {
-                Volatile::Open(ino) => self.opens.open(ino, session),
-                Volatile::Owned(ino) => self.opens.own(ino, session),
-                Volatile::Unowned(ino) => self.opens.disown(ino),
-                Volatile::Orphaned(ino, holders) => {
+                MemoryChange::Open(ino) => self.opens.open(ino, session),
+                MemoryChange::Owned(ino) => self.opens.own(ino, session),
+                MemoryChange::Unowned(ino) => self.opens.disown(ino),
+                MemoryChange::Orphaned(ino, holders) => {
                     self.opens.orphans.insert(ino, holders);
                 }
-                Volatile::Unorphaned(ino) => {
+                MemoryChange::Unorphaned(ino) => {
                     self.opens.orphans.remove(&ino);
                 }
-                Volatile::Ids(partition, range) => self.ids.set(partition, range),
-                Volatile::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
-                Volatile::InodeBack(ino) => {
+                MemoryChange::Ids(partition, range) => self.ids.set(partition, range),
+                MemoryChange::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
+                MemoryChange::InodeBack(ino) => {
                     self.live_inodes = self.live_inodes.saturating_add(1);
+                    assert!(
+                        self.recent.get(ino).is_some(),
+                        "inode {ino} comes back, whose objects may be deleted"
+                    );
                     self.recent.forget(ino);
                     self.deletions.remove(ino);
                 }
-                Volatile::InodeGone(removed) => {
+                MemoryChange::InodeGone(removed) => {
                     let ino = removed.inode.ino;
                     if !removed.inode.layout.components.is_empty() {
                         self.deletions.add(ino);
@@ -254,18 +263,18 @@ impl Shard {
                     self.ends.ended(ino);
                     self.woken.insert(WaitOn::End(ino));
                     let granted = self.locks.release_inode(ino);
-                    self.tell(granted);
+                    self.queue_events(granted);
                 }
-                Volatile::Cut(ino, size) => {
+                MemoryChange::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
                     self.ends.ended(ino);
-                    // Who cuts it may be gone before targets hear of it: what others write until
-                    // then would be cut, too.
+                    // The truncating client may be gone before targets see the truncation. Then
+                    // writes of others until that time would be cut, too.
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);
                     let told = others.map(|holder| (holder, Event::FileCut { ino }));
-                    self.tell(told.collect());
-                    // Ends of appends that wait for others hear of it.
+                    self.queue_events(told.collect());
+                    // Wakes ends of appends that wait for others.
                     self.woken.insert(WaitOn::End(ino));
                 }
             }
@@ -283,8 +292,8 @@ impl Shard {
         let reply = MetaReply::Failed {
             code: ErrorNumber(code),
         };
-        // The slot moves on; the store does not hear of it, as nothing happened. Not where another
-        // server did not answer: the client tries the same request again.
+        // The slot moves on in memory only, because nothing happened. It does not where another
+        // server did not answer: the client retries the same request.
         let is_over = !matches!(
             code,
             ErrorCode::Unreachable
@@ -308,7 +317,7 @@ impl Shard {
     }
 }
 
-/// Names a slotted request: sessions are never numbered twice.
+/// Identifies a slotted request: session numbers are never reused.
 fn token(caller: Caller) -> u64 {
     if caller.slot == NO_SLOT {
         return 0;

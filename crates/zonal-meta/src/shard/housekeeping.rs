@@ -1,19 +1,19 @@
-//! What a shard does by itself: sessions that end, directories that nobody settled; and what it
-//! tells of its memory.
+//! Housekeeping: ends sessions, finds directories to settle, and reports the shard's memory as
+//! gauges.
 
-use super::Shard;
+use super::MetaShard;
 use crate::config::Now;
 use crate::outcome::{Detached, Ticked};
 use std::collections::BTreeSet;
 use zonal_types::limits::{APPEND_TICKETS_MAX, SESSION_SLOTS_MAX};
 use zonal_types::{ErrorCode, Instant, KvRead, SessionId};
 
-/// How long a directory may stay detached before the root shard is asked, in seconds.
+/// Time that a directory may stay detached before the root shard is asked, in seconds.
 const DETACHED_SECONDS: i64 = 60;
 /// Sessions ended in one step of housekeeping.
 const ENDED_AT_ONCE: usize = 64;
 
-impl Shard {
+impl MetaShard {
     /// Housekeeping, due at [`Self::poll_deadline`].
     pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Ticked {
         self.leases.sweep(now.instant, 4096);
@@ -25,8 +25,8 @@ impl Shard {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
         if std::mem::take(&mut self.has_lost_orphans) {
-            // What sessions left that ended in an earlier life: what could not be read then perhaps
-            // can be now.
+            // Orphans left by sessions that ended in an earlier life: an unreadable one may be
+            // readable now.
             let holders = self.opens.orphans.values().flatten();
             let lost: BTreeSet<SessionId> = holders
                 .copied()
@@ -73,14 +73,14 @@ impl Shard {
     /// Directories that have been detached for more than a minute.
     ///
     /// # Errors
-    /// What the store says; `Corrupt`.
+    /// The store's error; `Corrupt`.
     pub fn detached(
         &self,
         kv: &dyn KvRead,
         now: Now,
         limit: usize,
     ) -> Result<Vec<Detached>, ErrorCode> {
-        let found = crate::op::detached::unsettled(kv, &self.partitions)?;
+        let found = crate::op::detached_directories::unsettled(kv, &self.partitions)?;
         let old = found.into_iter().filter(|(_, record)| {
             now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
         });
@@ -91,7 +91,7 @@ impl Shard {
         Ok(told.take(limit).collect())
     }
 
-    /// Sizes of what is in memory, for metrics.
+    /// Sizes of tables in memory, for metrics.
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64)> {
         vec![
@@ -106,7 +106,10 @@ impl Shard {
             ("opens_max", self.config.opens_max as u64),
             ("orphans", self.opens.orphans.len() as u64),
             ("removed_inodes", self.recent.len() as u64),
-            ("removed_inodes_max", crate::recent::RECENT_MAX as u64),
+            (
+                "removed_inodes_max",
+                crate::recent_removals::RECENT_MAX as u64,
+            ),
             ("known_deletions", self.deletions.len() as u64),
             (
                 "known_deletions_max",

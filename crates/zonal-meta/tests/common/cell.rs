@@ -1,9 +1,9 @@
-//! Shards over maps in memory: requests are taken to their end, waits pass time.
+//! Shards over maps in memory: each request runs to its end, and waits advance the clock.
 
 use super::{Client, none, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
+use zonal_meta::{Attempt, Caller, JunctionChange, MetaShard, Now, Outcome, ShardConfig};
 use zonal_testkit::Rng;
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Credentials, ErrorCode, Holder, Ino, Instant, KvChange,
@@ -51,7 +51,7 @@ pub fn map() -> ZoneMap {
 
 pub struct Store {
     pub kv: MemKv,
-    pub shard: Shard,
+    pub shard: MetaShard,
     pub config: ShardConfig,
 }
 
@@ -64,11 +64,11 @@ pub struct Cell {
     pub last_effect: Vec<KvChange>,
     pub last_waits: u32,
     pub caching: bool,
-    /// Who has connected, where that was proved.
+    /// The connected subject, where the connection proved one.
     pub from: Option<Arc<Holder>>,
-    /// Clients of which targets have heard that they are fenced.
+    /// Clients that targets have fenced.
     pub fenced: Vec<ClientId>,
-    /// Where random bits for the numbers of sessions come from.
+    /// Source of random bits for session numbers.
     pub chance: Option<Rng>,
     pub is_manager_away: bool,
 }
@@ -89,8 +89,8 @@ impl Cell {
             config.hash_bits = hash_bits;
             config.caching = caching;
             let mut kv = MemKv::default();
-            apply(&mut kv, &Shard::format(&config, now.wall));
-            let shard = Shard::load(config.clone(), map.clone(), &kv, now.instant).unwrap();
+            apply(&mut kv, &MetaShard::format(&config, now.wall));
+            let shard = MetaShard::load(config.clone(), map.clone(), &kv, now.instant).unwrap();
             Store { kv, shard, config }
         });
         Self {
@@ -111,7 +111,7 @@ impl Cell {
     pub fn restart(&mut self, shard: usize) {
         let store = &mut self.stores[shard];
         store.config.boot += 1;
-        store.shard = Shard::load(
+        store.shard = MetaShard::load(
             store.config.clone(),
             self.map.clone(),
             &store.kv,
@@ -131,7 +131,7 @@ impl Cell {
         self.map.shard_of(ino.partition()).unwrap().id.0 as usize
     }
 
-    /// One request to one shard, to its end. Waits pass time.
+    /// Sends one request to one shard and runs it to its end. Waits advance the clock.
     pub fn send(&mut self, shard: usize, caller: Caller, request: &MetaRequest) -> MetaReply {
         self.last_effect.clear();
         self.last_waits = 0;
@@ -179,7 +179,7 @@ impl Cell {
                     } => {
                         attempt = Some(named);
                         self.last_waits += 1;
-                        // Where somebody is to be ended, others wait for that only.
+                        // The shard is about to end a session, for which this request waits.
                         let due = self.stores[shard].shard.poll_deadline();
                         if due == Some(Instant(0)) {
                             self.tick();
@@ -212,7 +212,7 @@ impl Cell {
         self.send_on(shard.0 as usize, none(), None, request)
     }
 
-    /// What the manager beside the root shard does.
+    /// Opens stripe sets, as the manager beside the root shard does.
     fn open_sets(&mut self, zone: ZoneId) -> MetaReply {
         if self.is_manager_away {
             return MetaReply::Failed {
@@ -258,7 +258,7 @@ impl Cell {
         }
     }
 
-    /// Housekeeping. Targets acknowledge fences at once.
+    /// Runs housekeeping. Targets acknowledge fences at once.
     pub fn tick(&mut self) {
         self.tick_without_targets();
         self.acknowledge_fences();

@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Tells a restarted shard what is open, as a client does before it asks anything else.
+    /// Reclaims at a restarted shard what is open, as a client does before any other request.
     pub fn reclaim(&mut self, cell: &mut Cell, shard: usize, opens: Vec<Ino>) {
         let locks = Vec::new();
         let request = MetaRequest::Reclaim { opens, locks };
@@ -57,7 +57,7 @@ impl Client {
         assert_eq!(reply, MetaReply::Done);
     }
 
-    /// Tells a restarted shard that nothing is held.
+    /// Reclaims nothing at a restarted shard.
     pub fn holds_nothing(&mut self, cell: &mut Cell, shard: usize) {
         self.reclaim(cell, shard, Vec::new());
     }
@@ -131,7 +131,7 @@ impl Client {
         entry_of(self.call(cell, parent, &request)?).map(|entry| entry.ino)
     }
 
-    /// Creates and keeps it open.
+    /// Creates a file and keeps it open.
     pub fn create_open(
         &mut self,
         cell: &mut Cell,

@@ -63,7 +63,7 @@ pub fn start_two() -> (Cell, Client, Client, Ino) {
     (cell, one, two, home)
 }
 
-/// A poll of the zone's shard with what it says of our boot and what it acknowledges.
+/// Polls the zone's shard, with the boot and the acknowledgement given.
 pub fn poll_as(cell: &mut Cell, client: &Client, boot: u64, acked: u64, wait_ms: u32) -> Outcome {
     let store = &mut cell.stores[1];
     let request = MetaRequest::PollEvents {

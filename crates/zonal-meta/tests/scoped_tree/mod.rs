@@ -96,7 +96,7 @@ impl Tree {
         let stored = store.kv.get(&keys::inode(ino));
         let stored = stored.map(|bytes| Inode::decode(ino, bytes).unwrap());
         let id = stored.and_then(|inode| inode.layout.data_ids().next());
-        // Another one than any that was given, where there is no such file here.
+        // A data id that was never given, where there is no file with this number.
         let id = id.unwrap_or(DataId::new(ino.partition(), 5));
         assert_ne!(id.0, ino.0);
         store

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use zonal_fsck::data_fact::DataFact;
 use zonal_fsck::objects::{self, Join, Joined};
 use zonal_fsck::{Place, What};
-use zonal_meta::check::{Data, Fact, Join as ShardJoin, Joined as OfShard, Scan};
+use zonal_meta::check::{Fact, FileDataFact, Join as ShardJoin, JoinResult as OfShard, Scan};
 use zonal_meta::keys;
 use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{Column, ErrorCode, Ino, KvRead, TargetId};
@@ -29,7 +29,7 @@ const NAP: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     inode: Vec<u8>,
-    data: Data,
+    data: FileDataFact,
     objects: Vec<(TargetId, KnownObject)>,
 }
 
@@ -163,7 +163,7 @@ fn look<'a>(
 
 /// An inode's bytes (with the length of what is stored beside it), and what a check of its objects
 /// needs; by the code that judges whole shards.
-fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, Data)>, ErrorCode> {
+fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, FileDataFact)>, ErrorCode> {
     let Some(inode) = store.get(&keys::inode(ino))? else {
         return Ok(None);
     };

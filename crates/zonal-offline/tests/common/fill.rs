@@ -9,7 +9,7 @@ use zonal_disk::Room;
 use zonal_disk::store::load_identity;
 use zonal_disk::{Engine, Identity, StoreKind};
 use zonal_meta::inode::Inode;
-use zonal_meta::{Shard, ShardConfig, keys};
+use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::ObjectId;
 use zonal_offline::{Cell, Geometry, StoreSpec};
 use zonal_testkit::{Rng, Scratch};
@@ -249,7 +249,7 @@ impl TestCell {
         let engine = open_engine(spec);
         let config = ShardConfig::new(ShardId(1), ZoneId(1), 1);
         engine
-            .append_with(Shard::format(&config, now().wall), &[], Room::Normal)
+            .append_with(MetaShard::format(&config, now().wall), &[], Room::Normal)
             .unwrap();
         let half = changes.len() * 2 / 3;
         for (at, group) in changes.chunks(50).enumerate() {
@@ -267,7 +267,7 @@ impl TestCell {
         let engine = open_engine(&self.cell.stores[0]);
         let config = ShardConfig::new(ShardId(0), ZoneId(1), 1);
         engine
-            .append_with(Shard::format(&config, now().wall), &[], Room::Normal)
+            .append_with(MetaShard::format(&config, now().wall), &[], Room::Normal)
             .unwrap();
         engine
             .append_with(self.map.to_store(), &[], Room::Normal)
@@ -278,7 +278,7 @@ impl TestCell {
         // The second one's entry and junction are in the log alone.
         engine.checkpoint(&mut || Ok(())).unwrap();
         for (name, ino) in first_level {
-            let shard = Shard::load(
+            let shard = MetaShard::load(
                 config.clone(),
                 Arc::new(self.map.clone()),
                 &engine,

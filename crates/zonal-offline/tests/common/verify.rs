@@ -4,7 +4,7 @@ use super::{Made, OpenTarget, TestCell, contents, lookup, open_engine, read_map}
 use std::sync::Arc;
 use zonal_disk::Engine;
 use zonal_meta::inode::Inode;
-use zonal_meta::{Shard, ShardConfig, keys};
+use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::ObjectId;
 use zonal_types::{Column, DataId, ErrorCode, Instant, KvRead, ShardId, ZoneId};
 use zonal_zonemap::ZoneMap;
@@ -16,7 +16,7 @@ impl TestCell {
         let shard_engine = open_engine(self.spec(1));
         let config = ShardConfig::new(ShardId(1), ZoneId(1), 2);
         let map = Arc::new(read_map(&open_engine(self.spec(0))));
-        Shard::load(config, Arc::clone(&map), &shard_engine, Instant(0)).expect(context);
+        MetaShard::load(config, Arc::clone(&map), &shard_engine, Instant(0)).expect(context);
         let specs = self
             .cell
             .stores

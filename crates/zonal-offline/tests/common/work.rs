@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_disk::Engine;
 use zonal_disk::Room;
-use zonal_meta::{Caller, Now, Outcome, Shard, ShardConfig};
+use zonal_meta::{Caller, MetaShard, Now, Outcome, ShardConfig};
 use zonal_types::{
     ClientId, ClientIdentity, Credentials, ErrorCode, Ino, Name, SessionId, ShardId, ZoneId,
 };
@@ -24,7 +24,7 @@ const DIRECTORIES: usize = 4;
 
 /// The zone's shard with one client.
 struct Worked<'a> {
-    shard: Shard,
+    shard: MetaShard,
     engine: &'a Engine,
     now: Now,
     session: SessionId,
@@ -210,7 +210,7 @@ impl TestCell {
         }
         let config = ShardConfig::new(ShardId(1), ZoneId(1), BOOT);
         let map = Arc::new(read_map(&root));
-        let shard = Shard::load(config, map, &engine, now().instant).expect(context);
+        let shard = MetaShard::load(config, map, &engine, now().instant).expect(context);
         let mut worked = Worked {
             shard,
             engine: &engine,

@@ -16,7 +16,7 @@ use crate::trouble::Trouble;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::{DiskError, Engine, Room};
-use zonal_driver::shard::{Durability, Note, ShardHost};
+use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
 use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
@@ -250,18 +250,20 @@ impl ShardHost for MetaHost {
         replies
     }
 
-    fn note(&self, note: Note<'_>) {
+    fn note(&self, note: ShardNote<'_>) {
         match note {
-            Note::UnreadOrphan(code) => {
+            ShardNote::UnreadOrphan(code) => {
                 tracing::error!(%code, "a session has ended, and a removed file that it had open cannot be read: it keeps its space. \
                     Hint: zonal fsck --repair, in the stopped cell");
             }
-            Note::UnreadDeletions(code) => tracing::error!(%code, "deletions cannot be read"),
-            Note::UnreadDetached(code) => {
+            ShardNote::UnreadDeletions(code) => tracing::error!(%code, "deletions cannot be read"),
+            ShardNote::UnreadDetached(code) => {
                 tracing::error!(%code, "directories without an entry cannot be read");
             }
-            Note::NotSettled(ino) => tracing::warn!(%ino, "not settled"),
-            Note::Settled(ino, reply) => tracing::info!(%ino, ?reply, "a directory is settled"),
+            ShardNote::NotSettled(ino) => tracing::warn!(%ino, "not settled"),
+            ShardNote::Settled(ino, reply) => {
+                tracing::info!(%ino, ?reply, "a directory is settled")
+            }
         }
     }
 }

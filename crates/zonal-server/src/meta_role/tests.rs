@@ -24,7 +24,7 @@ fn join(node: u32) -> MapEdit {
 }
 
 /// Shard 1 of node 2, after these joins.
-fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: Pace) -> Arc<MetaRole> {
+fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: ShardPace) -> Arc<MetaRole> {
     let map = Arc::new(MapCache::here(CELL));
     let mut edited = ZoneMap::new(CELL);
     for join in joins {
@@ -52,7 +52,7 @@ fn ask(role: &Arc<MetaRole>, epoch: u64) -> MetaReply {
 #[test]
 fn a_shard_is_asked_only_as_its_owner() {
     let scratch = Scratch::new("epochs");
-    let role = shard(&scratch, &[join(2)], Pace::SERVER);
+    let role = shard(&scratch, &[join(2)], ShardPace::SERVER);
     for served in [0, 1] {
         assert!(matches!(ask(&role, served), MetaReply::StatFs { .. }));
     }
@@ -71,7 +71,7 @@ fn a_shard_is_asked_only_as_its_owner() {
 #[test]
 fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
     let scratch = Scratch::new("epochs");
-    let role = shard(&scratch, &[join(2), join(3), join(2)], Pace::SERVER);
+    let role = shard(&scratch, &[join(2), join(3), join(2)], ShardPace::SERVER);
     let epoch = role.identity().1;
     let told = MetaReply::StaleShard {
         shard: ShardId(1),
@@ -85,9 +85,9 @@ fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
 #[test]
 fn what_could_not_be_read_is_tried_again_without_another_removal() {
     let scratch = Scratch::new("deletions");
-    let pace = Pace {
+    let pace = ShardPace {
         deletions_ms: (5, 50),
-        ..Pace::SERVER
+        ..ShardPace::SERVER
     };
     let role = shard(&scratch, &[join(2)], pace);
     let partition = role.host().map.current().partitions_of(ShardId(1))[0];

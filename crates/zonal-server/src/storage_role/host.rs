@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::{Checkpoint, DiskError, Engine, Lsn, Room, Segments};
-use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
+use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 use zonal_net::ReplyBuilder;
 use zonal_object::Record;
 use zonal_types::{ClientId, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId};
@@ -101,9 +101,9 @@ impl TargetHost for TargetDisk {
         })
     }
 
-    fn space(&self) -> Result<Below, DiskError> {
+    fn space(&self) -> Result<BackingSpace, DiskError> {
         let space = self.segments.space()?;
-        Ok(Below {
+        Ok(BackingSpace {
             made: space.made,
             unmade: space.unmade,
         })
@@ -160,10 +160,10 @@ impl TargetHost for TargetDisk {
         begun.commit(&mut || Ok(()))
     }
 
-    fn note(&self, note: Note<'_>) {
+    fn note(&self, note: TargetNote<'_>) {
         let target_id = self.id.0;
         match note {
-            Note::Unreadable {
+            TargetNote::Unreadable {
                 object,
                 offset,
                 error,
@@ -171,15 +171,15 @@ impl TargetHost for TargetDisk {
                 self.unreadable.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(target_id, %object, offset, %error, "stored data cannot be read");
             }
-            Note::Damaged { detail } => {
+            TargetNote::Damaged { detail } => {
                 self.damaged.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(target_id, detail, "stored data is damaged");
             }
-            Note::CannotMove { why } if self.cannot_move.is_due() => {
+            TargetNote::CannotMove { why } if self.cannot_move.is_due() => {
                 tracing::warn!(target_id, %why, "small writes cannot be moved to segments");
             }
-            Note::CannotMove { .. } => {}
-            Note::Stopped { why } => {
+            TargetNote::CannotMove { .. } => {}
+            TargetNote::Stopped { why } => {
                 tracing::error!(target_id, why, "the target stops serving");
             }
         }
@@ -202,7 +202,7 @@ impl ReplyRoom for Payload<'_> {
         self.0.leave_room();
     }
 
-    fn is_asker_gone(&self) -> bool {
+    fn is_sender_gone(&self) -> bool {
         self.0.is_peer_gone()
     }
 }

@@ -9,7 +9,7 @@ use crate::plant::Plant;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_driver::shard::{Durability, Note, ShardHost};
+use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
 use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
@@ -169,5 +169,5 @@ impl ShardHost for SimulatedHost {
         replies
     }
 
-    fn note(&self, _note: Note<'_>) {}
+    fn note(&self, _note: ShardNote<'_>) {}
 }

@@ -13,7 +13,7 @@ use async_lock::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
+use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 use zonal_object::Record;
 use zonal_types::{
     ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
@@ -127,8 +127,8 @@ impl TargetHost for SimDisk {
         Ok(())
     }
 
-    fn space(&self) -> Result<Below, ErrorCode> {
-        Ok(Below {
+    fn space(&self) -> Result<BackingSpace, ErrorCode> {
+        Ok(BackingSpace {
             made: 0,
             unmade: u64::MAX,
         })
@@ -186,7 +186,7 @@ impl TargetHost for SimDisk {
         Ok(())
     }
 
-    fn note(&self, _note: Note<'_>) {}
+    fn note(&self, _note: TargetNote<'_>) {}
 }
 
 /// The payload of a reply. Whoever asks waits: what was sent before a client was killed arrives all
@@ -207,7 +207,7 @@ impl ReplyRoom for Payload {
 
     fn leave_shared(&mut self) {}
 
-    fn is_asker_gone(&self) -> bool {
+    fn is_sender_gone(&self) -> bool {
         false
     }
 }

@@ -11,7 +11,7 @@ use zonal_wire::{
     StorageReply, StorageRequest,
 };
 
-/// Decodes, and where that succeeds encodes again; returns what came out. Must not panic on any
+/// Decodes, and where that succeeds encodes again and returns the result. Must not panic on any
 /// input.
 pub type Roundtrip = fn(&[u8]) -> Option<Vec<u8>>;
 
@@ -19,8 +19,7 @@ fn roundtrip<T: Codec>(bytes: &[u8]) -> Option<Vec<u8>> {
     T::from_bytes(bytes).ok().map(|value| value.to_bytes())
 }
 
-/// One kind of message: its name, its samples (variant, tag, bytes), its decoder, whether a tag is
-/// known.
+/// One kind of message: name, samples (variant, tag, bytes), decoder, and whether a tag is known.
 pub struct Kind {
     pub name: &'static str,
     pub samples: Vec<(&'static str, u8, Vec<u8>)>,

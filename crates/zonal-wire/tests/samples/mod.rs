@@ -1,5 +1,5 @@
-//! At least one value of every message, with unlike values in like fields, for the golden bytes and
-//! for the hostile ones. A test checks that no tag is missing.
+//! Samples of every message, with different values in similar fields, for the golden and the
+//! hostile tests. A test checks that no tag is missing.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
 mod corpus;

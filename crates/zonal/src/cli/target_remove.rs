@@ -21,7 +21,7 @@ use crate::out;
 use crate::transfer::{Names, Remote, Source};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use zonal_meta::named_sets::layout_of;
+use zonal_meta::stripe_set_references::layout_of;
 use zonal_net::NetError;
 use zonal_types::{Blob, Codec, Ino, StripeSetId, TargetId};
 use zonal_wire::{ManagerReply, ManagerRequest};

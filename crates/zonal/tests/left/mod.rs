@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zonal_disk::{Config, Engine, Identity, Segments, SegmentsConfig, StoreDir, StoreKind};
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::inode::Inode;
-use zonal_meta::{Shard, ShardConfig, keys};
+use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::{Cut, ObjectId, Target, TargetConfig, replay_checks};
 use zonal_types::limits::INLINE_BYTES_DEFAULT;
 use zonal_types::{CellId, Column, DataId, Ino, Instant, KvRead, ZoneId};
@@ -156,7 +156,7 @@ impl Known {
             .ok_or("no shard")?
             .id;
         let config = ShardConfig::new(shard, ZoneId(1), 1);
-        let shard = Shard::load(config, Arc::clone(&self.map), &engine, Instant::default());
+        let shard = MetaShard::load(config, Arc::clone(&self.map), &engine, Instant::default());
         let shard = shard.map_err(|code| code.to_string())?;
         let mut told = Vec::new();
         let broken = shard.check_store(&engine, &mut told);

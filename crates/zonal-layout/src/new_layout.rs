@@ -1,0 +1,59 @@
+//! The layout of a new file.
+
+use crate::stripe::{LayoutError, check_component};
+use zonal_types::{
+    Column, Component, ComponentKind, DataId, Layout, LayoutGen, StripePolicy, StripeSetId, ZoneId,
+};
+
+/// One striped component over the whole file, with the directory's `policy`, in a set of `width`
+/// slots.
+///
+/// The start column rotates with the data id. Ids are given in sequence, so files smaller than a
+/// stripe unit are spread over the targets.
+///
+/// # Errors
+/// `BadComponent` for an invalid policy or a set without slots.
+pub fn new_layout(
+    policy: &StripePolicy,
+    set: StripeSetId,
+    width: u16,
+    zone: ZoneId,
+    data_id: DataId,
+) -> Result<Layout, LayoutError> {
+    if width == 0 || !policy.is_valid() {
+        return Err(LayoutError::BadComponent { start: 0 });
+    }
+    let count = match policy.count {
+        0 => width,
+        some => some.min(width),
+    };
+    let start_column = Column((data_id.0 % u64::from(width)) as u16);
+    Ok(Layout {
+        layout_gen: LayoutGen(1),
+        components: vec![Component {
+            kind: ComponentKind::Striped,
+            start: 0,
+            end: u64::MAX,
+            data_id,
+            zone,
+            set,
+            start_column,
+            count,
+            unit: policy.unit,
+            span: 0,
+            redundancy: policy.redundancy,
+        }],
+    })
+}
+
+/// A layout of one component that leaves the first `bytes` of the file to its shard (0: none).
+///
+/// # Errors
+/// `BadComponent` where the shard may not keep that many.
+pub fn with_inline(mut layout: Layout, bytes: u32) -> Result<Layout, LayoutError> {
+    if let ([component], true) = (layout.components.as_mut_slice(), bytes > 0) {
+        component.kind = ComponentKind::StripedInline { bytes };
+        check_component(component)?;
+    }
+    Ok(layout)
+}

@@ -1,0 +1,205 @@
+//! New inodes of any type: owner, group, mode, ACLs, layout, number.
+
+use super::Result;
+use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
+use crate::inode::Inode;
+use crate::keys;
+use crate::outcome::Question;
+use crate::permission::{S_ISGID, S_IXGRP, is_root};
+use crate::stripe_set_choice::{SetChoice, choose_open};
+use crate::tx::{MemoryChange, Tx};
+use zonal_types::limits::xattr_flags;
+use zonal_types::{
+    Credentials, DataId, ErrorCode, FileKind, Ino, Layout, PartitionId, ShardId, StripePolicy,
+    StripeSetId, ZoneId,
+};
+use zonal_wire::MetaRequest;
+
+/// Mode, group and ACLs of a new inode.
+pub(crate) struct Rights {
+    pub mode: u32,
+    pub gid: u32,
+    pub access: Option<Acl>,
+    pub default: Option<Acl>,
+}
+
+/// Mode, group and ACLs of a new inode in `dir`.
+pub(crate) fn rights(
+    tx: &Tx<'_>,
+    who: &Credentials,
+    dir: &Inode,
+    kind: FileKind,
+    mode: u32,
+    umask: u32,
+) -> Result<Rights> {
+    let default = match kind {
+        FileKind::Symlink => None,
+        _ => default_acl(tx, dir)?,
+    };
+    let mut gid = who.gid;
+    let mut mode = mode & 0o7777;
+    if dir.mode & S_ISGID != 0 {
+        gid = dir.gid;
+        let both = S_ISGID | S_IXGRP;
+        if kind == FileKind::Directory {
+            mode |= S_ISGID;
+        } else if mode & both == both && !is_root(who) && !who.in_group(dir.gid) {
+            mode &= !S_ISGID;
+        }
+    }
+    Ok(with_default(kind, mode, umask, gid, default))
+}
+
+/// Applies a default ACL, or the umask where there is none.
+pub(crate) fn with_default(
+    kind: FileKind,
+    mode: u32,
+    umask: u32,
+    gid: u32,
+    default: Option<Acl>,
+) -> Rights {
+    if kind == FileKind::Symlink {
+        return Rights {
+            mode: 0o777,
+            gid,
+            access: None,
+            default: None,
+        };
+    }
+    let Some(default) = default else {
+        return Rights {
+            mode: mode & !(umask & 0o777),
+            gid,
+            access: None,
+            default: None,
+        };
+    };
+    let access = default.inherited(mode);
+    Rights {
+        mode: mode & 0o7000 | access.mode_bits(),
+        gid,
+        access: (!access.is_minimal()).then_some(access),
+        default: (kind == FileKind::Directory).then_some(default),
+    }
+}
+
+/// The default ACL of a directory.
+pub(crate) fn default_acl(tx: &Tx<'_>, dir: &Inode) -> Result<Option<Acl>> {
+    if dir.xattrs & xattr_flags::ACL_DEFAULT == 0 {
+        return Ok(None);
+    }
+    match tx.get(&keys::xattr(dir.ino, DEFAULT_NAME))? {
+        Some(bytes) => Acl::parse(&bytes).map_err(|_error| ErrorCode::Corrupt),
+        None => Ok(None),
+    }
+}
+
+/// A new inode with its number, rights and layout, not saved yet. `zone` matters only in the root.
+pub(crate) fn inode(
+    tx: &mut Tx<'_>,
+    who: &Credentials,
+    dir: &Inode,
+    kind: FileKind,
+    rights: &Rights,
+    zone: ZoneId,
+) -> Result<Inode> {
+    let partition = if kind == FileKind::Directory {
+        partition_for_directory(tx, dir.ino)?
+    } else {
+        dir.ino.partition()
+    };
+    let ino = tx.new_ino(partition)?;
+    assert!(tx.is_ours(ino), "new inode {ino} belongs to another shard");
+    let home = home_zone(tx, dir, zone)?;
+    let mut inode = Inode::new(ino, kind, dir.ino, home, tx.now.wall);
+    inode.uid = who.uid;
+    inode.gid = rights.gid;
+    inode.mode = rights.mode;
+    set_acls(tx, &mut inode, rights);
+    match kind {
+        FileKind::File => {
+            let data_id = tx.new_data_id(partition)?;
+            inode.layout = layout(tx, home, dir.policy, data_id)?;
+        }
+        FileKind::Directory => inode.policy = dir.policy,
+        _ => {}
+    }
+    tx.volatile.push(MemoryChange::InodeMade);
+    Ok(inode)
+}
+
+/// Stores the ACLs of a new inode.
+pub(crate) fn set_acls(tx: &mut Tx<'_>, inode: &mut Inode, rights: &Rights) {
+    if let Some(acl) = &rights.access {
+        tx.put(keys::xattr(inode.ino, ACCESS_NAME), acl.to_bytes());
+        inode.xattrs |= xattr_flags::ACL_ACCESS;
+    }
+    if let Some(acl) = &rights.default {
+        tx.put(keys::xattr(inode.ino, DEFAULT_NAME), acl.to_bytes());
+        inode.xattrs |= xattr_flags::ACL_DEFAULT;
+    }
+}
+
+/// The partition of a new directory: directories take the shard's partitions in turn, so that a
+/// split moves a share of them. Files follow their directory.
+pub(crate) fn partition_for_directory(tx: &Tx<'_>, parent: Ino) -> Result<PartitionId> {
+    let partitions = tx.env.partitions;
+    if tx.env.config.is_root() || partitions.is_empty() {
+        return Ok(parent.partition());
+    }
+    let turn = (tx.env.live_inodes % partitions.len() as u64) as usize;
+    partitions.get(turn).copied().ok_or(ErrorCode::NotOwner)
+}
+
+/// Zone of a new inode in `dir`: the directory's. In the root it is the requested zone, if any.
+pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId> {
+    if dir.ino != Ino::ROOT {
+        return Ok(dir.home);
+    }
+    if zone == ZoneId(0) {
+        return Ok(tx.env.config.zone);
+    }
+    match tx.env.map.zone(zone) {
+        Some(_) => Ok(zone),
+        None => Err(ErrorCode::Invalid),
+    }
+}
+
+/// The layout of a new file with this data id.
+pub(crate) fn layout(
+    tx: &mut Tx<'_>,
+    home: ZoneId,
+    policy: Option<StripePolicy>,
+    data_id: DataId,
+) -> Result<Layout> {
+    let env = &tx.env;
+    match env.sets.choose(env.map, home, data_id, tx.now.instant) {
+        SetChoice::Take(set, width) => layout_over((set, width), tx, home, policy, data_id),
+        SetChoice::Open => {
+            let ask = MetaRequest::OpenSets { zone: home };
+            Err(tx.ask(ShardId(0), ask, Question::Open(home)))
+        }
+        SetChoice::Later => Err(ErrorCode::NotReady),
+    }
+}
+
+/// The layout for a repair, which can ask nobody: over a set that is open already.
+pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
+    match choose_open(tx.env.map, home, data_id) {
+        Some(SetChoice::Take(set, width)) => layout_over((set, width), tx, home, None, data_id),
+        _ => Err(ErrorCode::NoSpace),
+    }
+}
+
+fn layout_over(
+    (set, width): (StripeSetId, u16),
+    tx: &Tx<'_>,
+    home: ZoneId,
+    policy: Option<StripePolicy>,
+    data_id: DataId,
+) -> Result<Layout> {
+    let policy = policy.unwrap_or_default();
+    zonal_layout::new_layout(&policy, set, width, home, data_id)
+        .and_then(|layout| zonal_layout::with_inline(layout, tx.env.inline_bytes))
+        .map_err(|_error| ErrorCode::Corrupt)
+}
