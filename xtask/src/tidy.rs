@@ -2,11 +2,11 @@
 //!
 //! Invariant: each rule has a test that plants its offence and sees it reported.
 
+mod cited_tests;
 mod dependencies;
-mod named;
 mod prose;
 mod source;
-mod types;
+mod type_names;
 mod words;
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
     )?;
     let list = |name: &str| std::fs::read_to_string(root.join(name)).unwrap_or_default();
     let left = prose_left(&list("xtask/prose-left.txt"));
-    let shared = types::Shared::parse(&list("xtask/shared-names.txt"))?;
+    let shared = type_names::Shared::parse(&list("xtask/shared-names.txt"))?;
     let mut offences = dependencies::check(metadata)?;
     for file in &files {
         words::check(file, &allowed, &mut offences);
@@ -96,9 +96,9 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
             source::check(file, &mut offences);
         }
     }
-    named::check(&files, &mut offences);
+    cited_tests::check(&files, &mut offences);
     prose::check_pages(&files, &left, &mut offences);
-    types::check(&files, &shared, &mut offences);
+    type_names::check(&files, &shared, &mut offences);
     offences.sort();
     Ok(offences)
 }

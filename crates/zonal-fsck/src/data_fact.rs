@@ -11,7 +11,7 @@ const BLOCK: u32 = zonal_types::limits::BLOCK_BYTES as u32;
 codec_enum! {
     /// What is said of a data id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum About {
+    pub enum DataClaim {
         /// An inode's layout names it.
         Expected = 1 {
             /// The inode.
@@ -63,7 +63,7 @@ pub struct DataFact {
     /// Of which bytes.
     pub data_id: DataId,
     /// What.
-    pub about: About,
+    pub about: DataClaim,
 }
 
 impl DataFact {
@@ -87,7 +87,7 @@ impl DataFact {
         let (dir, cookie) = name.unwrap_or_default();
         Self {
             data_id: data.data_id,
-            about: About::Expected {
+            about: DataClaim::Expected {
                 ino,
                 dir,
                 cookie,
@@ -105,8 +105,8 @@ impl DataFact {
 
     /// The file that a fact of an inode is about.
     #[must_use]
-    pub fn owner(&self) -> Option<Owner> {
-        let About::Expected {
+    pub fn owner(&self) -> Option<DataOwner> {
+        let DataClaim::Expected {
             ino,
             dir,
             cookie,
@@ -121,7 +121,7 @@ impl DataFact {
         else {
             return None;
         };
-        Some(Owner {
+        Some(DataOwner {
             ino,
             name: (dir != Ino(0)).then_some((dir, cookie)),
             component: (set, start_column, count, unit),
@@ -135,7 +135,7 @@ impl DataFact {
     pub fn found(target: TargetId, known: &KnownObject) -> Self {
         Self {
             data_id: known.object.data_id,
-            about: About::Found {
+            about: DataClaim::Found {
                 column: known.object.column.0,
                 target,
                 bytes: known.bytes,
@@ -149,7 +149,7 @@ impl DataFact {
 
 /// The file that bytes belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
+pub struct DataOwner {
     /// Its inode.
     pub ino: Ino,
     /// Its entry: directory and cookie; no directory where it has none.

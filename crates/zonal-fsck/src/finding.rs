@@ -9,7 +9,7 @@ use zonal_types::{DataId, Ino, ShardId, TargetId};
 
 /// Which part of the cell a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum FindingPlace {
     /// The store of the manager and the root's shard.
     Manager,
     /// The store of a zone's shard.
@@ -20,7 +20,7 @@ pub enum Place {
     Cell,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for FindingPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Manager => f.write_str("manager"),
@@ -97,7 +97,7 @@ pub enum StoreFault {
 
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum What {
+pub enum FindingKind {
     /// With the files of a store.
     #[error("{0}")]
     Store(StoreFault),
@@ -215,14 +215,14 @@ pub enum What {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Where.
-    pub place: Place,
+    pub place: FindingPlace,
     /// What.
-    pub what: What,
+    pub what: FindingKind,
     /// The path of the file or directory, where it is known.
     pub path: Option<String>,
 }
 
-impl What {
+impl FindingKind {
     /// How much it matters.
     #[must_use]
     pub fn class(&self) -> Class {
@@ -338,7 +338,7 @@ impl What {
 impl Finding {
     /// A finding without a path.
     #[must_use]
-    pub fn new(place: Place, what: What) -> Self {
+    pub fn new(place: FindingPlace, what: FindingKind) -> Self {
         Self {
             place,
             what,

@@ -20,7 +20,9 @@ use zonal_meta::{Shard, ShardConfig, keys};
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::ids::Place;
 use zonal_object::{Broken, ObjectId, Survey, TargetConfig, Told, key, repair};
-use zonal_offline::{Cell, Geometry, KEEP_EVERY, Options, Report, Stage, StoreSpec, check};
+use zonal_offline::{
+    CellStores, CheckOptions, CheckProgress, CheckReporter, Geometry, KEEP_EVERY, StoreSpec, check,
+};
 use zonal_types::{
     CellId, Codec, Column, DataId, FileKind, Ino, KvChange, KvRead, Name, NodeId, ShardId,
     StripePolicy, TargetId, Timestamp, ZoneId,
@@ -42,11 +44,11 @@ const GEOMETRY: TargetConfig = TargetConfig {
 
 struct Quiet;
 
-impl Report for Quiet {
+impl CheckReporter for Quiet {
     fn finding(&mut self, _pass: u32, finding: &Finding) {
         println!("{finding}");
     }
-    fn progress(&mut self, stage: Stage) {
+    fn progress(&mut self, stage: CheckProgress) {
         println!(
             "  {} records, {} a second, {:?} s left",
             stage.records, stage.rate, stage.left
@@ -137,7 +139,7 @@ fn entry(dir: Ino, name: &str, ino: Ino, kind: FileKind) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
-fn make(dir: &Path, files: u64) -> Cell {
+fn make(dir: &Path, files: u64) -> CellStores {
     let stores = specs(dir);
     let mut fillings: Vec<Filling> = stores.iter().map(Filling::open).collect();
     let mut map = join(&ZoneMap::new(CellId([7; 16])), 1, Some(0), None);
@@ -220,7 +222,7 @@ fn make(dir: &Path, files: u64) -> Cell {
         }
     }
     headers_and_maps(&mut fillings, &map, top, wall);
-    Cell { stores }
+    CellStores { stores }
 }
 
 /// Headers of the objects, the allocation of the targets, the root with its one entry.
@@ -304,10 +306,10 @@ fn main() {
         println!("made; run again to measure without what making left in memory");
         return;
     }
-    let cell = Cell {
+    let cell = CellStores {
         stores: specs(&dir),
     };
-    let options = Options {
+    let options = CheckOptions {
         repair: false,
         data: false,
         scratch: dir.join("scratch"),

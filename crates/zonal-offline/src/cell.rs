@@ -33,7 +33,7 @@ pub struct StoreSpec {
 
 /// All stores of a cell.
 #[derive(Debug, Clone, Default)]
-pub struct Cell {
+pub struct CellStores {
     /// Manager, shards, targets, in any order.
     pub stores: Vec<StoreSpec>,
 }

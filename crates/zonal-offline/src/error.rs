@@ -55,7 +55,7 @@ pub enum OfflineError {
     /// A snapshot went with its server, or was given up.
     #[error("the snapshot of shard {0} is gone")]
     SnapshotGone(ShardId),
-    /// [`crate::Report::goes_on`] said so.
+    /// [`crate::CheckReporter::goes_on`] said so.
     #[error("the check was ended")]
     Interrupted,
     /// A thread failed.

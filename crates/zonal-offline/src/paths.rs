@@ -1,7 +1,7 @@
 //! From an inode to its path, by the names that the stores have.
 
 use std::collections::BTreeMap;
-use zonal_fsck::tree::Tree;
+use zonal_fsck::directory_tree::DirectoryTree;
 use zonal_meta::repair::entry_name;
 use zonal_types::{Ino, KvRead, PartitionId};
 
@@ -12,7 +12,7 @@ const DEPTH_MAX: u32 = 4096;
 pub(crate) struct Through<'a> {
     pub partitions: &'a [PartitionId],
     pub store: &'a dyn KvRead,
-    pub tree: &'a Tree,
+    pub tree: &'a DirectoryTree,
 }
 
 /// Finds paths; remembers the directory that was asked for last.

@@ -1,20 +1,20 @@
 //! Repairs of files of stores, and of what lies between stores.
 
-use crate::cell::{Cell, StoreSpec};
+use crate::cell::{CellStores, StoreSpec};
+use crate::check::{CheckOptions, Step};
 use crate::error::OfflineError;
 use crate::pass::{self, Work, shard_of};
 use crate::repair_shard::{Open, failed, lost_found, lost_found_name};
 use crate::repair_target::anchor;
-use crate::run::{Options, Step};
-use crate::scan::{self, Opening};
 use crate::segments::TargetReplay;
+use crate::store_scan::{self, Opening};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_disk::mend::{Mend, drop_copy, mend as mend_files, restore_index};
 use zonal_disk::{StoreDir, StoreKind, starts};
 use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
-use zonal_fsck::objects::{self, Lonely};
+use zonal_fsck::objects::{self, UnownedObject};
 use zonal_meta::inode::Inode;
 use zonal_meta::repair::Found;
 use zonal_object::ids::BLOCK;
@@ -31,7 +31,7 @@ pub(crate) fn mend(
     spec: &StoreSpec,
     faults: &[StoreFault],
     work: &Work,
-    (options, step): (&Options, &mut Step<'_>),
+    (options, step): (&CheckOptions, &mut Step<'_>),
 ) -> Result<u64, OfflineError> {
     let of_map = spec.geometry.and_then(|geometry| {
         let target = work.map.as_ref()?.target(geometry.target)?;
@@ -51,7 +51,7 @@ pub(crate) fn mend(
         drop_copy(&spec.dir).map_err(|source| failed(spec, source))?;
         return Ok(1);
     }
-    let extra = match (scan::open(spec)?, &spec.geometry) {
+    let extra = match (store_scan::open(spec)?, &spec.geometry) {
         (Opening::Open(store, notes), Some(geometry)) => anchor(geometry, &store, notes),
         (Opening::Open(..), None) => Vec::new(),
         (Opening::Fault(_), _) => return Ok(0),
@@ -114,7 +114,11 @@ pub(crate) fn mend(
 }
 
 /// Repairs what lies between stores.
-pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, OfflineError> {
+pub(crate) fn run(
+    cell: &CellStores,
+    work: &Work,
+    options: &CheckOptions,
+) -> Result<u64, OfflineError> {
     let Some(map) = &work.map else {
         return Ok(0);
     };
@@ -192,13 +196,13 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
 
 /// The shard that makes a file of bytes without an inode: the one that gave the data id, if a
 /// layout can be guessed.
-fn adopter(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<ShardId> {
+fn adopter(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<ShardId> {
     objects::guess_layout(map, data_id, objects)?;
     let owner = map.shard_of(data_id.partition());
     owner.filter(|_| data_id.is_valid()).map(|shard| shard.id)
 }
 
-fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> {
+fn file_of(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<Found> {
     let (layout, size) = objects::guess_layout(map, data_id, objects)?;
     let columns = layout
         .components

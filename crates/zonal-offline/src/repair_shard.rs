@@ -1,9 +1,9 @@
 //! Repairs of a shard's store: small effects, through its own engine and log.
 
-use crate::cell::{Cell, StoreSpec};
+use crate::cell::{CellStores, StoreSpec};
+use crate::check::CheckOptions;
 use crate::error::OfflineError;
 use crate::pass::{Work, shard_of};
-use crate::run::Options;
 use std::sync::Arc;
 use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
@@ -26,7 +26,7 @@ impl<'a> Open<'a> {
     pub fn new(
         spec: &'a StoreSpec,
         map: &ZoneMap,
-        options: &Options,
+        options: &CheckOptions,
     ) -> Result<Option<Self>, OfflineError> {
         let Some(shard) = shard_of(spec, map) else {
             return Ok(None);
@@ -127,11 +127,11 @@ pub(crate) fn lost_found(open: &Open<'_>, work: &Work) -> Option<Ino> {
 
 /// Repairs what was found in a shard's store. Gives how many effects that took.
 pub(crate) fn run(
-    cell: &Cell,
+    cell: &CellStores,
     at: usize,
     broken: &[Broken],
     work: &Work,
-    options: &Options,
+    options: &CheckOptions,
 ) -> Result<u64, OfflineError> {
     let (Some(spec), Some(map)) = (cell.stores.get(at), &work.map) else {
         return Ok(0);

@@ -1,12 +1,12 @@
 //! Repairs of a target's store: through its own engine, by checkpoints (its records would need
 //! notes).
 
-use crate::cell::{Cell, Geometry, StoreSpec};
+use crate::cell::{CellStores, Geometry, StoreSpec};
 use crate::error::OfflineError;
 use crate::pass::{TargetWork, Work};
 use crate::repair_shard::failed;
-use crate::scan::{self, Opening};
 use crate::segments::{Segments, TargetReplay};
+use crate::store_scan::{self, Opening};
 use std::collections::BTreeSet;
 use zonal_disk::{Engine, ReadStore, StoreKind};
 use zonal_meta::inode::Inode;
@@ -94,11 +94,11 @@ struct Inodes {
 }
 
 impl Inodes {
-    fn open(cell: &Cell) -> Result<Self, OfflineError> {
+    fn open(cell: &CellStores) -> Result<Self, OfflineError> {
         let mut shards = Vec::new();
         for spec in &cell.stores {
             if spec.identity.kind != StoreKind::Target
-                && let Opening::Open(store, _) = scan::open(spec)?
+                && let Opening::Open(store, _) = store_scan::open(spec)?
             {
                 shards.push(*store);
             }
@@ -127,7 +127,7 @@ impl Inodes {
 
 /// Repairs what was found in a target's store, and what was found about it.
 pub(crate) fn run(
-    cell: &Cell,
+    cell: &CellStores,
     at: usize,
     wanted: &TargetWork,
     work: &Work,
@@ -147,7 +147,7 @@ pub(crate) fn run(
         return Ok(0);
     }
     let inodes = Inodes::open(cell)?;
-    let first = match scan::open(spec)? {
+    let first = match store_scan::open(spec)? {
         Opening::Open(store, notes) => anchor(&geometry, &store, notes),
         Opening::Fault(_) => return Ok(0),
     };

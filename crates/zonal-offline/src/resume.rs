@@ -3,32 +3,32 @@
 //!
 //! Invariants:
 //! 1. Nothing kept is used but by a check of the very same stores, which are locked when they are
-//!    compared ([`prints`]).
-//! 2. Nothing kept is used before all of it was found whole ([`sealed`]); otherwise all of it is
+//!    compared ([`fingerprints`]).
+//! 2. Nothing kept is used before all of it was found whole ([`checksummed_file`]); otherwise all of it is
 //!    removed.
 //! 3. A kept file is written when everything it names is.
 //! 4. Only files in a folder of our own are removed.
 
-mod frames;
-mod prints;
-mod sealed;
+mod checksummed_file;
+mod fingerprints;
+mod store_frames;
 
 use crate::error::OfflineError;
+use crate::external_sort::Sorter;
 use crate::facts::ShardSeen;
-use crate::scan::TargetSeen;
-use crate::scratch::{self, LOCK};
-use crate::sort::Sorter;
+use crate::scratch_folder::{self, LOCK};
+use crate::store_scan::TargetSeen;
 use crc_fast::{CrcAlgorithm, checksum};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use zonal_fsck::What;
+use zonal_fsck::FindingKind;
 use zonal_object::ObjectId;
 use zonal_types::Codec;
 
-pub(crate) use prints::{Prints, of_store};
+pub(crate) use fingerprints::{Prints, of_store};
 
 /// The folder's name in the scratch folder.
 pub const WORK_FOLDER: &str = "zonal-fsck.work";
@@ -58,7 +58,7 @@ pub enum Begin {
 /// Facts of a shard that are sorted and not joined.
 pub(crate) struct Facts {
     pub facts: Sorter,
-    pub told: Vec<What>,
+    pub told: Vec<FindingKind>,
     pub records: u64,
 }
 
@@ -109,7 +109,7 @@ impl WorkFolder {
             dir: dir.clone(),
             source,
         };
-        let lock = scratch::take(above, &dir).map_err(failed)?;
+        let lock = scratch_folder::take(above, &dir).map_err(failed)?;
         let lock = lock.ok_or_else(|| OfflineError::ScratchInUse(dir.clone()))?;
         let mut folder = Self {
             key: checksum(CrcAlgorithm::Crc64Nvme, &prints.to_bytes()),
@@ -155,7 +155,8 @@ impl WorkFolder {
             return Ok(Found::Nothing);
         }
         let damaged = Found::Useless("what it kept is damaged".into());
-        let old = sealed::Frames::open(&self.dir, STORES, 0).and_then(|mut file| file.next());
+        let old =
+            checksummed_file::Frames::open(&self.dir, STORES, 0).and_then(|mut file| file.next());
         let Ok(Some(old)) = old else {
             return Ok(damaged);
         };
@@ -180,7 +181,8 @@ impl WorkFolder {
                 if !files.contains(&file) || kept.contains_key(name) {
                     continue;
                 }
-                let (found, runs) = frames::load(&self.dir, &file, self.key, kind, *is_target)?;
+                let (found, runs) =
+                    store_frames::load(&self.dir, &file, self.key, kind, *is_target)?;
                 needed.insert(file);
                 needed.extend(runs);
                 kept.insert(name.clone(), found);
@@ -203,7 +205,7 @@ impl WorkFolder {
         let runs = facts.facts.keep()?;
         let (told, records) = (&facts.told, facts.records);
         self.write(&format!("{FACTS}{name}"), self.key, |file| {
-            frames::put_facts(file, runs, records, told)
+            store_frames::put_facts(file, runs, records, told)
         })
     }
 
@@ -221,7 +223,7 @@ impl WorkFolder {
             records,
         } = facts;
         self.write(&format!("{PART}{name}"), self.key, |file| {
-            frames::put_shard(file, runs, records, seen, &told)
+            store_frames::put_shard(file, runs, records, seen, &told)
         })?;
         // Best effort: what nothing names goes when the check goes on or ends.
         let _ = fs::remove_file(self.dir.join(format!("{FACTS}{name}")));
@@ -234,12 +236,12 @@ impl WorkFolder {
         &self,
         name: &str,
         seen: &mut TargetSeen,
-        told: &[What],
+        told: &[FindingKind],
         records: u64,
     ) -> Result<(), OfflineError> {
         let runs = seen.data.keep()?;
         self.write(&format!("{PART}{name}"), self.key, |file| {
-            frames::put_target(file, runs, records, seen, told)
+            store_frames::put_target(file, runs, records, seen, told)
         })?;
         // Best effort, as above.
         let _ = fs::remove_file(self.dir.join(format!("{BLOCKS}{name}")));
@@ -249,13 +251,13 @@ impl WorkFolder {
     /// Keeps how far the comparison of a target's blocks is.
     pub fn keep_compared(&self, name: &str, compared: &Compared) -> Result<(), OfflineError> {
         self.write(&format!("{BLOCKS}{name}"), self.key, |file| {
-            frames::put_compared(file, compared)
+            store_frames::put_compared(file, compared)
         })
     }
 
     /// Everything that was told of a store whose part is kept, in order.
-    pub fn told(&self, name: &str, tell: &mut dyn FnMut(What)) -> Result<(), OfflineError> {
-        let told = frames::told(&self.dir, &format!("{PART}{name}"), self.key, tell);
+    pub fn told(&self, name: &str, tell: &mut dyn FnMut(FindingKind)) -> Result<(), OfflineError> {
+        let told = store_frames::told(&self.dir, &format!("{PART}{name}"), self.key, tell);
         told.map_err(|source| self.failed(source))
     }
 
@@ -279,10 +281,10 @@ impl WorkFolder {
         &self,
         name: &str,
         key: u64,
-        fill: impl FnOnce(&mut sealed::Writer) -> io::Result<()>,
+        fill: impl FnOnce(&mut checksummed_file::Writer) -> io::Result<()>,
     ) -> Result<(), OfflineError> {
         let write = || {
-            let mut file = sealed::Writer::create(&self.dir, name, key)?;
+            let mut file = checksummed_file::Writer::create(&self.dir, name, key)?;
             fill(&mut file)?;
             file.finish()
         };

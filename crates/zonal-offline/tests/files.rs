@@ -9,7 +9,7 @@ use common::{TestCell, be_quiet_about_the_library, damages};
 use std::fs;
 use std::path::{Path, PathBuf};
 use zonal_disk::mend::drop_copy;
-use zonal_fsck::What;
+use zonal_fsck::FindingKind;
 use zonal_testkit::Rng;
 
 /// Damages a file; tells how, for the messages.
@@ -60,7 +60,7 @@ fn damage(path: &Path, rng: &mut Rng) -> String {
 fn check_after(cell: &TestCell, context: &str, least_whole: usize) -> Option<usize> {
     let (found, heard) = cell.fsck(false);
     let (repaired, more) = cell.fsck(true);
-    let is_map = |what: &What| matches!(what, What::MapLost(_));
+    let is_map = |what: &FindingKind| matches!(what, FindingKind::MapLost(_));
     if least_whole == 0 && more.findings.iter().any(|told| is_map(&told.1.what)) {
         // No copy of the index has it, and nobody else: a backup does.
         return None;

@@ -10,11 +10,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zonal_disk::mend::drop_copy;
-use zonal_offline::{Begin, MADE, OfflineError, Options, Summary, WORK_FOLDER, check};
+use zonal_offline::{Begin, CheckOptions, CheckSummary, MADE, OfflineError, WORK_FOLDER, check};
 use zonal_testkit::Rng;
 
-fn options(cell: &TestCell) -> Options {
-    Options {
+fn options(cell: &TestCell) -> CheckOptions {
+    CheckOptions {
         keep_every: 50,
         ..cell.options(false)
     }
@@ -66,9 +66,9 @@ fn damaged(name: &str) -> TestCell {
     cell
 }
 
-fn same(one: &(Summary, Ended), other: &(Summary, Ended), context: &str) {
+fn same(one: &(CheckSummary, Ended), other: &(CheckSummary, Ended), context: &str) {
     assert_eq!(one.1.findings, other.1.findings, "{context}");
-    let apart = |summary: Summary| Summary { kept: 0, ..summary };
+    let apart = |summary: CheckSummary| CheckSummary { kept: 0, ..summary };
     assert_eq!(apart(one.0), apart(other.0), "{context}");
 }
 
@@ -268,7 +268,7 @@ fn other_arguments_begin_anew_and_so_does_who_asks_for_it() {
     let options = options(&cell);
     let wanted = whole(&cell, &options);
     let steps = wanted.1.steps;
-    let without = Options {
+    let without = CheckOptions {
         data: false,
         ..options.clone()
     };
@@ -278,7 +278,7 @@ fn other_arguments_begin_anew_and_so_does_who_asks_for_it() {
     same(&again, &wanted, "with --data behind one without");
 
     assert!(interrupt(&cell, &options, steps));
-    let fresh = Options {
+    let fresh = CheckOptions {
         fresh: true,
         ..options.clone()
     };
@@ -302,7 +302,7 @@ fn other_arguments_begin_anew_and_so_does_who_asks_for_it() {
 fn a_repair_goes_on_where_a_check_was_and_its_next_pass_begins_anew() {
     let cell = damaged("resume-repair");
     let options = options(&cell);
-    let repair = Options {
+    let repair = CheckOptions {
         repair: true,
         ..options.clone()
     };

@@ -11,7 +11,7 @@ use zonal_meta::dentry::name_cookie;
 use zonal_meta::inode::{FLAG_ORPHAN, Inode};
 use zonal_meta::keys;
 use zonal_object::ObjectId;
-use zonal_offline::{OfflineError, running};
+use zonal_offline::{OfflineError, running_cell};
 use zonal_types::{Codec, Column, FileKind, Ino, KvChange, KvRead};
 use zonal_zonemap::{JunctionChange, junctions};
 
@@ -69,13 +69,13 @@ fn single_name(cell: &TestCell) -> Vec<&Made> {
 fn a_healthy_cell_is_clean_also_where_servers_are_restarted() {
     let cell = TestCell::make("running-healthy", 300);
     let before = cell.save();
-    for dying in [0, 1, running::ROUNDS_MAX - 1] {
+    for dying in [0, 1, running_cell::ROUNDS_MAX - 1] {
         let (summary, heard) = cell.look(dying, &nothing).unwrap();
         assert_eq!(heard.findings, []);
         assert_eq!((summary.found, summary.notes, summary.changing), (0, 0, 0));
         assert!(summary.inodes > 300 && summary.objects > 250, "{summary:?}");
     }
-    let lost = cell.look(running::ROUNDS_MAX, &nothing);
+    let lost = cell.look(running_cell::ROUNDS_MAX, &nothing);
     assert!(matches!(lost, Err(OfflineError::SnapshotGone(_))));
     assert!(!cell.dir.join("scratch").exists(), "something is left");
     cell.restore(&before);

@@ -9,7 +9,9 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use zonal_fsck::Finding;
-use zonal_offline::{OfflineError, Options, RUNNING_FOLDER, Report, Stage, WORK_FOLDER, check};
+use zonal_offline::{
+    CheckOptions, CheckProgress, CheckReporter, OfflineError, RUNNING_FOLDER, WORK_FOLDER, check,
+};
 
 /// Ends a check at its first step.
 fn interrupt(cell: &TestCell) {
@@ -149,7 +151,7 @@ fn a_folder_that_others_may_write_is_refused_and_their_files_stay() {
     fs::write(options.scratch.join("running/shoes.txt"), "mine").unwrap();
     let clean = check(&cell.cell, &options, &mut told).unwrap();
     assert_eq!(clean.found, 0);
-    let repair = Options {
+    let repair = CheckOptions {
         repair: true,
         ..options.clone()
     };
@@ -182,14 +184,14 @@ fn two_checks_of_other_cells_do_not_share_a_folder() {
         TestCell::make("resume-one", 30),
         TestCell::make("resume-other", 30),
     );
-    let shared = Options {
+    let shared = CheckOptions {
         scratch: one.dir.join("scratch"),
         ..one.options(false)
     };
-    struct Within<'a>(&'a TestCell, Options, bool);
-    impl Report for Within<'_> {
+    struct Within<'a>(&'a TestCell, CheckOptions, bool);
+    impl CheckReporter for Within<'_> {
         fn finding(&mut self, _pass: u32, _finding: &Finding) {}
-        fn progress(&mut self, _stage: Stage) {}
+        fn progress(&mut self, _stage: CheckProgress) {}
         fn repaired(&mut self, _pass: u32, _changes: u64) {}
         fn goes_on(&mut self) -> bool {
             let refused = check(&self.0.cell, &self.1, &mut Ended::default());

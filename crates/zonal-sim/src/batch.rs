@@ -1,9 +1,9 @@
 //! Many seeds, two at a time: each world runs on one thread, and what is told is in the order of
 //! the seeds, so that it depends on nothing else.
 
-use crate::coverage::{Coverage, Fault};
-use crate::report::Report;
-use crate::scenario::{Options, run};
+use crate::coverage::{Coverage, FaultKind};
+use crate::report::RunReport;
+use crate::scenario::{RunOptions, run};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ const AHEAD_MAX: u64 = 256;
 
 /// What a batch comes to.
 #[derive(Debug, Clone, Default)]
-pub struct Summary {
+pub struct BatchSummary {
     /// Seeds that ran.
     pub seeds: u64,
     /// Those with something broken.
@@ -29,8 +29,8 @@ pub struct Summary {
     pub scenarios: BTreeMap<&'static str, u64>,
 }
 
-impl Summary {
-    fn add(&mut self, report: &Report) {
+impl BatchSummary {
+    fn add(&mut self, report: &RunReport) {
         self.seeds += 1;
         if !report.is_good() {
             self.bad.push(report.seed);
@@ -45,7 +45,7 @@ impl Summary {
     /// Kinds of faults that were not met.
     #[must_use]
     pub fn missing_faults(&self) -> Vec<&'static str> {
-        let missing = Fault::ALL
+        let missing = FaultKind::ALL
             .iter()
             .filter(|kind| self.coverage.of(**kind) == 0);
         missing.map(|kind| kind.name()).collect()
@@ -63,7 +63,7 @@ impl Summary {
 
 /// Reports by seed that wait for earlier ones.
 struct Queue {
-    done: BTreeMap<u64, Report>,
+    done: BTreeMap<u64, RunReport>,
     next_begun: u64,
     next_told: u64,
     is_over: bool,
@@ -74,10 +74,10 @@ struct Queue {
 pub fn run_batch(
     first: u64,
     count: u64,
-    options: Options,
+    options: RunOptions,
     threads: usize,
-    mut tell: impl FnMut(&Report) -> bool,
-) -> Summary {
+    mut tell: impl FnMut(&RunReport) -> bool,
+) -> BatchSummary {
     let end = first.saturating_add(count);
     let queue = Mutex::new(Queue {
         done: BTreeMap::new(),
@@ -86,7 +86,7 @@ pub fn run_batch(
         is_over: false,
     });
     let changed = Condvar::new();
-    let mut summary = Summary::default();
+    let mut summary = BatchSummary::default();
     let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
     let work = || loop {
         let seed = {

@@ -36,7 +36,7 @@ impl Wake for TaskWaker {
 
 /// The clock and its tasks. Clones are the same clock.
 #[derive(Clone)]
-pub struct Clock {
+pub struct VirtualClock {
     inner: Rc<Inner>,
 }
 
@@ -54,13 +54,13 @@ struct Inner {
     pauses: Cell<u64>,
 }
 
-impl Default for Clock {
+impl Default for VirtualClock {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Clock {
+impl VirtualClock {
     /// A clock at one second, without tasks.
     #[must_use]
     pub fn new() -> Self {
@@ -249,9 +249,9 @@ impl Clock {
     }
 }
 
-/// See [`Clock::sleep_until`].
+/// See [`VirtualClock::sleep_until`].
 pub struct Sleep {
-    clock: Clock,
+    clock: VirtualClock,
     until: u64,
     registered: Option<(u64, u64)>,
 }
@@ -288,12 +288,12 @@ impl Drop for Sleep {
 
 /// Wakes everyone who waits for something to change.
 #[derive(Default)]
-pub struct Signal {
+pub struct ChangeSignal {
     raised: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Signal {
+impl ChangeSignal {
     /// How often it was raised.
     #[must_use]
     pub fn raised(&self) -> u64 {
@@ -307,7 +307,7 @@ impl Signal {
     }
 
     /// Waits until it was raised more often than `seen`, or until `until`.
-    pub async fn wait(&self, clock: &Clock, seen: u64, until: Instant) {
+    pub async fn wait(&self, clock: &VirtualClock, seen: u64, until: Instant) {
         let mut sleep = clock.sleep_until(until);
         std::future::poll_fn(|context| {
             if self.raised.get() > seen {
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn time_jumps_and_order_is_fixed() {
-        let clock = Clock::new();
+        let clock = VirtualClock::new();
         let seen = Rc::new(RefCell::new(Vec::new()));
         for (name, wait) in [("late", 50), ("early", 20), ("same", 20)] {
             let (seen, clock2) = (seen.clone(), clock.clone());
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_paused_group_runs_later_and_a_cleared_clock_holds_nothing() {
-        let clock = Clock::new();
+        let clock = VirtualClock::new();
         let seen = Rc::new(RefCell::new(Vec::new()));
         for group in [1, 2] {
             let (seen, clock2) = (seen.clone(), clock.clone());
@@ -372,8 +372,8 @@ mod tests {
 
     #[test]
     fn killed_groups_do_nothing_more_and_signals_wake() {
-        let clock = Clock::new();
-        let signal = Rc::new(Signal::default());
+        let clock = VirtualClock::new();
+        let signal = Rc::new(ChangeSignal::default());
         let count = Rc::new(Cell::new(0));
         for group in [1, 2] {
             let (clock2, signal, count) = (clock.clone(), signal.clone(), count.clone());

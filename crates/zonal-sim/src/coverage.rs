@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What goes wrong in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum FaultKind {
     /// A message was lost.
     Loss,
     /// A message arrived twice.
@@ -63,7 +63,7 @@ pub enum Fault {
     HostileReply,
 }
 
-impl Fault {
+impl FaultKind {
     /// All kinds.
     pub const ALL: [Self; 28] = [
         Self::Loss,
@@ -135,20 +135,20 @@ impl Fault {
 /// What was met.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Coverage {
-    faults: BTreeMap<Fault, u64>,
+    faults: BTreeMap<FaultKind, u64>,
     /// Names of marks.
     pub marks: BTreeSet<&'static str>,
 }
 
 impl Coverage {
     /// A fault happened.
-    pub fn count(&mut self, fault: Fault) {
+    pub fn count(&mut self, fault: FaultKind) {
         *self.faults.entry(fault).or_default() += 1;
     }
 
     /// How often it happened.
     #[must_use]
-    pub fn of(&self, fault: Fault) -> u64 {
+    pub fn of(&self, fault: FaultKind) -> u64 {
         self.faults.get(&fault).copied().unwrap_or(0)
     }
 

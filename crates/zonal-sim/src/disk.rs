@@ -4,7 +4,7 @@
 //! from the end, and any of the unsynced segment writes, or any sectors of one. A bad disk flips
 //! bits, loses and misdirects writes, misdirects and fails reads.
 
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use zonal_object::Record;
@@ -34,7 +34,7 @@ pub enum ReadTrick {
 
 /// One disk.
 #[derive(Default)]
-pub struct Disk {
+pub struct VirtualDisk {
     keys: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Records since the last sync: what they did, and how to take it back.
     unsynced: RefCell<Vec<Logged>>,
@@ -62,7 +62,7 @@ pub struct Frozen {
     notes: usize,
 }
 
-impl Disk {
+impl VirtualDisk {
     /// Appends a record and applies it.
     pub fn append(&self, record: Record, has_note: bool) {
         let undo = self.apply(&record.changes);
@@ -153,7 +153,7 @@ impl Disk {
     }
 
     /// Flips one bit of a segment; false where there is none.
-    pub fn flip_bit(&self, rng: &mut Rng) -> bool {
+    pub fn flip_bit(&self, rng: &mut SimRng) -> bool {
         let mut segments = self.segments.borrow_mut();
         let count = segments.len() as u64;
         let chosen = segments.values_mut().nth(rng.below(count) as usize);
@@ -207,7 +207,7 @@ impl Disk {
     /// The power fails: unsynced records from some point on are gone, and some of the unsynced
     /// segment writes, whole or in sectors. `is_whole` tells whether a surviving record's data
     /// arrived; the log ends before the first whose did not. Returns how many writes were torn.
-    pub fn lose_power(&self, rng: &mut Rng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
+    pub fn lose_power(&self, rng: &mut SimRng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
         self.power_losses.set(self.power_losses.get() + 1);
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());
         let mut torn = 0;
@@ -246,7 +246,7 @@ impl Disk {
     }
 }
 
-impl KvRead for Disk {
+impl KvRead for VirtualDisk {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
         KvRead::get(&*self.keys.borrow(), key)
     }
@@ -272,14 +272,14 @@ mod tests {
     #[test]
     fn a_power_loss_takes_back_a_tail_of_what_was_not_synced() {
         for seed in 0..50 {
-            let disk = Disk::default();
+            let disk = VirtualDisk::default();
             disk.append_changes(put(1, 1));
             disk.sync();
             for value in 2..10 {
                 disk.append_changes(put(1, value));
                 disk.append_changes(put(value, value));
             }
-            disk.lose_power(&mut Rng::new(seed), |_disk, _record| true);
+            disk.lose_power(&mut SimRng::new(seed), |_disk, _record| true);
             let last = disk.get(&[1]).unwrap().unwrap()[0];
             assert!((1..10).contains(&last));
             assert_eq!(disk.get(&[last + 1]), Ok(None));

@@ -5,19 +5,19 @@
 //! and bugs are planted beside it.
 
 mod host;
-mod lent;
-pub(crate) mod line;
+mod lent_ends;
 mod manager;
-mod planted;
+pub(crate) mod peer_calls;
+mod planted_bugs;
 
-use crate::checker::promptness::Promptness;
+use crate::checker::reply_deadlines::Promptness;
 use crate::clock::Group;
-use crate::coverage::Fault;
-use crate::disk::Disk;
-use crate::net::{Answer, Network, Role, Task};
-use crate::plant::Plant;
+use crate::coverage::FaultKind;
+use crate::disk::VirtualDisk;
+use crate::net::{Network, ServerProcess, SimReply, Task};
+use crate::planted_bugs::Plant;
 use host::SimulatedHost;
-use line::Line;
+use peer_calls::Line;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -44,7 +44,7 @@ pub struct MetaParts {
     /// What connects it.
     pub network: Rc<Network>,
     /// Its store.
-    pub disk: Rc<Disk>,
+    pub disk: Rc<VirtualDisk>,
     /// The map as the manager has it.
     pub map: MapCell,
     /// Who watches how soon it replies.
@@ -212,7 +212,7 @@ impl MetaNode {
 
     /// Its store.
     #[must_use]
-    pub fn disk(&self) -> &Disk {
+    pub fn disk(&self) -> &VirtualDisk {
         &self.host().disk
     }
 
@@ -231,10 +231,10 @@ impl MetaNode {
         let asked = self
             .promptness
             .asked(&self.host().line.network.clock, &header);
-        planted::change(self.plant, &mut header, &mut request);
+        planted_bugs::change(self.plant, &mut header, &mut request);
         let _running = Running::begin(&self.running);
         if self.disk().is_full() && request.adds() {
-            self.host().line.network.count(Fault::FullShard);
+            self.host().line.network.count(FaultKind::FullShard);
         }
         let node = self.clone();
         let deadline_ms = std::mem::take(&mut header.deadline_ms);
@@ -248,7 +248,7 @@ impl MetaNode {
         let watched = asked.watch(&mut task, appended);
         let reply = if self.plant == Plant::WaitsAreKept {
             let clock = &self.host().line.network.clock;
-            planted::by_deadline(watched, clock, deadline_ms).await
+            planted_bugs::by_deadline(watched, clock, deadline_ms).await
         } else {
             Some(watched.await)
         };
@@ -267,8 +267,8 @@ fn failed(code: ErrorCode) -> MetaReply {
     }
 }
 
-impl Role for MetaNode {
-    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
+impl ServerProcess for MetaNode {
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {
                 self.host().manage(&body).to_bytes()
@@ -287,7 +287,7 @@ impl Role for MetaNode {
                     }
                 }
             };
-            Answer {
+            SimReply {
                 body,
                 payload: Vec::new(),
             }

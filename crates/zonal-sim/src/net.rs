@@ -8,19 +8,19 @@
 
 mod client;
 mod delivery;
-mod describe;
-mod lent;
-mod pending;
+mod lent_memory;
+mod message_text;
+mod pending_replies;
 
 pub use client::SimNet;
-pub use lent::{Lender, Lent, Named};
-pub use pending::Pending;
+pub use lent_memory::{Lender, Lent, LentPart};
+pub use pending_replies::Pending;
 
-use crate::clock::{Clock, Group};
-use crate::coverage::{Coverage, Fault};
+use crate::clock::{Group, VirtualClock};
+use crate::clock_skew::ProcessClock;
+use crate::coverage::{Coverage, FaultKind};
 use crate::report::Trace;
-use crate::rng::Rng;
-use crate::skew::ProcessClock;
+use crate::rng::SimRng;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -34,7 +34,7 @@ pub const NETWORK: Group = 0;
 
 /// What a process answers.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct SimReply {
     /// The encoded reply.
     pub body: Vec<u8>,
     /// Raw bytes behind it.
@@ -45,9 +45,9 @@ pub struct Answer {
 pub type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// What runs in a server process.
-pub trait Role {
+pub trait ServerProcess {
     /// Answers one request.
-    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer>;
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply>;
 }
 
 /// How bad the network is.
@@ -82,16 +82,16 @@ impl LinkFaults {
 
 struct Server {
     group: Group,
-    role: Option<Rc<dyn Role>>,
+    role: Option<Rc<dyn ServerProcess>>,
 }
 
 /// All processes and what lies between them.
 pub struct Network {
     /// The clock of the whole world.
-    pub clock: Clock,
+    pub clock: VirtualClock,
     /// What happened, as a number.
     pub trace: Trace,
-    rng: RefCell<Rng>,
+    rng: RefCell<SimRng>,
     servers: RefCell<BTreeMap<String, Server>>,
     faults: Cell<LinkFaults>,
     /// Pairs of which the first cannot reach the second.
@@ -120,7 +120,7 @@ impl Network {
 
     /// A network without servers.
     #[must_use]
-    pub fn new(clock: Clock, rng: Rng) -> Self {
+    pub fn new(clock: VirtualClock, rng: SimRng) -> Self {
         Self {
             clock,
             trace: Trace::default(),
@@ -151,13 +151,13 @@ impl Network {
     }
 
     /// A process serves this address (`None`: nobody does).
-    pub fn serve(&self, address: &str, group: Group, role: Option<Rc<dyn Role>>) {
+    pub fn serve(&self, address: &str, group: Group, role: Option<Rc<dyn ServerProcess>>) {
         let server = Server { group, role };
         self.servers.borrow_mut().insert(address.to_owned(), server);
     }
 
     /// A fault happened.
-    pub fn count(&self, fault: Fault) {
+    pub fn count(&self, fault: FaultKind) {
         self.coverage.borrow_mut().count(fault);
     }
 
@@ -258,30 +258,30 @@ impl Network {
         let mut delay = rng.between(faults.delay_min, faults.delay_max);
         if rng.chance(faults.slow) {
             delay *= 50;
-            self.count(Fault::Slow);
+            self.count(FaultKind::Slow);
         }
         if rng.chance(faults.loss) {
-            self.count(Fault::Loss);
+            self.count(FaultKind::Loss);
             return None;
         }
         (!self.is_cut(from, to)).then_some(delay)
     }
 
     /// Changes some of the bytes that a client with garbled replies gets.
-    fn garbled(&self, to: &str, answer: &mut Answer) {
+    fn garbled(&self, to: &str, answer: &mut SimReply) {
         if !self.garbled.borrow().contains(to) {
             return;
         }
         let mut rng = self.rng.borrow_mut();
         if rng.chance(200) {
             spoil(&mut answer.body, &mut rng);
-            self.count(Fault::HostileReply);
+            self.count(FaultKind::HostileReply);
         }
     }
 }
 
 /// Flips a bit, cuts, or repeats bytes.
-pub fn spoil(bytes: &mut Vec<u8>, rng: &mut Rng) {
+pub fn spoil(bytes: &mut Vec<u8>, rng: &mut SimRng) {
     let at = rng.below(bytes.len() as u64) as usize;
     match rng.below(4) {
         0 => bytes.truncate(at),
@@ -296,7 +296,7 @@ pub fn spoil(bytes: &mut Vec<u8>, rng: &mut Rng) {
 
 /// A request on its way.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SimRequest {
     /// Its header.
     pub header: Header,
     /// The encoded message.
@@ -304,5 +304,5 @@ pub struct Request {
     /// Raw bytes behind it.
     pub payload: Vec<u8>,
     /// Parts of these, from where on, that lie in memory of the client: they are read on arrival.
-    pub lent: Vec<(usize, Named)>,
+    pub lent: Vec<(usize, LentPart)>,
 }

@@ -66,7 +66,7 @@ impl Trace {
 
 /// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     /// The seed.
     pub seed: u64,
     /// What sort of run it was.
@@ -85,7 +85,7 @@ pub struct Report {
     pub broken: Vec<String>,
 }
 
-impl Report {
+impl RunReport {
     /// Of a run that has not begun.
     #[must_use]
     pub fn new(seed: u64, scenario: Scenario) -> Self {
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for RunReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,

@@ -2,12 +2,12 @@
 
 use zonal_types::SplitMix64;
 
-/// A generator with its own state; children made with [`Rng::fork`] do not disturb their parent's
+/// A generator with its own state; children made with [`SimRng::fork`] do not disturb their parent's
 /// later numbers.
 #[derive(Debug, Clone)]
-pub struct Rng(SplitMix64);
+pub struct SimRng(SplitMix64);
 
-impl Rng {
+impl SimRng {
     /// The generator of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn numbers_repeat_and_stay_in_bounds() {
-        let (mut one, mut two) = (Rng::new(7), Rng::new(7));
+        let (mut one, mut two) = (SimRng::new(7), SimRng::new(7));
         for _ in 0..1000 {
             assert_eq!(one.bits(), two.bits());
             assert!((3..=9).contains(&one.between(3, 9)));

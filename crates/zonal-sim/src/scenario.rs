@@ -4,15 +4,15 @@
 //! must end and the cell must be quiet; then everything is compared, removed, and nothing may be
 //! left. Bounds are looked at all the time.
 
-use crate::cast::{Cast, prepare};
-use crate::checker::{bounds, healing, names, placement, space, survival};
+use crate::checker::{allocated_bytes, bounds, healing, names, placement, survival};
 use crate::fault::{self, FaultPlan};
 use crate::net::NETWORK;
-use crate::plant::Plant;
-use crate::report::Report;
-use crate::rng::Rng;
+use crate::planted_bugs::Plant;
+use crate::program_set::{ProgramSet, prepare};
+use crate::report::RunReport;
+use crate::rng::SimRng;
 use crate::storage_node::{LARGE, SMALL};
-use crate::world::{Size, World};
+use crate::world::{CellSize, World};
 use std::rc::Rc;
 
 /// Simulated time that the safety phase takes at most, ms.
@@ -87,7 +87,7 @@ impl Scenario {
         matches!(self, Self::Together | Self::Callers | Self::Appends)
     }
 
-    fn choose(self, rng: &mut Rng) -> Self {
+    fn choose(self, rng: &mut SimRng) -> Self {
         let chosen = match rng.below(100) {
             0..23 => Self::Kill,
             23..27 => Self::Fences,
@@ -104,7 +104,7 @@ impl Scenario {
 
 /// Options of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct RunOptions {
     /// What sort of run.
     pub scenario: Scenario,
     /// Steps of each program.
@@ -117,7 +117,7 @@ pub struct Options {
     pub log: bool,
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     fn default() -> Self {
         Self {
             scenario: Scenario::Any,
@@ -131,12 +131,12 @@ impl Default for Options {
 
 /// Runs one seed.
 #[must_use]
-pub fn run(seed: u64, options: Options) -> Report {
-    let mut rng = Rng::new(seed);
+pub fn run(seed: u64, options: RunOptions) -> RunReport {
+    let mut rng = SimRng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
     let meets_others = scenario.is_shared() || scenario == Scenario::Fences;
     let fewest = if meets_others { 2 } else { 1 };
-    let size = Size {
+    let size = CellSize {
         zones: if rng.chance(300) { 2 } else { 1 },
         shards: if rng.chance(200) { 2 } else { 1 },
         targets: rng.between(1, 4) as u32,
@@ -153,8 +153,8 @@ pub fn run(seed: u64, options: Options) -> Report {
     } else {
         FaultPlan::NONE
     };
-    let mut report = Report::new(seed, scenario);
-    crate::marks::begin();
+    let mut report = RunReport::new(seed, scenario);
+    crate::coverage_marks::begin();
     match World::build(size, options.plant, plan.clocks, rng.fork(2)) {
         Ok(world) => {
             if options.log {
@@ -163,7 +163,7 @@ pub fn run(seed: u64, options: Options) -> Report {
             let run = Run {
                 world: world.clone(),
                 scenario,
-                cast: Rc::new(Cast::new(scenario, options.faults, options.plant)),
+                cast: Rc::new(ProgramSet::new(scenario, options.faults, options.plant)),
                 options,
             };
             if let Err(broken) = survival::watch(|| run.drive(plan, &mut rng)) {
@@ -179,15 +179,15 @@ pub fn run(seed: u64, options: Options) -> Report {
             .broken
             .push(format!("the cell cannot be built: {code}")),
     }
-    report.coverage.marks = crate::marks::end();
+    report.coverage.marks = crate::coverage_marks::end();
     report
 }
 
 struct Run {
     world: Rc<World>,
     scenario: Scenario,
-    cast: Rc<Cast>,
-    options: Options,
+    cast: Rc<ProgramSet>,
+    options: RunOptions,
 }
 
 impl Run {
@@ -195,7 +195,7 @@ impl Run {
         self.world.broken().is_empty()
     }
 
-    fn drive(&self, plan: FaultPlan, rng: &mut Rng) {
+    fn drive(&self, plan: FaultPlan, rng: &mut SimRng) {
         let world = &self.world;
         let free = world
             .storage_nodes()
@@ -233,7 +233,7 @@ impl Run {
     }
 
     /// A quiet cell is as its clients know it.
-    fn compare(&self, rng: &mut Rng) {
+    fn compare(&self, rng: &mut SimRng) {
         let world = &self.world;
         if self.scenario.is_shared() {
             // What a client opened and heard nothing of is its session's for as long as that lasts.
@@ -261,13 +261,13 @@ impl Run {
             let may_be_longer = power || media || is_shared || self.cast.has_mortal();
             placement::check(world, power, may_be_longer);
             if !self.options.faults {
-                space::check(world);
+                allocated_bytes::check(world);
             }
         }
     }
 
     /// All files go, and nothing is left of them.
-    fn remove(&self, rng: &mut Rng, free: u64) {
+    fn remove(&self, rng: &mut SimRng, free: u64) {
         let world = &self.world;
         self.phase(
             "removal",
@@ -305,7 +305,7 @@ impl Run {
 }
 
 /// Looks at bounds while programs run.
-async fn look(world: Rc<World>, cast: Rc<Cast>) {
+async fn look(world: Rc<World>, cast: Rc<ProgramSet>) {
     while world.running() > 0 && world.broken().is_empty() {
         bounds::check_servers(&world);
         for what in world.complaints() {

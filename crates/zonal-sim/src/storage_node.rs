@@ -5,17 +5,17 @@
 //! other requests run, as with threads.
 
 mod host;
-mod planted;
+mod planted_bugs;
 
-use crate::checker::slots::CarriedOut;
-use crate::clock::{Clock, Group};
-use crate::coverage::Fault;
-use crate::disk::Disk;
+use crate::checker::slot_epochs::CarriedOut;
+use crate::clock::{Group, VirtualClock};
+use crate::coverage::FaultKind;
+use crate::disk::VirtualDisk;
 use crate::meta_node::MapCell;
-use crate::meta_node::line::Line;
-use crate::net::{Answer, Network, Role, Task};
-use crate::plant::Plant;
-use crate::rng::Rng;
+use crate::meta_node::peer_calls::Line;
+use crate::net::{Network, ServerProcess, SimReply, Task};
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
 use async_lock::Mutex;
 use host::{Payload, SimDisk};
 use std::cell::{Cell, RefCell};
@@ -44,7 +44,7 @@ pub const SMALL: TargetConfig = TargetConfig {
 };
 
 /// What a target's process needs.
-pub struct Parts {
+pub struct StorageParts {
     /// Which target.
     pub id: TargetId,
     /// The process.
@@ -58,7 +58,7 @@ pub struct Parts {
     /// Who watches by what slots requests come.
     pub carried_out: Rc<CarriedOut>,
     /// What it has.
-    pub disk: Rc<Disk>,
+    pub disk: Rc<VirtualDisk>,
     /// A bug.
     pub plant: Plant,
 }
@@ -66,7 +66,7 @@ pub struct Parts {
 /// A storage process.
 pub struct StorageNode {
     driver: TargetDriver<SimDisk>,
-    clock: Clock,
+    clock: VirtualClock,
     group: Group,
     network: Rc<Network>,
     carried_out: Rc<CarriedOut>,
@@ -78,8 +78,8 @@ impl StorageNode {
     ///
     /// # Errors
     /// A store that the target refuses.
-    pub fn start(parts: Parts, rng: Rng) -> Result<Self, ErrorCode> {
-        let Parts {
+    pub fn start(parts: StorageParts, rng: SimRng) -> Result<Self, ErrorCode> {
+        let StorageParts {
             id,
             group,
             config,
@@ -132,7 +132,7 @@ impl StorageNode {
 
     /// True where all blocks that a record wrote to segments are there.
     #[must_use]
-    pub fn is_whole(config: &TargetConfig, disk: &Disk, record: &Record) -> bool {
+    pub fn is_whole(config: &TargetConfig, disk: &VirtualDisk, record: &Record) -> bool {
         let Ok(checks) = replay_checks(config, record) else {
             return false;
         };
@@ -151,7 +151,7 @@ impl StorageNode {
 
     /// Its disk.
     #[must_use]
-    pub fn disk(&self) -> &Disk {
+    pub fn disk(&self) -> &VirtualDisk {
         &self.driver.host().disk
     }
 
@@ -278,8 +278,8 @@ impl StorageNode {
     }
 }
 
-impl Role for StorageNode {
-    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
+impl ServerProcess for StorageNode {
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let mut reply = Payload::default();
             let answer = match StorageRequest::from_bytes(&body) {
@@ -295,14 +295,14 @@ impl Role for StorageNode {
             self.begin_due_checkpoint();
             let message = answer.unwrap_or_else(|refused| {
                 if refused.code == ErrorCode::NoSpace {
-                    self.network.count(Fault::FullDisk);
+                    self.network.count(FaultKind::FullDisk);
                 }
                 StorageReply::Failed {
                     code: ErrorNumber(refused.code),
                     detail: refused.detail,
                 }
             });
-            Answer {
+            SimReply {
                 body: message.to_bytes(),
                 payload: reply.0,
             }

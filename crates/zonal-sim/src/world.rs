@@ -3,17 +3,17 @@
 mod clients;
 mod servers;
 
-pub use clients::{DEADLINE_MS, Running};
+pub use clients::{DEADLINE_MS, RunningProgram};
 
-use crate::checker::promptness::Promptness;
-use crate::checker::slots::CarriedOut;
-use crate::clock::{Clock, Group};
-use crate::coverage::Fault;
+use crate::checker::reply_deadlines::Promptness;
+use crate::checker::slot_epochs::CarriedOut;
+use crate::clock::{Group, VirtualClock};
+use crate::clock_skew::ProcessClock;
+use crate::coverage::FaultKind;
 use crate::meta_node::MapCell;
 use crate::net::Network;
-use crate::plant::Plant;
-use crate::rng::Rng;
-use crate::skew::ProcessClock;
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
 use crate::storage_node;
 use servers::{Kind, Server, join};
 use std::cell::{Cell, RefCell};
@@ -28,7 +28,7 @@ const SHARDS_APART: u32 = 1_000;
 
 /// How large the cell is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct CellSize {
     /// Zones.
     pub zones: u16,
     /// Shards of each zone.
@@ -41,7 +41,7 @@ pub struct Size {
     pub target: TargetConfig,
 }
 
-impl Size {
+impl CellSize {
     /// A cell whose targets are large.
     #[must_use]
     pub fn new(zones: u16, targets: u32, clients: u64) -> Self {
@@ -58,7 +58,7 @@ impl Size {
 /// A cell.
 pub struct World {
     /// Time and tasks.
-    pub clock: Clock,
+    pub clock: VirtualClock,
     /// What connects the processes.
     pub network: Rc<Network>,
     /// The zone map.
@@ -68,9 +68,9 @@ pub struct World {
     /// Who watches how soon shards reply.
     pub promptness: Rc<Promptness>,
     servers: Vec<Server>,
-    size: Size,
+    size: CellSize,
     plant: Plant,
-    rng: RefCell<Rng>,
+    rng: RefCell<SimRng>,
     next_group: Cell<Group>,
     /// Faults are wanted.
     is_safety_phase: Cell<bool>,
@@ -92,12 +92,12 @@ impl World {
     /// # Errors
     /// A map or a store that does not come up.
     pub fn build(
-        size: Size,
+        size: CellSize,
         plant: Plant,
         has_drift: bool,
-        mut rng: Rng,
+        mut rng: SimRng,
     ) -> Result<Rc<Self>, ErrorCode> {
-        let clock = Clock::new();
+        let clock = VirtualClock::new();
         let network = Rc::new(Network::new(clock.clone(), rng.fork(1)));
         network.lent_is_reused.set(plant == Plant::LentIsReused);
         let mut edits = vec![join(1, ZoneId(1), Some(ShardId(0)), None)];
@@ -166,7 +166,7 @@ impl World {
         let servers = self.servers.iter().map(|server| server.address.clone());
         for name in servers.chain(clients) {
             let clock = if has_drift {
-                self.network.count(Fault::Drift);
+                self.network.count(FaultKind::Drift);
                 ProcessClock::random(&mut rng)
             } else {
                 ProcessClock::default()
@@ -177,7 +177,7 @@ impl World {
 
     /// How large the cell is.
     #[must_use]
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> CellSize {
         self.size
     }
 

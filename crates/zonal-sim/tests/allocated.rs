@@ -12,7 +12,7 @@ mod common;
 use common::{impatient, run};
 use std::rc::Rc;
 use zonal_client::Reserve;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -33,8 +33,8 @@ async fn at_shard(client: &SimClient, ino: Ino) -> Result<u64, ErrorCode> {
 }
 
 async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
-    let one = world.connect(0, Rng::new(2)).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let one = world.connect(0, SimRng::new(2)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
     let bytes = vec![b'N'; 3 * MIB];
@@ -57,7 +57,7 @@ async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
 
 /// A shrink that reaches its targets with writes alone.
 async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     client.begin().write(&file, 0, &[1; 3000], false).await?;
@@ -95,7 +95,7 @@ async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
 /// A shrink that one target hears of from a writer before it is pushed there again.
 async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     let one = impatient(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
     one.begin()
@@ -132,8 +132,8 @@ async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
 
 /// Somebody wrote, and died before it told.
 async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
-    let dead = world.connect(1, Rng::new(2)).await?;
-    let client = world.connect(0, Rng::new(3)).await?;
+    let dead = world.connect(1, SimRng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     let bytes = vec![b'N'; 3 * MIB];
@@ -163,7 +163,7 @@ async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
 
 /// The same, where the file is made longer: what is cut was never counted.
 async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(3)).await?;
+    let client = world.connect(0, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let bytes = vec![b'N'; 6 * MIB];
     for is_truncated in [true, false] {
@@ -176,7 +176,7 @@ async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCod
             .await?;
         client.begin().fsync(&file).await?;
         client.begin().release(file.ino).await?;
-        let dead = world.connect(1, Rng::new(2)).await?;
+        let dead = world.connect(1, SimRng::new(2)).await?;
         let theirs = open(&dead, file.ino).await?.file;
         dead.begin()
             .write(&theirs, 2 * MIB as u64, &bytes, false)

@@ -11,18 +11,18 @@ mod common;
 
 use common::{contents, run};
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, make_dir};
 use zonal_sim::world::World;
-use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
 use zonal_types::{ErrorCode, Ino};
 
-fn options(plant: Plant, faults: bool) -> Options {
-    Options {
+fn options(plant: Plant, faults: bool) -> RunOptions {
+    RunOptions {
         scenario: Scenario::Appends,
         faults,
         plant,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
@@ -54,7 +54,7 @@ fn records_are_there_once_whole_and_where_they_were_told_to_be() {
 
 /// One client appends records of 100 bytes; returns its messages.
 async fn messages_of(world: &Rc<World>, records: u64) -> Result<u64, ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(1)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(1)).await?);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "log", true).await?.file;
     let before = world.network.messages();
@@ -87,9 +87,9 @@ fn one_client_asks_twice_where_to_append_and_not_again() {
 #[test]
 fn another_client_sees_what_was_appended_before_it_opened_and_appends_behind_it() {
     run(|world| async move {
-        let one = Rc::new(world.connect(0, Rng::new(1)).await?);
+        let one = Rc::new(world.connect(0, SimRng::new(1)).await?);
         world.serve_client(0, &one, &Rc::default());
-        let two = Rc::new(world.connect(1, Rng::new(2)).await?);
+        let two = Rc::new(world.connect(1, SimRng::new(2)).await?);
         world.serve_client(1, &two, &Rc::default());
         let home = make_dir(&one, Ino::ROOT, "home").await?;
         let file = create(&one, home, "log", true).await?.file;

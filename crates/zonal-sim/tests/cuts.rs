@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::File;
 use zonal_sim::net::SimNet;
-use zonal_sim::rng::Rng;
-use zonal_sim::workload::cached::KernelCache;
+use zonal_sim::rng::SimRng;
+use zonal_sim::workload::kernel_cache::KernelCache;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -25,8 +25,8 @@ use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 const MIB: usize = 1 << 20;
 
 async fn two(world: &World) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino), ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     Ok((one, two, home))
 }
@@ -310,7 +310,7 @@ async fn cut_that_a_target_does_not_hear(
     let (attr, _ms) = client.begin().getattr(file.ino).await?;
     assert_eq!(attr.size, size, "the shard has cut it");
     client.begin().fsync(&file).await?;
-    let other = world.connect(1, Rng::new(3)).await?;
+    let other = world.connect(1, SimRng::new(3)).await?;
     let wanted = vec![b'a'; size as usize];
     for client in [&client, &other] {
         let bytes = contents(client, file.ino).await?;
@@ -322,7 +322,7 @@ async fn cut_that_a_target_does_not_hear(
 /// A truncation by a client that is killed before a target hears of it; what another one that has
 /// the file open writes long after that is to stay.
 async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(), ErrorCode> {
-    let two = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let two = Rc::new(world.connect(0, SimRng::new(2)).await?);
     world.serve_client(0, &two, &Rc::new(KernelCache::default()));
     let one = patient_at(&world, 1, 8_000).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
@@ -350,7 +350,7 @@ async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(
     let at = MIB + 7_000;
     two.begin().write(&file, at as u64, b"later", false).await?;
     two.begin().fsync(&file).await?;
-    let other = world.connect(1, Rng::new(9)).await?;
+    let other = world.connect(1, SimRng::new(9)).await?;
     let mut wanted = vec![0; at + 5];
     wanted[..5_000].fill(b'o');
     wanted[at..].copy_from_slice(b"later");

@@ -11,7 +11,7 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::on_a_cell;
+use common::message_counts::on_a_cell;
 use zonal_client::Reserve;
 use zonal_client::read::ReadInto;
 use zonal_sim::workload::{create, open, who};

@@ -11,18 +11,18 @@ mod common;
 
 use common::{SHARD, patient_at, run, written};
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::open;
 use zonal_sim::world::World;
-use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
 use zonal_types::ErrorCode;
 
-fn options(plant: Plant, faults: bool) -> Options {
-    Options {
+fn options(plant: Plant, faults: bool) -> RunOptions {
+    RunOptions {
         scenario: Scenario::Fences,
         faults,
         plant,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
@@ -59,7 +59,7 @@ fn a_fence_that_is_forgotten_or_late_is_found() {
 /// A target is down while a client is fenced, and cut off from the shard when it starts: it changes
 /// nothing before it has heard of that.
 async fn started_without_the_shard(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let away = patient_at(&world, 1, 5_000).await?;
     let file = written(&client, &[b'0'; 200_000]).await?;
     let ino = file.ino;

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use zonal_client::{File, Reserve};
 use zonal_sim::net::SimNet;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -70,7 +70,7 @@ async fn write_and_die(
     ino: Ino,
     range: Range<u64>,
 ) -> Result<(), ErrorCode> {
-    let dead = world.connect(1, Rng::new(seed)).await?;
+    let dead = world.connect(1, SimRng::new(seed)).await?;
     let file = open(&dead, ino).await?.file;
     let bytes = vec![b'X'; (range.end - range.start) as usize];
     dead.begin().write(&file, range.start, &bytes, false).await
@@ -138,7 +138,7 @@ async fn grown_after_a_death(
     growth: Growth,
     is_restarted: bool,
 ) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let mut files = Vec::new();
     for size in SIZES {
@@ -161,7 +161,7 @@ async fn grown_after_a_death(
         // Again: what targets have not heard of since is cut no less.
         grow(&client, ino, growth, 5 * MIB).await?;
         check(&client, ino, 5 * MIB, &what).await?;
-        let other = world.connect(1, Rng::new(9)).await?;
+        let other = world.connect(1, SimRng::new(9)).await?;
         check(&other, ino, 5 * MIB, &what).await?;
         sessions_end(&world, &[&client]).await;
     }
@@ -171,7 +171,7 @@ async fn grown_after_a_death(
 /// Grown, written, and another mount dies: columns that have not seen the first cut have not seen
 /// the second one either.
 async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let ino = file_of(&client, home, "f", 5_000).await?;
     write_and_die(&world, 3, ino, 5_000..6 * MIB).await?;
@@ -200,7 +200,7 @@ async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Resu
 
 /// Space that was reserved behind the end is no rubbish.
 async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let ino = file_of(&client, home, &format!("{growth:?}"), 5_000).await?;
@@ -233,8 +233,8 @@ async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
 /// A writer that the shard has not heard of for so long that its session is over, and then the file
 /// is made longer.
 async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
-    let away = world.connect(1, Rng::new(3)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
+    let away = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let ino = file_of(&client, home, "f", 5_000).await?;
     let file = open(&away, ino).await?.file;
@@ -262,7 +262,7 @@ async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode
 /// A writer whose report failed at its close.
 async fn closed_before_it_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let writer = impatient(&world).await?;
-    let client = world.connect(1, Rng::new(3)).await?;
+    let client = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let ino = file_of(&writer, home, "f", 5_000).await?;
     let file = open(&writer, ino).await?.file;
@@ -294,7 +294,7 @@ async fn closed_before_it_told(world: Rc<World>) -> Result<(), ErrorCode> {
 async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     // Longer than what others may cache.
     let client = patient_for(&world, 8_000).await?;
-    let other = world.connect(1, Rng::new(3)).await?;
+    let other = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let ino = file_of(&client, home, &format!("{growth:?}"), 5_000).await?;

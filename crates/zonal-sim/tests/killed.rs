@@ -16,7 +16,7 @@ use zonal_client::directories::Part;
 use zonal_client::names::NewFile;
 use zonal_client::{Client, ClientCall, Options};
 use zonal_sim::net::{LinkFaults, NETWORK, SimNet};
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
 use zonal_sim::world::World;
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
@@ -27,7 +27,7 @@ const MIB: usize = 1 << 20;
 
 /// A client without threads of its own.
 async fn alone(world: &Rc<World>) -> Result<Rc<Client<SimNet>>, ErrorCode> {
-    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
+    let net = SimNet::new(world.network.clone(), &world.client_name(0), SimRng::new(2));
     let options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77));
     Ok(Rc::new(Client::connect(net, options).await?))
 }
@@ -47,7 +47,7 @@ fn dies_in<'a>(world: &Rc<World>, client: &'a Client<SimNet>, ns: u64) -> Client
 /// fcntl(F_SETLK) by a process that is killed meanwhile; the kernel closes its files.
 async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
     one.begin().open(&who(), ino, O_RDWR).await?;
@@ -94,7 +94,7 @@ async fn old_answer(
     lost: Rc<Cell<u32>>,
 ) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
     let file = one.begin().open(&who(), ino, O_RDWR).await?.file;
@@ -157,7 +157,7 @@ async fn names(client: &Client<SimNet>, dir: Ino) -> Result<Vec<String>, ErrorCo
 /// maker walks through the tree.
 async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let top = make_dir(&two, home, "top").await?;
     let mut dirs = Vec::new();

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_client::Reserve;
 use zonal_sim::net::LinkFaults;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::open;
 use zonal_sim::world::World;
 use zonal_types::ErrorCode;
@@ -120,7 +120,7 @@ async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), Erro
     for program in 0..programs {
         let (client, inner, ended) = (client.clone(), world.clone(), ended.clone());
         world.spawn_program(0, async move {
-            let mut rng = Rng::new(seed * 100 + program);
+            let mut rng = SimRng::new(seed * 100 + program);
             for _step in 0..=seed % 8 {
                 be_late(&inner, *rng.pick(&[0, 300, 1000, 1000]).unwrap());
                 let Ok(opened) = open(&client, ino).await else {

@@ -10,10 +10,10 @@ mod common;
 
 use common::{contents, impatient, patient_for, run, run_on};
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::storage_node;
 use zonal_sim::workload::{create, make_dir};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 
 /// One target loses its power after it took bytes, another one does not answer when they are to be
@@ -33,7 +33,7 @@ async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
                 .await?;
             client.begin().flush(&file).await?;
             world.kill(*lost);
-            world.lose_power(*lost, &mut Rng::new(7));
+            world.lose_power(*lost, &mut SimRng::new(7));
             world.start(*lost);
             world.network.cut(&me, &world.address_of(*silent), true);
             let mut told = vec![client.begin().fsync(&file).await];
@@ -102,7 +102,7 @@ async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
 
 #[test]
 fn what_is_gathered_for_a_silent_target_is_kept_beside_a_full_one() {
-    let mut size = Size::new(1, 3, 2);
+    let mut size = CellSize::new(1, 3, 2);
     size.target = storage_node::SMALL;
     run_on(size, closed_beside_full);
 }

@@ -11,9 +11,9 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::on_a_cell;
+use common::message_counts::on_a_cell;
 use zonal_client::directories::Part;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
 use zonal_types::limits::CACHE_TERM_MS;
 
@@ -101,7 +101,7 @@ fn a_directory_after_ones_own_change_costs_nothing() {
         assert_eq!((changed.mode, trips), (0o700, 1));
         // So is what another client changes.
         create(client, home, "g", true).await?;
-        let other = cell.world.connect(0, Rng::new(3)).await?;
+        let other = cell.world.connect(0, SimRng::new(3)).await?;
         let world = cell.world.clone();
         let (mine, at) = (client.clone(), client.link_to(zonal_types::ShardId(1)));
         world.spawn_program(0, async move {
@@ -147,7 +147,7 @@ fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_non
         assert_eq!(cell.count(write(16)).await?, (false, 1), "known again");
         assert_eq!(cell.count(write(20)).await?, (false, 0), "none");
         // Given by another client.
-        let other = cell.world.connect(0, Rng::new(3)).await?;
+        let other = cell.world.connect(0, SimRng::new(3)).await?;
         let world = cell.world.clone();
         let (mine, at) = (client.clone(), client.link_to(shard));
         world.spawn_program(0, async move {

@@ -14,9 +14,9 @@ use common::{SHARD, run_on};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_client::names::NewFile;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, lookup, make_dir, name, open, read_all, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::NewKind;
 
@@ -29,7 +29,7 @@ const EXPIRED_NS: u64 = 100_000_000_000;
 
 /// One file and what is known of it.
 #[derive(Default)]
-struct Known {
+struct ExpectedFile {
     bytes: Vec<u8>,
     /// How often each client has it open.
     opens: [u32; CLIENTS],
@@ -39,14 +39,14 @@ struct Story {
     world: Rc<World>,
     clients: Vec<Rc<SimClient>>,
     dir: Ino,
-    files: BTreeMap<Ino, Known>,
+    files: BTreeMap<Ino, ExpectedFile>,
     names: BTreeMap<String, Ino>,
-    rng: Rng,
+    rng: SimRng,
 }
 
 impl Story {
     fn held(&mut self, by: Option<usize>) -> Option<Ino> {
-        let has = |known: &Known| {
+        let has = |known: &ExpectedFile| {
             let of = known.opens.iter().enumerate();
             let mut of =
                 of.filter(|(index, count)| **count > 0 && by.is_none_or(|by| by == *index));
@@ -204,7 +204,7 @@ impl Story {
 }
 
 async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SimRng::new(seed);
     let mut clients = Vec::new();
     for index in 0..CLIENTS {
         let client = Rc::new(world.connect(index, rng.fork(index as u64)).await?);
@@ -253,7 +253,7 @@ async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
 fn who_has_a_file_open_has_it_whatever_becomes_of_its_name() {
     for seed in 0..60 {
         println!("seed {seed}");
-        run_on(Size::new(1, 3, CLIENTS as u64), move |world| {
+        run_on(CellSize::new(1, 3, CLIENTS as u64), move |world| {
             story(world, seed)
         });
     }

@@ -13,10 +13,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::{File, Reserve};
-use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
-use zonal_sim::rng::Rng;
+use zonal_sim::net::{NETWORK, ServerProcess, SimNet, SimReply, Task};
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{Codec, Credentials, ErrorCode, Ino, ShardId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
 
@@ -38,7 +38,7 @@ fn lose_replies_after(world: &Rc<World>, nth: u64) {
 async fn told_without_an_answer(
     world: &Rc<World>,
 ) -> Result<(Rc<SimClient>, Ino, Arc<File<SimNet>>), ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let link = client.link_to(ShardId(1));
     client.background().poll_events(&link, 0).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -84,8 +84,8 @@ async fn told_and_closed_without_an_answer(world: Rc<World>) -> Result<(), Error
 }
 
 async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let ino = create(&one, home, "f", true).await?.file.ino;
     let range = |owner, start, end| LockRange {
@@ -138,8 +138,8 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
 
 /// `is_gone`: who held the lock is gone, and does not try again.
 async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Result<(), ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let link = one.link_to(ShardId(1));
     one.background().poll_events(&link, 0).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
@@ -207,11 +207,11 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
         Arc::new(map)
     };
     world.restore_map(&older(0));
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let mut with_sets = (*full).clone();
     with_sets.version.0 += 1;
     world.restore_map(&with_sets);
-    let other = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let other = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&other, Ino::ROOT, "home").await?;
     let ino = create(&other, home, "f", true).await?.file.ino;
 
@@ -294,11 +294,16 @@ async fn closed_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
 /// A node whose shard is elsewhere.
 struct NotOwner(Cell<u32>);
 
-impl Role for NotOwner {
-    fn handle(self: Rc<Self>, _header: Header, _body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
+impl ServerProcess for NotOwner {
+    fn handle(
+        self: Rc<Self>,
+        _header: Header,
+        _body: Vec<u8>,
+        _payload: Vec<u8>,
+    ) -> Task<SimReply> {
         self.0.set(self.0.get() + 1);
         let code = ErrorNumber(ErrorCode::NotOwner);
-        Box::pin(std::future::ready(Answer {
+        Box::pin(std::future::ready(SimReply {
             body: MetaReply::Failed { code }.to_bytes(),
             payload: Vec::new(),
         }))
@@ -306,9 +311,9 @@ impl Role for NotOwner {
 }
 
 async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode> {
-    let other = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let other = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&other, Ino::ROOT, "home").await?;
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
 
     let old = world.address_of(SHARD);
     let shard = world.meta_nodes().get(SHARD).cloned();
@@ -319,9 +324,11 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     }
     world.restore_map(&map);
     let left = Rc::new(NotOwner(Cell::new(0)));
-    world
-        .network
-        .serve("moved", NETWORK, shard.map(|shard| shard as Rc<dyn Role>));
+    world.network.serve(
+        "moved",
+        NETWORK,
+        shard.map(|shard| shard as Rc<dyn ServerProcess>),
+    );
     world.network.serve(&old, NETWORK, Some(left.clone()));
 
     create(&client, home, "f", true).await?;
@@ -410,7 +417,7 @@ async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let other = create(&client, home, "other", true).await?.file;
     client
@@ -461,7 +468,7 @@ fn space_that_was_taken_before_a_failure_is_counted() {
 
 #[test]
 fn space_that_a_target_gave_before_it_was_full_is_counted() {
-    let mut size = Size::new(1, 1, 2);
+    let mut size = CellSize::new(1, 1, 2);
     size.target.segments *= 2;
     run_on(size, allocated_in_part);
 }

@@ -4,24 +4,24 @@
 //! A seed repeats its run only with the code that it was found with; those kept here were once bad,
 //! and go on as any others.
 
-use zonal_sim::coverage::Fault;
-use zonal_sim::plant::PLANTS;
-use zonal_sim::{Options, Plant, Scenario, Summary, run, run_batch};
+use zonal_sim::coverage::FaultKind;
+use zonal_sim::planted_bugs::PLANTS;
+use zonal_sim::{BatchSummary, Plant, RunOptions, Scenario, run, run_batch};
 
 /// Seeds of each `cargo test`.
 const SEEDS: u64 = 200;
 /// A bug must be found by so many seeds.
 const FOUND_WITHIN: u64 = 1000;
 
-fn of(scenario: Scenario) -> Options {
-    Options {
+fn of(scenario: Scenario) -> RunOptions {
+    RunOptions {
         scenario,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
 #[track_caller]
-fn all_good(first: u64, count: u64, options: Options) -> Summary {
+fn all_good(first: u64, count: u64, options: RunOptions) -> BatchSummary {
     let mut bad = Vec::new();
     let summary = run_batch(first, count, options, 2, |report| {
         if !report.is_good() {
@@ -35,13 +35,13 @@ fn all_good(first: u64, count: u64, options: Options) -> Summary {
 
 #[test]
 fn seeds_without_faults_are_good() {
-    let options = Options {
+    let options = RunOptions {
         faults: false,
-        ..Options::default()
+        ..RunOptions::default()
     };
     all_good(1, 10, options);
     // Counts of allocated bytes are compared where there are none.
-    let together = Options {
+    let together = RunOptions {
         scenario: Scenario::Together,
         ..options
     };
@@ -50,7 +50,7 @@ fn seeds_without_faults_are_good() {
 
 #[test]
 fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
-    let summary = all_good(1, SEEDS, Options::default());
+    let summary = all_good(1, SEEDS, RunOptions::default());
     assert_eq!(summary.missing_faults(), Vec::<&str>::new());
     // Reached by few seeds, or only where there are far more clients and data.
     let seldom = [
@@ -82,13 +82,13 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         .filter(|name| !seldom.contains(name))
         .collect();
     assert!(unexpected.is_empty(), "no seed reached {unexpected:?}");
-    assert!(summary.coverage.of(Fault::ClientCrash) > 0);
+    assert!(summary.coverage.of(FaultKind::ClientCrash) > 0);
 }
 
 #[test]
 fn seeds_with_killed_callers_are_good() {
     let summary = all_good(1, 30, of(Scenario::Callers));
-    for fault in [Fault::CallerKilled, Fault::LentReadLate] {
+    for fault in [FaultKind::CallerKilled, FaultKind::LentReadLate] {
         assert!(summary.coverage.of(fault) > 0, "{}", fault.name());
     }
 }
@@ -209,7 +209,7 @@ fn every_planted_bug_is_found() {
     for (name, plant) in PLANTS {
         let (word, scenario) = finder(plant);
         assert!(!word.is_empty(), "{name}: any report would do");
-        let options = Options {
+        let options = RunOptions {
             plant,
             // What lost replies and dead clients leave uncounted is no bug, so counts are compared
             // without faults.

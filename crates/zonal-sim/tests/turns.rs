@@ -1,14 +1,14 @@
 //! Turns under exclusive locks, by owners that repeat: exclusion holds, and each of the two ways in
 //! which it was broken is found at once.
 
-use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
 
-fn options(plant: Plant, faults: bool) -> Options {
-    Options {
+fn options(plant: Plant, faults: bool) -> RunOptions {
+    RunOptions {
         scenario: Scenario::Locks,
         faults,
         plant,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 

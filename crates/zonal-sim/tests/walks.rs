@@ -8,8 +8,8 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::{Counter, on_a_cell};
-use common::listing::{chmod, listed};
+use common::directory_listing::{chmod, listed};
+use common::message_counts::{Counter, on_a_cell};
 use zonal_client::directories::Part;
 use zonal_sim::workload::{SimClient, create, make_dir, who};
 use zonal_types::{ErrorCode, Ino, ShardId};

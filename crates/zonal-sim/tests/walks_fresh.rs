@@ -9,21 +9,21 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::listing::{chmod, listed};
+use common::directory_listing::{chmod, listed};
 use common::run_on;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, lookup, make_dir, name, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 
 /// Two clients that hear of one another's changes.
 async fn both(world: &Rc<World>) -> Result<[Rc<SimClient>; 2], ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     for (index, client) in [&one, &two].into_iter().enumerate() {
         world.serve_client(index, client, &Rc::default());
     }
@@ -71,11 +71,11 @@ async fn with_two_names(world: Rc<World>) -> Result<(), ErrorCode> {
 
 #[test]
 fn a_file_that_lies_under_no_lease_is_asked_for() {
-    run_on(Size::new(1, 1, 2), with_two_names);
+    run_on(CellSize::new(1, 1, 2), with_two_names);
 }
 
 async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
-    let third = world.connect(2, Rng::new(4)).await?;
+    let third = world.connect(2, SimRng::new(4)).await?;
     let (writer, walker, top, dirs) = two(&world, |client, _home, dir| async move {
         make_dir(&client, dir, "s").await
     })
@@ -100,13 +100,13 @@ async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
 
 #[test]
 fn a_directory_in_which_a_change_waits_is_asked_for() {
-    run_on(Size::new(1, 1, 3), while_a_change_waits);
+    run_on(CellSize::new(1, 1, 3), while_a_change_waits);
 }
 
 /// What the writer knows of one directory: names with their modes, and how often it began, and
 /// ended, to change something there.
 #[derive(Default, Clone)]
-struct Known {
+struct KnownListing {
     names: BTreeMap<String, u32>,
     begun: u64,
     ended: u64,
@@ -117,10 +117,10 @@ async fn changes(
     world: Rc<World>,
     writer: Rc<SimClient>,
     dirs: Vec<Ino>,
-    known: Rc<RefCell<BTreeMap<Ino, Known>>>,
+    known: Rc<RefCell<BTreeMap<Ino, KnownListing>>>,
     seed: u64,
 ) -> Result<(), ErrorCode> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SimRng::new(seed);
     for round in 0..150u64 {
         // Sometimes fast, and sometimes so slow that whole walks lie between two changes.
         let pause = if rng.chance(300) {
@@ -174,11 +174,11 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let top = make_dir(&writer, home, "top").await?;
     let mut dirs = Vec::new();
-    let known = Rc::new(RefCell::new(BTreeMap::<Ino, Known>::new()));
+    let known = Rc::new(RefCell::new(BTreeMap::<Ino, KnownListing>::new()));
     for number in 0..12 {
         let dir = make_dir(&writer, top, &format!("d{number}")).await?;
         dirs.push(dir);
-        known.borrow_mut().insert(dir, Known::default());
+        known.borrow_mut().insert(dir, KnownListing::default());
     }
     world.network.set_faults(LinkFaults {
         slow: 20,
@@ -192,7 +192,7 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
         changes.await.expect("changes");
         over.set(true);
     });
-    let mut rng = Rng::new(seed + 1000);
+    let mut rng = SimRng::new(seed + 1000);
     let mut same = 0;
     while !is_over.get() {
         listed(&walker, top).await?;
@@ -223,7 +223,7 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
 #[test]
 fn what_another_client_changes_is_listed() {
     for seed in 0..12 {
-        run_on(Size::new(1, 1, 2), move |world| {
+        run_on(CellSize::new(1, 1, 2), move |world| {
             walked_while_it_changes(world, seed)
         });
     }

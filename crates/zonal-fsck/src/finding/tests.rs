@@ -2,7 +2,7 @@
 
 use super::texts::{consequence, repair};
 
-/// The words of `What::name`, from its own text, so that none is left out.
+/// The words of `FindingKind::name`, from its own text, so that none is left out.
 fn names() -> Vec<&'static str> {
     let text = include_str!("../finding.rs");
     let (_, body) = text.split_once("pub fn name(&self)").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What mending a target's index could not save, kept in the scratch folder until the cell is
 //! clean.
 
-use crate::scratch::{LOST_KEYS, let_go};
+use crate::scratch_folder::{LOST_KEYS, let_go};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

@@ -8,18 +8,18 @@
     reason = "test support, shared by several test programs"
 )]
 
-mod bench;
-mod ended;
-mod fill;
-mod running;
-mod starts;
+mod damage_cases;
+mod interrupted_checks;
+mod known_files;
+mod running_cell;
+mod shard_workload;
+mod store_starts;
 mod target;
 mod verify;
-mod work;
 
-pub use bench::{Bench, damages, inode, lists};
-pub use ended::{Ended, interrupt, whole};
-pub use running::Open;
+pub use damage_cases::{Bench, damages, inode, lists};
+pub use interrupted_checks::{Ended, interrupt, whole};
+pub use running_cell::Open;
 pub use target::OpenTarget;
 
 use std::collections::BTreeMap;
@@ -30,7 +30,9 @@ use zonal_fsck::Finding;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::{Now, keys};
 use zonal_object::TargetConfig;
-use zonal_offline::{Cell, OfflineError, Options, Report, Stage, StoreSpec, Summary};
+use zonal_offline::{
+    CellStores, CheckOptions, CheckProgress, CheckReporter, CheckSummary, OfflineError, StoreSpec,
+};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{
     Codec, FileKind, Ino, Instant, KvChange, KvRead, Layout, Name, PartitionId, ShardId, Timestamp,
@@ -72,11 +74,11 @@ pub struct Heard {
     pub repaired: u64,
 }
 
-impl Report for Heard {
+impl CheckReporter for Heard {
     fn finding(&mut self, pass: u32, finding: &Finding) {
         self.findings.push((pass, finding.clone()));
     }
-    fn progress(&mut self, _stage: Stage) {}
+    fn progress(&mut self, _stage: CheckProgress) {}
     fn repaired(&mut self, _pass: u32, changes: u64) {
         self.repaired += changes;
     }
@@ -98,7 +100,7 @@ impl Heard {
 /// A cell in a folder of its own.
 pub struct TestCell {
     pub dir: Scratch,
-    pub cell: Cell,
+    pub cell: CellStores,
     pub map: ZoneMap,
     pub files: Vec<Made>,
 }
@@ -118,8 +120,8 @@ impl TestCell {
         &self.cell.stores[at]
     }
 
-    pub fn options(&self, repair: bool) -> Options {
-        Options {
+    pub fn options(&self, repair: bool) -> CheckOptions {
+        CheckOptions {
             repair,
             data: true,
             scratch: self.dir.join("scratch"),
@@ -129,13 +131,13 @@ impl TestCell {
         }
     }
 
-    pub fn try_fsck(&self, repair: bool) -> Result<(Summary, Heard), OfflineError> {
+    pub fn try_fsck(&self, repair: bool) -> Result<(CheckSummary, Heard), OfflineError> {
         let mut heard = Heard::default();
         let summary = zonal_offline::check(&self.cell, &self.options(repair), &mut heard)?;
         Ok((summary, heard))
     }
 
-    pub fn fsck(&self, repair: bool) -> (Summary, Heard) {
+    pub fn fsck(&self, repair: bool) -> (CheckSummary, Heard) {
         self.try_fsck(repair).unwrap()
     }
 

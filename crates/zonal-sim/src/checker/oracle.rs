@@ -10,21 +10,21 @@ use std::collections::BTreeMap;
 use zonal_types::Ino;
 
 /// Names with inodes; `None`: made by an operation whose answer was lost.
-pub type State = BTreeMap<String, Option<Ino>>;
+pub type DirectoryState = BTreeMap<String, Option<Ino>>;
 
 /// What an operation makes of a state; `None`: it cannot succeed there.
-pub type Step<'a> = &'a dyn Fn(&State) -> Option<State>;
+pub type DirectoryStep<'a> = &'a dyn Fn(&DirectoryState) -> Option<DirectoryState>;
 
 /// The oracle.
 #[derive(Debug)]
 pub struct Oracle {
-    firm: Vec<State>,
-    all: Vec<State>,
+    firm: Vec<DirectoryState>,
+    all: Vec<DirectoryState>,
     /// Power may fail: what was not synced may be taken back.
     power: bool,
 }
 
-fn add(states: &mut Vec<State>, new: impl IntoIterator<Item = State>) {
+fn add(states: &mut Vec<DirectoryState>, new: impl IntoIterator<Item = DirectoryState>) {
     for state in new {
         if !states.contains(&state) {
             states.push(state);
@@ -32,7 +32,7 @@ fn add(states: &mut Vec<State>, new: impl IntoIterator<Item = State>) {
     }
 }
 
-fn after(states: &[State], step: Step<'_>) -> Vec<State> {
+fn after(states: &[DirectoryState], step: DirectoryStep<'_>) -> Vec<DirectoryState> {
     let mut next = Vec::new();
     add(&mut next, states.iter().filter_map(step));
     next
@@ -43,15 +43,15 @@ impl Oracle {
     #[must_use]
     pub fn new(power: bool) -> Self {
         Self {
-            firm: vec![State::new()],
-            all: vec![State::new()],
+            firm: vec![DirectoryState::new()],
+            all: vec![DirectoryState::new()],
             power,
         }
     }
 
     /// The likeliest state.
     #[must_use]
-    pub fn newest(&self) -> State {
+    pub fn newest(&self) -> DirectoryState {
         self.firm.last().cloned().unwrap_or_default()
     }
 
@@ -63,13 +63,13 @@ impl Oracle {
 
     /// True where `what` holds in one of the states in which nothing was lost.
     #[must_use]
-    pub fn may(&self, what: impl Fn(&State) -> bool) -> bool {
+    pub fn may(&self, what: impl Fn(&DirectoryState) -> bool) -> bool {
         self.firm.iter().any(what)
     }
 
     /// An operation begins; gives what [`Self::done`] wants.
     #[must_use]
-    pub fn begun(&mut self, step: Step<'_>) -> Vec<State> {
+    pub fn begun(&mut self, step: DirectoryStep<'_>) -> Vec<DirectoryState> {
         let before = self.firm.clone();
         let next = after(&self.firm, step);
         add(&mut self.firm, next);
@@ -82,7 +82,11 @@ impl Oracle {
     ///
     /// # Errors
     /// It cannot have succeeded.
-    pub fn done(&mut self, before: &[State], step: Step<'_>) -> Result<(), String> {
+    pub fn done(
+        &mut self,
+        before: &[DirectoryState],
+        step: DirectoryStep<'_>,
+    ) -> Result<(), String> {
         let firm = after(before, step);
         let next = after(&self.all, step);
         add(&mut self.all, next);
@@ -117,7 +121,7 @@ impl Oracle {
     /// # Errors
     /// What is wrong.
     pub fn seen(&mut self, found: &BTreeMap<String, Ino>) -> Result<(), String> {
-        let fits = |state: &State| {
+        let fits = |state: &DirectoryState| {
             state.len() == found.len()
                 && state.iter().all(|(name, ino)| {
                     let there = found.get(name);
@@ -130,7 +134,7 @@ impl Oracle {
                 self.all
             ));
         }
-        let known: State = found
+        let known: DirectoryState = found
             .iter()
             .map(|(name, ino)| (name.clone(), Some(*ino)))
             .collect();
@@ -155,16 +159,16 @@ mod tests {
             .collect()
     }
 
-    fn make(name: &str, ino: Option<u64>) -> impl Fn(&State) -> Option<State> {
-        move |state: &State| {
+    fn make(name: &str, ino: Option<u64>) -> impl Fn(&DirectoryState) -> Option<DirectoryState> {
+        move |state: &DirectoryState| {
             let mut next = state.clone();
             next.insert(name.to_owned(), ino.map(Ino));
             Some(next)
         }
     }
 
-    fn remove(name: &str) -> impl Fn(&State) -> Option<State> {
-        move |state: &State| {
+    fn remove(name: &str) -> impl Fn(&DirectoryState) -> Option<DirectoryState> {
+        move |state: &DirectoryState| {
             let mut next = state.clone();
             next.remove(name).map(|_| next)
         }

@@ -6,7 +6,7 @@ use super::append_log::{RECORD, record};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Client and number.
-pub type Name = (usize, u64);
+pub type RecordName = (usize, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -22,14 +22,14 @@ enum Fate {
 
 /// All records of one file.
 #[derive(Debug, Default)]
-pub struct Records {
-    known: BTreeMap<Name, Fate>,
+pub struct RecordLedger {
+    known: BTreeMap<RecordName, Fate>,
     /// Clients of which some are lost, which they have not been told.
     untold: BTreeSet<usize>,
     lost: u64,
 }
 
-impl Records {
+impl RecordLedger {
     /// An append of these begins.
     pub fn begin(&mut self, client: usize, numbers: std::ops::Range<u64>) {
         let new = numbers.map(|number| ((client, number), Fate::Begun));
@@ -119,7 +119,7 @@ impl Records {
 
     /// Those that are acknowledged now, with their places.
     #[must_use]
-    pub fn must(&self) -> Vec<(Name, u64)> {
+    pub fn must(&self) -> Vec<(RecordName, u64)> {
         let acked = self.known.iter().filter_map(|(name, fate)| match fate {
             Fate::Acked(at) => Some((*name, *at)),
             _unknown => None,
@@ -139,7 +139,7 @@ impl Records {
     pub fn check(
         &mut self,
         content: &[u8],
-        must: &[(Name, u64)],
+        must: &[(RecordName, u64)],
         may_give_up: bool,
     ) -> Vec<String> {
         let mut broken = Vec::new();
@@ -149,11 +149,11 @@ impl Records {
                 content.len()
             ));
         }
-        let mut names: BTreeMap<Vec<u8>, Name> = BTreeMap::new();
+        let mut names: BTreeMap<Vec<u8>, RecordName> = BTreeMap::new();
         for name in self.known.keys() {
             names.insert(record(name.0, name.1), *name);
         }
-        let mut found: BTreeMap<Name, u64> = BTreeMap::new();
+        let mut found: BTreeMap<RecordName, u64> = BTreeMap::new();
         for (index, bytes) in content.chunks(RECORD).enumerate() {
             let at = (index * RECORD) as u64;
             if bytes.iter().all(|byte| *byte == 0) {
@@ -199,8 +199,8 @@ impl Records {
 mod tests {
     use super::*;
 
-    fn known() -> Records {
-        let mut records = Records::default();
+    fn known() -> RecordLedger {
+        let mut records = RecordLedger::default();
         records.begin(0, 0..2);
         records.taken(0, 0..2, 0).unwrap();
         records.begin(1, 0..1);

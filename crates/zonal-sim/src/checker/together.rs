@@ -6,13 +6,13 @@
 //! ever. Two that overlap are concurrent; those of one client follow one another. A byte may be
 //! read with the value of any operation that gives it one, unless another that follows it surely
 //! came before the read; so may the end be found. What is there when all have ended is known from
-//! then on, byte by byte, and must make sense: [`History::settled`].
+//! then on, byte by byte, and must make sense: [`FileHistory::settled`].
 //!
 //! Each operation's bytes name it and their place in it, so that nothing is taken for something
 //! else.
 
+mod final_contents;
 mod operation;
-mod settled;
 
 pub use operation::{MARK, Number};
 
@@ -32,7 +32,7 @@ pub struct Look {
 
 /// What was done to a file.
 #[derive(Debug, Default)]
-pub struct History {
+pub struct FileHistory {
     now: u64,
     last: u64,
     /// What was there before all operations.
@@ -42,7 +42,7 @@ pub struct History {
     is_loose: bool,
 }
 
-impl History {
+impl FileHistory {
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now

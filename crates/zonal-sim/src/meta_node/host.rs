@@ -1,11 +1,11 @@
 //! What a shard's driver runs on in the simulator: a simulated disk and messages. Bugs of stores
 //! and networks are planted here.
 
-use super::line::Line;
-use super::planted;
+use super::peer_calls::Line;
+use super::planted_bugs;
 use crate::clock::Group;
-use crate::disk::Disk;
-use crate::plant::Plant;
+use crate::disk::VirtualDisk;
+use crate::planted_bugs::Plant;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use zonal_zonemap::{Manager, ZoneMap};
 pub(super) struct SimulatedHost {
     pub(super) line: Line,
     pub(super) group: Group,
-    pub(super) disk: Rc<Disk>,
+    pub(super) disk: Rc<VirtualDisk>,
     pub(super) plant: Plant,
     /// Effects that could lose a change, for the bug.
     pub(super) effects: Cell<u64>,
@@ -45,9 +45,9 @@ impl SimulatedHost {
 }
 
 impl ShardHost for SimulatedHost {
-    type Store = Disk;
+    type Store = VirtualDisk;
 
-    fn store(&self) -> &Disk {
+    fn store(&self) -> &VirtualDisk {
         &self.disk
     }
 
@@ -102,7 +102,7 @@ impl ShardHost for SimulatedHost {
     ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
         self.appended.set(self.appended.get() + 1);
         let is_of_map = !junctions.is_empty();
-        let mut changes = planted::lose_change(self.plant, &self.effects, effect);
+        let mut changes = planted_bugs::lose_change(self.plant, &self.effects, effect);
         changes.extend(self.plan_junctions(junctions));
         self.disk.append_changes(changes);
         if is_of_map || durability == Durability::AtOnce {

@@ -2,7 +2,7 @@
 //! on a board ([`super::MapCell`]) that all processes read, in place of their fetches.
 
 use super::host::SimulatedHost;
-use crate::disk::Disk;
+use crate::disk::VirtualDisk;
 use std::sync::Arc;
 use zonal_meta::JunctionChange;
 use zonal_types::{CellId, Codec, ErrorCode, KvChange, ZoneId};
@@ -10,7 +10,7 @@ use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, Manager, MapEdit, Planned, ZoneMap};
 
 /// The manager of what a root's disk has. What is there is made durable before anybody hears of it.
-pub(super) fn load(disk: &Disk, cell: CellId) -> Result<Manager, ErrorCode> {
+pub(super) fn load(disk: &VirtualDisk, cell: CellId) -> Result<Manager, ErrorCode> {
     let manager = Manager::load(disk, cell)?;
     disk.sync();
     Ok(manager)

@@ -1,8 +1,8 @@
 //! The network as a client core sees it.
 
-use super::{Answer, Lender, Network, Pending, Request};
-use crate::coverage::Fault;
-use crate::rng::Rng;
+use super::{Lender, Network, Pending, SimReply, SimRequest};
+use crate::coverage::FaultKind;
+use crate::rng::SimRng;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
@@ -18,14 +18,14 @@ use zonal_wire::Header;
 pub struct SimNet {
     network: Rc<Network>,
     name: String,
-    rng: RefCell<Rng>,
+    rng: RefCell<SimRng>,
     lender: Lender,
 }
 
 impl SimNet {
     /// For the process with this name.
     #[must_use]
-    pub fn new(network: Rc<Network>, name: &str, rng: Rng) -> Self {
+    pub fn new(network: Rc<Network>, name: &str, rng: SimRng) -> Self {
         Self {
             lender: Lender::new(network.lent_is_reused.get()),
             network,
@@ -38,10 +38,10 @@ impl SimNet {
         &self,
         context: &OperationContext,
         pending: Pending,
-    ) -> Result<(Header, Answer), NetFailure> {
+    ) -> Result<(Header, SimReply), NetFailure> {
         let received = until_given_up(context, pending.receive()).await;
         if received.is_err() {
-            self.network.count(Fault::CallerKilled);
+            self.network.count(FaultKind::CallerKilled);
         }
         received?
     }
@@ -85,7 +85,7 @@ impl Net for SimNet {
             lent.extend(self.lender.name(piece).map(|named| (at, named)));
             at += piece.len();
         }
-        let request = Request {
+        let request = SimRequest {
             header: message.header,
             body: message.body.to_vec(),
             payload: message.payload.concat(),

@@ -4,11 +4,11 @@
 //! Where the server's calls block, other requests may run here: before a commit, between the parts
 //! of a write or a read, in a checkpoint.
 
-use crate::clock::Clock;
-use crate::disk::{Disk, Frozen};
-use crate::meta_node::line::Line;
-use crate::plant::Plant;
-use crate::rng::Rng;
+use crate::clock::VirtualClock;
+use crate::disk::{Frozen, VirtualDisk};
+use crate::meta_node::peer_calls::Line;
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
 use async_lock::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,12 +29,12 @@ const PAUSE_MAX: u64 = 3_000_000;
 
 /// The disk of a target, with what its process has in memory beside the target.
 pub(super) struct SimDisk {
-    pub clock: Clock,
-    pub disk: Rc<Disk>,
+    pub clock: VirtualClock,
+    pub disk: Rc<VirtualDisk>,
     pub line: Line,
     /// The newest map of which this process has heard.
     pub known: RefCell<Arc<ZoneMap>>,
-    pub rng: RefCell<Rng>,
+    pub rng: RefCell<SimRng>,
     pub plant: Plant,
     /// Whether others may run in the midst of a request.
     pub pauses: Cell<bool>,

@@ -3,14 +3,14 @@
 //! may arrive once another one has the lock, and each of its calls is told.
 //!
 //! Two places of the file are written: one in the bytes that the shard keeps, one at a target. What
-//! a place may have is in [`Place`]: the value that is synced, or any written since by who had the
+//! a place may have is in [`PossibleValues`]: the value that is synced, or any written since by who had the
 //! lock then. Who gets the lock finds one of these; from then on the place has that one and what
 //! the new holder writes.
 
 use super::{SimClient, create, open};
-use crate::coverage::Fault;
+use crate::coverage::FaultKind;
 use crate::net::{NETWORK, SimNet};
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -34,9 +34,9 @@ type Outcome = Result<(), String>;
 
 /// What one place may have.
 #[derive(Debug, Default)]
-pub struct Place(BTreeSet<u64>);
+pub struct PossibleValues(BTreeSet<u64>);
 
-impl Place {
+impl PossibleValues {
     /// The holder writes a value: it may be there from now on.
     pub fn written(&mut self, value: u64) {
         self.0.insert(value);
@@ -67,7 +67,7 @@ impl Place {
 #[derive(Default)]
 pub struct Fences {
     file: Cell<Ino>,
-    places: RefCell<[Place; 2]>,
+    places: RefCell<[PossibleValues; 2]>,
     /// Number of the turn of who got the lock last.
     turn: Cell<u64>,
     values: Cell<u64>,
@@ -138,7 +138,7 @@ pub struct Turn {
     client: Rc<SimClient>,
     index: usize,
     fences: Rc<Fences>,
-    rng: Rng,
+    rng: SimRng,
     /// Its number, and what it wrote last, if anything.
     number: u64,
     last: Option<u64>,
@@ -158,7 +158,7 @@ impl Turn {
         client: Rc<SimClient>,
         index: usize,
         fences: Rc<Fences>,
-        rng: Rng,
+        rng: SimRng,
     ) -> Self {
         Self {
             world,
@@ -331,7 +331,7 @@ impl Turn {
         let world = self.world.clone();
         let end = world.clock.now().0 + away;
         if self.rng.chance(300) {
-            world.network.count(Fault::PauseClient);
+            world.network.count(FaultKind::PauseClient);
             let (paused, index, after) = (world.clone(), self.index, self.rng.below(50_000_000));
             world.clock.spawn(NETWORK, async move {
                 paused.clock.sleep(after).await;
@@ -340,7 +340,7 @@ impl Turn {
                 paused.pause_client(index, false);
             });
         } else {
-            world.network.count(Fault::CutClient);
+            world.network.count(FaultKind::CutClient);
             let (me, shard) = (world.client_name(self.index), self.shard());
             let (network, clock) = (world.network.clone(), world.clock.clone());
             network.cut(&me, &shard, true);
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn what_no_holder_left_is_found() {
-        let mut place = Place::default();
+        let mut place = PossibleValues::default();
         place.surely(0);
         place.written(1);
         place.written(2);

@@ -1,17 +1,17 @@
 //! Programs that clients run.
 
-pub mod cached;
-pub mod durable;
+pub mod append_logs;
+pub mod bad_media;
 pub mod fences;
-pub mod hostile;
-pub mod logs;
-pub mod media;
-pub mod mortal;
-pub mod roots;
-pub mod shared;
+pub mod first_level_directories;
+pub mod hostile_messages;
+pub mod kernel_cache;
+pub mod killed_client;
+pub mod lock_turns;
+pub mod private_tree;
+pub mod shared_files;
+pub mod synced_versions;
 pub mod together;
-pub mod tree;
-pub mod turns;
 
 use crate::net::SimNet;
 use zonal_client::directories::Part;

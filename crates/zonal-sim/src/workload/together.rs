@@ -3,11 +3,11 @@
 //! the checker knows.
 
 use super::{SimClient, create, open, read_all, who};
-use crate::checker::together::{History, Look, MARK, Number, UNIT};
-use crate::coverage::Fault;
+use crate::checker::together::{FileHistory, Look, MARK, Number, UNIT};
+use crate::coverage::FaultKind;
 use crate::fault::OUTAGE_MS_MAX;
 use crate::net::SimNet;
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -38,7 +38,7 @@ fn text(code: ErrorCode) -> String {
 /// What the programs of one world know together.
 #[derive(Default)]
 pub struct Together {
-    history: RefCell<History>,
+    history: RefCell<FileHistory>,
     /// What the first found that looked at the end of a round.
     found: RefCell<Option<Vec<u8>>>,
     waiting: Cell<usize>,
@@ -67,7 +67,7 @@ impl Fate {
 }
 
 /// One client.
-pub struct Part {
+pub struct ConcurrentClient {
     /// The world.
     pub world: Rc<World>,
     /// The client.
@@ -81,7 +81,7 @@ pub struct Part {
     /// What all know together.
     pub together: Rc<Together>,
     /// Its random numbers.
-    pub rng: Rng,
+    pub rng: SimRng,
     fate: Fate,
     open: Option<Arc<File<SimNet>>>,
 }
@@ -105,7 +105,11 @@ pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, Err
 ///
 /// # Errors
 /// A cell that does not answer.
-pub async fn impatient(world: &World, index: usize, mut rng: Rng) -> Result<SimClient, ErrorCode> {
+pub async fn impatient(
+    world: &World,
+    index: usize,
+    mut rng: SimRng,
+) -> Result<SimClient, ErrorCode> {
     let zone = ZoneId(1 + (index as u16 % world.size().zones.max(1)));
     let mut options = Options::new(&world.address_of(0), zone, ClientId(rng.bits() | 1));
     let name = world.client_name(index);
@@ -150,7 +154,7 @@ async fn read(
     client: &SimClient,
     file: Ino,
     index: usize,
-    history: &RefCell<History>,
+    history: &RefCell<FileHistory>,
 ) -> Result<(Vec<u8>, Look), String> {
     let look = history.borrow_mut().look(index);
     let opened = open(client, file).await.map_err(text)?;
@@ -161,7 +165,7 @@ async fn read(
     Ok((content.map_err(text)?, look))
 }
 
-impl Part {
+impl ConcurrentClient {
     /// A client that has nothing open.
     #[must_use]
     pub fn new(
@@ -170,7 +174,7 @@ impl Part {
         (index, clients): (usize, usize),
         file: Ino,
         together: Rc<Together>,
-        rng: Rng,
+        rng: SimRng,
     ) -> Self {
         Self {
             world,
@@ -217,7 +221,7 @@ impl Part {
         Ok(())
     }
 
-    fn history(&self) -> std::cell::RefMut<'_, History> {
+    fn history(&self) -> std::cell::RefMut<'_, FileHistory> {
         self.together.history.borrow_mut()
     }
 
@@ -440,7 +444,7 @@ impl Part {
 
     /// Where servers were killed or clients gave up, appends may have left something.
     fn may_be_loose(&self) {
-        let kills = self.world.network.coverage().of(Fault::Kill);
+        let kills = self.world.network.coverage().of(FaultKind::Kill);
         if kills != self.together.kills.get() || self.together.gave_up.get() {
             self.history().may_have_strays();
         }
@@ -495,7 +499,7 @@ impl Part {
             together.gave_up.set(false);
             together
                 .kills
-                .set(self.world.network.coverage().of(Fault::Kill));
+                .set(self.world.network.coverage().of(FaultKind::Kill));
         }
         together.meet(&self.world, self.clients).await;
         Ok(())

@@ -3,9 +3,9 @@
 use super::World;
 use crate::clock::Group;
 use crate::net::{NETWORK, SimNet};
-use crate::plant::Plant;
-use crate::rng::Rng;
-use crate::workload::cached::KernelCache;
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
+use crate::workload::kernel_cache::KernelCache;
 use std::rc::Rc;
 use zonal_client::{Client, ClientCall, Options as ClientOptions, QueuedAgain};
 use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
@@ -36,7 +36,11 @@ impl World {
     ///
     /// # Errors
     /// A cell that does not answer.
-    pub async fn connect(&self, index: usize, mut rng: Rng) -> Result<Client<SimNet>, ErrorCode> {
+    pub async fn connect(
+        &self,
+        index: usize,
+        mut rng: SimRng,
+    ) -> Result<Client<SimNet>, ErrorCode> {
         let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
         let name = self.client_name(index);
         // Random, as a mount's: a client that comes after a killed one is another one.
@@ -62,7 +66,7 @@ impl World {
     pub fn mortal_call<'a>(
         &self,
         client: &'a Client<SimNet>,
-        rng: &mut Rng,
+        rng: &mut SimRng,
     ) -> ClientCall<'a, SimNet> {
         let call = client.begin();
         if self.faults_wanted() && rng.chance(CALLERS_KILLED) {
@@ -149,7 +153,7 @@ impl World {
         client: usize,
         program: impl Future<Output = ()> + 'static,
     ) {
-        let running = Running::begin(self.clone());
+        let running = RunningProgram::begin(self.clone());
         self.clock.spawn(CLIENT_GROUPS + client as u64, async move {
             program.await;
             drop(running);
@@ -191,9 +195,9 @@ impl World {
 }
 
 /// Counts a program until it ends or is killed.
-pub struct Running(Rc<World>);
+pub struct RunningProgram(Rc<World>);
 
-impl Running {
+impl RunningProgram {
     /// One program more.
     #[must_use]
     pub fn begin(world: Rc<World>) -> Self {
@@ -202,7 +206,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.0.running.set(self.0.running.get() - 1);
     }

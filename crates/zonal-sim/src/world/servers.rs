@@ -2,11 +2,11 @@
 
 use super::World;
 use crate::clock::Group;
-use crate::coverage::Fault;
-use crate::disk::Disk;
+use crate::coverage::FaultKind;
+use crate::disk::VirtualDisk;
 use crate::meta_node::{MetaNode, MetaParts};
-use crate::net::Role;
-use crate::rng::Rng;
+use crate::net::ServerProcess;
+use crate::rng::SimRng;
 use crate::storage_node::{self, StorageNode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 pub(super) struct Server {
     pub(super) address: String,
     kind: Kind,
-    pub(super) disk: Rc<Disk>,
+    pub(super) disk: Rc<VirtualDisk>,
     group: Cell<Option<Group>>,
     meta: RefCell<Option<Rc<MetaNode>>>,
     storage: RefCell<Option<Rc<StorageNode>>>,
@@ -48,7 +48,7 @@ impl World {
             format!("start {} as {group}", server.address)
         });
         let rng = self.rng.borrow_mut().fork(group);
-        let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
+        let started: Result<Rc<dyn ServerProcess>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
                 // As in a real cell, never the number of no boot at all.
                 let kept = server.disk.power_losses() as u32 + 1;
@@ -67,12 +67,12 @@ impl World {
                 };
                 MetaNode::start(parts, config).map(|node| {
                     *server.meta.borrow_mut() = Some(node.clone());
-                    let role: Rc<dyn Role> = node;
+                    let role: Rc<dyn ServerProcess> = node;
                     role
                 })
             }
             Kind::Storage(target) => {
-                let parts = storage_node::Parts {
+                let parts = storage_node::StorageParts {
                     id: target,
                     group,
                     config: self.size.target,
@@ -85,7 +85,7 @@ impl World {
                 StorageNode::start(parts, rng).map(|node| {
                     let node = Rc::new(node);
                     *server.storage.borrow_mut() = Some(node.clone());
-                    let role: Rc<dyn Role> = node;
+                    let role: Rc<dyn ServerProcess> = node;
                     role
                 })
             }
@@ -120,8 +120,8 @@ impl World {
 
     /// Slots of a target get a new epoch: all that it has in one version of the map, or one. Some
     /// targets hear of it at once.
-    pub fn renew_slots(&self, rng: &mut Rng) {
-        self.network.count(Fault::SlotsRenewed);
+    pub fn renew_slots(&self, rng: &mut SimRng) {
+        self.network.count(FaultKind::SlotsRenewed);
         let map = self.map.borrow().clone();
         let Some(target) = rng.pick(&map.targets).map(|target| target.id) else {
             return;
@@ -174,18 +174,18 @@ impl World {
     }
 
     /// A server that is down loses what was not synced.
-    pub fn lose_power(&self, index: usize, rng: &mut Rng) {
+    pub fn lose_power(&self, index: usize, rng: &mut SimRng) {
         let Some(server) = self.servers.get(index) else {
             return;
         };
-        self.network.count(Fault::PowerLoss);
+        self.network.count(FaultKind::PowerLoss);
         let torn = match server.kind {
             Kind::Meta(..) => server.disk.lose_power(rng, |_disk, _record| true),
             Kind::Storage(_) => server.disk.lose_power(rng, |disk, record| {
                 StorageNode::is_whole(&self.size.target, disk, record)
             }),
         };
-        (0..torn).for_each(|_| self.network.count(Fault::TornWrite));
+        (0..torn).for_each(|_| self.network.count(FaultKind::TornWrite));
     }
 
     /// How often servers lost their power.
@@ -204,7 +204,7 @@ impl World {
 
     /// The disk of a server.
     #[must_use]
-    pub fn disk_of(&self, index: usize) -> Option<&Disk> {
+    pub fn disk_of(&self, index: usize) -> Option<&VirtualDisk> {
         self.servers.get(index).map(|server| server.disk.as_ref())
     }
 

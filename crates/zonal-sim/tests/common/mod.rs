@@ -1,7 +1,7 @@
 //! A cell for one program, without faults but those that the program makes.
 
-pub mod counted;
-pub mod listing;
+pub mod directory_listing;
+pub mod message_counts;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use zonal_client::{Client, File, Options};
 use zonal_sim::Plant;
 use zonal_sim::net::SimNet;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 
 /// The server of the only zone's shard.
@@ -36,7 +36,7 @@ pub async fn patient_at(
     let mut options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77 + index as u64));
     (options.attempt_ms, options.deadline_ms) = (500, deadline_ms);
     let name = world.client_name(index);
-    let net = SimNet::new(world.network.clone(), &name, Rng::new(2 + index as u64));
+    let net = SimNet::new(world.network.clone(), &name, SimRng::new(2 + index as u64));
     Client::connect(net, options).await
 }
 
@@ -90,15 +90,15 @@ pub fn cut_way_later(world: &Rc<World>, from: String, to: String, after_us: u64)
 pub fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Rc<World>) -> P + 'static,
 ) {
-    run_on(Size::new(1, 3, 2), program);
+    run_on(CellSize::new(1, 3, 2), program);
 }
 
 /// Runs a program on a cell of its own to its end.
 pub fn run_on<P: Future<Output = Result<(), ErrorCode>> + 'static>(
-    size: Size,
+    size: CellSize,
     program: impl FnOnce(Rc<World>) -> P + 'static,
 ) {
-    let world = World::build(size, Plant::None, false, Rng::new(1)).expect("a cell");
+    let world = World::build(size, Plant::None, false, SimRng::new(1)).expect("a cell");
     let outcome = Rc::new(RefCell::new(None));
     let (inner, result) = (world.clone(), outcome.clone());
     world.spawn_program(0, async move {
