@@ -1,8 +1,9 @@
-//! Directories of one shard as a tree: which of them no path from above reaches.
+//! The directories of one shard as a tree: finds cycles, which no path from the root reaches.
 
 use zonal_types::Ino;
 
-/// Most directories of one shard that are looked at (24 bytes each, and a byte while looking).
+/// Most directories of one shard that are checked for cycles (24 bytes each, and one more during
+/// the search).
 pub const DIRECTORIES_MAX: usize = 8 << 20;
 
 /// A directory and the entry that leads to it.
@@ -16,11 +17,11 @@ pub struct Directory {
     pub cookie: u64,
 }
 
-/// The directories of a shard, in the order of their numbers.
+/// The directories of a shard, sorted by inode number.
 #[derive(Debug, Default)]
 pub struct DirectoryTree {
     directories: Vec<Directory>,
-    /// There were more than [`DIRECTORIES_MAX`].
+    /// There were more than [`DIRECTORIES_MAX`]; the others are left out.
     pub is_cut: bool,
 }
 
@@ -29,7 +30,7 @@ const ON_PATH: u8 = 1;
 const DONE: u8 = 2;
 
 impl DirectoryTree {
-    /// Adds a directory that has a name; they come in the order of their numbers.
+    /// Adds a directory that has a name. Directories are added in the order of their inode numbers.
     pub fn push(&mut self, directory: Directory) {
         if self.directories.len() < DIRECTORIES_MAX {
             self.directories.push(directory);
@@ -38,13 +39,13 @@ impl DirectoryTree {
         }
     }
 
-    /// All of them, in the order of their numbers.
+    /// All directories, sorted by inode number.
     #[must_use]
     pub fn directories(&self) -> &[Directory] {
         &self.directories
     }
 
-    /// The directory with this number.
+    /// The directory with this inode number.
     #[must_use]
     pub fn get(&self, ino: Ino) -> Option<&Directory> {
         let at = self.position(ino)?;
@@ -57,7 +58,7 @@ impl DirectoryTree {
             .ok()
     }
 
-    /// Of each cycle one directory, whose entry is to be cut. Looks at each directory once.
+    /// Returns one directory of each cycle; a repair removes its entry. Visits each directory once.
     #[must_use]
     pub fn cycles(&self) -> Vec<Directory> {
         let mut state = vec![UNKNOWN; self.directories.len()];

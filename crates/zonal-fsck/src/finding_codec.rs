@@ -1,5 +1,5 @@
-//! Findings as bytes, for a check that goes on where it was interrupted. Not a format: whoever
-//! reads them is the program that wrote them.
+//! Encodes findings for the file from which an interrupted check resumes. This is no stable format:
+//! only the program that wrote the bytes reads them.
 
 use crate::finding::{FindingKind, StoreFault};
 use crate::junctions::Mismatch;
@@ -58,13 +58,13 @@ mod tests {
     use zonal_object::{Broken as OfTarget, ObjectId};
     use zonal_types::{Codec, DataId, ErrorCode, Ino, PartitionId, TargetId, ZoneId};
 
-    fn comes_back(whats: &[FindingKind]) {
+    fn round_trips(whats: &[FindingKind]) {
         let mut all = Vec::new();
         for what in whats {
             assert_eq!(FindingKind::from_bytes(&what.to_bytes()).as_ref(), Ok(what));
             all.push(what.to_bytes());
         }
-        // Each has bytes of its own.
+        // Each kind has an encoding of its own.
         let count = all.len();
         all.sort_unstable();
         all.dedup();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_about_stores_come_back() {
+    fn findings_about_stores_round_trip() {
         let text = || "why".to_owned();
         let faults = [
             StoreFault::Missing(text()),
@@ -92,11 +92,11 @@ mod tests {
             StoreFault::Copy(text()),
             StoreFault::LogFlipped(7),
         ];
-        comes_back(&faults.map(FindingKind::Store));
+        round_trips(&faults.map(FindingKind::Store));
     }
 
     #[test]
-    fn findings_about_shards_come_back() {
+    fn findings_about_shards_round_trip() {
         let (dir, ino, cookie) = (Ino(1), Ino(2), 3);
         let parent = Ino(4);
         let partition = PartitionId(5);
@@ -160,11 +160,11 @@ mod tests {
                 data_id: DataId(6),
             },
         ];
-        comes_back(&broken.map(FindingKind::Shard));
+        round_trips(&broken.map(FindingKind::Shard));
     }
 
     #[test]
-    fn findings_about_targets_come_back() {
+    fn findings_about_targets_round_trip() {
         let object = ObjectId::default();
         let place = Place {
             segment: 1,
@@ -203,15 +203,15 @@ mod tests {
             OfTarget::Tombstone(object),
             OfTarget::HalfDeleted(object),
         ];
-        comes_back(&broken.map(FindingKind::Target));
+        round_trips(&broken.map(FindingKind::Target));
     }
 
     #[test]
-    fn findings_between_stores_come_back() {
+    fn findings_between_stores_round_trip() {
         let (ino, other, data_id, target) = (Ino(1), Ino(2), DataId(3), TargetId(4));
         let (name, zone) = ("name".to_owned(), ZoneId(1));
         let ranges = Ranges::of_column(0..10_000, 10, 3, 1);
-        comes_back(&[
+        round_trips(&[
             FindingKind::Junction(Mismatch::NoDirectory {
                 name: name.clone(),
                 cookie: 1,

@@ -1,6 +1,6 @@
-//! Inodes against objects: what layouts say should lie on targets, and what does.
+//! Compares inodes with objects: the objects that layouts require, and those that targets store.
 //!
-//! Facts of both sides, sorted by data id, are joined group by group; a group has as many objects
+//! Facts of both sides, sorted by data id, are joined group by group. A group has as many objects
 //! as a file has columns.
 
 use crate::data_fact::{DataClaim, DataFact, DataOwner};
@@ -14,34 +14,33 @@ use zonal_types::{
 };
 use zonal_zonemap::{StripeSet, ZoneMap};
 
-/// Objects of one data id that are looked at; more than any layout has.
+/// Objects of one data id that are compared; more than any layout has.
 const OBJECTS_MAX: usize = 1 << 16;
 
 /// An object without an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnownedObject {
-    /// Its column.
+    /// The object's column.
     pub column: u16,
-    /// Where it is.
+    /// The target that stores it.
     pub target: TargetId,
     /// Its length.
     pub bytes: u64,
     /// Its blocks.
     pub blocks: u64,
-    /// The last shrink applied.
+    /// The last truncation that the target applied.
     pub truncate_seq: u64,
 }
 
-/// What a join tells.
+/// A result of the join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JoinOutcome {
-    /// Something is wrong with a file's bytes; the target, where it is one's.
+    /// Something is wrong with a file's bytes. The target is given where only one is concerned.
     Wrong(Option<TargetId>, DataOwner, FindingKind),
-    /// Bytes without an inode.
+    /// Objects without an inode.
     Unowned(DataId, Vec<UnownedObject>),
-    /// A file whose objects could not be compared with what its inode counts, as its target is not
-    /// there or damaged: allocated bytes that are missing, and for each column the bytes that it
-    /// should have.
+    /// A target of the file is missing or damaged, so its objects cannot be compared with the
+    /// inode's count. The number is the allocated bytes that were not found.
     Short(DataId, DataOwner, u64),
 }
 
@@ -52,7 +51,7 @@ struct Group {
     found: Vec<(u16, TargetId, u64, u64, u64, bool)>,
 }
 
-/// Joins facts that come sorted.
+/// Joins facts, which arrive sorted.
 pub struct ObjectJoin<'a> {
     map: &'a ZoneMap,
     /// Whether a target's store could be read.
@@ -62,7 +61,7 @@ pub struct ObjectJoin<'a> {
 }
 
 impl<'a> ObjectJoin<'a> {
-    /// A join of the facts of a whole cell.
+    /// Begins a join of the facts of a whole cell. `tell` receives the results.
     pub fn new(
         map: &'a ZoneMap,
         is_there: &'a dyn Fn(TargetId) -> bool,
@@ -76,7 +75,7 @@ impl<'a> ObjectJoin<'a> {
         }
     }
 
-    /// Takes the next fact; facts are sorted by their bytes.
+    /// Takes the next fact. Facts arrive in the order of their encoded bytes.
     pub fn take(&mut self, fact: &DataFact) {
         if fact.data_id != self.group.data_id {
             self.end_group();
@@ -122,7 +121,7 @@ impl<'a> ObjectJoin<'a> {
         }
     }
 
-    /// After the last fact.
+    /// Ends the join, after the last fact.
     pub fn finish(mut self) {
         self.end_group();
     }
@@ -185,7 +184,7 @@ impl<'a> ObjectJoin<'a> {
             }
             blocks = blocks.saturating_add(own_blocks);
             shrinks = shrinks.max(own_seq);
-            // A target that is behind cuts before it reads or writes.
+            // A target that lags behind truncates before it reads or writes.
             if bytes > 0 && own_seq >= seq {
                 let last = stripe::file_offset_of(&component, Column(column), bytes - 1);
                 end = end.max(last.saturating_add(1)).min(FILE_BYTES_MAX);
@@ -277,7 +276,7 @@ pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
     }
 }
 
-/// The target that a column of a component lies on.
+/// The target that stores a column of a component.
 #[must_use]
 pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<TargetId> {
     let width = u16::try_from(set.slots.len()).ok()?;
@@ -285,9 +284,11 @@ pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<
     set.slots.get(usize::from(slot)).map(|slot| slot.target)
 }
 
-/// A layout for bytes without an inode that agrees with where their objects lie, and the size that
-/// they make. The stripe unit is the default: with one column it does not matter, with more it is a
-/// guess. `None` where no layout agrees.
+/// Guesses a layout for bytes without an inode, from the places of their objects; also returns the
+/// file's size.
+///
+/// The stripe unit is the default: with one column it does not matter, with more it is a guess.
+/// Returns `None` where no layout agrees with the places.
 #[must_use]
 pub fn guess_layout(
     map: &ZoneMap,

@@ -1,19 +1,19 @@
-//! Names of tests in the pages of docs: each test, check and command that a page names is there.
+//! Names of tests in the pages of docs: each test, check and command that a page names exists.
 //!
-//! What `cargo test -p zonal-types --test limits_doc` compares from the code to the page is
-//! compared here from the page to the code:
+//! `cargo test -p zonal-types --test limits_doc` compares the code with a page; this rule compares
+//! the pages with the code:
 //!
-//! * `crate::file::test` (or `crate::file`) in docs/semantics.md, and identities of checks of a
-//!   mount or a cell in its tables;
+//! * `crate::file::test` (or `crate::file`) in docs/semantics.md, and names of checks of a mount or
+//!   a cell in its tables;
 //! * `cargo test -p CRATE --test FILE FILTER` and `tests/....py ... --only PART,...` in every page.
 //!
-//! Pages below docs/rfcs tell what was, and are left out.
+//! Pages below docs/rfcs describe the past and are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{File, Offence};
 
-/// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
+/// Scripts with checks, by the word that precedes a check's name in docs/semantics.md.
 const SCRIPTS: [(&str, &str); 12] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
@@ -43,17 +43,17 @@ const AREAS: [(&str, &str); 2] = [
     ("tests/posix/between/", "tests/posix/two_mounts.py"),
 ];
 
-/// What the code has.
-struct Known<'a> {
-    /// Path of a Rust file: the tests in it.
+/// The tests and checks in the repository.
+struct Citable<'a> {
+    /// The tests in each Rust file, by its path.
     tests: BTreeMap<&'a str, Vec<&'a str>>,
-    /// Path of a script: the identities of its checks.
+    /// The names of checks in each script, by its path.
     checks: BTreeMap<&'a str, BTreeSet<String>>,
 }
 
-/// Runs the rules of this file.
+/// Runs the rule.
 pub fn check(files: &[File], offences: &mut Vec<Offence>) {
-    let known = Known::of(files);
+    let known = Citable::of(files);
     for file in files {
         let is_page = file.path.starts_with("docs/") && file.path.ends_with(".md");
         if !is_page || file.path.starts_with("docs/rfcs/") {
@@ -70,7 +70,7 @@ pub fn check(files: &[File], offences: &mut Vec<Offence>) {
     }
 }
 
-impl<'a> Known<'a> {
+impl<'a> Citable<'a> {
     fn of(files: &'a [File]) -> Self {
         let mut known = Self {
             tests: BTreeMap::new(),
@@ -89,7 +89,7 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// The tests of a crate with the paths of their files, from its root.
+    /// The tests of a crate, with the paths of their files relative to its root.
     fn of_crate(&self, name: &str) -> impl Iterator<Item = (&str, &Vec<&'a str>)> {
         let root = match name {
             "xtask" => "xtask/".to_owned(),
@@ -99,7 +99,7 @@ impl<'a> Known<'a> {
         all.filter_map(move |(path, tests)| Some((path.strip_prefix(&root)?, tests)))
     }
 
-    /// What is wrong with the commands of a line.
+    /// Returns the errors in the commands of a line.
     fn commands(&self, line: &str) -> Vec<String> {
         let mut wrong = Vec::new();
         for span in spans(line).map(|(_, span)| span) {
@@ -115,7 +115,7 @@ impl<'a> Known<'a> {
         wrong
     }
 
-    /// `-p CRATE --test FILE FILTER`: each file is there, and a test that the filter selects.
+    /// Checks `-p CRATE --test FILE FILTER`: each file exists, and the filter selects a test.
     fn cargo_test(&self, arguments: &str) -> Result<(), String> {
         let (mut crates, mut files, mut filter) = (Vec::new(), Vec::new(), None);
         let mut words = arguments.split_whitespace();
@@ -160,7 +160,7 @@ impl<'a> Known<'a> {
         (!is_there).then(|| format!("{script} has no check `{part}`"))
     }
 
-    /// What is wrong with the names of tests of a line of docs/semantics.md.
+    /// Returns the errors in the names of tests of a line of docs/semantics.md.
     fn names(&self, line: &str) -> Vec<String> {
         let cell = match line.starts_with('|') {
             true => line.trim_end_matches([' ', '|']).rsplit('|').next(),
@@ -169,7 +169,7 @@ impl<'a> Known<'a> {
         let of_table = |at: usize| cell.is_some_and(|cell| at >= line.rfind(cell).unwrap_or(0));
         let (mut wrong, mut script, mut before) = (Vec::new(), "", 0);
         for (at, span) in spans(line) {
-            // The word before the first of a list counts for all of it.
+            // The word before the first name of a list counts for the whole list.
             let between = &line[before..at - 1];
             if between != ", " || before == 0 {
                 let of = |(word, _): &&(&str, &'static str)| {
@@ -194,7 +194,7 @@ impl<'a> Known<'a> {
         wrong
     }
 
-    /// `crate::file::test` or `crate::file`, where the file may be a folder of the module.
+    /// Checks `crate::file::test` or `crate::file`; the file may be a folder of the module.
     fn rust(&self, span: &str) -> Option<String> {
         let mut parts = span.split("::");
         let (name, file) = (parts.next()?, parts.next()?);
@@ -213,13 +213,13 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Whether it is a name, not a placeholder such as ID or `...`.
+/// Whether the text is a name, not a placeholder such as ID or `...`.
 fn is_word(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(is_part)
 }
 
-/// What stands in backquotes in a line, with where it begins.
+/// Returns each text in backquotes of a line, with its position.
 fn spans(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let ticks: Vec<usize> = line.match_indices('`').map(|(at, _)| at).collect();
     let pairs: Vec<(usize, usize)> = ticks
@@ -231,7 +231,7 @@ fn spans(line: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(from, to)| (from + 1, &line[from + 1..to]))
 }
 
-/// Names of the functions of a Rust file that have the attribute of a test.
+/// Names of the functions with the attribute `#[test]` in a Rust file.
 fn tests(text: &str) -> Vec<&str> {
     let (mut found, mut is_test) = (Vec::new(), false);
     for line in text.lines().map(str::trim) {
@@ -247,7 +247,7 @@ fn tests(text: &str) -> Vec<&str> {
     found
 }
 
-/// Identities of the checks of a script.
+/// Names of the checks in a script.
 fn checks(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {

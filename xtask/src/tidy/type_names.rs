@@ -1,9 +1,10 @@
-//! Names of public types: each is there once in the workspace, or in `xtask/shared-names.txt` with the reason.
+//! Names of public types: each exists once in the workspace, or `xtask/shared-names.txt` gives the
+//! reason.
 
 use super::{File, Offence};
 use std::collections::BTreeMap;
 
-/// Names that may be there more than once: lines of `Name  # reason`.
+/// Names that may exist more than once: lines of `Name  # reason`.
 #[derive(Debug, Default)]
 pub struct Shared(Vec<String>);
 
@@ -52,6 +53,6 @@ fn public_type(line: &str) -> Option<&str> {
     let kinds = ["struct ", "enum ", "trait ", "type ", "union "];
     let rest = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
     let mut words = rest.split(|c: char| !c.is_alphanumeric() && c != '_');
-    // A macro has the name from elsewhere.
+    // A name that a macro fills in is declared elsewhere.
     words.next().filter(|name| !name.is_empty())
 }

@@ -1,6 +1,6 @@
-//! What each kind of finding leads to, and what a repair does about it.
+//! Texts for people: the consequence of each kind of finding, and its repair.
 
-/// What a finding of this name leads to.
+/// The consequence of a finding with this name.
 pub(super) fn consequence(name: &str) -> &'static str {
     match name {
         "store-missing" | "store-stranger" => "everything that only this store has is out of reach",
@@ -70,7 +70,7 @@ pub(super) fn consequence(name: &str) -> &'static str {
     }
 }
 
-/// What a repair does about a finding of this name.
+/// The repair of a finding with this name.
 pub(super) fn repair(name: &str) -> &'static str {
     match name {
         "store-missing" | "store-stranger" | "map-lost" | "target-geometry" => {
