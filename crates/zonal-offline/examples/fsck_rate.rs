@@ -1,9 +1,9 @@
-//! How fast a cell is checked: makes the stores of a cell with so many files, and times `check` on
-//! them.
+//! Measures the speed of a check: makes the stores of a cell with a number of files, and times
+//! `check` on them.
 //!
 //! `cargo run --release -p zonal-offline --example fsck_rate -- DIR [FILES]`. Files have one block
 //! of 4 KiB each, fifty in a directory; segments are holes, since blocks are not read. DIR must not
-//! be there; it is left.
+//! exist; it stays afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -32,7 +32,7 @@ use zonal_zonemap::{Junction, MapEdit, ZoneMap};
 
 const TARGETS: u32 = 3;
 const PER_DIRECTORY: u64 = 50;
-/// Data ids begin there.
+/// First data id of the files.
 const DATA_FIRST: u64 = 1 << 20;
 const UNITS: u32 = 16_384;
 const BATCH: usize = 100_000;
@@ -225,7 +225,8 @@ fn make(dir: &Path, files: u64) -> CellStores {
     CellStores { stores }
 }
 
-/// Headers of the objects, the allocation of the targets, the root with its one entry.
+/// Writes the headers of the objects, the allocation of the targets, and the root with its one
+/// entry.
 fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Timestamp) {
     for filling in &mut fillings[2..] {
         for last in [false, true] {
@@ -280,7 +281,7 @@ fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Tim
     root.flush();
 }
 
-/// Largest resident memory of this process so far, in MiB.
+/// The largest resident memory of this process so far, in MiB.
 fn peak() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text

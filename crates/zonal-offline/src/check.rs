@@ -1,10 +1,10 @@
-//! The whole check: passes over the cell, each followed by the repairs of what it found, until
-//! nothing is left that a repair helps.
+//! The check of a stopped cell: passes over all stores, each followed by repairs of its findings.
+//! It ends when no finding is left that a repair can help.
 
 use crate::cell::CellStores;
 use crate::error::OfflineError;
-use crate::pass::{self, Work};
-use crate::resume::Begin;
+use crate::pass::{self, RepairList};
+use crate::resume::CheckStart;
 use crate::{repair_cell, repair_shard, repair_target, scratch_folder};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,64 +15,64 @@ use zonal_types::Timestamp;
 
 /// Most passes of one check.
 pub const PASSES_MAX: u32 = 16;
-/// Blocks of a target between two times that the progress of their comparison is kept: 256 MiB.
+/// Blocks of a target between two saves of the progress of their comparison: 256 MiB.
 pub const KEEP_EVERY: u64 = 65_536;
 /// Least time between two reports of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
-/// What is wanted.
+/// Options of a check.
 #[derive(Debug, Clone)]
 pub struct CheckOptions {
-    /// Put right what was found.
+    /// Repair the findings.
     pub repair: bool,
     /// Read every block of the targets and compare its checksum.
     pub data: bool,
-    /// Folder for sorting, and for what must not be forgotten between two checks. Made if need be.
+    /// Folder for sorting, and for state that must survive until the next check. Made if need be.
     pub scratch: PathBuf,
-    /// Calendar time, for what repairs write.
+    /// Calendar time that repairs write.
     pub wall: Timestamp,
-    /// Begin anew, whatever an interrupted check has kept.
+    /// Begin anew, even where an interrupted check could be resumed.
     pub fresh: bool,
     /// [`KEEP_EVERY`], or less in tests; at least 1.
     pub keep_every: u64,
 }
 
-/// How far a pass is.
+/// Progress of a pass.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckProgress {
-    /// Counted from 1.
+    /// Number of the pass, from 1.
     pub pass: u32,
     /// Records read.
     pub records: u64,
     /// Records a second.
     pub rate: u64,
-    /// Seconds that reading may take yet, where that can be estimated.
+    /// Estimated seconds until reading ends, where they can be estimated.
     pub left: Option<u64>,
 }
 
-/// Told of what happens.
+/// Receives the findings and the progress of a check.
 pub trait CheckReporter: Send {
-    /// Something was found in this pass.
+    /// A finding of this pass.
     fn finding(&mut self, pass: u32, finding: &Finding);
-    /// How far it is, every half second at most.
+    /// The progress, at most every half second.
     fn progress(&mut self, stage: CheckProgress);
-    /// What was put right after this pass.
+    /// Number of changes that repairs made after this pass.
     fn repaired(&mut self, pass: u32, changes: u64);
-    /// Whether the first pass goes on where an interrupted check was.
-    fn begins(&mut self, _begin: &Begin) {}
-    /// Asked behind each step that is kept, and between steps of repairs; false ends the check
-    /// there, as a kill would.
+    /// Whether the first pass resumes an interrupted check.
+    fn begins(&mut self, _begin: &CheckStart) {}
+    /// Called after each step that is saved, and between steps of repairs. On `false` the check
+    /// ends there, as a kill would end it.
     fn goes_on(&mut self) -> bool {
         true
     }
 }
 
-/// What came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CheckSummary {
     /// Findings of the first pass that count.
     pub found: u64,
-    /// Findings of the first pass that do not.
+    /// Notes of the first pass: they leave the cell clean.
     pub notes: u64,
     /// Findings of the last pass that count.
     pub left: u64,
@@ -80,25 +80,25 @@ pub struct CheckSummary {
     pub passes: u32,
     /// Changes that repairs made.
     pub changes: u64,
-    /// Inodes.
+    /// Inodes read.
     pub inodes: u64,
-    /// Objects.
+    /// Objects read.
     pub objects: u64,
-    /// Records read in all passes, those that an interrupted check had read included.
+    /// Records read in all passes, including those that an interrupted check had read.
     pub records: u64,
     /// Stores that an interrupted check had read.
     pub kept: u64,
-    /// Files of a running cell that changed while what mounts report late was compared: they are
-    /// not judged by it.
+    /// Files of a running cell that changed while late reports of mounts were compared: they are
+    /// not judged.
     pub changing: u64,
 }
 
-/// Counts records of a pass, and reports now and then.
+/// Counts the records of a pass, and reports progress now and then.
 pub(crate) struct Ticker<'a> {
     pass: u32,
     start: Instant,
     records: AtomicU64,
-    /// Of them read by the check that was interrupted.
+    /// Records that the interrupted check had read.
     kept: AtomicU64,
     state: Mutex<(Instant, &'a mut dyn CheckReporter)>,
 }
@@ -135,7 +135,7 @@ impl<'a> Ticker<'a> {
         });
     }
 
-    /// Counts records that were read before, apart from the rate.
+    /// Counts records that an interrupted check had read; they do not count for the rate.
     pub fn kept(&self, records: u64) {
         self.kept.fetch_add(records, Ordering::Relaxed);
     }
@@ -154,13 +154,13 @@ impl<'a> Ticker<'a> {
         self.told(|report| report.finding(self.pass, finding));
     }
 
-    pub fn begins(&self, begin: &Begin) {
+    pub fn begins(&self, begin: &CheckStart) {
         if self.pass == 1 {
             self.told(|report| report.begins(begin));
         }
     }
 
-    /// Behind each step that is kept.
+    /// Called after each step that is saved.
     pub fn step(&self) -> Result<(), OfflineError> {
         if self.told(|report| report.goes_on()) {
             Ok(())
@@ -173,7 +173,7 @@ impl<'a> Ticker<'a> {
 /// Checks a stopped cell.
 ///
 /// # Errors
-/// What keeps the check from being made; what it finds is told to `report`.
+/// A reason why the check cannot be made. Findings are no errors; `report` receives them.
 pub fn check(
     cell: &CellStores,
     options: &CheckOptions,
@@ -188,7 +188,7 @@ pub fn check(
     for number in 1..=PASSES_MAX {
         let ticker = Ticker::new(number, report);
         let (seen, folder) = pass::run(cell, options, &ticker)?;
-        // Before a repair changes anything, and where none does.
+        // Before a repair changes anything, and when no repair follows.
         folder.remove()?;
         summary.records += ticker.records();
         summary.passes = number;
@@ -221,16 +221,16 @@ pub fn check(
     Ok(summary)
 }
 
-/// Asked between steps of a repair: an error ends it there.
+/// Called between steps of a repair; an error ends the repair there.
 pub(crate) type Step<'a> = dyn FnMut() -> Result<(), OfflineError> + 'a;
 
-/// Files first (and of them those that a copy makes whole), then each store by itself, then what
-/// lies between them: each only when nothing of the step before is left, since it would build on
-/// it.
+/// Repairs in three steps: files of stores first (among them those that a copy makes whole), then
+/// each store by itself, then disagreements between stores. A step begins only when the step before
+/// left nothing, since it builds on it.
 fn repair(
     cell: &CellStores,
     options: &CheckOptions,
-    work: &Work,
+    work: &RepairList,
     step: &mut Step<'_>,
 ) -> Result<u64, OfflineError> {
     let mut changes = 0;
@@ -240,7 +240,7 @@ fn repair(
     };
     let some_are_whole = work.files.iter().any(|(_, faults)| is_whole(faults));
     for (at, faults) in &work.files {
-        // One that comes back whole may tell what another one was.
+        // A store that comes back whole may tell the content of another one.
         if some_are_whole && !is_whole(faults) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Sorting of more facts than fit in memory: sorted runs in files, merged when they are read.
+//! External sort, for more facts than fit in memory: sorted runs in files, merged as they are read.
 
 use crate::error::OfflineError;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use zonal_meta::check::sorted::FACT_BYTES;
 use zonal_types::codec_struct;
 
-/// A fact as bytes.
+/// An encoded fact.
 pub type FactBytes = [u8; FACT_BYTES];
 
-/// Memory of one sorter, in bytes; a run has as many.
+/// Memory of one sorter, in bytes; also the size of a run.
 pub const RUN_BYTES: usize = 48 << 20;
-/// Read ahead of each run while runs are merged.
+/// Bytes read ahead of each run while runs are merged.
 const READ_BYTES: usize = 256 << 10;
 /// Facts in one write: about 1 MiB.
 const WRITE_FACTS: usize = (1 << 20) / FACT_BYTES;
@@ -24,9 +24,9 @@ codec_struct! {
     /// A sorted run: a file of facts.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SortedRun {
-        /// Its name in the sorter's folder.
+        /// The file's name in the sorter's folder.
         name: String,
-        /// Facts in it.
+        /// Number of facts.
         count: u64,
         /// crc64 of all its bytes.
         crc: u64,
@@ -34,7 +34,7 @@ codec_struct! {
 }
 
 impl SortedRun {
-    /// Whether the file in `dir` is what was written.
+    /// Whether the file in `dir` has its length and its checksum.
     #[must_use]
     pub fn is_whole(&self, dir: &Path) -> bool {
         let read = || -> std::io::Result<bool> {
@@ -55,7 +55,7 @@ impl SortedRun {
     }
 }
 
-/// Takes facts in any order.
+/// Sorts facts, added in any order.
 #[derive(Debug)]
 pub struct Sorter {
     dir: PathBuf,
@@ -63,20 +63,20 @@ pub struct Sorter {
     buffer: Vec<FactBytes>,
     run_facts: usize,
     runs: Vec<SortedRun>,
-    /// The runs stay when they are merged.
+    /// Keep the files of the runs when they are merged.
     stays: bool,
-    /// Facts taken.
+    /// Number of facts added.
     pub count: u64,
 }
 
 impl Sorter {
-    /// A sorter whose runs are files in `dir` that begin with `name`.
+    /// Makes a sorter whose runs are files in `dir` with names that begin with `name`.
     #[must_use]
     pub fn new(dir: &Path, name: &str) -> Self {
         Self::with_memory(dir, name, RUN_BYTES)
     }
 
-    /// A sorter with another amount of memory.
+    /// Makes a sorter with `bytes` of memory.
     #[must_use]
     pub fn with_memory(dir: &Path, name: &str, bytes: usize) -> Self {
         Self {
@@ -97,10 +97,10 @@ impl Sorter {
         }
     }
 
-    /// Takes a fact.
+    /// Adds a fact.
     ///
     /// # Errors
-    /// Where the scratch folder fails.
+    /// The scratch folder fails.
     pub fn push(&mut self, fact: FactBytes) -> Result<(), OfflineError> {
         if self.buffer.len() >= self.run_facts {
             self.spill()?;
@@ -130,10 +130,10 @@ impl Sorter {
         Ok(())
     }
 
-    /// Writes out what is in memory, which is free afterwards.
+    /// Writes the facts in memory to a run, and frees the memory.
     ///
     /// # Errors
-    /// Where the scratch folder fails.
+    /// The scratch folder fails.
     pub fn settle(&mut self) -> Result<(), OfflineError> {
         if !self.buffer.is_empty() {
             self.spill()?;
@@ -142,18 +142,18 @@ impl Sorter {
         Ok(())
     }
 
-    /// Writes out what is in memory, and keeps the runs where they are when they are merged. Gives
-    /// them.
+    /// Writes the facts in memory to a run and returns all runs. A merge keeps their files from now
+    /// on.
     ///
     /// # Errors
-    /// Where the scratch folder fails.
+    /// The scratch folder fails.
     pub fn keep(&mut self) -> Result<Vec<SortedRun>, OfflineError> {
         self.settle()?;
         self.stays = true;
         Ok(self.runs.clone())
     }
 
-    /// A sorter of runs that [`Self::keep`] gave, which stay when they are merged.
+    /// Makes a sorter of runs that [`Self::keep`] returned. A merge keeps their files.
     #[must_use]
     pub fn of_kept(dir: &Path, name: &str, runs: Vec<SortedRun>) -> Self {
         let count = runs.iter().map(|run| run.count).sum();
@@ -165,10 +165,10 @@ impl Sorter {
         }
     }
 
-    /// One with the same facts, to be merged while this one is kept.
+    /// Returns a sorter with the same facts, so that this one can be merged again later.
     ///
     /// # Errors
-    /// Where the scratch folder fails.
+    /// The scratch folder fails.
     pub fn again(&mut self) -> Result<Self, OfflineError> {
         self.settle()?;
         Ok(Self {
@@ -182,19 +182,19 @@ impl Sorter {
         })
     }
 
-    /// Removes its runs.
+    /// Removes the files of the runs.
     pub fn remove(self) {
         for run in &self.runs {
-            // Best effort: the scratch folder goes in the end.
+            // Best effort: the whole scratch folder is removed in the end.
             let _ = std::fs::remove_file(self.dir.join(&run.name));
         }
     }
 
-    /// All facts of several sorters in order, each given to `take`. Their runs are removed, but
-    /// those of copies.
+    /// Passes all facts of several sorters to `take`, sorted. Removes the files of the runs, except
+    /// those that are kept.
     ///
     /// # Errors
-    /// Where the scratch folder fails, or what `take` gives.
+    /// The scratch folder fails, or an error of `take`.
     pub fn merge(
         sorters: Vec<Self>,
         take: &mut dyn FnMut(&FactBytes) -> Result<(), OfflineError>,
@@ -230,7 +230,7 @@ impl Sorter {
             }
         }
         for path in paths {
-            // Best effort: the scratch folder goes in the end.
+            // Best effort: the whole scratch folder is removed in the end.
             let _ = std::fs::remove_file(path);
         }
         Ok(())
@@ -238,13 +238,14 @@ impl Sorter {
 }
 
 enum Source {
-    /// A run, the facts of it that are left, and its folder.
+    /// A run's file, the number of facts left in it, and its folder.
     Run(BufReader<File>, u64, PathBuf),
     Memory(std::vec::IntoIter<FactBytes>),
 }
 
 impl Source {
-    /// The next fact. A run that ends early is an error: facts that are missing would be findings.
+    /// Returns the next fact. A run that ends early is an error: missing facts would become
+    /// findings.
     fn next(&mut self) -> Result<Option<FactBytes>, OfflineError> {
         match self {
             Self::Run(_, 0, _) => Ok(None),

@@ -1,5 +1,5 @@
-//! What a shard's keys say, joined: what is wrong in the shard by itself, and what it says to the
-//! rest of the cell.
+//! Joins the facts of a shard's keys: finds inconsistencies within the shard, and collects its
+//! facts for the comparison with other stores.
 
 use crate::error::OfflineError;
 use crate::external_sort::Sorter;
@@ -11,8 +11,8 @@ use zonal_fsck::junctions::{FirstLevel, RootEntry};
 use zonal_meta::check::{Broken, Fact, Join, Joined};
 use zonal_types::{FileKind, Ino, KvRead, PartitionId};
 
-/// What a shard's store says to the rest of the cell.
-pub(crate) struct ShardSeen {
+/// Contents of a shard's store that are compared with other stores.
+pub(crate) struct ShardContents {
     pub data: Sorter,
     pub tree: DirectoryTree,
     pub first_level: Vec<FirstLevel>,
@@ -20,17 +20,17 @@ pub(crate) struct ShardSeen {
     pub inodes: u64,
 }
 
-/// The facts against one another.
+/// Compares the facts of a shard with one another.
 pub(crate) fn join_facts(
     store: &dyn KvRead,
     facts: Sorter,
     partitions: &[PartitionId],
     names: (&Path, &str),
     tell: &mut dyn FnMut(FindingKind),
-) -> Result<ShardSeen, OfflineError> {
+) -> Result<ShardContents, OfflineError> {
     let (scratch, name) = names;
     let mut buffer = Vec::new();
-    let mut seen = ShardSeen {
+    let mut seen = ShardContents {
         data: Sorter::new(scratch, &format!("{name}.data")),
         tree: DirectoryTree::default(),
         first_level: Vec::new(),
@@ -58,7 +58,7 @@ pub(crate) fn join_facts(
                     cookie: named.cookie,
                 });
             } else {
-                // Only the root has entries that lead to other shards.
+                // Only entries of the root lead to other shards.
                 let (dir, cookie) = (named.dir, named.cookie);
                 tell(FindingKind::Shard(Broken::LeadsNowhere {
                     dir,

@@ -1,12 +1,14 @@
-//! Works on the stores of a stopped cell, and compares what the servers of a running one say:
-//! `zonal fsck`.
+//! `zonal fsck`: checks and repairs the stores of a stopped cell, and compares the servers of a
+//! running one.
 //!
-//! [`check::check`] reads every store once, sorts what they say outside of memory ([`external_sort`]), has it
-//! judged by the cores, and applies repairs through each store's own engine. Passes are repeated
-//! until nothing is left that a repair helps. A running cell is behind [`running_cell::RunningCell`].
-//! What an interrupted check of a stopped cell had come to is kept ([`Begin`]). Memory: two threads
-//! with [`external_sort::RUN_BYTES`] each for two sorters, two bits a unit of the targets, 24 bytes a
-//! directory.
+//! [`check::check`] reads every store once and sorts the facts outside of memory
+//! ([`external_sort`]). The cores judge the facts; repairs go through each store's own engine.
+//! Passes are repeated until no finding is left that a repair can help. A running cell is checked
+//! through [`running_cell::RunningCell`]. An interrupted check of a stopped cell can be resumed
+//! ([`CheckStart`]).
+//!
+//! Memory: two threads with [`external_sort::RUN_BYTES`] for each of two sorters, two bits a unit
+//! of the targets, 24 bytes a directory.
 #![forbid(unsafe_code)]
 
 pub mod cell;
@@ -28,6 +30,6 @@ mod store_scan;
 pub use cell::{CellStores, Geometry, StoreSpec};
 pub use check::{CheckOptions, CheckProgress, CheckReporter, CheckSummary, KEEP_EVERY, check};
 pub use error::OfflineError;
-pub use resume::{Begin, WORK_FOLDER};
+pub use resume::{CheckStart, WORK_FOLDER};
 pub use running_cell::{RUNNING_FOLDER, RunningCell, RunningOptions, check_running};
 pub use scratch_folder::MADE;

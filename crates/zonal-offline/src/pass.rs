@@ -1,4 +1,4 @@
-//! One pass: every store is read, two at a time, then what lies between them is compared.
+//! One pass: reads every store, two at a time, then compares the stores with one another.
 
 mod cross_checks;
 mod index_copies;
@@ -8,15 +8,15 @@ mod store_reader;
 mod store_registry;
 
 pub(crate) use lost_keys::{clean_scratch, expect_lost, save_lost};
-pub(crate) use repair_list::{TargetWork, Work};
+pub(crate) use repair_list::{RepairList, TargetRepairs};
 pub(crate) use store_registry::shard_of;
 
 use crate::cell::CellStores;
 use crate::check::{CheckOptions, Ticker};
 use crate::error::OfflineError;
-use crate::facts::ShardSeen;
-use crate::resume::{Begin, Prints, WorkFolder, of_store};
-use crate::store_scan::{self, Opening, TargetSeen};
+use crate::facts::ShardContents;
+use crate::resume::{CheckStart, Fingerprints, WorkFolder, of_store};
+use crate::store_scan::{self, Opening, TargetContents};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::{Finding, FindingKind, FindingPlace, StoreFault};
@@ -26,10 +26,10 @@ use zonal_zonemap::junctions::Listing;
 
 use store_registry::{known_store, place_of, read_map};
 
-/// What a pass came to.
+/// Result of a pass.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub work: Work,
+pub(crate) struct PassResult {
+    pub work: RepairList,
     pub counting: u64,
     pub notes: u64,
     pub inodes: u64,
@@ -39,15 +39,15 @@ pub(crate) struct Seen {
 }
 
 enum Part {
-    Shard(Box<ReadStore>, Box<ShardSeen>, Vec<PartitionId>),
-    Target(TargetSeen),
+    Shard(Box<ReadStore>, Box<ShardContents>, Vec<PartitionId>),
+    Target(TargetContents),
     Nothing,
 }
 
 struct Pass<'a, 't> {
     cell: &'a CellStores,
     ticker: &'a Ticker<'t>,
-    seen: Seen,
+    seen: PassResult,
 }
 
 impl Pass<'_, '_> {
@@ -69,8 +69,8 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Takes the folder of what an earlier check of the same stores had come to. Stores are open, so
-/// nobody changes them.
+/// Opens the work folder, with the state of an interrupted check of the same stores. The stores are
+/// open, so no process changes them.
 fn work_folder(
     cell: &CellStores,
     options: &CheckOptions,
@@ -81,7 +81,7 @@ fn work_folder(
     let prints = stores
         .filter_map(|(spec, opening)| Some(of_store(spec, opening.as_ref()?)))
         .collect();
-    let prints = Prints::new(options.data, prints);
+    let prints = Fingerprints::new(options.data, prints);
     let names: BTreeMap<_, _> = cell
         .stores
         .iter()
@@ -91,18 +91,20 @@ fn work_folder(
     ticker.begins(&begin);
     ticker.step()?;
     let read = match begin {
-        Begin::GoesOn { read, .. } => read,
-        Begin::New | Begin::Anew(_) => 0,
+        CheckStart::GoesOn { read, .. } => read,
+        CheckStart::New | CheckStart::Anew(_) => 0,
     };
     Ok((folder, read))
 }
 
-/// The map of a manager's store, what is listed beside it, and the stores that it knows. In the
-/// second place why the map or the list cannot be read: the copy of the index may have them.
+/// Reads the map of a manager's store, the junctions beside it, and its records of stores.
+///
+/// The second value is the reason why the map or the junctions cannot be read: the copy of the
+/// index may have them.
 fn read_manager(
     cell: &CellStores,
     store: &ReadStore,
-    seen: &mut Seen,
+    seen: &mut PassResult,
 ) -> (Result<ZoneMap, String>, Option<String>) {
     let map = read_map(store);
     let listed = Listing::read(store).map_err(|code| code.to_string());
@@ -116,16 +118,16 @@ fn read_manager(
     (map, unread)
 }
 
-/// Makes a pass. What it has come to stays in the folder until that is removed.
+/// Makes a pass. Its saved state stays in the work folder until the folder is removed.
 pub(crate) fn run(
     cell: &CellStores,
     options: &CheckOptions,
     ticker: &Ticker<'_>,
-) -> Result<(Seen, WorkFolder), OfflineError> {
+) -> Result<(PassResult, WorkFolder), OfflineError> {
     let mut pass = Pass {
         cell,
         ticker,
-        seen: Seen::default(),
+        seen: PassResult::default(),
     };
     let manager = cell
         .stores
@@ -148,7 +150,7 @@ pub(crate) fn run(
         .map(|spec| place_of(spec, map.as_ref().ok()))
         .collect();
     let mut is_there = BTreeSet::new();
-    // Stores whose index is to be made anew from its copy first.
+    // Stores whose index is first rebuilt from its copy.
     let mut from_copy = BTreeSet::new();
     let mut jobs = Vec::new();
     for (at, opening) in openings.iter_mut().enumerate() {

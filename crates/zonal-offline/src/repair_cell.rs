@@ -1,9 +1,9 @@
-//! Repairs of files of stores, and of what lies between stores.
+//! Repairs of the files of stores, and of disagreements between stores.
 
 use crate::cell::{CellStores, StoreSpec};
 use crate::check::{CheckOptions, Step};
 use crate::error::OfflineError;
-use crate::pass::{self, Work, shard_of};
+use crate::pass::{self, RepairList, shard_of};
 use crate::repair_shard::{Open, failed, lost_found, lost_found_name};
 use crate::repair_target::anchor;
 use crate::segments::TargetReplay;
@@ -26,11 +26,11 @@ use zonal_zonemap::{Junction, ZoneMap};
 /// Keys of junctions changed in one record.
 const CHANGES_AT_ONCE: usize = 1024;
 
-/// Makes the files of a store good.
+/// Repairs the files of a store.
 pub(crate) fn mend(
     spec: &StoreSpec,
     faults: &[StoreFault],
-    work: &Work,
+    work: &RepairList,
     (options, step): (&CheckOptions, &mut Step<'_>),
 ) -> Result<u64, OfflineError> {
     let of_map = spec.geometry.and_then(|geometry| {
@@ -44,7 +44,7 @@ pub(crate) fn mend(
         && restore_index(&spec.dir, &spec.identity, uuid, &spec.config)
             .map_err(|source| failed(spec, source))?
     {
-        // Whatever else is wrong with the store is seen by the next pass.
+        // The next pass sees whatever else is wrong with the store.
         return Ok(1);
     }
     if let [StoreFault::Copy(_)] = faults {
@@ -104,7 +104,7 @@ pub(crate) fn mend(
     let is_of_log =
         |fault: &StoreFault| matches!(fault, StoreFault::LogLost(_) | StoreFault::LogTorn(_));
     if faults.iter().any(is_of_log) {
-        // What the log said may have been of any object.
+        // The lost part of the log may have been about any object.
         lost.push((Vec::new(), None));
     }
     if let Some(geometry) = spec.geometry {
@@ -113,10 +113,10 @@ pub(crate) fn mend(
     Ok(1)
 }
 
-/// Repairs what lies between stores.
+/// Repairs disagreements between stores.
 pub(crate) fn run(
     cell: &CellStores,
-    work: &Work,
+    work: &RepairList,
     options: &CheckOptions,
 ) -> Result<u64, OfflineError> {
     let Some(map) = &work.map else {
@@ -194,7 +194,7 @@ pub(crate) fn run(
     Ok(changes)
 }
 
-/// The shard that makes a file of bytes without an inode: the one that gave the data id, if a
+/// The shard that makes a file of bytes without an inode: the shard that gave the data id, where a
 /// layout can be guessed.
 fn adopter(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<ShardId> {
     objects::guess_layout(map, data_id, objects)?;
@@ -228,7 +228,7 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<
 }
 
 /// Makes the root, the junctions and the first-level directories agree: entries one by one, then
-/// the junctions. What is cut off in between is found by the next pass.
+/// the junctions. After an interruption the next pass finds the rest.
 fn settle_junctions(
     open: &mut Open<'_>,
     core: &zonal_meta::Shard,

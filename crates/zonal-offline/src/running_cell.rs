@@ -1,15 +1,16 @@
-//! The check of a running cell: targets list their objects, then shards fix snapshots, and the two
-//! are compared.
+//! The check of a running cell: targets list their objects, then shards make snapshots, and the
+//! check compares the two.
 //!
 //! Invariants:
-//! 1. Nothing is changed.
+//! 1. The check changes nothing.
 //! 2. A shard is judged by one snapshot: one position of its log.
-//! 3. Objects are listed before the snapshots are fixed. An object whose inode is younger than the
-//!    snapshot cannot have been seen, and what was removed since is gone when its target is asked
-//!    again ([`cross_checks`]).
-//! 4. What mounts report late is told only where it stays the same for [`QUIET`] ([`late_reports`]).
+//! 3. Objects are listed before the snapshots are made. An object whose inode is younger than the
+//!    snapshot cannot be in the list. An object that was removed since is gone when the check asks
+//!    its target again ([`cross_checks`]).
+//! 4. Numbers that mounts report late become findings only where they stay the same for [`QUIET`]
+//!    ([`late_reports`]).
 //!
-//! Whoever runs the cell is behind [`RunningCell`].
+//! The trait [`RunningCell`] is the check's way to the servers.
 
 mod cross_checks;
 mod late_reports;
@@ -30,48 +31,49 @@ use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{Blob, ShardId, TargetId};
 use zonal_zonemap::ZoneMap;
 
-use cross_checks::Younger;
+use cross_checks::CrossChecks;
 use shards::Shards;
-use snapshot_keepalive::Kept;
+use snapshot_keepalive::SnapshotKeepalive;
 
-/// How long a file and its objects have to stay the same before a difference of what mounts report
-/// late is told. Unflushed writes are sent and reported after 5 s.
+/// How long a file and its objects have to stay the same before a difference of late reports is a
+/// finding. Mounts send and report unflushed writes after 5 s.
 pub const QUIET: Duration = Duration::from_secs(12);
-/// How often the snapshots are fixed anew when their servers were restarted.
+/// Most attempts at a set of snapshots, where servers are restarted.
 pub const ROUNDS_MAX: u32 = 5;
-/// Most files that are looked at for what mounts report late.
+/// Most files that are compared again because mounts may report late.
 pub const LATE_MAX: usize = 16_384;
-/// The folder's name in the scratch folder: it is removed with all that is in it.
+/// Name of the check's folder in the scratch folder. The folder is removed with all that is in it.
 pub const RUNNING_FOLDER: &str = "zonal-fsck.running";
 /// Most findings of one check.
 const FINDINGS_MAX: usize = 1 << 19;
-/// Objects in one answer.
+/// Objects in one answer of a target.
 const LISTED: usize = 4096;
 
-/// Entries of a snapshot, and whether none follows.
+/// Entries of a snapshot, and whether these are the last.
 pub type SnapshotPage = (Vec<(Blob, Blob)>, bool);
 
-/// A snapshot of a shard. It is let go when it is dropped.
+/// A snapshot of a shard. Dropping it releases it.
 pub trait ShardSnapshot {
-    /// Whose it is.
+    /// The shard.
     fn shard(&self) -> ShardId;
 
-    /// Entries behind `after` in the order of their keys; at least one, where there is one.
+    /// Returns entries behind `after`, sorted by key; at least one where there is one.
     ///
     /// # Errors
     /// [`OfflineError::SnapshotGone`], or the server does not answer.
     fn page(&self, after: &[u8]) -> Result<SnapshotPage, OfflineError>;
 }
 
-/// Snapshots of all shards that fit together.
+/// Snapshots of all shards, made for one version of the zone map.
 pub struct SnapshotSet<'a> {
-    /// The zone map that the root's has.
+    /// The zone map in the snapshot of the root's shard.
     pub map: ZoneMap,
-    /// One a shard of the map.
+    /// One snapshot for each shard of the map.
     pub snapshots: Vec<Box<dyn ShardSnapshot + 'a>>,
 }
 
-/// Asks the servers of a cell. What does not answer is waited for there, for a bounded time.
+/// Sends requests to the servers of a cell. The implementation waits for a server that does not
+/// answer, for a bounded time.
 pub trait RunningCell {
     /// The zone map.
     ///
@@ -79,11 +81,11 @@ pub trait RunningCell {
     /// The manager does not answer.
     fn map(&self) -> Result<ZoneMap, OfflineError>;
 
-    /// Objects of a target behind `after`, at most `limit`, without those that are being deleted;
-    /// and whether none follows.
+    /// Lists objects of a target behind `after`, at most `limit`, without those whose deletion has
+    /// begun; also returns whether these are the last.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The target does not answer.
     fn objects(
         &self,
         target: TargetId,
@@ -91,14 +93,15 @@ pub trait RunningCell {
         limit: usize,
     ) -> Result<(Vec<KnownObject>, bool), OfflineError>;
 
-    /// Fixes snapshots of all shards. There is one at a time: those of before have been dropped.
+    /// Makes snapshots of all shards. There is one set at a time: the caller has dropped earlier
+    /// ones.
     ///
     /// # Errors
-    /// One does not answer, or has one for somebody else.
+    /// A shard does not answer, or has a snapshot for somebody else.
     fn fix(&self) -> Result<SnapshotSet<'_>, OfflineError>;
 }
 
-/// What is wanted.
+/// Options of the check.
 #[derive(Debug, Clone)]
 pub struct RunningOptions {
     /// Folder for sorting; made if need be.
@@ -107,11 +110,11 @@ pub struct RunningOptions {
     pub quiet: Duration,
 }
 
-/// Findings, until it is sure that they stay.
+/// Findings, kept until it is sure that they are reported.
 #[derive(Default)]
-struct Told(Vec<Finding>);
+struct FindingList(Vec<Finding>);
 
-impl Told {
+impl FindingList {
     fn tell(&mut self, place: FindingPlace, path: Option<String>, what: FindingKind) {
         if self.0.len() < FINDINGS_MAX {
             self.0.push(Finding { place, what, path });
@@ -119,7 +122,7 @@ impl Told {
     }
 }
 
-/// A folder below the scratch folder for one check at a time; it goes with it.
+/// A folder below the scratch folder, for one check at a time; dropping it removes the folder.
 struct Scratch {
     dir: PathBuf,
     _lock: File,
@@ -141,8 +144,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Best effort: a left-over costs space and nothing else, and is written over by the next
-        // check.
+        // Best effort: a left-over costs space only, and the next check overwrites it.
         let _ = std::fs::remove_dir_all(&self.dir);
         if let Some(above) = self.dir.parent() {
             scratch_folder::let_go(above);
@@ -153,7 +155,7 @@ impl Drop for Scratch {
 /// Checks a running cell.
 ///
 /// # Errors
-/// What keeps the check from being made; what it finds is told to `report`.
+/// A reason why the check cannot be made. Findings are no errors; `report` receives them.
 pub fn check_running(
     cell: &dyn RunningCell,
     options: &RunningOptions,
@@ -185,11 +187,11 @@ fn look(
     cell: &dyn RunningCell,
     options: &RunningOptions,
     ticker: &Ticker<'_>,
-) -> Result<(Told, CheckSummary), OfflineError> {
+) -> Result<(FindingList, CheckSummary), OfflineError> {
     let mut summary = CheckSummary::default();
     let mut objects = list(cell, options, ticker, &mut summary)?;
     for round in 1.. {
-        // Sorted runs of the list are read again in each round.
+        // Each round reads the sorted runs of the list again.
         let again = objects.again()?;
         match compare(cell, options, ticker, again) {
             Err(OfflineError::SnapshotGone(_)) if round < ROUNDS_MAX => {}
@@ -204,10 +206,10 @@ fn look(
             }
         }
     }
-    Ok((Told::default(), summary))
+    Ok((FindingList::default(), summary))
 }
 
-/// All objects of all targets, as facts.
+/// Lists all objects of all targets, as facts.
 fn list(
     cell: &dyn RunningCell,
     options: &RunningOptions,
@@ -225,7 +227,7 @@ fn list(
             }
             summary.objects += objects.len() as u64;
             ticker.tick(objects.len() as u64, (0, 0));
-            // An answer without anything and without an end would keep us here for ever.
+            // An empty answer that is not the last would make this loop endless.
             match objects.last() {
                 Some(last) if !end => after = Some(last.object),
                 _ => break,
@@ -235,9 +237,9 @@ fn list(
     Ok(sorter)
 }
 
-type Compared = (Told, Shards, cross_checks::Late);
+type Compared = (FindingList, Shards, cross_checks::LateFiles);
 
-/// Snapshots of all shards against the objects.
+/// Compares snapshots of all shards with the objects.
 fn compare(
     cell: &dyn RunningCell,
     options: &RunningOptions,
@@ -246,14 +248,14 @@ fn compare(
 ) -> Result<Compared, OfflineError> {
     let fixed = cell.fix()?;
     let map = fixed.map;
-    let kept = Kept::new(fixed.snapshots);
-    let mut told = Told::default();
+    let kept = SnapshotKeepalive::new(fixed.snapshots);
+    let mut told = FindingList::default();
     let mut shards = Shards::read(&kept, &map, options, ticker, &mut told)?;
     shards.junctions(&map, &mut told);
     let mut sorters = std::mem::take(&mut shards.data);
     sorters.push(objects);
-    let mut younger = Younger::new(cell, shards.paths(&kept), &mut told);
-    // Every target is there: one that does not answer ends the check.
+    let mut younger = CrossChecks::new(cell, shards.paths(&kept), &mut told);
+    // All targets are present: one that does not answer ends the check.
     let there = |_target| true;
     let joined = std::cell::RefCell::new(Vec::new());
     let mut hear = |found| joined.borrow_mut().push(found);
@@ -263,7 +265,7 @@ fn compare(
             join.take(&fact);
         }
         ticker.tick(0, (0, 0));
-        kept.remind();
+        kept.tick();
         joined
             .take()
             .into_iter()

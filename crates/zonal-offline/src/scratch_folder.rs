@@ -1,13 +1,12 @@
-//! The scratch folder of a check, and folders of its own in it.
+//! The scratch folder of a check, and the check's own folders in it.
 //!
 //! Invariants:
-//! 1. A scratch folder that was there stays; one that a check made goes when nothing is left in it,
-//!    also where that check was interrupted and another one ends ([`MADE`]).
-//! 2. A folder of its own is used only where it belongs to the user of the check and is open to
-//!    nobody else, and by one check at a time.
-//! 3. The scratch folder is root's or the user's, and whoever else may write in it can move nothing
-//!    of theirs.
-//! 4. No link in a folder of its own is followed: it is removed as a link.
+//! 1. A scratch folder that existed before stays. One that a check made is removed when nothing is
+//!    left in it, also where that check was interrupted and another one ends ([`MADE`]).
+//! 2. An own folder belongs to the user of the check and is open to nobody else; otherwise it is
+//!    not used. One check at a time uses it.
+//! 3. The scratch folder is root's or the user's; others who may write in it cannot move own files.
+//! 4. No link in an own folder is followed: it is removed as a link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -17,14 +16,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use zonal_disk::trusted::{self, Distrust};
 
-/// Says that a check made the scratch folder it lies in.
+/// Marks a scratch folder that a check made.
 pub const MADE: &str = "zonal-fsck.made";
-/// What names of folders of a check, and [`MADE`], begin with.
+/// Prefix of the names of the check's folders, and of [`MADE`].
 const OURS: &str = "zonal-fsck.";
-/// What names of files begin with that must not be forgotten between two checks; the target
-/// follows.
+/// Prefix of files that must be kept between two checks; the target follows.
 pub(crate) const LOST_KEYS: &str = "lost-keys.";
-/// Locked by the check that uses the folder it lies in.
+/// File that the check which uses the folder has locked.
 pub(crate) const LOCK: &str = "lock";
 
 /// Makes the scratch folder if need be.
@@ -53,8 +51,8 @@ fn refused(error: Distrust) -> io::Error {
     }
 }
 
-/// Takes the scratch folder away if a check made it and nothing else is in it. With files of
-/// somebody in it, it is theirs from now on.
+/// Removes the scratch folder if a check made it and nothing else is in it. With files of somebody
+/// in it, the folder is theirs from now on.
 pub(crate) fn let_go(scratch: &Path) {
     let is_ours = |name: &OsStr| {
         let name = name.as_bytes();
@@ -64,17 +62,17 @@ pub(crate) fn let_go(scratch: &Path) {
         return;
     };
     let names: Vec<_> = entries.flatten().map(|it| it.file_name()).collect();
-    // What another check, or the next one, needs.
+    // This or the next check may need the file.
     let needed = |name: &OsString| is_ours(name) && name != MADE;
     if names.iter().any(|name| name == MADE) && !names.iter().any(needed) {
-        // Best effort: an empty folder is of no harm.
+        // Best effort: an empty folder does no harm.
         let _ = fs::remove_file(scratch.join(MADE));
         let _ = fs::remove_dir(scratch);
     }
 }
 
-/// Makes a folder of our own in the scratch folder if need be, sees to it that it is ours alone,
-/// and locks it; `None` where another check has it.
+/// Makes an own folder in the scratch folder if need be, checks that only this user can use it, and
+/// locks it. Returns `None` where another check has locked it.
 pub(crate) fn take(scratch: &Path, dir: &Path) -> io::Result<Option<File>> {
     make(scratch)?;
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -82,13 +80,14 @@ pub(crate) fn take(scratch: &Path, dir: &Path) -> io::Result<Option<File>> {
         _ => {}
     }
     let found = fs::symlink_metadata(dir)?;
-    // This process's own entry belongs to whom the process runs as.
+    // The process's own entry in /proc belongs to the user that it runs as.
     let us = fs::metadata("/proc/self")?.uid();
     if !found.is_dir() || found.uid() != us || found.mode() & 0o077 != 0 {
         let what = "it is not a folder of this user alone (mode 0700): remove it";
         return Err(io::Error::new(ErrorKind::PermissionDenied, what));
     }
-    // We make none. Before anything is opened, the lock too: nobody else can add one any more.
+    // The check makes no links. They are removed before anything is opened, the lock too: from now
+    // on nobody else can add one.
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_type()?.is_symlink() {

@@ -1,5 +1,5 @@
-//! One store read from beginning to end: what is wrong in it, and its facts for what lies between
-//! stores.
+//! Reads one store from beginning to end: finds what is wrong in it, and collects its facts for the
+//! comparison with other stores.
 
 use crate::cell::{Geometry, StoreSpec};
 use crate::check::{CheckOptions, Ticker};
@@ -20,15 +20,15 @@ use zonal_types::TargetId;
 /// Records between two ticks of the progress.
 const TICK: u64 = 16_384;
 
-/// How a store opened.
+/// Result of opening a store.
 pub(crate) enum Opening {
-    /// To be read; notes of its log where it is a target's.
+    /// The store can be read. Notes of its log, where it is a target's.
     Open(Box<ReadStore>, Vec<Vec<u8>>),
-    /// Not there, or not what belongs there.
+    /// The store is missing, or another store is in its place.
     Fault(StoreFault),
 }
 
-/// Opens a store to be looked at.
+/// Opens a store for reading.
 pub(crate) fn open(spec: &StoreSpec) -> Result<Opening, OfflineError> {
     let mut replay = spec
         .geometry
@@ -64,7 +64,7 @@ pub(crate) fn open(spec: &StoreSpec) -> Result<Opening, OfflineError> {
     Ok(Opening::Fault(fault))
 }
 
-/// What is wrong with the files of an opened store; with `data`, all of the index's copy is read,
+/// Returns the faults of an opened store's files. With `data` reads the whole copy of the index,
 /// too.
 pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
     let fault = |damage: &StoreDamage| match damage {
@@ -83,14 +83,14 @@ pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
     store.damage().iter().chain(&of_copy).map(fault).collect()
 }
 
-/// Whether the file with a store's starts is of no use, though the manager knows of one: the store
-/// would be taken for a copy.
+/// Whether the store's record of starts is unusable, though the manager knows of a start: a server
+/// would take the store for a copy.
 pub(crate) fn has_lost_starts(spec: &StoreSpec) -> bool {
     let bytes = std::fs::read(spec.dir.join(starts::FILE_NAME)).unwrap_or_default();
     starts::Starts::decode(&bytes).is_none()
 }
 
-/// The fault that a walk met, if it is one.
+/// The fault in an item of a walk, if it is one.
 fn met(found: &Found<'_>) -> Option<StoreFault> {
     match found {
         Found::Entry(..) => None,
@@ -104,8 +104,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads a shard's store: every key as a fact; what is wrong with one by itself is told. Gives how
-/// many records there are, too.
+/// Reads a shard's store: every key as a fact. Reports what is wrong with a key by itself. Also
+/// returns the number of records.
 pub(crate) fn shard(
     store: &ReadStore,
     names: (&Path, &str),
@@ -128,7 +128,7 @@ pub(crate) fn shard(
         let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
         store.walk(&[], None, &mut |found| {
             if let Found::Entry(key, value) = found {
-                // Behind the shard's keys are those of the manager.
+                // The keys of the manager follow the shard's keys.
                 if !(key.starts_with(&[0xff; 4]) && key.get(4) >= Some(&keys::TAG_END)) {
                     scan.take(key, value);
                 }
@@ -153,8 +153,8 @@ pub(crate) fn shard(
     Ok((facts, records))
 }
 
-/// What a target's store says to the rest of the cell.
-pub(crate) struct TargetSeen {
+/// Contents of a target's store that are compared with other stores.
+pub(crate) struct TargetContents {
     pub data: Sorter,
     pub objects: u64,
     /// Blocks that fail their checksum.
@@ -163,10 +163,10 @@ pub(crate) struct TargetSeen {
     pub lost: Vec<(ObjectId, u64, u64)>,
 }
 
-/// Blocks of one kind that are kept to be told by name.
+/// Blocks of one kind that are kept, to be reported by file.
 const BLOCKS_MAX: usize = 1 << 18;
 
-/// What is heard of a target's records.
+/// Receives a target's records.
 struct Listener<'a, 't> {
     geometry: Geometry,
     options: &'a CheckOptions,
@@ -179,9 +179,9 @@ struct Listener<'a, 't> {
     buffer: Vec<u8>,
     wrong: Vec<Broken>,
     lost: Vec<(ObjectId, u64, u64)>,
-    /// Blocks told so far.
+    /// Number of blocks seen so far.
     blocks: u64,
-    /// What is known of the first of them, and of all in the end.
+    /// Saved progress at the beginning; the whole progress in the end.
     compared: Compared,
     failed: Option<OfflineError>,
 }
@@ -221,7 +221,7 @@ impl Listener<'_, '_> {
         });
         self.blocks += 1;
         if self.blocks <= self.compared.blocks {
-            // By the check that was interrupted.
+            // The interrupted check compared this block.
             return Ok(());
         }
         self.compared.blocks = self.blocks;
@@ -242,8 +242,8 @@ impl Listener<'_, '_> {
     }
 }
 
-/// Reads a target's store; with [`CheckOptions::data`] every block that was not compared yet, too. Gives
-/// how many records there are as well.
+/// Reads a target's store; with [`CheckOptions::data`] also compares every block that was not
+/// compared yet. Also returns the number of records.
 pub(crate) fn target(
     store: &ReadStore,
     of: (&StoreSpec, Geometry, Vec<Vec<u8>>),
@@ -251,7 +251,7 @@ pub(crate) fn target(
     options: &CheckOptions,
     ticker: &Ticker<'_>,
     tell: &mut dyn FnMut(FindingKind),
-) -> Result<(TargetSeen, u64), OfflineError> {
+) -> Result<(TargetContents, u64), OfflineError> {
     let (spec, geometry, notes) = of;
     let (folder, name, compared) = kept;
     let mut survey = Survey::new(geometry.config, notes);
@@ -301,7 +301,7 @@ pub(crate) fn target(
         .wrong
         .into_iter()
         .for_each(|broken| tell(FindingKind::Target(broken)));
-    let seen = TargetSeen {
+    let seen = TargetContents {
         data: listener.sorter,
         objects: survey.objects,
         damaged: listener.compared.damaged,
@@ -310,7 +310,7 @@ pub(crate) fn target(
     Ok((seen, records))
 }
 
-/// The name of a store's files in the scratch folder.
+/// Prefix of a store's files in the scratch folder.
 pub(crate) fn scratch_name(spec: &StoreSpec) -> String {
     let target = spec.geometry.map(|geometry| geometry.target);
     match target {
@@ -319,7 +319,8 @@ pub(crate) fn scratch_name(spec: &StoreSpec) -> String {
     }
 }
 
-/// Whether keys of the shard's own are there: a store that was formatted and never used has none.
+/// Whether the store has keys of the shard itself: a store that was formatted and never used has
+/// none.
 pub(crate) fn is_formatted(store: &ReadStore) -> bool {
     let mut some = false;
     let end = [0xff, 0xff, 0xff, 0xff, keys::TAG_END];

@@ -1,5 +1,5 @@
-//! What lies between stores: junctions against the root, inodes against objects, blocks against the
-//! files that they belong to.
+//! Compares stores with one another: junctions with the root, inodes with objects, damaged blocks
+//! with the files that own them.
 
 use super::lost_keys::load_lost;
 use super::store_registry::shard_of;
@@ -7,8 +7,8 @@ use super::{Part, Pass};
 use crate::cell::CellStores;
 use crate::error::OfflineError;
 use crate::external_sort::Sorter;
-use crate::paths::{Paths, Through};
-use crate::store_scan::TargetSeen;
+use crate::paths::{PathShard, Paths};
+use crate::store_scan::TargetContents;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ use zonal_types::{Column, DataId, Ino, ShardId, TargetId};
 use zonal_zonemap::ZoneMap;
 
 impl Pass<'_, '_> {
-    /// What lies between stores.
+    /// Compares the stores of the cell.
     pub(super) fn between(
         &mut self,
         map: &ZoneMap,
@@ -60,7 +60,7 @@ impl Pass<'_, '_> {
             .iter()
             .filter_map(|(at, ..)| shard_of(self.cell.stores.get(*at)?, map))
             .collect();
-        // A shard whose files are damaged may have lost what is looked for here.
+        // A shard with damaged files may have lost the entries that this check needs.
         let damaged = &self.seen.work.files;
         let is_damaged = |at: &usize| damaged.contains_key(at);
         let untouched: BTreeSet<ShardId> = shards
@@ -93,7 +93,7 @@ impl Pass<'_, '_> {
             .map(|entry| (entry.ino, entry.name))
             .collect();
         self.seen.work.root.clone_from(&root);
-        let through = shards.iter().map(|(_, store, seen, partitions)| Through {
+        let through = shards.iter().map(|(_, store, seen, partitions)| PathShard {
             partitions,
             store: store.as_ref(),
             tree: &seen.tree,
@@ -122,7 +122,7 @@ impl Pass<'_, '_> {
         &mut self,
         map: &ZoneMap,
         sorters: Vec<Sorter>,
-        targets: &BTreeMap<usize, TargetSeen>,
+        targets: &BTreeMap<usize, TargetContents>,
         paths: &mut Paths<'_>,
         known: (&BTreeSet<usize>, bool, &Path),
     ) -> Result<(), OfflineError> {
@@ -142,7 +142,7 @@ impl Pass<'_, '_> {
             });
             at.is_some_and(|at| is_there.contains(&at))
         };
-        // What is told of one data id is dealt with before the next: nothing is gathered.
+        // The findings of one data id are handled before the next data id, so few are in memory.
         let told = RefCell::new(Vec::new());
         let mut tell = |joined: JoinOutcome| told.borrow_mut().push(joined);
         let mut join = ObjectJoin::new(map, &there, &mut tell);
@@ -202,7 +202,7 @@ impl Pass<'_, '_> {
                 let at = target.and_then(|target| self.store_of(target));
                 self.tell(place, at, path, what);
             }
-            // Without all shards, the inode may be in the one that is not there.
+            // Where a shard is missing, it may have the inode.
             JoinOutcome::Unowned(..) if !all_shards => {}
             JoinOutcome::Unowned(data_id, lonely) => {
                 let what = FindingKind::NoInode {
@@ -221,8 +221,8 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// A file has fewer blocks than its inode counts: where a target lost a part of its index, they
-    /// were there.
+    /// A file has fewer blocks than its inode counts. Where a target lost a part of its index, the
+    /// missing blocks were there.
     fn short(
         &mut self,
         map: &ZoneMap,
@@ -277,19 +277,18 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Damaged and lost blocks of all targets, in the order of objects: met by the files that they
-/// belong to.
+/// Damaged and lost blocks of all targets, sorted by object, matched with the files that own them.
 struct Blocks {
     runs: BTreeMap<(DataId, Column, TargetId), Vec<Run>>,
 }
 
-/// First block, block behind the last, whether it is damage.
+/// First block, block behind the last, and whether the blocks are damaged (not known to be lost).
 type Run = (u64, u64, bool);
 
 type OfFile = (TargetId, DataOwner, Ranges, bool);
 
 impl Blocks {
-    fn new(cell: &CellStores, targets: &BTreeMap<usize, TargetSeen>) -> Self {
+    fn new(cell: &CellStores, targets: &BTreeMap<usize, TargetContents>) -> Self {
         let mut runs: BTreeMap<_, Vec<Run>> = BTreeMap::new();
         for (at, seen) in targets {
             let geometry = cell.stores.get(*at).and_then(|spec| spec.geometry);

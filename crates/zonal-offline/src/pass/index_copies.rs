@@ -1,5 +1,4 @@
-//! Damaged indexes whose copy is whole: they are made anew before anything is said of what they
-//! hold.
+//! Damaged indexes with a whole copy: a repair rebuilds them before their contents are judged.
 
 use crate::cell::StoreSpec;
 use crate::error::OfflineError;
@@ -7,9 +6,10 @@ use crate::repair_shard::failed;
 use zonal_disk::mend::can_restore_index;
 use zonal_fsck::{FindingKind, StoreFault};
 
-/// In the place of what is wrong with the index of a store, and of all that its loss leads to: that
-/// its copy has it. As it is, where the index is sound, or the copy does not have it. Gives whether
-/// it does.
+/// Replaces all findings about a store's index, and about its contents, by the one that its copy is
+/// whole. Returns whether it did.
+///
+/// Leaves the findings alone where the index is sound, or where the copy is not whole.
 pub(super) fn prefer(
     spec: &StoreSpec,
     uuid: Option<[u8; 16]>,
@@ -40,8 +40,7 @@ pub(super) fn prefer(
     Ok(true)
 }
 
-/// As [`prefer`], of an index whose damage shows in nothing but that something in it cannot be
-/// read.
+/// Like [`prefer`], for an index whose damage only shows as a value that cannot be read (`unread`).
 pub(super) fn prefer_unread(
     spec: &StoreSpec,
     uuid: Option<[u8; 16]>,

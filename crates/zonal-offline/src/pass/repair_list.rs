@@ -1,4 +1,4 @@
-//! What repairs are to do, gathered while a pass finds what is wrong; bounded.
+//! The list of repairs that a pass gathers from its findings; bounded.
 
 use super::store_registry::KnownStore;
 use crate::cell::StoreSpec;
@@ -13,24 +13,24 @@ use zonal_types::{DataId, Ino};
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::Listed;
 
-/// Most repairs that one pass gathers; what is beyond is found by the next.
+/// Most repairs gathered in a pass. The next pass finds the rest.
 pub(super) const WORK_MAX: usize = 1 << 19;
 
-/// What a target is to do about its blocks.
+/// Repairs of a target's objects and blocks.
 #[derive(Debug, Default)]
-pub(crate) struct TargetWork {
+pub(crate) struct TargetRepairs {
     pub broken: Vec<ObjectBroken>,
-    /// Blocks to be marked as lost.
+    /// Blocks to mark as lost.
     pub lose: Vec<(ObjectId, u64)>,
-    /// Objects to be removed.
+    /// Objects to remove.
     pub remove: Vec<ObjectId>,
-    /// Objects of which something is missing that was there, with the bytes that they should have.
+    /// Objects with missing bytes that were there once, with the length that they should have.
     pub missing: Vec<(ObjectId, u64)>,
-    /// Segments that are cut.
+    /// Segments whose file is too short.
     pub segments: BTreeSet<u32>,
 }
 
-impl TargetWork {
+impl TargetRepairs {
     fn is_empty(&self) -> bool {
         self.broken.is_empty()
             && self.lose.is_empty()
@@ -48,36 +48,36 @@ pub(crate) struct Correction {
     pub truncate_seq: Option<u64>,
 }
 
-/// What repairs are to do. Stores are named by their place in [`crate::cell::CellStores::stores`].
+/// Repairs of a cell. Stores are numbered by their place in [`crate::cell::CellStores::stores`].
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct RepairList {
     pub map: Option<ZoneMap>,
     pub files: BTreeMap<usize, Vec<StoreFault>>,
     pub shards: BTreeMap<usize, Vec<MetaBroken>>,
-    pub targets: BTreeMap<usize, TargetWork>,
+    pub targets: BTreeMap<usize, TargetRepairs>,
     pub lonely: Vec<(DataId, Vec<UnownedObject>)>,
     pub corrections: BTreeMap<Ino, Correction>,
     pub junctions: Vec<Mismatch>,
-    /// Junctions as the manager's store has them.
+    /// Junctions in the manager's store.
     pub listed: Vec<Listed>,
     /// Names of first-level directories.
     pub root: BTreeMap<Ino, String>,
-    /// What the manager knows of stores, by their folders.
+    /// The manager's records of stores, by their folders.
     pub known: BTreeMap<PathBuf, KnownStore>,
     count: usize,
 }
 
-impl Work {
+impl RepairList {
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
             && self.shards.is_empty()
-            && self.targets.values().all(TargetWork::is_empty)
+            && self.targets.values().all(TargetRepairs::is_empty)
             && self.lonely.is_empty()
             && self.corrections.is_empty()
             && self.junctions.is_empty()
     }
 
-    /// A store's own number, as the manager knows it.
+    /// The uuid of a store, as the manager recorded it.
     pub(super) fn uuid(&self, spec: &StoreSpec) -> Option<[u8; 16]> {
         self.known.get(&spec.dir).map(|known| known.uuid)
     }
@@ -87,7 +87,7 @@ impl Work {
         self.count <= WORK_MAX
     }
 
-    /// Notes what a repair can do about a finding.
+    /// Adds the repair of a finding, where there is one.
     pub(super) fn note(&mut self, at: Option<usize>, what: &FindingKind) {
         if !self.has_room() {
             return;

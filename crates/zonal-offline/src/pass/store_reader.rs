@@ -1,4 +1,4 @@
-//! Reading of all stores, two at a time, and keeping of what each says.
+//! Reads all stores, two at a time, and saves the results.
 
 use super::Part;
 use super::repair_list::WORK_MAX;
@@ -7,7 +7,7 @@ use crate::cell::{CellStores, Geometry, StoreSpec};
 use crate::check::{CheckOptions, Ticker};
 use crate::error::OfflineError;
 use crate::facts::join_facts;
-use crate::resume::{Compared, Facts, Kept, WorkFolder};
+use crate::resume::{Compared, Facts, SavedPart, WorkFolder};
 use crate::store_scan;
 use std::sync::Mutex;
 use zonal_disk::ReadStore;
@@ -20,15 +20,15 @@ const THREADS: usize = 2;
 /// A store's place in the cell, the store, and the notes of its log where it is a target's.
 pub(super) type Job = (usize, Box<ReadStore>, Vec<Vec<u8>>);
 
-/// What a reader of a store is given.
-struct With<'a, 't> {
+/// Context of a thread that reads stores.
+struct ReaderContext<'a, 't> {
     map: &'a ZoneMap,
     options: &'a CheckOptions,
     ticker: &'a Ticker<'t>,
     folder: &'a WorkFolder,
 }
 
-/// Reads all stores, [`THREADS`] at a time. What is told of each is in the folder.
+/// Reads all stores on [`THREADS`] threads. The findings of each are in the work folder.
 pub(super) fn all(
     cell: &CellStores,
     map: &ZoneMap,
@@ -38,7 +38,7 @@ pub(super) fn all(
 ) -> Result<Vec<(usize, Part)>, OfflineError> {
     let (jobs, folder) = stores;
     let jobs = Mutex::new(jobs);
-    let with = With {
+    let with = ReaderContext {
         map,
         options,
         ticker,
@@ -72,7 +72,7 @@ pub(super) fn all(
     Ok(parts)
 }
 
-impl With<'_, '_> {
+impl ReaderContext<'_, '_> {
     fn one(
         &self,
         spec: &StoreSpec,
@@ -83,7 +83,7 @@ impl With<'_, '_> {
             return self.target(&store, (spec, geometry, notes));
         }
         let Some(shard) = shard_of(spec, self.map) else {
-            // A node that was formatted and has not joined yet.
+            // The node was formatted and has not joined yet.
             return Ok(Part::Nothing);
         };
         if !store_scan::is_formatted(&store) && store_scan::faults(&store, false).is_empty() {
@@ -92,11 +92,11 @@ impl With<'_, '_> {
         let partitions = self.map.partitions_of(shard);
         let name = store_scan::scratch_name(spec);
         let mut facts = match self.folder.take(&name) {
-            Some(Kept::Shard(seen, records)) => {
+            Some(SavedPart::Shard(seen, records)) => {
                 self.ticker.kept(records);
                 return Ok(Part::Shard(store, seen, partitions));
             }
-            Some(Kept::Facts(facts)) => {
+            Some(SavedPart::Facts(facts)) => {
                 self.ticker.kept(facts.records);
                 facts
             }
@@ -136,11 +136,11 @@ impl With<'_, '_> {
     ) -> Result<Part, OfflineError> {
         let name = store_scan::scratch_name(of.0);
         let compared = match self.folder.take(&name) {
-            Some(Kept::Target(seen, records)) => {
+            Some(SavedPart::Target(seen, records)) => {
                 self.ticker.kept(records);
                 return Ok(Part::Target(seen));
             }
-            Some(Kept::Compared(compared)) => compared,
+            Some(SavedPart::Compared(compared)) => compared,
             _ => Compared::default(),
         };
         let mut told = Vec::new();
@@ -154,7 +154,7 @@ impl With<'_, '_> {
     }
 }
 
-/// Notes what is told of a store; what is beyond is found by the next pass.
+/// Adds a finding of a store; the next pass finds those beyond the bound.
 fn keep(told: &mut Vec<FindingKind>, what: FindingKind) {
     if told.len() < WORK_MAX {
         told.push(what);

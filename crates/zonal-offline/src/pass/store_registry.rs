@@ -1,5 +1,5 @@
-//! What the manager's store says of the cell: the zone map, which store is whose, and how each was
-//! last started.
+//! The manager's records of the cell's stores: the zone map, the owner of each store, and its last
+//! start.
 
 use crate::cell::StoreSpec;
 use zonal_disk::starts::Mark;
@@ -8,7 +8,7 @@ use zonal_fsck::FindingPlace;
 use zonal_types::{Codec, KvRead, ShardId};
 use zonal_zonemap::ZoneMap;
 
-/// The zone map in a manager's store.
+/// Reads the zone map of a manager's store.
 pub(crate) fn read_map(store: &ReadStore) -> Result<ZoneMap, String> {
     let map = ZoneMap::load(store).map_err(|code| code.to_string())?;
     let map = map.ok_or("it is not there")?;
@@ -18,11 +18,11 @@ pub(crate) fn read_map(store: &ReadStore) -> Result<ZoneMap, String> {
     }
 }
 
-/// Key of the manager's records of stores; kind and number follow. The value: uuid, number and tag
-/// of the last start.
+/// Key prefix of the manager's records of stores; kind and number follow. The value: uuid, number
+/// and tag of the last start.
 const STORES_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
 
-/// A store as the manager saw it at its last start.
+/// A store as the manager saw it at the store's last start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownStore {
     pub uuid: [u8; 16],
@@ -44,7 +44,7 @@ pub(super) fn known_store(manager: &ReadStore, spec: &StoreSpec) -> Option<Known
     Some(KnownStore { uuid, mark })
 }
 
-/// The shard of a store.
+/// The shard that a store belongs to.
 pub(crate) fn shard_of(spec: &StoreSpec, map: &ZoneMap) -> Option<ShardId> {
     let is_root = spec.identity.kind == StoreKind::Manager;
     let mut shards = map.shards.iter();

@@ -1,6 +1,7 @@
-//! A kept file: frames of a length and as many bytes, then a crc64 over all of them, the file's
-//! name and the key of what it was read from. It is written under another name and renamed, so that
-//! a kill leaves it whole or not at all.
+//! A file with a checksum: frames, each with its length, then a crc64 over all frames, the file's
+//! name and the key of its origin.
+//!
+//! The file is written under another name and renamed, so that after a kill it is whole or absent.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use std::fs::File;
@@ -8,12 +9,12 @@ use std::io::{BufReader, BufWriter, Error, ErrorKind, Read, Result, Seek, Take, 
 use std::path::{Path, PathBuf};
 use zonal_types::Codec;
 
-/// What the name of a file that is being written ends with.
+/// Suffix of a file while it is written.
 pub(super) const NEW: &str = ".new";
 /// Bytes of the checksum.
 const SUM_BYTES: u64 = 8;
 
-/// A checksum that begins with what the file is.
+/// Begins a checksum with the key and the name of the file.
 fn digest(key: u64, name: &str) -> Digest {
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     digest.update(&key.to_le_bytes());
@@ -53,7 +54,7 @@ impl Writer {
         self.file.write_all(&self.buffer)
     }
 
-    /// Makes the file appear.
+    /// Writes the checksum and renames the file to its name.
     pub fn finish(mut self) -> Result<()> {
         self.file.write_all(&self.digest.finalize().to_le_bytes())?;
         self.file.flush()?;
@@ -61,13 +62,13 @@ impl Writer {
     }
 }
 
-/// The frames of a file that is whole.
+/// Reads the frames of a whole file.
 pub(super) struct Frames {
     file: Take<BufReader<File>>,
 }
 
 impl Frames {
-    /// Opens a file; `InvalidData` where it is not what was written.
+    /// Opens a file. `InvalidData` where length or checksum differ from those written.
     pub fn open(dir: &Path, name: &str, key: u64) -> Result<Self> {
         let file = File::open(dir.join(name))?;
         let length = file.metadata()?.len().checked_sub(SUM_BYTES);
@@ -93,7 +94,7 @@ impl Frames {
         })
     }
 
-    /// The next frame.
+    /// Returns the next frame.
     pub fn next<T: Codec>(&mut self) -> Result<Option<T>> {
         if self.file.limit() == 0 {
             return Ok(None);
@@ -138,7 +139,7 @@ mod tests {
         assert!(!dir.join("one").exists());
         writer.finish().unwrap();
         assert_eq!(read(&dir, "one", 7).unwrap(), frames);
-        // Of something else, or under another name.
+        // Another key, or another name.
         assert!(read(&dir, "one", 8).is_err());
         std::fs::copy(dir.join("one"), dir.join("two")).unwrap();
         assert!(read(&dir, "two", 7).is_err());

@@ -1,5 +1,5 @@
-//! By what a store is known to be as it was: who it is, how far its log is, and what the system
-//! says of its files.
+//! Fingerprints of stores, to recognise an unchanged store: its identity, the position of its log,
+//! and the attributes of its files.
 
 use crate::cell::StoreSpec;
 use crate::store_scan::Opening;
@@ -10,28 +10,29 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zonal_types::codec_struct;
 
-/// Number of what is kept: rises when a kept file or the judgement of a store changes.
+/// Version of the saved state: rises when a saved file or the judgement of a store changes.
 const FORM: u32 = 1;
-/// Files that tell starts and stops of a store, and as much of them as is looked at.
+/// Files that change with starts and stops of a store, of which the contents are part of the
+/// fingerprint.
 const TELLING: [&str; 3] = ["identity", "starts", "power"];
 const TELLING_BYTES: u64 = 4096;
 
 codec_struct! {
-    /// What a check is of.
+    /// Fingerprints of the stores, and options of the check.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct Prints {
-        /// Of the program.
+    pub(crate) struct Fingerprints {
+        /// Version of the program.
         version: String,
         form: u32,
         /// Whether blocks are compared.
         data: bool,
-        /// Folders of the stores, and their prints.
+        /// Folder and fingerprint of each store.
         stores: Vec<(String, String)>,
     }
 }
 
-impl Prints {
-    /// Of an opened cell: the stores are locked.
+impl Fingerprints {
+    /// Makes the fingerprints of an opened cell, whose stores are locked.
     pub fn new(data: bool, stores: Vec<(String, String)>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -41,22 +42,22 @@ impl Prints {
         }
     }
 
-    /// In what these differ from those of an earlier check.
+    /// The first difference from the fingerprints of an earlier check.
     pub fn difference(&self, old: &Self) -> Option<String> {
         if self == old {
             return None;
         }
         if (&self.version, self.form) != (&old.version, old.form) {
-            return Some("another version of the program made it".into());
+            return Some("another version of the program saved it".into());
         }
         if self.data != old.data {
-            return Some("one of the two compares blocks, the other does not".into());
+            return Some("one check compares blocks, the other does not".into());
         }
         let dirs = |prints: &Self| -> Vec<String> {
             prints.stores.iter().map(|(dir, _)| dir.clone()).collect()
         };
         if dirs(self) != dirs(old) {
-            return Some("it was of other stores".into());
+            return Some("it checked other stores".into());
         }
         let mut stores = self.stores.iter().zip(&old.stores);
         let changed = stores.find(|(now, then)| now != then);
@@ -64,7 +65,7 @@ impl Prints {
     }
 }
 
-/// The print of a store.
+/// The folder and the fingerprint of a store.
 pub(crate) fn of_store(spec: &StoreSpec, opening: &Opening) -> (String, String) {
     let says = match opening {
         Opening::Open(store, notes) => format!(
@@ -79,8 +80,8 @@ pub(crate) fn of_store(spec: &StoreSpec, opening: &Opening) -> (String, String) 
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
     for name in TELLING {
         let (path, mut bytes) = (spec.dir.join(name), Vec::new());
-        // To open a pipe would wait for ever. What cannot be read is as good as empty: its
-        // attributes are in the print as well.
+        // Opening a pipe would block for ever. An unreadable file counts as empty: its attributes
+        // are part of the fingerprint as well.
         if std::fs::metadata(&path).is_ok_and(|found| found.is_file()) {
             let _ = std::fs::File::open(&path)
                 .and_then(|file| file.take(TELLING_BYTES).read_to_end(&mut bytes));
@@ -95,7 +96,7 @@ pub(crate) fn of_store(spec: &StoreSpec, opening: &Opening) -> (String, String) 
     (spec.dir.display().to_string(), of)
 }
 
-/// Takes what the system says of the files in a folder. Gives how many there are.
+/// Adds the attributes of all files in a folder. Returns the number of files.
 fn folder(dir: &Path, digest: &mut Digest) -> u64 {
     let Ok(entries) = read_dir(dir) else {
         return 0;
@@ -116,8 +117,8 @@ fn folder(dir: &Path, digest: &mut Digest) -> u64 {
     files.len() as u64
 }
 
-/// Device numbers may change from one start of the system to the next, allocated blocks when the
-/// system writes them out: neither is taken.
+/// Attributes of a file. Leaves out device numbers, which may change with a start of the system,
+/// and allocated blocks, which change when the system writes them out.
 fn numbers(found: &Metadata) -> [i64; 7] {
     [
         found.ino().cast_signed(),

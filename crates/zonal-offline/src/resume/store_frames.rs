@@ -1,10 +1,10 @@
-//! What is kept of a store, as frames of a file.
+//! Encodes the saved state of a store as frames of a file.
 
 use super::checksummed_file::{Frames, Writer};
-use super::{Compared, FACTS, Facts, Kept, PART};
+use super::{Compared, FACTS, Facts, PART, SavedPart};
 use crate::external_sort::{SortedRun, Sorter};
-use crate::facts::ShardSeen;
-use crate::store_scan::TargetSeen;
+use crate::facts::ShardContents;
+use crate::store_scan::TargetContents;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use zonal_fsck::FindingKind;
@@ -17,18 +17,18 @@ use zonal_types::{Ino, codec_enum};
 const ITEMS: usize = 1024;
 
 codec_enum! {
-    /// A frame. The head is the first; items are in the order in which they were found.
+    /// A frame. The head is the first one; items are in the order in which they were found.
     #[derive(Debug)]
     enum Frame {
-        /// What is there once.
+        /// Values of which there is one.
         Head = 1 {
             /// Sorted runs.
             runs: Vec<SortedRun>,
             /// Records read.
             records: u64,
-            /// Inodes, objects or compared blocks.
+            /// Number of inodes, objects or compared blocks.
             count: u64,
-            /// There were more directories than are looked at.
+            /// There were more directories than the check of cycles keeps.
             is_cut: bool,
         },
         /// Entries of the root: inode, name, cookie.
@@ -41,7 +41,7 @@ codec_enum! {
         Damaged = 5 { items: Vec<(ObjectId, u64)> },
         /// Runs of lost blocks.
         Lost = 6 { items: Vec<(ObjectId, (u64, u64))> },
-        /// What was told.
+        /// Findings.
         Told = 7 { items: Vec<FindingKind> },
     }
 }
@@ -93,7 +93,7 @@ pub(super) fn put_shard(
     file: &mut Writer,
     runs: Vec<SortedRun>,
     records: u64,
-    seen: &ShardSeen,
+    seen: &ShardContents,
     told: &[FindingKind],
 ) -> io::Result<()> {
     file.put(&Frame::Head {
@@ -127,7 +127,7 @@ pub(super) fn put_target(
     file: &mut Writer,
     runs: Vec<SortedRun>,
     records: u64,
-    seen: &TargetSeen,
+    seen: &TargetContents,
     told: &[FindingKind],
 ) -> io::Result<()> {
     file.put(&head(runs, records, seen.objects))?;
@@ -146,15 +146,17 @@ pub(super) fn put_compared(file: &mut Writer, compared: &Compared) -> io::Result
     put_damaged(file, &compared.damaged)
 }
 
-/// What a file has, and the names of the sorted runs that it needs. What is told is read with a
-/// shard's facts alone: that of a part is read when it is its turn ([`told`]).
+/// Loads the state of a store from a file, with the names of the sorted runs that it needs.
+///
+/// The findings of a shard's facts are read at once. Those of a store's result are read later, when
+/// it is their turn ([`told`]).
 pub(super) fn load(
     dir: &Path,
     name: &str,
     key: u64,
     kind: &str,
     is_target: bool,
-) -> io::Result<(Kept, Vec<String>)> {
+) -> io::Result<(SavedPart, Vec<String>)> {
     let mut file = Frames::open(dir, name, key)?;
     let Some(Frame::Head {
         runs,
@@ -205,30 +207,30 @@ pub(super) fn load(
     tree.is_cut = is_cut;
     let sorter = Sorter::of_kept(dir, "kept", runs);
     let kept = if kind == FACTS {
-        Kept::Facts(Facts {
+        SavedPart::Facts(Facts {
             facts: sorter,
             told,
             records,
         })
     } else if kind == PART && is_target {
-        let seen = TargetSeen {
+        let seen = TargetContents {
             data: sorter,
             objects: count,
             damaged,
             lost,
         };
-        Kept::Target(seen, records)
+        SavedPart::Target(seen, records)
     } else if kind == PART {
-        let seen = ShardSeen {
+        let seen = ShardContents {
             data: sorter,
             tree,
             first_level,
             root_entries,
             inodes: count,
         };
-        Kept::Shard(Box::new(seen), records)
+        SavedPart::Shard(Box::new(seen), records)
     } else {
-        Kept::Compared(Compared {
+        SavedPart::Compared(Compared {
             blocks: count,
             damaged,
         })
@@ -236,7 +238,7 @@ pub(super) fn load(
     Ok((kept, names))
 }
 
-/// Tells what a part was told, in order.
+/// Passes the findings of a store's saved result to `tell`, in order.
 pub(super) fn told(
     dir: &Path,
     name: &str,

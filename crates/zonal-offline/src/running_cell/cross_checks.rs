@@ -1,7 +1,7 @@
-//! What lies between snapshots and the older list of objects: told, unless it is explained by what
-//! changed between the two.
+//! Compares snapshots with the older list of objects. A difference is a finding unless a change
+//! between the two explains it.
 
-use super::{LATE_MAX, RunningCell, Told};
+use super::{FindingList, LATE_MAX, RunningCell};
 use crate::error::OfflineError;
 use crate::paths::Paths;
 use zonal_fsck::data_fact::DataOwner;
@@ -10,26 +10,26 @@ use zonal_fsck::{FindingKind, FindingPlace};
 use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{Column, DataId, Ino, TargetId};
 
-/// A file and its entry: directory and cookie.
+/// An inode and its entry: directory and cookie.
 pub(super) type File = (Ino, Option<(Ino, u64)>);
 
-/// Files where counts and objects differ, which mounts report late.
+/// Files whose counts differ from their objects. Mounts report these counts late.
 #[derive(Default)]
-pub(super) struct Late {
+pub(super) struct LateFiles {
     pub files: Vec<File>,
-    /// Beyond [`LATE_MAX`].
+    /// Number of files beyond [`LATE_MAX`].
     pub beyond: u64,
 }
 
-/// Judges what a join tells.
-pub(super) struct Younger<'a> {
+/// Judges the results of the join of inodes and objects.
+pub(super) struct CrossChecks<'a> {
     cell: &'a dyn RunningCell,
     paths: Paths<'a>,
-    told: &'a mut Told,
-    pub late: Late,
+    told: &'a mut FindingList,
+    pub late: LateFiles,
 }
 
-/// An object as its target has it now; `None`: it is gone, or being deleted.
+/// Asks a target for an object's present state; `None` where it is gone, or its deletion has begun.
 pub(super) fn object_now(
     cell: &dyn RunningCell,
     target: TargetId,
@@ -49,13 +49,13 @@ pub(super) fn object_now(
     Ok(found.into_iter().find(|known| known.object == object))
 }
 
-impl<'a> Younger<'a> {
-    pub fn new(cell: &'a dyn RunningCell, paths: Paths<'a>, told: &'a mut Told) -> Self {
+impl<'a> CrossChecks<'a> {
+    pub fn new(cell: &'a dyn RunningCell, paths: Paths<'a>, told: &'a mut FindingList) -> Self {
         Self {
             cell,
             paths,
             told,
-            late: Late::default(),
+            late: LateFiles::default(),
         }
     }
 
@@ -77,7 +77,7 @@ impl<'a> Younger<'a> {
                 }
                 self.tell(target, &owner, what);
             }
-            // Told as `Allocated` as well: every target is there.
+            // The join reports `Allocated` as well, since all targets are present.
             JoinOutcome::Short(..) => {}
         }
         Ok(())
@@ -102,8 +102,8 @@ impl<'a> Younger<'a> {
         }
     }
 
-    /// The inode was there before the object and is not in the snapshot: either the object is gone
-    /// by now, or nobody will ever remove it.
+    /// The inode is older than the object and not in the snapshot. Either the object is gone by
+    /// now, or nobody will ever remove it.
     fn lonely(&mut self, data_id: DataId, objects: &[UnownedObject]) -> Result<(), OfflineError> {
         let (mut count, mut bytes) = (0, 0);
         for lonely in objects {

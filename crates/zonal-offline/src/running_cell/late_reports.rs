@@ -1,14 +1,14 @@
-//! What mounts report late (allocated bytes, sizes): told of files that stay as they are for a
-//! while.
+//! Late reports of mounts (allocated bytes, sizes): a difference is a finding only of a file that
+//! stays unchanged for a while.
 //!
-//! Two looks, each at a fresh snapshot and the objects as they are, with a pause between: only
-//! where inode and objects are the same in both, a difference between them is not on its way any
-//! more.
+//! The check observes these files twice, each time with a new snapshot and the present objects,
+//! with a pause between. Only where inode and objects are the same both times, no report is on its
+//! way any more.
 
 use super::cross_checks::{File, object_now};
 use super::shards::Shards;
-use super::snapshot_keepalive::Kept;
-use super::{RunningCell, RunningOptions, SnapshotSet, Told};
+use super::snapshot_keepalive::SnapshotKeepalive;
+use super::{FindingList, RunningCell, RunningOptions, SnapshotSet};
 use crate::check::Ticker;
 use crate::error::OfflineError;
 use std::collections::BTreeMap;
@@ -22,43 +22,43 @@ use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{Column, ErrorCode, Ino, KvRead, TargetId};
 use zonal_zonemap::ZoneMap;
 
-/// Between two reports of progress while nothing is done.
+/// Time between two reports of progress during the pause.
 const NAP: Duration = Duration::from_millis(200);
 
-/// A file at one look.
+/// Inode and objects of a file at one observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct FileState {
     inode: Vec<u8>,
     data: Data,
     objects: Vec<(TargetId, KnownObject)>,
 }
 
-/// What a look came to.
-struct Look<'a> {
-    kept: Kept<'a>,
+/// Result of an observation.
+struct Observation<'a> {
+    kept: SnapshotKeepalive<'a>,
     map: ZoneMap,
-    seen: BTreeMap<Ino, Seen>,
+    seen: BTreeMap<Ino, FileState>,
 }
 
-/// Tells what stays; gives the number of files that change.
+/// Adds findings of unchanged files; returns the number of files that changed.
 pub(super) fn tell(
     cell: &dyn RunningCell,
     options: &RunningOptions,
     ticker: &Ticker<'_>,
     files: (&Shards, Vec<File>),
-    told: &mut Told,
+    told: &mut FindingList,
 ) -> Result<u64, OfflineError> {
     let (shards, mut files) = files;
     if files.is_empty() {
         return Ok(0);
     }
-    // In the order of keys: each page of a snapshot is read once.
+    // Sorted by key, each page of a snapshot is read once.
     files.sort_unstable();
     files.dedup_by_key(|(ino, _)| *ino);
-    // Its snapshots are gone before the next ones are fixed.
+    // Drops the first snapshots before the next ones are made.
     let first = look(cell, &files, ticker)?.seen;
     wait(options.quiet, ticker);
-    let Look { kept, map, seen } = look(cell, &files, ticker)?;
+    let Observation { kept, map, seen } = look(cell, &files, ticker)?;
     let mut paths = shards.paths(&kept);
     let mut changing = 0;
     for (ino, name) in files {
@@ -69,7 +69,7 @@ pub(super) fn tell(
                     told.tell(FindingPlace::Cell, path, what);
                 }
             }
-            // Gone, with all that it had.
+            // The file is gone, with its objects.
             (_, None) => {}
             _ => changing += 1,
         }
@@ -88,7 +88,7 @@ fn wait(quiet: Duration, ticker: &Ticker<'_>) {
     }
 }
 
-fn judge(map: &ZoneMap, ino: Ino, seen: &Seen) -> Vec<FindingKind> {
+fn judge(map: &ZoneMap, ino: Ino, seen: &FileState) -> Vec<FindingKind> {
     let mut late = Vec::new();
     let mut buffer = Vec::new();
     let mut tell = |joined| {
@@ -119,21 +119,21 @@ fn look<'a>(
     cell: &'a dyn RunningCell,
     files: &[File],
     ticker: &Ticker<'_>,
-) -> Result<Look<'a>, OfflineError> {
+) -> Result<Observation<'a>, OfflineError> {
     let SnapshotSet { map, snapshots } = cell.fix()?;
-    let kept = Kept::new(snapshots);
+    let kept = SnapshotKeepalive::new(snapshots);
     let mut found = BTreeMap::new();
     for (ino, _) in files {
         let shard = map.shard_of(ino.partition()).map(|shard| shard.id);
         let Some(store) = shard.and_then(|shard| kept.of(shard)) else {
             continue;
         };
-        kept.remind_now();
+        kept.tick_now();
         ticker.tick(1, (0, 0));
         let gone = |_code: ErrorCode| OfflineError::SnapshotGone(store.shard());
         if let Some((inode, data)) = data_of(store, *ino).map_err(gone)? {
             let objects = Vec::new();
-            let seen = Seen {
+            let seen = FileState {
                 inode,
                 data,
                 objects,
@@ -157,15 +157,15 @@ fn look<'a>(
                 seen.objects.extend(known.map(|known| (target, known)));
             }
         }
-        kept.remind_now();
+        kept.tick_now();
         ticker.tick(1, (0, 0));
     }
     let seen = found;
-    Ok(Look { kept, map, seen })
+    Ok(Observation { kept, map, seen })
 }
 
-/// An inode's bytes (with the length of what is stored beside it), and what a check of its objects
-/// needs; by the code that judges whole shards.
+/// Reads an inode's bytes, with the length of the bytes beside it, and the values that a check of
+/// its objects needs. Uses the code that judges whole shards.
 fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, Data)>, ErrorCode> {
     let Some(inode) = store.get(&keys::inode(ino))? else {
         return Ok(None);
@@ -174,7 +174,7 @@ fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, Data)>, Erro
     let mut facts = Vec::new();
     let mut buffer = Vec::new();
     let mut emit = |fact: Fact| facts.push(fact.encode(&mut buffer));
-    // Told when the whole shard was judged.
+    // The check of the whole shard reported these already.
     let mut wrong = |_broken| {};
     let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
     scan.take(&keys::inode(ino), &inode);

@@ -1,13 +1,13 @@
-//! All shards' snapshots, read one after the other: each judged by itself, and what it says to the
-//! rest of the cell.
+//! Reads the snapshots of all shards one after the other: judges each shard by itself, and collects
+//! its facts for the comparison with other stores.
 
-use super::snapshot_keepalive::{Kept, OfShard};
-use super::{RunningOptions, Told};
+use super::snapshot_keepalive::{SnapshotKeepalive, SnapshotStore};
+use super::{FindingList, RunningOptions};
 use crate::check::Ticker;
 use crate::error::OfflineError;
 use crate::external_sort::Sorter;
-use crate::facts::{ShardSeen, join_facts};
-use crate::paths::{Paths, Through};
+use crate::facts::{ShardContents, join_facts};
+use crate::paths::{PathShard, Paths};
 use std::collections::BTreeMap;
 use zonal_fsck::{FindingKind, FindingPlace, junctions};
 use zonal_meta::check::{Broken, Fact, Scan};
@@ -16,12 +16,12 @@ use zonal_types::{Blob, Ino, PartitionId, ShardId};
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::{Listed, Listing};
 
-/// What all shards say.
+/// Contents of all shards that are compared with other stores.
 pub(super) struct Shards {
-    /// Facts for what lies between shards and targets.
+    /// Facts for the comparison with targets.
     pub data: Vec<Sorter>,
     pub inodes: u64,
-    seen: Vec<(ShardId, Vec<PartitionId>, ShardSeen)>,
+    seen: Vec<(ShardId, Vec<PartitionId>, ShardContents)>,
     /// Junctions beside the root.
     listed: Vec<Listed>,
 }
@@ -36,11 +36,11 @@ fn place_of(shard: ShardId) -> FindingPlace {
 
 impl Shards {
     pub fn read(
-        kept: &Kept<'_>,
+        kept: &SnapshotKeepalive<'_>,
         map: &ZoneMap,
         options: &RunningOptions,
         ticker: &Ticker<'_>,
-        told: &mut Told,
+        told: &mut FindingList,
     ) -> Result<Self, OfflineError> {
         let mut shards = Self {
             data: Vec::new(),
@@ -59,7 +59,7 @@ impl Shards {
             let facts = read_facts(snapshot, kept, names, ticker, (&mut listing, &mut tell))?;
             let names = (options.scratch.as_path(), name.as_str());
             let mut seen = join_facts(snapshot, facts, &partitions, names, &mut tell)?;
-            // One shard's facts at a time are in memory.
+            // Only one shard's facts at a time are in memory.
             seen.data.settle()?;
             let empty = Sorter::new(&options.scratch, "none");
             shards.data.push(std::mem::replace(&mut seen.data, empty));
@@ -70,8 +70,8 @@ impl Shards {
         Ok(shards)
     }
 
-    /// First-level directories against the root and the map.
-    pub fn junctions(&self, map: &ZoneMap, told: &mut Told) {
+    /// Compares first-level directories with the root and the map.
+    pub fn junctions(&self, map: &ZoneMap, told: &mut FindingList) {
         let (mut entries, mut first_level) = (Vec::new(), Vec::new());
         for (_, _, seen) in &self.seen {
             entries.extend(seen.root_entries.iter().cloned());
@@ -83,7 +83,7 @@ impl Shards {
         }
     }
 
-    pub fn paths<'a>(&'a self, kept: &'a Kept<'a>) -> Paths<'a> {
+    pub fn paths<'a>(&'a self, kept: &'a SnapshotKeepalive<'a>) -> Paths<'a> {
         let mut root = BTreeMap::new();
         let mut through = Vec::new();
         for (shard, partitions, seen) in &self.seen {
@@ -91,7 +91,7 @@ impl Shards {
                 root.insert(entry.ino, entry.name.clone());
             }
             if let Some(store) = kept.of(*shard) {
-                through.push(Through {
+                through.push(PathShard {
                     partitions,
                     store,
                     tree: &seen.tree,
@@ -102,10 +102,10 @@ impl Shards {
     }
 }
 
-/// Every key of a snapshot as a fact; what is wrong with one by itself is told.
+/// Reads every key of a snapshot as a fact; reports what is wrong with a key by itself.
 fn read_facts(
-    snapshot: &OfShard<'_>,
-    kept: &Kept<'_>,
+    snapshot: &SnapshotStore<'_>,
+    kept: &SnapshotKeepalive<'_>,
     names: (&RunningOptions, &str),
     ticker: &Ticker<'_>,
     (listing, tell): (&mut Listing, &mut dyn FnMut(FindingKind)),
@@ -125,7 +125,7 @@ fn read_facts(
     loop {
         let (entries, end) = snapshot.page(&after.0)?;
         for (key, value) in &entries {
-            // Behind the shard's keys are those of the manager.
+            // The keys of the manager follow the shard's keys.
             let is_manager = key.0.starts_with(&[0xff; 4]) && key.0.get(4) >= Some(&keys::TAG_END);
             if is_manager {
                 listing.take(&key.0, &value.0);
@@ -134,7 +134,7 @@ fn read_facts(
             }
         }
         ticker.tick(entries.len() as u64, (0, 0));
-        kept.remind_now();
+        kept.tick_now();
         match entries.into_iter().next_back() {
             Some((key, _)) if !end => after = key,
             _ => break,

@@ -1,5 +1,5 @@
-//! Snapshots while they are read: one after the other, and none is given up because its turn has
-//! not come.
+//! Keeps snapshots alive while the check reads them one after the other: a server drops a snapshot
+//! that nobody reads.
 
 use super::{ShardSnapshot, SnapshotPage};
 use crate::error::OfflineError;
@@ -7,68 +7,69 @@ use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 use zonal_types::{ErrorCode, KvRead, ShardId};
 
-/// A snapshot that nobody reads goes after a minute.
-const REMIND: Duration = Duration::from_secs(15);
-/// Calls of [`Kept::remind`] between two looks at the clock.
+/// Interval of the keep-alive. A server drops a snapshot that nobody reads for a minute.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Calls of [`SnapshotKeepalive::tick`] between two looks at the clock.
 const LOOK_EVERY: u32 = 4096;
 
 /// The snapshots of all shards.
-pub(super) struct Kept<'a> {
-    all: Vec<OfShard<'a>>,
-    reminded: Cell<Instant>,
+pub(super) struct SnapshotKeepalive<'a> {
+    all: Vec<SnapshotStore<'a>>,
+    kept_alive: Cell<Instant>,
     calls: Cell<u32>,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> SnapshotKeepalive<'a> {
     pub fn new(snapshots: Vec<Box<dyn ShardSnapshot + 'a>>) -> Self {
-        let of_shard = |snapshot| OfShard {
+        let of_shard = |snapshot| SnapshotStore {
             snapshot,
             last: RefCell::default(),
         };
         Self {
             all: snapshots.into_iter().map(of_shard).collect(),
-            reminded: Cell::new(Instant::now()),
+            kept_alive: Cell::new(Instant::now()),
             calls: Cell::new(0),
         }
     }
 
-    /// Keeps all snapshots for another while, now and then. What is gone shows when it is read.
-    pub fn remind(&self) {
+    /// Keeps all snapshots alive now and then. A snapshot that is gone shows as an error of its
+    /// next read.
+    pub fn tick(&self) {
         self.calls.set(self.calls.get().wrapping_add(1));
         if self.calls.get().is_multiple_of(LOOK_EVERY) {
-            self.remind_now();
+            self.tick_now();
         }
     }
 
-    /// The same, where calls are seldom.
-    pub fn remind_now(&self) {
-        if self.reminded.get().elapsed() >= REMIND {
+    /// Like [`Self::tick`], for callers that call seldom: looks at the clock each time.
+    pub fn tick_now(&self) {
+        if self.kept_alive.get().elapsed() >= KEEPALIVE {
             for snapshot in &self.all {
                 let _ = snapshot.snapshot.page(&[0xff; 8]);
             }
-            self.reminded.set(Instant::now());
+            self.kept_alive.set(Instant::now());
         }
     }
 
-    pub fn shards(&self) -> impl Iterator<Item = &OfShard<'a>> {
+    pub fn shards(&self) -> impl Iterator<Item = &SnapshotStore<'a>> {
         self.all.iter()
     }
 
-    pub fn of(&self, shard: ShardId) -> Option<&OfShard<'a>> {
+    pub fn of(&self, shard: ShardId) -> Option<&SnapshotStore<'a>> {
         self.all
             .iter()
             .find(|snapshot| snapshot.snapshot.shard() == shard)
     }
 }
 
-/// One snapshot as a store. Keeps the page that was read last: keys that are looked up in order
-/// cost one reading of each page.
-pub(super) struct OfShard<'a> {
+/// One snapshot as a store. Caches the last page, so that look-ups in the order of keys read each
+/// page once.
+pub(super) struct SnapshotStore<'a> {
     snapshot: Box<dyn ShardSnapshot + 'a>,
     last: RefCell<Option<(Vec<u8>, SnapshotPage)>>,
 }
 
-impl OfShard<'_> {
+impl SnapshotStore<'_> {
     pub fn shard(&self) -> ShardId {
         self.snapshot.shard()
     }
@@ -77,7 +78,7 @@ impl OfShard<'_> {
         self.snapshot.page(after)
     }
 
-    /// The value of a key in the last page; `None` where the page does not tell.
+    /// Looks up a key in the last page; `None` where the page does not cover the key.
     fn in_last(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let last = self.last.borrow();
         let (after, (entries, end)) = last.as_ref()?;
@@ -90,7 +91,7 @@ impl OfShard<'_> {
     }
 }
 
-/// A key before `key` with next to nothing between the two.
+/// Returns a key before `key` with next to no other keys between the two.
 fn before(key: &[u8]) -> Vec<u8> {
     let mut before = key.to_vec();
     if let Some(last) = before.pop()
@@ -102,7 +103,7 @@ fn before(key: &[u8]) -> Vec<u8> {
     before
 }
 
-impl KvRead for OfShard<'_> {
+impl KvRead for SnapshotStore<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
         if let Some(value) = self.in_last(key) {
             return Ok(value);

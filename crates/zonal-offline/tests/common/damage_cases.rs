@@ -1,5 +1,5 @@
-//! Puts one damage at a time into a store of a cell, lets it be found and repaired, and looks at
-//! what is left.
+//! Damages a store of a cell in one place at a time, checks and repairs the cell, and verifies what
+//! is left.
 
 use super::{Made, OpenTarget, TestCell, lookup, open_engine};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use zonal_types::{Ino, KvChange, KvRead};
 
 pub type Saved = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A cell, and its files as they were.
+/// A cell, with its files as they were before any damage.
 pub struct Bench {
     pub cell: TestCell,
     pub saved: Saved,
@@ -22,7 +22,7 @@ pub struct Bench {
 impl Bench {
     pub fn new(name: &str) -> Self {
         let cell = TestCell::make(name, 160);
-        // Everything into the indexes, so that each damage is a record of its own.
+        // Moves all records into the indexes, so that each damage is a record of its own.
         for at in 0..2 {
             open_engine(cell.spec(at))
                 .checkpoint(&mut || Ok(()))
@@ -32,7 +32,7 @@ impl Bench {
         Self { cell, saved }
     }
 
-    /// Changes one store, checks and repairs; `suffering`: files that may be elsewhere or
+    /// Changes one store, checks and repairs the cell. `suffering`: files that may be elsewhere or
     /// incomplete afterwards.
     pub fn try_damage(
         &self,
@@ -56,7 +56,8 @@ impl Bench {
                 engine.append_with(changes, &[], Room::Normal).unwrap();
                 engine.sync_all().unwrap();
             } else {
-                // A target's records carry notes: into the index with what the log has of them.
+                // The records of a target carry notes: move them into the index, with what the log
+                // says about them.
                 drop(engine);
                 let mut target = OpenTarget::open(self.cell.spec(at)).unwrap();
                 target.checkpoint();
@@ -104,13 +105,14 @@ impl Bench {
     }
 }
 
-/// Damages that a test puts in: `ZONAL_DAMAGES` for more.
+/// Number of damages in a test; `ZONAL_DAMAGES` sets more.
 pub fn damages(usual: u64) -> u64 {
     let wanted = std::env::var("ZONAL_DAMAGES").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// Rounds of a list of planted records, each with other files: as many damages, about.
+/// Rounds of a list of planted records, each with other files: about as many damages as
+/// [`damages`].
 pub fn lists() -> u64 {
     const DAMAGES: u64 = 30;
     damages(1).div_ceil(DAMAGES)

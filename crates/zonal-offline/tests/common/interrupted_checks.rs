@@ -3,14 +3,14 @@
 use super::TestCell;
 use zonal_fsck::Finding;
 use zonal_offline::{
-    Begin, CheckOptions, CheckProgress, CheckReporter, CheckSummary, OfflineError, check,
+    CheckOptions, CheckProgress, CheckReporter, CheckStart, CheckSummary, OfflineError, check,
 };
 
-/// What a check told, and after how many steps it is ended.
+/// Records the reports of a check, and ends it after a number of steps.
 #[derive(Default)]
 pub struct Ended {
     pub findings: Vec<(u32, Finding)>,
-    pub begin: Option<Begin>,
+    pub begin: Option<CheckStart>,
     pub steps: u32,
     pub limit: Option<u32>,
 }
@@ -21,7 +21,7 @@ impl CheckReporter for Ended {
     }
     fn progress(&mut self, _stage: CheckProgress) {}
     fn repaired(&mut self, _pass: u32, _changes: u64) {}
-    fn begins(&mut self, begin: &Begin) {
+    fn begins(&mut self, begin: &CheckStart) {
         self.begin = Some(begin.clone());
     }
     fn goes_on(&mut self) -> bool {
@@ -30,7 +30,7 @@ impl CheckReporter for Ended {
     }
 }
 
-/// Ends a check after so many steps; whether it was not through before.
+/// Ends a check after `steps` steps. Returns whether it had not come to its end before.
 pub fn interrupt(cell: &TestCell, options: &CheckOptions, steps: u32) -> bool {
     let mut told = Ended {
         limit: Some(steps),

@@ -1,4 +1,4 @@
-//! A cell made of known files.
+//! Makes a cell of known files.
 
 use super::{
     CELL, CONFIG, GEOMETRY, Made, OpenTarget, SEGMENT, TestCell, contents, entry, now, open_engine,
@@ -20,12 +20,12 @@ use zonal_types::{
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{JunctionChange, MapEdit, ZoneMap, junctions};
 
-/// Data ids begin there: no inode of these cells has such a number.
+/// First data id: no inode of these cells has one as high.
 const DATA_FIRST: u64 = 1 << 20;
 
 impl TestCell {
-    /// A cell with one zone of three targets and files in a tree; a part of all stores is only in
-    /// their logs.
+    /// Makes a cell with one zone of three targets and files in a tree. Some records of each store
+    /// are only in its log.
     pub fn make(name: &str, files: u64) -> Self {
         let dir = Scratch::new(name);
         let mut stores = Vec::new();
@@ -93,7 +93,7 @@ impl TestCell {
         let partition = self.map.partitions_of(ShardId(1))[0];
         let ino = |sequence| Ino::new(partition, sequence);
         let wall = now().wall;
-        // Directories: two first-level ones, each with directories of directories.
+        // Two first-level directories, each with directories of directories.
         let mut directories = vec![(ino(16), Ino::ROOT, "first".to_owned())];
         directories.push((ino(17), Ino::ROOT, "second".to_owned()));
         for number in 2..files.div_ceil(20).max(4) {
@@ -167,7 +167,7 @@ impl TestCell {
             });
         }
         self.fill_targets(&mut inodes);
-        // An orphan that a session holds, and a deletion to push.
+        // An orphan that a session holds open, and a deletion that is not pushed yet.
         let orphan = ino(first + files);
         let mut inode = Inode::new(orphan, FileKind::File, ino(16), ZoneId(1), wall);
         inode.nlink = 0;
@@ -275,7 +275,7 @@ impl TestCell {
         engine
             .append_with(self.fill_starts(), &[], Room::Normal)
             .unwrap();
-        // The second one's entry and junction are in the log alone.
+        // The second directory's entry and junction are in the log alone.
         engine.checkpoint(&mut || Ok(())).unwrap();
         for (name, ino) in first_level {
             let shard = Shard::load(

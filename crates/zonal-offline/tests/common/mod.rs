@@ -1,5 +1,5 @@
-//! A stopped cell on real stores, made of known files, and what a check of it must keep: what is
-//! read is what was written, or an error.
+//! A stopped cell on real stores, made of known files. A check of it must keep this rule: each read
+//! gives the bytes that were written, or an error.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -53,7 +53,7 @@ pub const CONFIG: Config = Config {
     room_wait: std::time::Duration::from_secs(1),
 };
 
-/// A file that was made.
+/// A file of the cell.
 #[derive(Debug, Clone)]
 pub struct Made {
     pub path: String,
@@ -62,12 +62,12 @@ pub struct Made {
     pub layout: Layout,
 }
 
-/// Contents of byte `at` of a file.
+/// Contents of a file.
 fn contents(ino: Ino, size: u64) -> Vec<u8> {
     Rng(ino.0).bytes(size as usize)
 }
 
-/// What was told.
+/// Reports of a check.
 #[derive(Default)]
 pub struct Heard {
     pub findings: Vec<(u32, Finding)>,
@@ -141,7 +141,7 @@ impl TestCell {
         self.try_fsck(repair).unwrap()
     }
 
-    /// Copies of all files of the stores, to damage again and again.
+    /// Copies all files of the stores, for tests that damage them again and again.
     pub fn save(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
         collect(&self.dir, &mut files);
@@ -216,7 +216,8 @@ pub fn partitions(cell: &TestCell) -> Vec<PartitionId> {
     cell.map.partitions_of(ShardId(1))
 }
 
-/// The library's own panics on damaged bytes are caught; their text would drown the report.
+/// Silences the panics of the database library on damaged bytes. They are caught; their text would
+/// drown the report.
 pub fn be_quiet_about_the_library() {
     #[expect(clippy::print_stderr, reason = "what a test says")]
     std::panic::set_hook(Box::new(|info| {

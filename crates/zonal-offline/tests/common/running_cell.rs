@@ -1,5 +1,5 @@
-//! A cell that "runs": its stores are open in this process; what happens between two questions is
-//! up to the test.
+//! A "running" cell: its stores are open in this process, and the test decides about changes
+//! between two requests.
 
 use super::{GEOMETRY, OpenTarget, TestCell, open_engine};
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use zonal_zonemap::ZoneMap;
 /// Entries of one page: few, so that there are many pages.
 const PAGE: usize = 13;
 
-/// What a test does before snapshots are fixed for the nth time (counted from 1).
+/// Changes that a test makes before snapshots are made for the nth time (counted from 1).
 pub type Meanwhile<'a> = dyn Fn(&Open, u32) + 'a;
 
 /// Engines of the stores.
@@ -28,7 +28,7 @@ pub struct Running<'a> {
     open: Open,
     meanwhile: &'a Meanwhile<'a>,
     fixed: Cell<u32>,
-    /// So many snapshots go while they are read.
+    /// Number of snapshots that vanish while they are read.
     dying: Cell<u32>,
 }
 
@@ -114,7 +114,7 @@ impl RunningCell for Running<'_> {
 }
 
 impl TestCell {
-    /// Its stores, opened for use.
+    /// Opens the stores for use.
     pub fn open(&self) -> Open {
         Open {
             shards: [open_engine(self.spec(0)), open_engine(self.spec(1))],
@@ -124,7 +124,7 @@ impl TestCell {
         }
     }
 
-    /// A check while the cell "runs"; `dying`: so many times snapshots are lost.
+    /// Checks the cell while it "runs". Snapshots vanish `dying` times.
     pub fn look(
         &self,
         dying: u32,

@@ -1,6 +1,5 @@
-//! A workload through the shard that a repair left: names are made, moved, linked and removed,
-//! among new ones and among those that were there, by the requests of a client. The shard finds
-//! nothing wrong with itself afterwards.
+//! A workload on the shard after its repair. A client makes, moves, links and removes names, among
+//! new ones and among those that were there. Afterwards the shard's own check finds nothing.
 
 use super::{TestCell, lookup, now, open_engine, read_map};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +14,11 @@ use zonal_types::{
 use zonal_wire::meta::NewKind;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// A number of a start that no start before it had.
+/// Number of a start later than all starts before.
 const BOOT: u64 = 99;
-/// Each client is another one.
+/// Id of the next client: each client is a new one.
 static NEXT: AtomicU64 = AtomicU64::new(7_000);
-/// Directories that are worked in.
+/// Directories that the workload uses.
 const DIRECTORIES: usize = 4;
 
 /// The zone's shard with one client.
@@ -38,7 +37,7 @@ fn name(text: &str) -> Name {
 }
 
 impl Worked<'_> {
-    /// One request to its end. Waits pass time.
+    /// Executes one request to its end; time passes where it waits.
     fn call(&mut self, request: &MetaRequest) -> Result<MetaReply, ErrorCode> {
         let context = self.context;
         if self.engine.wants_checkpoint() {
@@ -111,7 +110,7 @@ impl Worked<'_> {
         }
     }
 
-    /// Creates, links, renames over and removes below a directory; `there` are files in it that
+    /// Creates, links, renames over and removes names below a directory. `there`: files in it that
     /// were there before.
     fn work_in(&mut self, parent: Ino, there: &BTreeMap<String, Ino>) {
         let who = Credentials::root;
@@ -185,8 +184,8 @@ impl Worked<'_> {
 }
 
 impl TestCell {
-    /// Makes, moves, links and removes names through the zone's shard, where it has a directory
-    /// left; in how many there was a file of before.
+    /// Makes, moves, links and removes names through the zone's shard, in directories that are
+    /// left. Returns the number of directories with an old file.
     pub fn work_names(&self, context: &str) -> usize {
         let root = open_engine(self.spec(0));
         let engine = open_engine(self.spec(1));

@@ -1,5 +1,5 @@
-//! Starts of the stores of a cell: the mark that the manager took last of each, in its store and in
-//! the store's own file.
+//! Starts of a cell's stores: the mark of the last start, in the manager's store and in the store's
+//! own file.
 
 use super::{TestCell, open_engine};
 use std::fs;
@@ -10,7 +10,7 @@ use zonal_disk::{Engine, StoreKind};
 use zonal_offline::StoreSpec;
 use zonal_types::{Codec, KvChange, KvRead};
 
-/// Key of the manager's record of a store; it keeps none of its own.
+/// Key of the manager's record of a store. The manager has no record of its own store.
 fn key(spec: &StoreSpec) -> Option<Vec<u8>> {
     let kind = match spec.identity.kind {
         StoreKind::Shard => 1,
@@ -23,7 +23,7 @@ fn key(spec: &StoreSpec) -> Option<Vec<u8>> {
 }
 
 impl TestCell {
-    /// Each store has been started some times; gives what the manager's store has of it.
+    /// Records some starts of each store; returns the records for the manager's store.
     pub(super) fn fill_starts(&self) -> Vec<KvChange> {
         let mut changes = Vec::new();
         for (at, spec) in self.cell.stores.iter().enumerate() {
@@ -42,8 +42,8 @@ impl TestCell {
         changes
     }
 
-    /// No store is taken for a copy: its file has the mark that the manager knows, where it knows
-    /// one.
+    /// Verifies that no store would be taken for a copy: its file has the mark in the manager's
+    /// record, where there is one.
     pub(super) fn verify_starts(&self, manager: &Engine, context: &str) {
         for spec in &self.cell.stores {
             let known = key(spec).and_then(|key| manager.get(&key).unwrap());

@@ -3,7 +3,7 @@
 use crate::out;
 use serde_json::{Value, json};
 use zonal_fsck::{Finding, FindingKind};
-use zonal_offline::{Begin, CheckProgress, CheckReporter};
+use zonal_offline::{CheckProgress, CheckReporter, CheckStart};
 
 /// Prints them.
 pub(super) struct Teller {
@@ -49,13 +49,15 @@ impl CheckReporter for Teller {
         }
     }
 
-    fn begins(&mut self, begin: &Begin) {
+    fn begins(&mut self, begin: &CheckStart) {
         match begin {
-            Begin::New => {}
-            Begin::GoesOn { read, stores } => out::note(format_args!(
+            CheckStart::New => {}
+            CheckStart::GoesOn { read, stores } => out::note(format_args!(
                 "an interrupted check goes on: {read} of {stores} stores are read"
             )),
-            Begin::Anew(why) => out::note(format_args!("an interrupted check begins anew: {why}")),
+            CheckStart::Anew(why) => {
+                out::note(format_args!("an interrupted check begins anew: {why}"))
+            }
         }
     }
 }
