@@ -1,5 +1,5 @@
-//! Many seeds, two at a time: each world runs on one thread, and what is told is in the order of
-//! the seeds, so that it depends on nothing else.
+//! Runs many seeds on several threads, each world on one thread. Reports are in the order of the
+//! seeds, so the output depends on the seeds alone.
 
 use crate::coverage::{Coverage, FaultKind};
 use crate::report::RunReport;
@@ -7,19 +7,19 @@ use crate::scenario::{RunOptions, run};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// How many reports may wait for an earlier one.
+/// Most reports that wait for the report of an earlier seed.
 const AHEAD_MAX: u64 = 256;
 
-/// What a batch comes to.
+/// Result of a batch.
 #[derive(Debug, Clone, Default)]
 pub struct BatchSummary {
     /// Seeds that ran.
     pub seeds: u64,
-    /// Those with something broken.
+    /// Seeds whose run found something broken.
     pub bad: Vec<u64>,
-    /// Operations of programs.
+    /// Operations of programs in all runs.
     pub operations: u64,
-    /// Messages.
+    /// Messages in all runs.
     pub messages: u64,
     /// Simulated time, ms.
     pub simulated_ms: u64,
@@ -42,7 +42,7 @@ impl BatchSummary {
         *self.scenarios.entry(report.scenario.name()).or_default() += 1;
     }
 
-    /// Kinds of faults that were not met.
+    /// Names of the kinds of faults that no seed met.
     #[must_use]
     pub fn missing_faults(&self) -> Vec<&'static str> {
         let missing = FaultKind::ALL
@@ -51,7 +51,7 @@ impl BatchSummary {
         missing.map(|kind| kind.name()).collect()
     }
 
-    /// Marks that were not reached.
+    /// Names of the marks that no seed reached.
     #[must_use]
     pub fn missing_marks(&self) -> Vec<&'static str> {
         let known = zonal_types::marks::NAMES.iter().copied();
@@ -61,7 +61,7 @@ impl BatchSummary {
     }
 }
 
-/// Reports by seed that wait for earlier ones.
+/// Reports that wait for reports of earlier seeds.
 struct Queue {
     done: BTreeMap<u64, RunReport>,
     next_begun: u64,
@@ -69,8 +69,8 @@ struct Queue {
     is_over: bool,
 }
 
-/// Runs `count` seeds from `first` on `threads` threads. `tell` gets each report in the order of
-/// the seeds; where it returns false, no further seed begins and nothing more is told.
+/// Runs `count` seeds from `first` on `threads` threads. Passes each report to `tell`, in the order
+/// of the seeds. Once `tell` returns false, no further seed begins and no report is passed.
 pub fn run_batch(
     first: u64,
     count: u64,

@@ -1,16 +1,15 @@
-//! Clocks of simulated processes: each has its own start, runs a little fast or slow, and its
-//! calendar may jump.
+//! Clock skew of simulated processes: each clock has its own start and runs a little fast or slow;
+//! a calendar may jump.
 
 use crate::rng::SimRng;
 use std::cell::Cell;
 use zonal_types::{Instant, Timestamp};
 
-/// Where calendar time begins, seconds.
+/// Calendar time at the beginning of a run, in seconds.
 const WALL_START: i64 = 1_800_000_000;
-/// How much a clock may run fast or slow, millionths: far less than the margin that shards add to
-/// terms.
+/// Largest drift of a clock, in millionths: far less than the margin that shards add to terms.
 pub const DRIFT_PPM_MAX: u64 = 20_000;
-/// How far a calendar may be off, ms.
+/// Largest error of a calendar, ms.
 const WALL_MS_MAX: u64 = 3_600_000;
 
 /// The clocks of one process.
@@ -26,7 +25,7 @@ fn either_sign(rng: &mut SimRng, largest: u64) -> i64 {
 }
 
 impl ProcessClock {
-    /// A clock that is off.
+    /// Makes clocks with random errors.
     #[must_use]
     pub fn random(rng: &mut SimRng) -> Self {
         Self {
@@ -36,12 +35,12 @@ impl ProcessClock {
         }
     }
 
-    /// The calendar jumps.
+    /// Makes the calendar jump.
     pub fn jump(&self, rng: &mut SimRng) {
         self.wall_ms.set(either_sign(rng, WALL_MS_MAX));
     }
 
-    /// The process's time at this true time.
+    /// The process's time at the true time `now`.
     #[must_use]
     pub fn local(&self, now: Instant) -> Instant {
         let drift = i128::from(now.0) * i128::from(self.drift_ppm) / 1_000_000;
@@ -57,7 +56,7 @@ impl ProcessClock {
         Instant(u64::try_from(world).unwrap_or(u64::MAX))
     }
 
-    /// The process's calendar at this true time.
+    /// The process's calendar at the true time `now`.
     #[must_use]
     pub fn wall(&self, now: Instant) -> Timestamp {
         let nanos = i128::from(now.0) + i128::from(self.wall_ms.get()) * 1_000_000;

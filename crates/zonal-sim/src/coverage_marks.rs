@@ -1,14 +1,13 @@
-//! Marks of the cores that one run reached, where this program is built with them (`--features
-//! marks`).
+//! Marks of the cores that a run reached, in a program built with `--features marks`.
 
 use std::collections::BTreeSet;
 
-/// Forgets what was reached before.
+/// Forgets the marks reached before.
 pub fn begin() {
     drop(zonal_types::marks::take());
 }
 
-/// Names of the marks reached since.
+/// Names of the marks reached since [`begin`].
 #[must_use]
 pub fn end() -> BTreeSet<&'static str> {
     zonal_types::marks::take()

@@ -1,9 +1,9 @@
-//! What goes wrong during a run, within a budget under which the cell must recover by itself.
+//! Injects faults during a run, within a budget under which the cell must recover by itself.
 //!
 //! The budget: at most [`Budget::at_once`] faults at a time, each over after [`OUTAGE_MS_MAX`],
-//! [`Budget::faults`] in all; clocks drift less than the margin of terms. Every operation must get
-//! through such a time, since it is tried for longer than any outage. Damage of a medium and full
-//! targets are exempt: they are errors, and stay so until what is damaged is written anew.
+//! [`Budget::faults`] in all; clocks drift less than the margin of terms. Every operation must
+//! succeed nevertheless, since a client tries for longer than any outage. Damaged media and full
+//! targets are exempt: they cause errors until the damaged bytes are written anew.
 
 use crate::coverage::FaultKind;
 use crate::disk::{ReadTrick, WriteTrick};
@@ -12,40 +12,40 @@ use crate::rng::SimRng;
 use crate::world::World;
 use std::rc::Rc;
 
-/// The longest outage, ms: several together stay below what a client tries.
+/// The longest outage, ms: several outages together are shorter than a client tries.
 pub const OUTAGE_MS_MAX: u64 = 6_000;
 
-/// How often slots change in a run.
+/// Most changes of slots in a run.
 const RENEWALS_MAX: u64 = 60;
 
-/// How much may go wrong.
+/// Bounds of the faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Faults in all.
+    /// Most faults in all.
     pub faults: u64,
-    /// Faults at a time.
+    /// Most faults at a time.
     pub at_once: u64,
 }
 
-/// What may go wrong, and how often.
+/// Kinds of faults of a run, and their rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// How much.
+    /// The budget.
     pub budget: Budget,
-    /// Pause between two faults, ms; 0: none of those that come one by one.
+    /// Pause between two faults, ms; 0: no faults that come one by one.
     pub every_ms: u64,
-    /// Servers may lose unsynced data with a kill.
+    /// A killed server may lose unsynced data.
     pub power: bool,
     /// Disks are bad.
     pub media: bool,
-    /// Clocks are off.
+    /// Clocks have errors.
     pub clocks: bool,
-    /// The network while there are faults.
+    /// Faults of the network.
     pub links: LinkFaults,
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// A plan without faults.
     pub const NONE: Self = Self {
         budget: Budget {
             faults: 0,
@@ -58,7 +58,7 @@ impl FaultPlan {
         links: LinkFaults::NONE,
     };
 
-    /// A plan for a seed: some have a bad network, some outages, most both.
+    /// Makes the plan of a seed: some plans have a bad network, some outages, most have both.
     #[must_use]
     pub fn random(rng: &mut SimRng, power: bool, media: bool) -> Self {
         let mut links = LinkFaults::NONE;
@@ -88,8 +88,7 @@ impl FaultPlan {
     }
 }
 
-/// Begins to inject faults; they end with the world's programs, with the budget, or when the world
-/// is told to heal.
+/// Begins to inject faults. They end with the programs, with the budget, or when the world heals.
 pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut SimRng) {
     world.network.set_faults(plan.links);
     if plan.every_ms == 0 {
@@ -110,7 +109,8 @@ pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut SimRng) {
     }
 }
 
-/// Slots change beside all else: whoever is behind hears of it, and goes on.
+/// Gives slots new epochs, beside all other faults: servers and clients with an old map learn of it
+/// and go on.
 async fn renew_slots(world: Rc<World>, mut rng: SimRng) {
     for _ in 0..RENEWALS_MAX {
         let pause = rng.between(100, 20_000);
@@ -234,7 +234,7 @@ impl Injector {
         }
     }
 
-    /// A shard's disk is full for a while, also while its server is killed and started.
+    /// Fills a shard's disk for a while, also over a kill and a start of its server.
     async fn fill_shard(&mut self) {
         let world = self.world.clone();
         let storage = world.storage_indices();

@@ -1,9 +1,9 @@
-//! A cell on one thread, from one seed: virtual clock, bad network, crashing processes, failing
-//! power, and checkers.
+//! Simulates a cell on one thread, from one seed: virtual clock, bad network, crashing processes,
+//! failing power, and checkers.
 //!
-//! [`run`] builds the cores' cell ([`world`]), lets programs run ([`workload`]) while faults are
-//! injected ([`fault`]), lifts the faults, waits until the cell is quiet, and checks ([`checker`]).
-//! Everything depends on the seed alone: the same seed gives the same trace.
+//! [`run`] builds a cell of the cores ([`world`]) and runs programs ([`workload`]) while it injects
+//! faults ([`fault`]). Then it lifts the faults, waits until the cell is quiet, and checks it
+//! ([`checker`]). A run depends on the seed alone: the same seed gives the same trace.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -1,69 +1,68 @@
-//! Bugs put in on purpose, to show that the checkers find them: at least one for each checker.
+//! Bugs planted on purpose, to show that the checkers find them: at least one for each checker.
 
-/// A bug.
+/// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Plant {
-    /// None.
+    /// No bug.
     #[default]
     None,
     /// Shards execute repeated requests again (invariant 2, by the exact model).
     ShardForgetsReplies,
     /// Shards lose the last change of some effects (invariant 2).
     ShardLosesChanges,
-    /// Targets say that they synced and do not (invariant 3).
+    /// Targets report a sync that they did not do (invariant 3).
     SyncDoesNothing,
-    /// Shards say that they synced and do not (invariant 3, names).
+    /// Shards report a sync that they did not do (invariant 3, names).
     ShardSyncDoesNothing,
     /// Clients acknowledge events without acting on them (invariant 4).
     EventsAreIgnored,
     /// Targets return bytes whose checksum is wrong (invariant 5).
     ReadsAreUnverified,
-    /// Shards trust that what arrives can be decoded (invariant 6).
+    /// Shards assume that every message can be decoded (invariant 6).
     DecoderTrusts,
-    /// Shards believe every size that a writer tells, also where the file was cut after its bytes
-    /// were sent (invariant 7).
+    /// Shards believe every size that a writer reports, even where the file was truncated after the
+    /// bytes were sent (invariant 7).
     CutsAreForgotten,
-    /// Targets ignore truncations, so that cut bytes come back (invariant 7).
+    /// Targets ignore truncations, so that truncated bytes come back (invariant 7).
     TargetIgnoresTruncation,
-    /// Targets carry out changes that their senders have sent again since (invariant 7; found by
-    /// 3).
+    /// Targets execute changes that their senders have sent again since (invariant 7; found by 3).
     AttemptsAreIgnored,
     /// Shards never forget requests whose sender has given up (invariant 8).
     WaitsAreKept,
     /// Shards never delete objects at targets (invariant 9).
     DeletionsAreLost,
-    /// Shards count a block too much of each write that takes some (invariant 9, allocated bytes;
-    /// found where there are no faults).
+    /// Shards count a block too much for each write that needs one (invariant 9, allocated bytes;
+    /// found in runs without faults).
     AllocatedIsMiscounted,
-    /// Targets keep column 1 as column 2 (invariant 10).
+    /// Targets store column 1 as column 2 (invariant 10).
     ColumnsAreMixed,
-    /// Shards release all locks of an owner when one of its open files is closed, also those of the
-    /// next open file with its name.
+    /// When a file is closed, shards release all locks of its owner, even those of the next open
+    /// file with the same owner's name.
     ClosesNameOwners,
-    /// Shards take back whatever an owner holds, also what its repeated request got.
+    /// Shards take back all locks of an owner, even the one that its repeated request got.
     TakeBacksNameOwners,
-    /// Shards give a client that comes back its old session, and places at whatever end it says
+    /// Shards give a client that comes back its old session, and append at whatever end it claims
     /// that it was lent.
     EndsOutliveSessions,
-    /// Targets accept an epoch that any of their slots has (invariant 7).
+    /// Targets accept an epoch of any of their slots (invariant 7).
     EpochsAreMixed,
-    /// Targets say that they have fenced a client, and do not (invariant 7).
+    /// Targets report that they have fenced a client, and do not (invariant 7).
     FencesAreForgotten,
-    /// Shards give the locks of a session to others, and tell targets of its fence later (invariant
-    /// 7).
+    /// Shards give the locks of a session to others before they send its fence to targets
+    /// (invariant 7).
     LocksBeforeFences,
-    /// Mounts append again what they gathered and do not know to be published.
+    /// Mounts append gathered records again when they do not know whether these were published.
     LostAppendsAreRepeated,
-    /// What a mount lends to targets is used again when its caller is gone, though a request that
-    /// names it may be on its way.
+    /// A mount uses lent memory again when its caller is gone, though a request that names it may
+    /// be on its way.
     LentIsReused,
-    /// Shards make the calls that nobody waits for before they reply (invariant 9).
+    /// Shards make calls that no client waits for before they reply (invariant 9).
     CallsBeforeReply,
     /// Shards let a request wait past its deadline (invariant 9).
     DeadlinesAreIgnored,
 }
 
-/// Names of all bugs, as they are typed.
+/// Names of all bugs, for the command line.
 pub const PLANTS: [(&str, Plant); 24] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
@@ -99,7 +98,7 @@ impl Plant {
         found.map(|(_, plant)| *plant)
     }
 
-    /// Its name.
+    /// The bug's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         let found = PLANTS.iter().find(|(_, plant)| *plant == self);

@@ -1,23 +1,23 @@
-//! Who does what in a run: the clients, where they work, and their programs.
+//! The programs of a run: the clients, their directories and files, and the program of each client.
 
 use crate::net::NETWORK;
 use crate::planted_bugs::Plant;
 use crate::rng::SimRng;
 use crate::scenario::Scenario;
-use crate::workload::append_logs::{self, Logs};
+use crate::workload::append_logs::{self, AppendLogs};
 use crate::workload::bad_media::{MediaProgram, write_anew};
 use crate::workload::fences::{Fences, Turn};
 use crate::workload::first_level_directories::{change_roots, churn_roots};
 use crate::workload::hostile_messages::{send_odd, use_garbled};
 use crate::workload::kernel_cache::{
-    CacheProgram, KernelCache, Watched, change, lock_and_unlock, watch,
+    CacheProgram, KernelCache, WatchedState, change, lock_and_unlock, watch,
 };
-use crate::workload::killed_client::Legacy;
-use crate::workload::lock_turns::{Kernel, PROCESSES, Turns};
+use crate::workload::killed_client::KilledClient;
+use crate::workload::lock_turns::{Kernel, LockTurns, PROCESSES};
 use crate::workload::private_tree::TreeProgram;
-use crate::workload::shared_files::{Shared, append_some, check_log, read_baton, write_baton};
+use crate::workload::shared_files::{SharedFiles, append_some, check_log, read_baton, write_baton};
 use crate::workload::synced_versions::DurableProgram;
-use crate::workload::together::{self, ConcurrentClient, Fate, Together};
+use crate::workload::together::{self, ClientFaults, ConcurrentClient, SharedHistory};
 use crate::workload::{SimClient, create, make_dir, remove_all};
 use crate::world::{RunningProgram, World};
 use std::cell::{Cell, RefCell};
@@ -27,32 +27,32 @@ use zonal_types::{ErrorCode, Ino};
 /// Lives of the client that is killed.
 const LIVES: u64 = 4;
 
-/// How often, of 1000, a client soon gives up where several write one file.
+/// Clients that soon give up in runs in which several write one file, of 1000.
 const IMPATIENT: u64 = 200;
 
-/// The clients and where they work.
+/// The clients of a run with their files.
 pub struct ProgramSet {
     scenario: Scenario,
-    /// Faults are wanted at all.
+    /// The run has faults.
     faults: bool,
     plant: Plant,
     clients: RefCell<Vec<(Rc<SimClient>, Ino)>>,
-    /// Directory of shared files, and the file that is handed on.
+    /// The directory of shared files, and the file that is handed on.
     shared_at: Cell<(Ino, Ino)>,
     watched_file: Cell<Ino>,
     mortal_dir: Cell<Ino>,
-    /// The file that all write at the same time.
+    /// The file that all clients write at the same time.
     several: Cell<Ino>,
-    together: Rc<Together>,
-    turns: Rc<Turns>,
+    together: Rc<SharedHistory>,
+    turns: Rc<LockTurns>,
     fences: Rc<Fences>,
-    logs: Rc<Logs>,
-    shared: Rc<Shared>,
-    watched: Rc<Watched>,
+    logs: Rc<AppendLogs>,
+    shared: Rc<SharedFiles>,
+    watched: Rc<WatchedState>,
     caches: RefCell<Vec<Rc<KernelCache>>>,
     durable: RefCell<Vec<Rc<RefCell<DurableProgram>>>>,
     media: RefCell<Vec<Rc<RefCell<MediaProgram>>>>,
-    mortal: RefCell<Option<Rc<Legacy>>>,
+    mortal: RefCell<Option<Rc<KilledClient>>>,
 }
 
 type Outcome = Result<(), String>;
@@ -61,11 +61,11 @@ fn text(code: ErrorCode) -> String {
     code.to_string()
 }
 
-/// Connects the clients and makes what they share, durably.
+/// Connects the clients and makes the shared files, durably.
 ///
 /// # Errors
-/// An operation that failed, though nothing goes wrong yet.
-pub async fn prepare(world: Rc<World>, cast: Rc<ProgramSet>, mut rng: SimRng) -> Outcome {
+/// An operation failed, though there are no faults yet.
+pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) -> Outcome {
     for index in 0..world.client_count() as usize {
         let client = Rc::new(world.connect(index, rng.fork(1)).await.map_err(text)?);
         let dir = make_dir(&client, Ino::ROOT, &format!("c{index}"))
@@ -76,8 +76,8 @@ pub async fn prepare(world: Rc<World>, cast: Rc<ProgramSet>, mut rng: SimRng) ->
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
             client.begin().release(baton.file.ino).await.map_err(text)?;
             let mortal = make_dir(&client, Ino::ROOT, "mortal").await.map_err(text)?;
-            cast.mortal_dir.set(mortal);
-            cast.shared_at.set((shared, baton.file.ino));
+            programs.mortal_dir.set(mortal);
+            programs.shared_at.set((shared, baton.file.ino));
             let watched = create(&client, shared, "watched", true)
                 .await
                 .map_err(text)?;
@@ -86,34 +86,34 @@ pub async fn prepare(world: Rc<World>, cast: Rc<ProgramSet>, mut rng: SimRng) ->
                 .release(watched.file.ino)
                 .await
                 .map_err(text)?;
-            cast.watched_file.set(watched.file.ino);
-            if cast.scenario == Scenario::Locks {
-                let made = cast.turns.make(&client, shared).await;
+            programs.watched_file.set(watched.file.ino);
+            if programs.scenario == Scenario::Locks {
+                let made = programs.turns.make(&client, shared).await;
                 made.map_err(text)?;
             }
-            if cast.scenario == Scenario::Fences {
-                cast.fences.make(&client, shared).await.map_err(text)?;
+            if programs.scenario == Scenario::Fences {
+                programs.fences.make(&client, shared).await.map_err(text)?;
             }
-            if cast.scenario == Scenario::Appends {
-                cast.logs.make(&client, shared).await.map_err(text)?;
+            if programs.scenario == Scenario::Appends {
+                programs.logs.make(&client, shared).await.map_err(text)?;
             }
-            if matches!(cast.scenario, Scenario::Together | Scenario::Callers) {
+            if matches!(programs.scenario, Scenario::Together | Scenario::Callers) {
                 let targets = world.size().targets;
                 let several = together::make(&client, dir, targets).await;
-                cast.several.set(several.map_err(text)?);
+                programs.several.set(several.map_err(text)?);
             }
         }
         client.begin().sync_all().await.map_err(text)?;
         let cache = Rc::new(KernelCache::default());
         world.serve_client(index, &client, &cache);
-        cast.caches.borrow_mut().push(cache);
-        cast.clients.borrow_mut().push((client, dir));
+        programs.caches.borrow_mut().push(cache);
+        programs.clients.borrow_mut().push((client, dir));
     }
     Ok(())
 }
 
 impl ProgramSet {
-    /// Nobody yet.
+    /// A set without clients.
     #[must_use]
     pub fn new(scenario: Scenario, faults: bool, plant: Plant) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl ProgramSet {
         }
     }
 
-    /// A client is killed now and then.
+    /// Whether one client is killed now and then.
     #[must_use]
     pub fn has_mortal(&self) -> bool {
         self.mortal.borrow().is_some()
@@ -150,7 +150,7 @@ impl ProgramSet {
         clients.iter().for_each(|(client, _dir)| visit(client));
     }
 
-    /// Starts all programs. Where faults are wanted, there may be a further client that is killed.
+    /// Starts all programs. Where there are faults, a further client may run, which is killed.
     pub fn start(self: &Rc<Self>, world: &Rc<World>, steps: u64, rng: &mut SimRng) {
         let clients = self.clients.borrow().clone();
         let wants_mortal = matches!(self.scenario, Scenario::Kill | Scenario::Power);
@@ -187,7 +187,7 @@ impl ProgramSet {
                         together,
                         rng.fork(22),
                     );
-                    let fate = Fate {
+                    let fate = ClientFaults {
                         is_impatient: self.faults && rng.chance(IMPATIENT),
                         is_killed: self.faults && self.scenario == Scenario::Callers,
                     };
@@ -224,7 +224,7 @@ impl ProgramSet {
     fn start_mortal(&self, world: &Rc<World>, steps: u64, rng: &mut SimRng) {
         let power = self.scenario == Scenario::Power;
         let index = world.client_count() as usize;
-        let legacy = Legacy::new(world.clone(), self.mortal_dir.get(), index, power);
+        let legacy = KilledClient::new(world.clone(), self.mortal_dir.get(), index, power);
         *self.mortal.borrow_mut() = Some(legacy.clone());
         let lives = legacy.live(LIVES, steps, rng.fork(30));
         world.clock.spawn(NETWORK, lives);
@@ -317,11 +317,10 @@ impl ProgramSet {
         spawn(world, index, locks);
     }
 
-    /// Compares what is there with what the programs know, with a client that has nothing in
-    /// memory.
+    /// Compares the cell with the knowledge of the programs, by a client with empty caches.
     ///
     /// # Errors
-    /// What differs.
+    /// The first difference.
     #[expect(
         clippy::await_holding_refcell_ref,
         reason = "all programs have ended, so nobody else borrows"
@@ -356,10 +355,10 @@ impl ProgramSet {
         client.begin().close().await.map_err(text)
     }
 
-    /// Removes everything that the programs made; then there is room for something new.
+    /// Removes everything that the programs made, then checks that there is room for something new.
     ///
     /// # Errors
-    /// An operation that failed.
+    /// An operation failed.
     pub async fn remove(self: Rc<Self>, world: Rc<World>, mut rng: SimRng) -> Outcome {
         let client = world.connect(91, rng.fork(1)).await.map_err(text)?;
         let mut tops: Vec<Ino> = self.clients.borrow().iter().map(|(_, dir)| *dir).collect();
@@ -368,7 +367,7 @@ impl ProgramSet {
             remove_all(&client, *top).await.map_err(text)?;
         }
         if self.scenario == Scenario::Media {
-            // What was removed a moment ago is deleted soon.
+            // Objects of removed files are deleted soon after.
             world.clock.sleep(10_000_000_000).await;
             write_anew(&client, self.mortal_dir.get()).await?;
         }

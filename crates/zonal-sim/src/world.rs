@@ -1,12 +1,12 @@
-//! The cell: its processes with their disks, which outlive them.
+//! The simulated cell: its processes and their disks, which outlive the processes.
 
 mod clients;
 mod servers;
 
 pub use clients::{DEADLINE_MS, RunningProgram};
 
-use crate::checker::reply_deadlines::Promptness;
-use crate::checker::slot_epochs::CarriedOut;
+use crate::checker::reply_deadlines::ReplyDeadlines;
+use crate::checker::slot_epochs::ExecutedRequests;
 use crate::clock::{Group, VirtualClock};
 use crate::clock_skew::ProcessClock;
 use crate::coverage::FaultKind;
@@ -23,10 +23,10 @@ use zonal_object::TargetConfig;
 use zonal_types::{CellId, ErrorCode, ShardId, TargetId, ZoneId};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
-/// Between the numbers of two shards of one zone.
+/// Distance between the ids of two shards of one zone.
 const SHARDS_APART: u32 = 1_000;
 
-/// How large the cell is.
+/// Size of the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CellSize {
     /// Zones.
@@ -37,12 +37,12 @@ pub struct CellSize {
     pub targets: u32,
     /// Clients.
     pub clients: u64,
-    /// Each target.
+    /// Size of each target.
     pub target: TargetConfig,
 }
 
 impl CellSize {
-    /// A cell whose targets are large.
+    /// A cell with large targets.
     #[must_use]
     pub fn new(zones: u16, targets: u32, clients: u64) -> Self {
         Self {
@@ -59,20 +59,20 @@ impl CellSize {
 pub struct World {
     /// Time and tasks.
     pub clock: VirtualClock,
-    /// What connects the processes.
+    /// The network between the processes.
     pub network: Rc<Network>,
     /// The zone map.
     pub map: MapCell,
-    /// By what slots targets were asked.
-    pub carried_out: Rc<CarriedOut>,
-    /// Who watches how soon shards reply.
-    pub promptness: Rc<Promptness>,
+    /// Checks the slots by which targets execute requests.
+    pub carried_out: Rc<ExecutedRequests>,
+    /// Checks how soon shards reply.
+    pub promptness: Rc<ReplyDeadlines>,
     servers: Vec<Server>,
     size: CellSize,
     plant: Plant,
     rng: RefCell<SimRng>,
     next_group: Cell<Group>,
-    /// Faults are wanted.
+    /// Faults are still injected.
     is_safety_phase: Cell<bool>,
     operations: Cell<u64>,
     running: Cell<u64>,
@@ -80,17 +80,17 @@ pub struct World {
 }
 
 impl World {
-    /// What watchers of servers noted since the last call.
+    /// Returns what the checks of servers found since the last call.
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.carried_out.take();
         all.extend(self.promptness.take());
         all
     }
 
-    /// A cell with all its servers up.
+    /// Makes a cell with all its servers running.
     ///
     /// # Errors
-    /// A map or a store that does not come up.
+    /// A map or a store is invalid.
     pub fn build(
         size: CellSize,
         plant: Plant,
@@ -112,8 +112,8 @@ impl World {
                 node += 1;
             }
             for _ in 0..size.targets {
-                // Targets lie in several sets, as in a cell that grew. The last one's is opened by
-                // the first file.
+                // The targets of a zone are in several sets, as in a cell that grew. The first file
+                // opens the last set.
                 let zone = ZoneId(zone);
                 edits.push(MapEdit::OpenSets { zone });
                 target += 1;
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Gives all processes clocks of their own, which are off where `has_drift`.
+    /// Gives each process clocks of its own, with errors where `has_drift`.
     fn set_clocks(&self, has_drift: bool) {
         let mut rng = self.rng.borrow_mut().fork(0);
         let clients = (0..self.client_count() as usize).map(|index| self.client_name(index));
@@ -175,13 +175,13 @@ impl World {
         }
     }
 
-    /// How large the cell is.
+    /// The size of the cell.
     #[must_use]
     pub fn size(&self) -> CellSize {
         self.size
     }
 
-    /// Frees everything: tasks and servers hold the world, and it holds them.
+    /// Frees everything: tasks and servers refer to the world, and it refers to them.
     pub fn end(&self) {
         for index in 0..self.servers.len() {
             self.kill(index);
@@ -189,7 +189,7 @@ impl World {
         self.clock.clear();
     }
 
-    /// All faults end: every server is up, the network is good, disks do as they are told.
+    /// Ends all faults: every server runs, the network is good, disks work.
     pub fn heal(&self) {
         self.is_safety_phase.set(false);
         self.network.heal();
@@ -205,24 +205,24 @@ impl World {
         }
     }
 
-    /// Whether faults are still to be injected.
+    /// Whether faults are still injected.
     #[must_use]
     pub fn faults_wanted(&self) -> bool {
         self.running.get() > 0 && self.is_safety_phase.get()
     }
 
-    /// Counts one operation of a program.
+    /// Counts an operation of a program.
     pub fn count_operation(&self) {
         self.operations.set(self.operations.get() + 1);
     }
 
-    /// Operations so far.
+    /// Number of operations so far.
     #[must_use]
     pub fn operation_count(&self) -> u64 {
         self.operations.get()
     }
 
-    /// Something is wrong.
+    /// Records that something is broken.
     pub fn report(&self, what: impl std::fmt::Display) {
         let mut broken = self.broken.borrow_mut();
         if broken.len() < 20 {
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// What was found wrong so far.
+    /// Everything that was broken so far.
     #[must_use]
     pub fn broken(&self) -> Vec<String> {
         self.broken.borrow().clone()

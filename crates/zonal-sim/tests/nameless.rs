@@ -1,6 +1,8 @@
-//! Files that lose their names while clients have them open, or open them then: beside restarts of
-//! the shard and clients that die, who has one open reads what was written, and nobody else keeps
-//! it.
+//! Files that lose their names while clients have them open, or open them then, beside restarts of
+//! the shard and clients that die.
+//!
+//! A client with an open file reads the bytes that were written. No other client keeps the file
+//! alive.
 
 #![expect(
     clippy::expect_used,
@@ -24,10 +26,10 @@ const CLIENTS: usize = 3;
 const STEPS: u64 = 60;
 /// Names in the directory.
 const NAMES: u64 = 3;
-/// Longer than a session lasts that nobody uses, with its last poll for events.
+/// Longer than an unused session lasts, with its last poll for events.
 const EXPIRED_NS: u64 = 100_000_000_000;
 
-/// One file and what is known of it.
+/// A file, and what is known about it.
 #[derive(Default)]
 struct ExpectedFile {
     bytes: Vec<u8>,
@@ -84,7 +86,7 @@ impl Story {
         self.fill(by, ino).await
     }
 
-    /// Bytes for a file that has none: few, which its shard keeps, or many.
+    /// Writes to an empty file: few bytes, which its shard keeps, or many.
     async fn fill(&mut self, by: usize, ino: Ino) -> Result<(), ErrorCode> {
         let length = if self.rng.chance(500) { 100 } else { 20_000 };
         let Some(known) = self
@@ -174,7 +176,7 @@ impl Story {
         Ok(())
     }
 
-    /// Whoever has a file open can read and look at it.
+    /// A client with an open file can read it and look at it.
     async fn look(&self) -> Result<(), ErrorCode> {
         for (ino, known) in &self.files {
             for (client, count) in self.clients.iter().zip(known.opens) {
@@ -191,7 +193,7 @@ impl Story {
         Ok(())
     }
 
-    /// At a moment from now the shard is killed, and comes back.
+    /// Kills and restarts the shard a while from now.
     fn restart_soon(&mut self) {
         let (world, after) = (self.world.clone(), self.rng.below(3_000_000));
         self.world.spawn_program(0, async move {
@@ -225,7 +227,7 @@ async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
             story.restart_soon();
         }
         story.step().await?;
-        // Longer than what was removed can be brought back.
+        // Longer than a removal can be taken back.
         let pause = [0, 3_000_000, 1_500_000_000][story.rng.below(3) as usize];
         world.clock.sleep(pause).await;
         story.look().await?;
@@ -250,7 +252,7 @@ async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
 }
 
 #[test]
-fn who_has_a_file_open_has_it_whatever_becomes_of_its_name() {
+fn an_open_file_lives_whatever_becomes_of_its_name() {
     for seed in 0..60 {
         println!("seed {seed}");
         run_on(CellSize::new(1, 3, CLIENTS as u64), move |world| {

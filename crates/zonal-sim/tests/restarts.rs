@@ -1,4 +1,4 @@
-//! What a client makes of a shard that is restarted or does not answer, message by message.
+//! A client beside a shard that is restarted or does not answer, message by message.
 
 #![expect(
     clippy::expect_used,
@@ -33,8 +33,8 @@ fn lose_replies_after(world: &Rc<World>, nth: u64) {
     });
 }
 
-/// A client and a file that it has open, in its directory: the shard was restarted, was told of it
-/// and did not answer.
+/// A client with an open file, in its directory. The shard was restarted, received the reclaim and
+/// did not answer.
 async fn told_without_an_answer(
     world: &Rc<World>,
 ) -> Result<(Rc<SimClient>, Ino, Arc<File<SimNet>>), ErrorCode> {
@@ -46,7 +46,7 @@ async fn told_without_an_answer(
     world.kill(SHARD);
     world.start(SHARD);
 
-    // The poll and its reply; what follows is the reclaim, whose reply is lost.
+    // The poll and its reply; the reclaim follows, and its reply is lost.
     lose_replies_after(world, 2);
     let told = client.background().poll_events(&link, 0).await;
     assert!(told.is_err(), "the reclaim was answered: {told:?}");
@@ -100,11 +100,11 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     };
     one.begin().lock(ino, range(1, 0, 0), None).await?;
 
-    // Granted; the question what its last holder wrote is not answered.
+    // The lock is granted. The question about the writes of its last holder is not answered.
     lose_replies_after(&world, 2);
     assert!(one.begin().lock(ino, range(1, 0, 9), None).await.is_err());
     world.network.heal();
-    // Queued, perhaps; not told.
+    // The request is queued, perhaps; the client does not know.
     one.begin().lock(ino, range(2, 10, 19), None).await?;
     two.begin().lock(ino, range(5, 20, 29), None).await?;
     lose_replies_after(&world, 0);
@@ -136,7 +136,7 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// `is_gone`: who held the lock is gone, and does not try again.
+/// `is_gone`: the former holder is gone, and does not try again.
 async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Result<(), ErrorCode> {
     let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
@@ -161,7 +161,7 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
     world.kill(SHARD);
     let starting = world.clone();
     world.spawn_program(0, async move {
-        // The flush has been given up, and a release that followed it would still be tried.
+        // The client has given the flush up, and would still try a release behind it.
         starting.clock.sleep(62_000_000_000).await;
         starting.start(SHARD);
     });
@@ -215,7 +215,7 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&other, Ino::ROOT, "home").await?;
     let ino = create(&other, home, "f", true).await?.file.ino;
 
-    // What comes when it asks for a newer map is one from before the set.
+    // The client asks for a newer map and gets one from before the set.
     let with_sets = world.map.borrow().clone();
     world.restore_map(&older(with_sets.version.0 + 1));
     let opened = open(&client, ino).await?;
@@ -239,7 +239,7 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// What the only zone's shard counts as open, and what lives only because of it.
+/// Number of opens that the only zone's shard counts, and of orphans.
 fn opens_and_orphans(world: &World) -> (u64, u64) {
     let nodes = world.meta_nodes();
     let gauges = nodes.get(SHARD).map(|node| node.all_gauges());
@@ -336,7 +336,7 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     Ok(())
 }
 
-/// What all targets hold.
+/// Bytes that all targets hold.
 fn allocated(world: &World) -> u64 {
     let nodes = world.storage_nodes();
     let objects = nodes.iter().flat_map(|node| node.objects());
@@ -371,8 +371,8 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
             client.begin().fsync(&file).await?;
             let attr = client.begin().getattr(file.ino).await?.0;
             assert_eq!(attr.size, 0);
-            // What an append that failed left behind the end is nobody's, and takes its space until
-            // it is cut.
+            // Bytes that a failed append left behind the end belong to nobody, and take space until
+            // they are cut.
             let held = allocated(&world) - others;
             assert_eq!(attr.allocated, held, "{text}, {target}");
         }

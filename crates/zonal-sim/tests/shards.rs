@@ -31,7 +31,7 @@ fn shard_of(world: &World, ino: Ino) -> (ShardId, ZoneId) {
     (shard.id, shard.zone)
 }
 
-/// A file of 100,000 bytes in each of some first-level directories.
+/// A file of 100,000 bytes in each of several first-level directories.
 async fn filled(world: &World) -> Result<Vec<Ino>, ErrorCode> {
     let client = world.connect(0, SimRng::new(3)).await?;
     let mut dirs = Vec::new();
@@ -60,7 +60,7 @@ fn a_client_reaches_the_inodes_of_both_shards_of_a_zone() {
             shards.into_iter().collect::<Vec<_>>(),
             [(ShardId(1), zone), (ShardId(1_001), zone)]
         );
-        // Over a restart of each of them, seen by somebody else.
+        // Each shard is restarted, which another client notices.
         for server in [1, 2] {
             world.kill(server);
             world.start(server);

@@ -1,5 +1,5 @@
-//! What a mount tells of a file that it writes: never less than what it wrote itself, also in
-//! answers that were under way.
+//! Sizes that a mount tells of a file that it writes: never less than it wrote itself, even in
+//! answers that were on their way.
 
 #![expect(
     clippy::expect_used,
@@ -62,7 +62,7 @@ async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorC
     let writer = world.connect(0, SimRng::new(2)).await?;
     let reader = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
-    // What its shard has whole, and what lies in targets too.
+    // A file that its shard has as a whole, and a file that is in targets, too.
     for (name, size) in [("small", 4_000), ("large", 9_000)] {
         let file = create(&writer, home, name, true).await?.file;
         writer
@@ -74,7 +74,7 @@ async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorC
         let mut found = vec![0; size];
         assert_eq!(reader.begin().read(&opened, 0, &mut found).await?, size);
         for left in [100, 0] {
-            // The reader hears of nothing.
+            // The reader hears of no event.
             writer
                 .begin()
                 .truncate(&who(), file.ino, left, true, false)

@@ -1,5 +1,5 @@
-//! What a walk through a tree lists together is never older than if each directory had been asked
-//! for.
+//! A walk through a tree with prefetched listings never shows anything older than a walk without
+//! prefetch.
 
 #![expect(
     clippy::expect_used,
@@ -30,7 +30,7 @@ async fn both(world: &Rc<World>) -> Result<[Rc<SimClient>; 2], ErrorCode> {
     Ok([one, two])
 }
 
-/// Both, and four directories with something in each that `fill` makes.
+/// Two clients, and four directories, in each of which `fill` makes something.
 async fn two<F: Future<Output = Result<Ino, ErrorCode>>>(
     world: &Rc<World>,
     fill: impl Fn(Rc<SimClient>, Ino, Ino) -> F,
@@ -80,7 +80,7 @@ async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
         make_dir(&client, dir, "s").await
     })
     .await?;
-    // It looks, and hears nothing any more: the change waits until its lease is over.
+    // The walker lists, and hears of no event any more: the change waits until its lease is over.
     let sub = dirs[1].1;
     third.begin().getattr(sub).await?;
     let done = Rc::new(Cell::new(false));
@@ -103,8 +103,8 @@ fn a_directory_in_which_a_change_waits_is_asked_for() {
     run_on(CellSize::new(1, 1, 3), while_a_change_waits);
 }
 
-/// What the writer knows of one directory: names with their modes, and how often it began, and
-/// ended, to change something there.
+/// The writer's knowledge of one directory: names with their modes, and how often it began, and
+/// ended, a change there.
 #[derive(Default, Clone)]
 struct KnownListing {
     names: BTreeMap<String, u32>,
@@ -112,7 +112,7 @@ struct KnownListing {
     ended: u64,
 }
 
-/// Files come, go and change, for a while.
+/// Makes, removes and changes files for a while.
 async fn changes(
     world: Rc<World>,
     writer: Rc<SimClient>,
@@ -166,9 +166,9 @@ async fn changes(
     Ok(())
 }
 
-/// One client changes directories, another walks through them: what was acknowledged before a
-/// listing began, and was not being changed meanwhile, is in it as it was acknowledged. The walker
-/// changes something too, now and then.
+/// One client changes directories, another walks through them. A listing has the state that was
+/// acknowledged before it began, except for changes meanwhile. The walker changes something too,
+/// now and then.
 async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
     let [writer, walker] = both(&world).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
@@ -221,7 +221,7 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
 }
 
 #[test]
-fn what_another_client_changes_is_listed() {
+fn changes_of_another_client_are_listed() {
     for seed in 0..12 {
         run_on(CellSize::new(1, 1, 2), move |world| {
             walked_while_it_changes(world, seed)

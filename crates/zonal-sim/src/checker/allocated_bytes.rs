@@ -1,6 +1,8 @@
-//! Of invariant 9, that nothing leaks: what a shard counts as the allocated bytes of a file is what
-//! its targets hold and what the shard has itself. True where no reply was lost and no client died
-//! before it told: docs/rfcs/2026-11-22-allocated-bytes.md.
+//! Allocated bytes (invariant 9, nothing leaks): a shard's count for a file is what its targets and
+//! the shard itself store.
+//!
+//! This holds where no reply was lost and no client died before its report:
+//! docs/rfcs/2026-11-22-allocated-bytes.md.
 
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -8,10 +10,10 @@ use zonal_meta::inode::Inode;
 use zonal_meta::keys;
 use zonal_types::{DataId, Ino, KvRead};
 
-/// What counts as one for bytes that a shard has.
+/// Unit in which the shard's own bytes are counted.
 const OWN_UNIT: usize = 512;
 
-/// A file: what its shard counts, and where its bytes are.
+/// A file: the shard's count, and the places of its bytes.
 struct Counted {
     allocated: u64,
     data_ids: Vec<DataId>,

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// A value that one client changes, version by version, and others watch.
+/// A value that a single client changes, version by version, and other clients watch.
 #[derive(Default)]
 pub struct Versions {
     /// The newest change that was begun.
@@ -12,7 +12,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// What is wrong with seeing `seen` (a predicate on versions) after `done` was answered.
+    /// Returns what is wrong where a client saw a value after the change `done` was answered.
+    /// `fits` says whether a version has the value that the client saw.
     #[must_use]
     pub fn check(&self, done: u64, what: &str, fits: impl Fn(u64) -> bool) -> Option<String> {
         let begun = self.begun.get();
@@ -25,19 +26,19 @@ impl Versions {
     }
 }
 
-/// Who holds a lock.
+/// Checks that an exclusive lock has one holder at a time.
 #[derive(Default)]
 pub struct LockExclusion(Cell<Option<u64>>);
 
 impl LockExclusion {
-    /// Somebody got the lock.
+    /// A client got the lock. Returns what is wrong.
     #[must_use]
     pub fn take(&self, who: u64) -> Option<String> {
         let before = self.0.replace(Some(who));
         before.map(|other| format!("locks: {who} got what {other} holds"))
     }
 
-    /// It is about to be given up.
+    /// The holder is about to release the lock. Returns what is wrong.
     #[must_use]
     pub fn give(&self, who: u64) -> Option<String> {
         let before = self.0.take();

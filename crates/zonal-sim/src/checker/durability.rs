@@ -1,9 +1,9 @@
-//! Invariant 3: what fsync returned for survives every crash, power losses included.
+//! Invariant 3: writes for which fsync returned survive every crash, losses of power included.
 
 use super::close_to_open::{MARK, foreign_version};
 
-/// What is wrong with a file whose version `synced` was synced, while `written` was the newest
-/// begun.
+/// Returns what is wrong with a file of which version `synced` was synced, while `written` was the
+/// newest version.
 #[must_use]
 pub fn check(name: &str, seen: &[u8], bytes: usize, synced: u64, written: u64) -> Option<String> {
     if seen.len() < bytes {

@@ -1,26 +1,26 @@
-//! What a client knows of a directory that it alone changes, unknown outcomes kept unknown
-//! (invariants 2 and 3 for names).
+//! Oracle of a directory that a single client changes; unknown outcomes stay unknown (invariants 2
+//! and 3 for names).
 //!
-//! The oracle holds every state that the directory may be in. An operation that was answered leads
-//! on from each; one whose client died leaves what was before possible as well. *Firm* states are
-//! those where no power was lost since the last sync; after one that was answered only they are
-//! possible. A look at the directory must fit one of the states.
+//! The oracle holds every state that the directory may be in. An operation that was answered
+//! changes each state. An operation whose client died leaves the states before it possible, too.
+//! *Firm* states are those where no power was lost since the last sync; after an answered sync only
+//! they are possible. Each listing must fit one of the states.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;
 
-/// Names with inodes; `None`: made by an operation whose answer was lost.
+/// Names with inodes; `None` where the answer to the operation that made the name was lost.
 pub type DirectoryState = BTreeMap<String, Option<Ino>>;
 
-/// What an operation makes of a state; `None`: it cannot succeed there.
+/// Applies an operation to a state; `None` where it cannot succeed in this state.
 pub type DirectoryStep<'a> = &'a dyn Fn(&DirectoryState) -> Option<DirectoryState>;
 
-/// The oracle.
+/// All possible states of a directory.
 #[derive(Debug)]
 pub struct Oracle {
     firm: Vec<DirectoryState>,
     all: Vec<DirectoryState>,
-    /// Power may fail: what was not synced may be taken back.
+    /// Power may fail: unsynced changes may be lost.
     power: bool,
 }
 
@@ -55,19 +55,19 @@ impl Oracle {
         self.firm.last().cloned().unwrap_or_default()
     }
 
-    /// How many states are possible.
+    /// Number of possible states.
     #[must_use]
     pub fn choices(&self) -> usize {
         self.all.len()
     }
 
-    /// True where `what` holds in one of the states in which nothing was lost.
+    /// Whether `what` holds in one of the states in which nothing was lost.
     #[must_use]
     pub fn may(&self, what: impl Fn(&DirectoryState) -> bool) -> bool {
         self.firm.iter().any(what)
     }
 
-    /// An operation begins; gives what [`Self::done`] wants.
+    /// An operation begins. Returns the states that [`Self::done`] needs.
     #[must_use]
     pub fn begun(&mut self, step: DirectoryStep<'_>) -> Vec<DirectoryState> {
         let before = self.firm.clone();
@@ -78,10 +78,10 @@ impl Oracle {
         before
     }
 
-    /// It was answered with success.
+    /// The operation was answered with success.
     ///
     /// # Errors
-    /// It cannot have succeeded.
+    /// It cannot have succeeded in any state.
     pub fn done(
         &mut self,
         before: &[DirectoryState],
@@ -106,20 +106,20 @@ impl Oracle {
         }
     }
 
-    /// Everything that was answered is durable.
+    /// A sync was answered: all answered operations are durable.
     pub fn synced(&mut self) {
         self.all = self.firm.clone();
     }
 
-    /// Something was lost, and told.
+    /// Unsynced changes may be lost, and the client was told so.
     pub fn lost(&mut self) {
         self.firm = self.all.clone();
     }
 
-    /// The directory was looked at.
+    /// A client listed the directory.
     ///
     /// # Errors
-    /// What is wrong.
+    /// No possible state fits.
     pub fn seen(&mut self, found: &BTreeMap<String, Ino>) -> Result<(), String> {
         let fits = |state: &DirectoryState| {
             state.len() == found.len()
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_of_power_takes_back_what_was_not_synced_and_no_more() {
+    fn a_loss_of_power_takes_back_unsynced_changes_and_no_more() {
         let mut oracle = Oracle::new(true);
         for (name, ino) in [("a", 1), ("b", 2)] {
             let before = oracle.begun(&make(name, None));

@@ -1,22 +1,24 @@
-//! Numbered records that several clients append to one file, gathered or not: each is there once at
-//! most, whole, and where its writer was told; one that a fsync or close has acknowledged is there.
-//! Others may be missing only where their client was killed, or was told of a loss.
+//! Numbered records that several clients append to one file, gathered or not.
+//!
+//! * Each record is there at most once, whole, and at the place that its writer was told.
+//! * A record that a fsync or close has acknowledged is there.
+//! * Another record may be missing only where its client was killed, or was told of a loss.
 
 use super::append_log::{RECORD, record};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Client and number.
+/// Client and number of a record.
 pub type RecordName = (usize, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its append has not returned.
+    /// The append has not returned.
     Begun,
-    /// There, as far as its writer knows.
+    /// The append has returned this place.
     Taken(u64),
-    /// Synced, or closed.
+    /// A fsync or close has acknowledged the record.
     Acked(u64),
-    /// There or not: at this place, where that was told.
+    /// The record may be missing; it is at this place, where the client learned it.
     Loose(Option<u64>),
 }
 
@@ -24,22 +26,22 @@ enum Fate {
 #[derive(Debug, Default)]
 pub struct RecordLedger {
     known: BTreeMap<RecordName, Fate>,
-    /// Clients of which some are lost, which they have not been told.
+    /// Clients that lost records and were not told yet.
     untold: BTreeSet<usize>,
     lost: u64,
 }
 
 impl RecordLedger {
-    /// An append of these begins.
+    /// An append of these records begins.
     pub fn begin(&mut self, client: usize, numbers: std::ops::Range<u64>) {
         let new = numbers.map(|number| ((client, number), Fate::Begun));
         self.known.extend(new);
     }
 
-    /// It has returned: they are there from `at` on.
+    /// The append has returned: the records are there from `at` on.
     ///
     /// # Errors
-    /// They are not behind those that the client appended before and that are acknowledged.
+    /// The place is before the end of the client's acknowledged records.
     pub fn taken(
         &mut self,
         client: usize,
@@ -55,7 +57,7 @@ impl RecordLedger {
                         numbers.start
                     ));
                 }
-                // Lost while this one waited for its turn: its writer is to hear of that.
+                // The record was lost while this append waited; its writer must be told.
                 Fate::Taken(before) if before + RECORD as u64 > at => {
                     *fate = Fate::Loose(Some(before));
                     self.untold.insert(client);
@@ -73,7 +75,7 @@ impl RecordLedger {
     /// A fsync or close of the client has returned.
     ///
     /// # Errors
-    /// It should have told of a loss.
+    /// It should have reported a loss.
     pub fn acknowledged(&mut self, client: usize) -> Result<(), String> {
         if self.untold.contains(&client) {
             return Err(format!("records: a loss of client {client} was not told"));
@@ -98,13 +100,13 @@ impl RecordLedger {
         }
     }
 
-    /// An append of these has failed: it was done or not.
+    /// An append of these records has failed: its outcome is unknown.
     pub fn unknown(&mut self, client: usize, numbers: std::ops::Range<u64>) {
         let unknown = numbers.map(|number| ((client, number), Fate::Loose(None)));
         self.known.extend(unknown);
     }
 
-    /// What was taken of a client and is not acknowledged: its numbers.
+    /// Numbers of the client's records that were taken and are not acknowledged.
     #[must_use]
     pub fn unacknowledged(&self, client: usize) -> Vec<u64> {
         let own = self.known.range((client, 0)..=(client, u64::MAX));
@@ -117,7 +119,7 @@ impl RecordLedger {
         own.map(|(_name, fate)| fate)
     }
 
-    /// Those that are acknowledged now, with their places.
+    /// The acknowledged records, with their places.
     #[must_use]
     pub fn must(&self) -> Vec<(RecordName, u64)> {
         let acked = self.known.iter().filter_map(|(name, fate)| match fate {
@@ -127,15 +129,15 @@ impl RecordLedger {
         acked.collect()
     }
 
-    /// Records that were told of as lost, or whose client was killed, and that were missing when it
-    /// was looked last.
+    /// Number of records that were missing in the last check, and whose client was killed or told
+    /// of a loss.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// What is wrong with the file. `must`: what was acknowledged before it was opened.
-    /// `may_give_up`: places may have been given up, which are holes then.
+    /// Returns what is wrong with the file. `must`: the records that were acknowledged before it
+    /// was opened. `may_give_up`: appends may have been given up and left holes.
     pub fn check(
         &mut self,
         content: &[u8],
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found() {
+    fn wrong_records_are_found() {
         let mut records = known();
         let all = [record(0, 0), record(0, 1), record(1, 0)].concat();
         let must = records.must();
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_acknowledged_may_be_lost() {
+    fn only_unacknowledged_records_may_be_lost() {
         let mut records = known();
         records.may_be_lost(0);
         records.may_be_lost(1);

@@ -1,6 +1,7 @@
-//! Invariant 9, as for replies of shards: a request is answered by its deadline, and a reply leaves
-//! as soon as its record is logged: it waits for no other server. Times in which processes stood
-//! still do not count.
+//! Deadlines of shards' replies (invariant 9).
+//!
+//! A shard replies by the request's deadline, and as soon as the request's record is logged,
+//! without waiting for another server. Times in which processes stood still do not count.
 
 use crate::clock::VirtualClock;
 use crate::net::Task;
@@ -9,25 +10,25 @@ use std::future::poll_fn;
 use zonal_types::Instant;
 use zonal_wire::{Header, MetaReply};
 
-/// How late a reply may be, beside the drift of clocks, ms.
+/// Allowed delay of a reply, beside the drift of clocks, ms.
 const SLACK_MS: u64 = 100;
 
-/// What came too late, in words.
+/// Collects late replies, in words.
 #[derive(Default)]
-pub struct Promptness(RefCell<Vec<String>>);
+pub struct ReplyDeadlines(RefCell<Vec<String>>);
 
-/// A request that is watched.
+/// A request that is being served.
 pub struct WatchedRequest<'a> {
-    promptness: &'a Promptness,
+    promptness: &'a ReplyDeadlines,
     clock: VirtualClock,
     pauses: u64,
-    /// When it must have been answered.
+    /// The latest time of its reply.
     deadline: Option<Instant>,
-    /// When its record was logged.
+    /// The time at which its record was logged.
     logged: Cell<Option<Instant>>,
 }
 
-impl Promptness {
+impl ReplyDeadlines {
     /// A request has arrived.
     pub fn asked(&self, clock: &VirtualClock, header: &Header) -> WatchedRequest<'_> {
         let ms = u64::from(header.deadline_ms);
@@ -41,7 +42,7 @@ impl Promptness {
         }
     }
 
-    /// What was noted since the last call.
+    /// The late replies since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.borrow_mut())
     }
@@ -61,7 +62,7 @@ impl WatchedRequest<'_> {
         .await
     }
 
-    /// It is answered.
+    /// The request has its reply.
     pub fn answered(&self, operation: &str) {
         if self.clock.pauses() != self.pauses {
             return;

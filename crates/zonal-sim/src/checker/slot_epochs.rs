@@ -1,18 +1,20 @@
-//! Invariant 7, as for slots: a target carries out a request on an object only by the slot that the
-//! request names, with the epoch that this slot has in the newest map that the target knows. Walks
-//! the whole map, unlike the rule that it watches.
+//! Epochs of slots (invariant 7).
+//!
+//! A target executes a request on an object only by the slot that the request names. The slot's
+//! epoch must be that in the newest map that the target knows. The checker searches the whole map,
+//! unlike the rule that it checks.
 
 use std::cell::RefCell;
 use zonal_types::{Epoch, StripeSetId, TargetId};
 use zonal_wire::{Header, ObjectRef};
 use zonal_zonemap::ZoneMap;
 
-/// What targets carried out and should not have, in words.
+/// Collects requests that targets executed and should have refused, in words.
 #[derive(Default)]
-pub struct CarriedOut(RefCell<Vec<String>>);
+pub struct ExecutedRequests(RefCell<Vec<String>>);
 
-impl CarriedOut {
-    /// A target is about to carry out a request, by the map that it knows.
+impl ExecutedRequests {
+    /// A target is about to execute a request, with the map that it knows.
     pub fn note(&self, map: &ZoneMap, target: TargetId, header: &Header, object: &ObjectRef) {
         if (object.set, header.epoch) == (StripeSetId(0), Epoch(0)) {
             return;
@@ -31,7 +33,7 @@ impl CarriedOut {
         }
     }
 
-    /// What was noted since the last call.
+    /// The wrong requests since the last call.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.borrow_mut())
     }

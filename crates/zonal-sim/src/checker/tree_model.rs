@@ -1,6 +1,8 @@
-//! Invariant 2 (names, link counts) and contents: a tree that one client alone uses behaves exactly
-//! like this model. Since every operation is expected to have the one result that the model says, a
-//! mutation executed twice or not at all shows, too (slots).
+//! Invariant 2 (names, link counts) and contents: a tree that a single client uses behaves exactly
+//! like this model.
+//!
+//! Every operation must have the result of the model, so a change that is executed twice or never
+//! shows, too (session slots).
 
 use std::collections::BTreeMap;
 use zonal_types::{ErrorCode, Ino};
@@ -11,18 +13,18 @@ pub type Id = usize;
 /// A directory or a file.
 #[derive(Debug, Clone)]
 pub enum ModelNode {
-    /// Names in it, and its parent.
+    /// A directory.
     Dir {
-        /// Names.
+        /// Its entries.
         names: BTreeMap<String, Id>,
-        /// The directory above.
+        /// The parent directory.
         parent: Id,
     },
-    /// Contents and link count.
+    /// A file.
     File {
-        /// Bytes.
+        /// Its bytes.
         content: Vec<u8>,
-        /// Names that lead here.
+        /// Number of its names.
         links: u32,
     },
 }
@@ -35,7 +37,7 @@ pub struct TreeModel {
 }
 
 impl TreeModel {
-    /// An empty directory.
+    /// A model of an empty directory.
     #[must_use]
     pub fn new(top: Ino) -> Self {
         let mut tree = Self::default();
@@ -111,7 +113,7 @@ impl TreeModel {
         }
     }
 
-    /// Bytes of a file, to change.
+    /// Bytes of a file, mutable.
     pub fn content_mut(&mut self, id: Id) -> Option<&mut Vec<u8>> {
         match self.nodes.get_mut(&id) {
             Some((_, ModelNode::File { content, .. })) => Some(content),
@@ -119,7 +121,7 @@ impl TreeModel {
         }
     }
 
-    /// Number of links as `stat` gives it.
+    /// Number of links, like in `stat`.
     #[must_use]
     pub fn links(&self, id: Id) -> u32 {
         match self.node(id) {
@@ -138,7 +140,7 @@ impl TreeModel {
         matches!(self.node(id), Some(ModelNode::Dir { .. }))
     }
 
-    /// What making `name` must answer.
+    /// The answer that the cell must give where a client makes `name`.
     ///
     /// # Errors
     /// `Exists`.
@@ -168,10 +170,10 @@ impl TreeModel {
         }
     }
 
-    /// Unlinks.
+    /// Unlinks a name.
     ///
     /// # Errors
-    /// As the cell must answer.
+    /// The error that the cell must return.
     pub fn unlink(&mut self, dir: Id, name: &str) -> Result<(), ErrorCode> {
         let id = *self.names(dir).get(name).ok_or(ErrorCode::NotFound)?;
         if self.is_dir(id) {
@@ -196,7 +198,7 @@ impl TreeModel {
     /// Removes a directory.
     ///
     /// # Errors
-    /// As the cell must answer.
+    /// The error that the cell must return.
     pub fn rmdir(&mut self, dir: Id, name: &str) -> Result<(), ErrorCode> {
         let id = *self.names(dir).get(name).ok_or(ErrorCode::NotFound)?;
         if !self.is_dir(id) {
@@ -227,7 +229,7 @@ impl TreeModel {
         Ok(())
     }
 
-    /// True where `above` is `dir` or lies above it.
+    /// Whether `above` is `dir` or one of its ancestors.
     #[must_use]
     pub fn is_above(&self, above: Id, mut dir: Id) -> bool {
         loop {
@@ -241,10 +243,10 @@ impl TreeModel {
         }
     }
 
-    /// Renames.
+    /// Renames an entry.
     ///
     /// # Errors
-    /// As the cell must answer.
+    /// The error that the cell must return.
     pub fn rename(&mut self, from: (Id, &str), to: (Id, &str)) -> Result<(), ErrorCode> {
         let id = *self.names(from.0).get(from.1).ok_or(ErrorCode::NotFound)?;
         let over = self.names(to.0).get(to.1).copied();

@@ -1,7 +1,7 @@
-//! What a shard's driver runs on in the simulator: a simulated disk and messages. Bugs of stores
-//! and networks are planted here.
+//! The simulated host of a shard's driver: disk, messages and clocks. Bugs of stores and networks
+//! are planted here.
 
-use super::peer_calls::Line;
+use super::peer_calls::PeerCalls;
 use super::planted_bugs;
 use crate::clock::Group;
 use crate::disk::VirtualDisk;
@@ -15,25 +15,25 @@ use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, Z
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{Manager, ZoneMap};
 
-/// A metadata process below its driver.
+/// The host of a metadata process's driver.
 pub(super) struct SimulatedHost {
-    pub(super) line: Line,
+    pub(super) line: PeerCalls,
     pub(super) group: Group,
     pub(super) disk: Rc<VirtualDisk>,
     pub(super) plant: Plant,
-    /// Effects that could lose a change, for the bug.
+    /// Effects that could lose a change, counted for a planted bug.
     pub(super) effects: Cell<u64>,
-    /// Of the root's process.
+    /// The manager, in the root's process.
     pub(super) manager: RefCell<Option<Manager>>,
-    /// Records appended.
+    /// Number of appended records.
     pub(super) appended: Cell<u64>,
 }
 
-/// How much later targets hear of a fence, by a bug, ns.
+/// Delay of a fence under a planted bug, ns.
 const LATE_FENCE: u64 = 25_000_000_000;
 
 impl SimulatedHost {
-    /// A bug: the fence counts as acknowledged before it is sent.
+    /// A planted bug: the fence counts as acknowledged before it is sent.
     fn tell_late(&self, target: TargetId, request: StorageRequest) {
         let (line, clock) = (self.line.clone(), self.line.network.clock.clone());
         let later = clock.clone();
@@ -62,7 +62,7 @@ impl ShardHost for SimulatedHost {
     }
 
     fn random(&self) -> Result<u64, ErrorCode> {
-        // Sessions are numbered in a row, so that a run depends on its seed alone.
+        // Sessions have consecutive numbers, so that a run depends on its seed alone.
         Ok(0)
     }
 
@@ -70,7 +70,7 @@ impl ShardHost for SimulatedHost {
         self.line.map.borrow().clone()
     }
 
-    /// The newest one is known at once.
+    /// Every process knows the newest map at once.
     async fn seek_map(&self, _known: MapVersion) {}
 
     fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {
@@ -118,7 +118,7 @@ impl ShardHost for SimulatedHost {
         Ok(())
     }
 
-    /// It was durable when it was made.
+    /// The map became durable when it was made.
     async fn publish(&self, _map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
         Ok(())
     }
@@ -140,7 +140,7 @@ impl ShardHost for SimulatedHost {
         let line = self.line.clone();
         let make = async move {
             for (shard, request) in calls {
-                // Left to housekeeping where it fails.
+                // Housekeeping repeats the call where it fails.
                 let _reply = line.ask(shard, &request).await;
             }
         };

@@ -1,5 +1,5 @@
-//! The bug of a shard whose lent ends outlive their sessions: a client that comes back gets its old
-//! session, as it is told, and places at whatever end it says that it was lent.
+//! A planted bug: lent ends outlive their sessions. A client that comes back gets its old session,
+//! and appends at whatever end it claims that it was lent.
 
 use super::MetaNode;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What a metadata process asks of others, and its clocks.
+//! Calls of a metadata process to other servers, and its clocks.
 
 use super::{MapCell, failed};
 use crate::net::{Network, SimRequest};
@@ -7,18 +7,18 @@ use zonal_meta::Now;
 use zonal_types::{Codec, ErrorCode, ShardId, TargetId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
 
-/// How long one server waits for another, ms.
+/// Deadline of a call, ms.
 const CALL_MS: u32 = 1_000;
 
-/// A process on the network.
+/// The process as a client of other servers.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct PeerCalls {
     pub(crate) address: String,
     pub(crate) network: Rc<Network>,
     pub(crate) map: MapCell,
 }
 
-impl Line {
+impl PeerCalls {
     pub(crate) fn now(&self) -> Now {
         Now {
             instant: self.network.instant(&self.address),
@@ -26,7 +26,7 @@ impl Line {
         }
     }
 
-    /// Asks a shard.
+    /// Sends a request to a shard.
     pub(crate) async fn ask(
         &self,
         shard: ShardId,
@@ -45,7 +45,7 @@ impl Line {
         Ok(MetaReply::from_bytes(&body).unwrap_or(failed(ErrorCode::Protocol)))
     }
 
-    /// Asks a target; `None` where no reply came that can be understood.
+    /// Sends a request to a target; `None` where no valid reply came.
     pub(crate) async fn ask_target(
         &self,
         target: TargetId,

@@ -1,4 +1,4 @@
-//! Bugs of metadata processes that are planted beside the driver.
+//! Planted bugs of metadata processes, beside the driver.
 
 use crate::clock::VirtualClock;
 use crate::planted_bugs::Plant;
@@ -9,7 +9,7 @@ use zonal_types::KvChange;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_wire::{Header, MetaRequest, NO_SLOT};
 
-/// What bugs of shards make of a request.
+/// Applies the planted bug to a request.
 pub(super) fn change(plant: Plant, header: &mut Header, request: &mut MetaRequest) {
     if plant == Plant::ShardForgetsReplies {
         header.slot = NO_SLOT;
@@ -42,7 +42,7 @@ pub(super) fn change(plant: Plant, header: &mut Header, request: &mut MetaReques
     }
 }
 
-/// The effect, or what the bug leaves of it: each fortieth loses its first change.
+/// Returns the effect after the planted bug: each fortieth effect loses its first change.
 pub(super) fn lose_change(
     plant: Plant,
     effects: &Cell<u64>,
@@ -57,7 +57,7 @@ pub(super) fn lose_change(
     effect
 }
 
-/// What a future gives within so many ms; `None` afterwards.
+/// The output of a future within `ms` milliseconds; `None` afterwards.
 pub(super) async fn by_deadline<T>(
     future: impl Future<Output = T>,
     clock: &VirtualClock,

@@ -1,8 +1,8 @@
-//! A message on its way: how long it takes, whether it comes twice or late, to whom it is handed
-//! over.
+//! Delivers messages: decides about delay, duplication and lateness, and passes each message to its
+//! process.
 
 use super::message_text::{describe_reply, describe_request};
-use super::pending_replies::{Broken, Pending, ReplySlot};
+use super::pending_replies::{Broken, PendingReply, ReplySlot};
 use super::{NETWORK, Network, SimRequest};
 use crate::clock::Group;
 use crate::coverage::FaultKind;
@@ -11,12 +11,12 @@ use zonal_client::NetFailure;
 use zonal_types::Codec;
 use zonal_wire::{MetaRequest, NO_SLOT, Service, StorageRequest};
 
-/// How long after its sender gave it up a change arrives at most.
+/// Longest time between a sender's giving up and the arrival of a late change.
 const LATE_MS_MAX: u64 = 20_000;
 
 impl Network {
-    /// Sends a request; the reply arrives in the pending place.
-    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: &SimRequest) -> Pending {
+    /// Sends a request. The reply arrives in the returned [`PendingReply`].
+    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: &SimRequest) -> PendingReply {
         let place = Rc::new(ReplySlot::default());
         let deadline_ms = u64::from(request.header.deadline_ms);
         let deadline = self.clock.now().plus_ms(deadline_ms.max(1));
@@ -43,15 +43,14 @@ impl Network {
                 });
             }
         }
-        Pending {
+        PendingReply {
             place,
             deadline,
             clock: self.clock.clone(),
         }
     }
 
-    /// By how much a request stands still on its way: 0, or until its sender has given it up and
-    /// gone on.
+    /// Additional delay of a request: 0, or until its sender has given it up and gone on.
     fn late_ms(&self, request: &SimRequest, deadline_ms: u64) -> u64 {
         let late = self.faults.get().late;
         if late == 0 || !changes_an_object(request) || !self.rng.borrow_mut().chance(late) {
@@ -61,7 +60,7 @@ impl Network {
         deadline_ms + self.rng.borrow_mut().below(LATE_MS_MAX)
     }
 
-    /// Hands a request over, if the process to which it was sent is still the same: connections die
+    /// Passes a request to its process, unless the process was restarted since: connections die
     /// with it.
     fn deliver(
         self: Rc<Self>,
@@ -122,7 +121,7 @@ impl Network {
     }
 }
 
-/// Whether the sender may send it again: what has a slot, and what may be done twice.
+/// Whether the sender may send the request again: it has a session slot, or is idempotent.
 fn may_arrive_twice(request: &SimRequest) -> bool {
     match request.header.service {
         Service::Meta => {

@@ -1,31 +1,32 @@
-//! Memory that a client lends to servers: who is asked reads it when the request is there, not when
-//! it was sent.
+//! Memory that a client lends to servers: a server reads it when the request arrives, not when it
+//! was sent.
 //!
-//! A client may drop its memory while a request that names it is still on its way: its caller was
-//! killed, say. What lies in it must not be written over by another use until then, so a piece is
-//! used again when nobody uses it, and no request names it. *Bound*: a client's pieces are as many
-//! as it uses at a time, and as requests name.
+//! A client may drop its memory while a request that names it is on its way, for example because
+//! its caller was killed. No other use may overwrite the bytes until then. So a piece is free when
+//! it has no user and no request names it.
+//!
+//! *Bound*: a client has as many pieces as it uses at a time and as requests name.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One piece.
+/// One piece of memory.
 #[derive(Debug, Default)]
 struct Piece {
-    /// As a server sees it.
+    /// The bytes that servers see.
     bytes: Vec<u8>,
-    /// Where its user has it, while there is one.
+    /// The addresses of the user's copy, while there is a user.
     user: Option<Range<usize>>,
-    /// Requests that name it and are not there yet.
+    /// Requests on their way that name the piece.
     readers: usize,
 }
 
 #[derive(Debug, Default)]
 struct Pieces {
     all: BTreeMap<usize, Piece>,
-    /// The bug: a piece is free when its user has dropped it.
+    /// A planted bug: a piece is free as soon as its user has dropped it.
     forgets_readers: bool,
 }
 
@@ -35,14 +36,14 @@ pub struct Lender(Arc<Mutex<Pieces>>);
 
 /// A piece in use.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentPiece {
     lender: Lender,
     number: usize,
     bytes: Vec<u8>,
     is_changed: AtomicBool,
 }
 
-/// A part of a request that lies in lent memory.
+/// A range of a request's payload in lent memory.
 #[derive(Debug)]
 pub struct LentPart {
     lender: Lender,
@@ -52,7 +53,7 @@ pub struct LentPart {
 }
 
 impl Lender {
-    /// `forgets_readers`: with the bug.
+    /// Makes the memory of a client; `forgets_readers` plants the bug.
     #[must_use]
     pub fn new(forgets_readers: bool) -> Self {
         let lender = Self::default();
@@ -64,9 +65,9 @@ impl Lender {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of that length; what was in it before is there still.
+    /// Lends a piece of `length` bytes; it may still have earlier bytes.
     #[must_use]
-    pub fn lend(&self, length: usize) -> Lent {
+    pub fn lend(&self, length: usize) -> LentPiece {
         let mut pieces = self.lock();
         let forgets = pieces.forgets_readers;
         let free = pieces
@@ -80,7 +81,7 @@ impl Lender {
         let from = bytes.as_ptr() as usize;
         piece.user = Some(from..from + length);
         drop(pieces);
-        Lent {
+        LentPiece {
             lender: self.clone(),
             number,
             bytes,
@@ -88,7 +89,7 @@ impl Lender {
         }
     }
 
-    /// Where `bytes` lie in lent memory, if they do: whoever holds that may read them later.
+    /// The range of lent memory with these bytes, if they lie in it. A server may read it later.
     #[must_use]
     pub fn name(&self, bytes: &[u8]) -> Option<LentPart> {
         let from = bytes.as_ptr() as usize;
@@ -111,8 +112,8 @@ impl Lender {
     }
 }
 
-impl Lent {
-    /// Shows servers what was written.
+impl LentPiece {
+    /// Copies the user's bytes to those that servers see.
     fn show(&self) {
         if self.is_changed.swap(false, Ordering::Relaxed)
             && let Some(piece) = self.lender.lock().all.get_mut(&self.number)
@@ -122,7 +123,7 @@ impl Lent {
     }
 }
 
-impl Deref for Lent {
+impl Deref for LentPiece {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -131,14 +132,14 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for LentPiece {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.is_changed.store(true, Ordering::Relaxed);
         &mut self.bytes
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentPiece {
     fn drop(&mut self) {
         self.show();
         if let Some(piece) = self.lender.lock().all.get_mut(&self.number) {
@@ -148,13 +149,13 @@ impl Drop for Lent {
 }
 
 impl LentPart {
-    /// Reads what is there now into `out`; true where its user has dropped it.
+    /// Reads the present bytes into `out`; returns whether the user has dropped the piece.
     pub fn read(&self, out: &mut [u8]) -> bool {
         let pieces = self.lender.lock();
         let Some(piece) = pieces.all.get(&self.number) else {
             return true;
         };
-        // Where the piece is used again, for less perhaps, that is what is there.
+        // Where the piece was used again with fewer bytes, only these are read.
         for (at, out) in out.iter_mut().enumerate().take(self.length) {
             *out = piece.bytes.get(self.at + at).copied().unwrap_or(0);
         }
@@ -186,7 +187,8 @@ impl Drop for LentPart {
 mod tests {
     use super::*;
 
-    /// What a server finds that reads when the memory was dropped and other memory was written.
+    /// The bytes that a late server reads after the memory was dropped and other memory was
+    /// written.
     fn read_late(forgets_readers: bool) -> (Vec<u8>, bool) {
         let lender = Lender::new(forgets_readers);
         let mut first = lender.lend(8);
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_names_is_not_used_again_before_it_is_there() {
+    fn named_memory_is_not_used_again_before_its_request_arrives() {
         assert_eq!(read_late(false), (vec![1; 3], true));
         assert_eq!(read_late(true).0, [2; 3]);
         let lender = Lender::new(false);

@@ -1,4 +1,4 @@
-//! Messages in words, for traces.
+//! Texts of messages, for traces.
 
 use super::{SimReply, SimRequest};
 use zonal_types::Codec;

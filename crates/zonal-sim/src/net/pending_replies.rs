@@ -1,4 +1,4 @@
-//! Replies that are not yet there: where they arrive, and what waits for them.
+//! Pending replies: the place where a reply arrives, and the future that waits for it.
 
 use super::SimReply;
 use crate::clock::{Sleep, VirtualClock};
@@ -11,7 +11,7 @@ use zonal_client::NetFailure;
 use zonal_types::Instant;
 use zonal_wire::Header;
 
-/// Where a reply arrives.
+/// The place where a reply arrives.
 #[derive(Default)]
 pub(super) struct ReplySlot {
     pub(super) outcome: RefCell<Option<Result<(Header, SimReply), NetFailure>>>,
@@ -31,7 +31,7 @@ impl ReplySlot {
     }
 }
 
-/// Breaks the connection where its server dies before it answered.
+/// Breaks the connection where its server dies before it has replied.
 pub(super) struct Broken(pub(super) Option<Rc<ReplySlot>>);
 
 impl Drop for Broken {
@@ -42,14 +42,14 @@ impl Drop for Broken {
     }
 }
 
-/// A reply not yet there.
-pub struct Pending {
+/// A pending reply.
+pub struct PendingReply {
     pub(super) place: Rc<ReplySlot>,
     pub(super) deadline: Instant,
     pub(super) clock: VirtualClock,
 }
 
-impl Pending {
+impl PendingReply {
     /// Waits for the reply or the deadline.
     ///
     /// # Errors

@@ -1,5 +1,4 @@
-//! Bugs put in on purpose, around what drives a target: before it, in what a request says; behind
-//! it, in what it answers.
+//! Planted bugs around a target's driver: they change requests before it, and replies behind it.
 
 use super::StorageNode;
 use super::host::Payload;
@@ -10,7 +9,7 @@ use zonal_types::limits::BLOCK_BYTES;
 use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
 
 impl StorageNode {
-    /// What the target is asked in place of what it was asked.
+    /// Applies the planted bug to a request.
     pub(super) fn plant_in(&self, header: &mut Header, request: &mut StorageRequest) {
         match self.plant {
             Plant::AttemptsAreIgnored => header.sequence = 0,
@@ -26,7 +25,7 @@ impl StorageNode {
         }
     }
 
-    /// Whether a request that is refused is carried out all the same.
+    /// Whether the planted bug executes a request that the driver refuses.
     pub(super) fn is_let_in(&self, header: &Header, refused: &NotAdmitted) -> bool {
         let is_about_slot = match refused {
             NotAdmitted::Stale(_) => true,
@@ -39,7 +38,7 @@ impl StorageNode {
             && slots.any(|slot| slot.target == self.driver.id() && slot.slot_epoch == header.epoch)
     }
 
-    /// Bytes whatever their checksums say, in place of the word that they are damaged.
+    /// Reads bytes without comparing checksums, in place of an error about damage.
     pub(super) fn unverified(
         &self,
         request: &StorageRequest,
@@ -72,7 +71,7 @@ impl StorageNode {
     }
 }
 
-/// Changes what a request says of its object.
+/// Changes the object of a request.
 fn change_object(request: &mut StorageRequest, change: impl FnOnce(&mut ObjectRef)) {
     match request {
         StorageRequest::Read { object, .. }

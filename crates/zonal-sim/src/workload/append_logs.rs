@@ -1,6 +1,6 @@
-//! Clients that append numbered records to one log: gathered where they are alone, and through
-//! where they are not. They are killed, cut off for longer than a session, and read what the others
-//! appended.
+//! Clients that append numbered records to one log. A client gathers records where it is alone, and
+//! sends each append where it is not. Clients are killed, cut off for longer than a session, and
+//! read the records of others.
 
 use super::{SimClient, create, open, read_all};
 use crate::checker::append_log;
@@ -20,23 +20,23 @@ use zonal_types::{ErrorCode, Ino};
 
 /// Lives of one client.
 const LIVES: u64 = 3;
-/// How long one that is to be killed lasts, ms.
+/// Length of a life that ends with a kill, ms.
 const LIFE_MS: (u64, u64) = (500, 40_000);
 /// How long a client is cut off, ms: longer than a session lasts.
 const CUT_MS: (u64, u64) = (61_000, 80_000);
-/// Of 1000 clients, how many are cut off.
+/// Clients that are cut off, of 1000.
 const CUT_OFF: u64 = 500;
-/// Records of an append that goes through.
+/// Records of an append that is sent at once.
 const LONG: u64 = 1_100;
 
 type Outcome = Result<(), String>;
 
-/// What the clients of one world know together.
+/// Shared state of the clients of one world.
 #[derive(Default)]
-pub struct Logs {
+pub struct AppendLogs {
     file: Cell<Ino>,
     records: RefCell<RecordLedger>,
-    /// Of each client's next record.
+    /// Number of each client's next record.
     next: RefCell<Vec<u64>>,
     told: Cell<u64>,
 }
@@ -44,7 +44,7 @@ pub struct Logs {
 /// One client, as long as it lives.
 struct Writer {
     world: Rc<World>,
-    logs: Rc<Logs>,
+    logs: Rc<AppendLogs>,
     client: Rc<SimClient>,
     index: usize,
     rng: SimRng,
@@ -64,11 +64,11 @@ fn is_late(code: ErrorCode) -> bool {
     )
 }
 
-impl Logs {
-    /// Makes the log, which is closed.
+impl AppendLogs {
+    /// Makes the log and closes it.
     ///
     /// # Errors
-    /// As the cell answers.
+    /// An error of the cell.
     pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
         let layout = b"unit=65536";
         let who = super::who();
@@ -98,10 +98,10 @@ impl Logs {
         from..from + count
     }
 
-    /// What is there at the end.
+    /// Checks the log at the end of a run.
     ///
     /// # Errors
-    /// An operation that failed, or what is wrong.
+    /// An operation failed, or something is wrong with the log.
     pub async fn check(&self, client: &SimClient, may_give_up: bool) -> Outcome {
         let must = self.records.borrow().must();
         let opened = open(client, self.file.get()).await.map_err(text)?;
@@ -123,12 +123,12 @@ impl Logs {
     }
 }
 
-/// One client after the other with the same index, the last of which is not killed; and what cuts
+/// Runs clients with the same index one after the other; all but the last are killed. Also cuts
 /// them off.
 pub async fn live(
     _running: RunningProgram,
     world: Rc<World>,
-    logs: Rc<Logs>,
+    logs: Rc<AppendLogs>,
     index: usize,
     mut rng: SimRng,
     steps: u64,
@@ -170,8 +170,8 @@ pub async fn live(
     }
 }
 
-/// Cuts a client off from its shard: first one way perhaps, so that what it asked for is done and
-/// it does not hear of it.
+/// Cuts a client off from its shard, perhaps one way first, so that requests are executed and their
+/// replies are lost.
 async fn cut_off(world: Rc<World>, index: usize, mut rng: SimRng) {
     let shard = world.address_of(1);
     let name = world.client_name(index);
@@ -197,7 +197,7 @@ async fn cut_off(world: Rc<World>, index: usize, mut rng: SimRng) {
 
 async fn one_life(
     world: &Rc<World>,
-    logs: Rc<Logs>,
+    logs: Rc<AppendLogs>,
     index: usize,
     mut rng: SimRng,
     steps: u64,
@@ -221,7 +221,7 @@ async fn one_life(
         repeats: plant == Plant::LostAppendsAreRepeated,
         open: None,
     };
-    // Most are alone for a while.
+    // Most clients are alone for a while.
     let pause = writer.rng.below(30_000_000_000);
     world.clock.sleep(pause).await;
     for _ in 0..steps {
@@ -234,7 +234,7 @@ async fn one_life(
 }
 
 impl Writer {
-    /// What an operation came to. An error tells of a loss, or is late.
+    /// Judges the outcome of an operation. An error reports a loss, or comes late.
     async fn heard(&mut self, doing: &str, done: Result<(), ErrorCode>) -> Outcome {
         match done {
             Ok(()) => Ok(()),
@@ -252,7 +252,7 @@ impl Writer {
         }
     }
 
-    /// The bug: nobody knows whether they are there.
+    /// The planted bug: nobody knows whether the records are there.
     async fn append_again(&mut self, lost: Vec<u64>) {
         let Some((file, _told)) = self.open.clone() else {
             return;
@@ -333,7 +333,7 @@ impl Writer {
         self.heard("fsync", done).await
     }
 
-    /// Closes, where all can be kept or is told as lost.
+    /// Closes the log; all records must be kept, or their loss reported.
     async fn close(&mut self) -> Outcome {
         let Some((file, mut told)) = self.open.clone() else {
             return Ok(());
@@ -359,7 +359,7 @@ impl Writer {
         self.heard("release", released).await
     }
 
-    /// All of it, by an open of its own: what was acknowledged before is there.
+    /// Reads all of the log by a new open: records that were acknowledged before are there.
     async fn read(&mut self) -> Outcome {
         let ino = self.logs.file.get();
         let must = self.logs.records.borrow().must();

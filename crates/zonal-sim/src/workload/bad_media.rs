@@ -1,5 +1,5 @@
-//! A program on disks that are bad or full: operations may fail with the errors that say so, and
-//! never lie.
+//! A program on disks that are bad or full: operations may fail with matching errors, but never
+//! give wrong bytes.
 
 use super::{SimClient, create, lookup, name, open, read_all, who};
 use crate::checker::versions;
@@ -23,13 +23,13 @@ const DAMAGES: [FaultKind; 5] = [
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedFile {
     ino: Ino,
-    /// This version is there, at least.
+    /// The file has this version or a newer one.
     low: u64,
     high: u64,
     bytes: usize,
-    /// The longest that was ever begun.
+    /// Length of the longest version.
     longest: usize,
-    /// So many bytes are of version `low` at least.
+    /// Length of the beginning that has version `low` or a newer one.
     low_bytes: usize,
 }
 
@@ -50,7 +50,7 @@ fn text(code: ErrorCode) -> String {
 }
 
 impl MediaProgram {
-    /// In an empty directory.
+    /// Begins in an empty directory.
     #[must_use]
     pub fn new(world: Rc<World>, client: Rc<SimClient>, dir: Ino, rng: SimRng) -> Self {
         Self {
@@ -63,10 +63,10 @@ impl MediaProgram {
         }
     }
 
-    /// Runs so many steps.
+    /// Runs `steps` steps.
     ///
     /// # Errors
-    /// What must not be.
+    /// A forbidden outcome.
     pub async fn run(&mut self, steps: u64) -> Outcome {
         for _ in 0..steps {
             let file = self.rng.below(FILES as u64) as usize;
@@ -86,7 +86,7 @@ impl MediaProgram {
         self.world.network.coverage().of(fault) > 0
     }
 
-    /// Errors that may be: of damage where there was some, of space where it was all taken.
+    /// Allows errors about damage where there was some, and about space where a target was full.
     fn forgive(&self, doing: &str, code: ErrorCode) -> Outcome {
         let met = self.world.network.coverage();
         let is_damaged = DAMAGES.iter().any(|fault| met.of(*fault) > 0);
@@ -167,15 +167,15 @@ impl MediaProgram {
                 self.files[file] = None;
                 Ok(())
             }
-            // A full or damaged target never stands in the way of removing.
+            // A full or damaged target must not prevent removal.
             Err(code) => Err(format!("invariant 9: unlink: {code}")),
         }
     }
 
-    /// Checks all files with a client that has nothing in memory.
+    /// Checks all files by a client with empty caches.
     ///
     /// # Errors
-    /// What must not be.
+    /// A forbidden outcome.
     pub async fn check(&self, client: &SimClient) -> Outcome {
         for file in 0..FILES {
             self.read(client, file).await?;
@@ -189,10 +189,10 @@ impl MediaProgram {
     }
 }
 
-/// When everything was removed, there is room again.
+/// Checks that there is room again after everything was removed.
 ///
 /// # Errors
-/// What failed.
+/// An operation failed.
 pub async fn write_anew(client: &SimClient, dir: Ino) -> Outcome {
     let opened = create(client, dir, "anew", true).await.map_err(text)?;
     let ino = opened.file.ino;

@@ -1,5 +1,5 @@
-//! A program on first-level directories, which two shards keep together: each of its names behaves
-//! as if one did.
+//! A program on first-level directories, which two shards store together: each name must behave as
+//! if a single shard stored it.
 
 use super::{SimClient, create, lookup, make_dir, name, who};
 use crate::rng::SimRng;
@@ -20,10 +20,10 @@ fn expect(doing: &str, got: Result<(), ErrorCode>, want: Result<(), ErrorCode>) 
     Err(format!("{doing}: got {got:?}, the model says {want:?}"))
 }
 
-/// Makes, fills, renames and removes directories of its own in the root.
+/// Makes, fills, renames and removes own directories in the root.
 ///
 /// # Errors
-/// What differs from the model.
+/// A difference from the model.
 pub async fn change_roots(
     world: Rc<World>,
     client: Rc<SimClient>,
@@ -107,8 +107,8 @@ pub async fn change_roots(
     Ok(())
 }
 
-/// Makes and removes first-level directories while power fails: single operations may fail, and
-/// what is left must agree in the end.
+/// Makes and removes first-level directories while power fails. Single operations may fail; in the
+/// end the two shards must agree.
 pub async fn churn_roots(
     world: Rc<World>,
     client: Rc<SimClient>,

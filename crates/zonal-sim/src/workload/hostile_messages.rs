@@ -1,6 +1,6 @@
-//! Messages that nobody should send: random bytes, and requests with changed fields, at every
-//! server. Invariant 6: no process ends by them; what they damage is at most what the sender's
-//! session may change anyway.
+//! Messages that no client should send, to every server: random bytes, and requests with changed
+//! fields. Invariant 6: no process ends by them. They damage at most what the sender's session may
+//! change anyway.
 
 use super::{SimClient, create, lookup, name, open, who};
 use crate::coverage::FaultKind;
@@ -20,7 +20,7 @@ use zonal_wire::{
     StorageRequest,
 };
 
-/// A number near a limit of something.
+/// A number near some limit.
 fn odd(rng: &mut SimRng) -> u64 {
     let base = [
         0,
@@ -150,7 +150,7 @@ fn odd_meta(ino: Ino, rng: &mut SimRng) -> MetaRequest {
 }
 
 fn odd_storage(rng: &mut SimRng) -> StorageRequest {
-    // No file's data: numbers of data begin far below.
+    // No file has these data ids: real ones begin far below.
     let object = ObjectRef {
         target: TargetId(1),
         set: StripeSetId(0),
@@ -202,7 +202,7 @@ fn odd_storage(rng: &mut SimRng) -> StorageRequest {
     }
 }
 
-/// Sends such messages to all servers, with a session of its own for a file of its own.
+/// Sends hostile messages to all servers, with an own session and an own file.
 pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: SimRng, messages: u64) {
     let identity = ClientIdentity::first(ClientId(rng.bits() | 1));
     let mut sessions = BTreeMap::new();
@@ -221,7 +221,7 @@ pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: SimRng,
                 (Service::Meta, bytes)
             }
         };
-        // Changed fields are for what cannot name another one's file.
+        // Fields are changed only in requests that cannot name another client's file.
         if service != Service::Meta && rng.chance(300) {
             spoil(&mut body, &mut rng);
         }
@@ -265,7 +265,7 @@ pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: SimRng,
     }
 }
 
-/// Uses the cell through replies that arrive changed. Nothing need succeed.
+/// Uses the cell while replies arrive changed. Operations may fail.
 pub async fn use_garbled(
     world: Rc<World>,
     client: Rc<SimClient>,

@@ -12,28 +12,28 @@ use zonal_client::{LockOutcome, Polled};
 use zonal_types::{ErrorCode, Ino, Instant, Timestamp};
 use zonal_wire::{AttrChange, Event, LockKind, LockRange, SetTime};
 
-/// How long a waiter believes in its place in the queue before it asks again, ns.
+/// How long a waiter relies on its place in the queue before it asks again, ns.
 const ASK_AGAIN: u64 = 2_000_000_000;
 
-/// What a kernel holds of the watched directory, and lock grants that arrived.
+/// The kernel's cache of the watched directory, and lock grants that arrived.
 #[derive(Default)]
 pub struct KernelCache {
-    /// Modification time of an inode, and until when it may be believed.
+    /// Modification time of an inode, and the time until which it is valid.
     attrs: RefCell<BTreeMap<Ino, (i64, Instant)>>,
-    /// Whether a name is there.
+    /// Whether a name exists, and the time until which this is valid.
     entries: RefCell<BTreeMap<(Ino, String), (bool, Instant)>>,
     granted: RefCell<BTreeMap<u64, ()>>,
-    /// Answers given without asking.
+    /// Look-ups that the cache answered.
     pub hits: Cell<u64>,
 }
 
 impl KernelCache {
-    /// A lock request that waited was granted.
+    /// The shard granted a waiting lock request.
     pub fn grant(&self, waiter: u64) {
         self.granted.borrow_mut().insert(waiter, ());
     }
 
-    /// True, once, where a lock request was granted.
+    /// Returns true once after a lock request was granted.
     #[must_use]
     pub fn take_granted(&self, waiter: u64) -> bool {
         self.granted.borrow_mut().remove(&waiter).is_some()
@@ -65,7 +65,7 @@ impl KernelCache {
     }
 }
 
-/// Where the programs work, and as whom.
+/// A program's client, cache and files.
 #[derive(Clone)]
 pub struct CacheProgram {
     /// The world.
@@ -78,9 +78,9 @@ pub struct CacheProgram {
     pub dir: Ino,
     /// The file whose time changes.
     pub file: Ino,
-    /// What all know together.
-    pub watched: Rc<Watched>,
-    /// The process's name: its clock is the one that counts.
+    /// Shared state of the programs.
+    pub watched: Rc<WatchedState>,
+    /// The process's name: its clock counts.
     pub name: String,
 }
 
@@ -90,9 +90,9 @@ impl CacheProgram {
     }
 }
 
-/// What the programs of one world know together.
+/// Shared state of the programs of one world.
 #[derive(Default)]
-pub struct Watched {
+pub struct WatchedState {
     times: Versions,
     names: Versions,
     lock: LockExclusion,
@@ -105,7 +105,7 @@ fn text(code: ErrorCode) -> String {
 /// Changes the time of `file`, and makes and removes `flag`, in `dir`.
 ///
 /// # Errors
-/// An operation that failed.
+/// An operation failed.
 pub async fn change(stage: CacheProgram, mut rng: SimRng, rounds: u64) -> Result<(), String> {
     let CacheProgram {
         world,
@@ -160,10 +160,10 @@ pub async fn change(stage: CacheProgram, mut rng: SimRng, rounds: u64) -> Result
     Ok(())
 }
 
-/// Looks at both, through the cache.
+/// Reads both through the cache.
 ///
 /// # Errors
-/// An operation that failed, or what is stale.
+/// An operation failed, or a value is stale.
 pub async fn watch(stage: CacheProgram, mut rng: SimRng, rounds: u64) -> Result<(), String> {
     let CacheProgram {
         world,
@@ -191,7 +191,7 @@ pub async fn watch(stage: CacheProgram, mut rng: SimRng, rounds: u64) -> Result<
                     .insert(file, (attr.mtime.seconds, until));
                 attr.mtime.seconds
             };
-            // Before the first change the file has the time of its making.
+            // Before the first change the file has the time of its creation.
             watched.times.check(done, "a time", |version| {
                 version == 0 || seconds == version as i64
             })
@@ -229,10 +229,10 @@ pub async fn watch(stage: CacheProgram, mut rng: SimRng, rounds: u64) -> Result<
     Ok(())
 }
 
-/// Takes and gives a lock that all clients want.
+/// Takes and releases a lock that all clients want.
 ///
 /// # Errors
-/// An operation that failed, or two holders.
+/// An operation failed, or there were two holders.
 pub async fn lock_and_unlock(
     stage: CacheProgram,
     index: u64,

@@ -1,9 +1,8 @@
-//! A client that is killed and comes back as another one: it changes a directory of its own, and
-//! what it did not hear the end of stays unknown. Where power may fail, what was not synced may be
-//! taken back.
+//! A client that is killed and comes back as another client. It changes a directory of its own;
+//! operations without an answer stay unknown. Where power may fail, unsynced changes may be lost.
 //!
-//! Its files hold versions: a reader finds nothing older than what was closed (or, where power may
-//! fail, synced), nothing that was never written, and never another file's bytes.
+//! Its files hold versions. A reader finds nothing older than the closed version (where power may
+//! fail: the synced one) and nothing that was never written. It never finds another file's bytes.
 
 use super::{SimClient, create, list, make_dir, name, open, read_all, who};
 use crate::checker::oracle::{DirectoryState, DirectoryStep, Oracle};
@@ -19,13 +18,13 @@ use zonal_types::{ErrorCode, Ino};
 
 /// Names in the directory.
 const NAMES: u64 = 5;
-/// Possible states after which the directory is synced.
+/// Number of possible states after which the client syncs the directory.
 const CHOICES_MAX: usize = 40;
-/// How long a life lasts, ms.
+/// Length of a life, ms.
 const LIFE_MS: (u64, u64) = (500, 20_000);
 
-/// What survives the client.
-pub struct Legacy {
+/// State that survives the client.
+pub struct KilledClient {
     world: Rc<World>,
     /// The directory.
     pub dir: Ino,
@@ -33,23 +32,23 @@ pub struct Legacy {
     /// Power may fail.
     power: bool,
     oracle: RefCell<Oracle>,
-    /// Versions of what was written, by the number that is in the bytes.
+    /// Versions of files, by the inode number in their bytes.
     files: RefCell<BTreeMap<Ino, ExpectedFile>>,
     next: std::cell::Cell<u64>,
 }
 
-/// What may be in a file.
+/// Possible contents of a file.
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedFile {
-    /// Nothing older is there.
+    /// The oldest possible version.
     low: u64,
-    /// Nothing newer was written.
+    /// The newest written version.
     high: u64,
-    /// So many bytes are there.
+    /// Least length of the file.
     bytes: usize,
-    /// The longest that was ever begun.
+    /// Length of the longest version.
     longest: usize,
-    /// So many bytes are of version `low` at least.
+    /// Length of the beginning that has version `low` or a newer one.
     low_bytes: usize,
 }
 
@@ -63,8 +62,8 @@ fn text(code: ErrorCode) -> String {
     code.to_string()
 }
 
-impl Legacy {
-    /// For the client `index`, in an empty directory that is durable.
+impl KilledClient {
+    /// State for the client `index`, in an empty directory that is durable.
     #[must_use]
     pub fn new(world: Rc<World>, dir: Ino, index: usize, power: bool) -> Rc<Self> {
         Rc::new(Self {
@@ -78,7 +77,8 @@ impl Legacy {
         })
     }
 
-    /// Lives one life after the other, `steps` steps in each at most; the last one is not killed.
+    /// Runs `lives` lives one after the other, with at most `steps` steps each; the last one is not
+    /// killed.
     pub async fn live(self: Rc<Self>, lives: u64, steps: u64, mut rng: SimRng) {
         for life in 1..=lives {
             let running = RunningProgram::begin(self.world.clone());
@@ -102,8 +102,8 @@ impl Legacy {
                 self.world.network.count(FaultKind::ClientCrash);
             }
             self.world.kill_client(self.index);
-            // What was on its way when it died may still be carried out, by a server that stands
-            // still as well.
+            // Messages that were on their way when the client died may still be executed, even by a
+            // server that stands still.
             let pause = rng.between(OUTAGE_MS_MAX + 2_000, 3 * OUTAGE_MS_MAX);
             self.world.clock.sleep(pause * 1_000_000).await;
             drop(running);
@@ -133,15 +133,15 @@ impl Legacy {
         if self.power { Ok(()) } else { Err(text(code)) }
     }
 
-    /// The directory as it is must be one that the oracle knows.
+    /// Lists the directory, which must be in a state that the oracle allows.
     ///
     /// # Errors
-    /// What differs.
+    /// The state differs.
     pub async fn look(&self, client: &SimClient) -> Outcome {
         let losses = self.world.power_losses();
         let listed = list(client, self.dir, 3).await.map_err(text)?;
         if losses != self.world.power_losses() {
-            // A listing may be cut in two by a loss.
+            // A loss of power may come between two parts of a listing.
             self.oracle.borrow_mut().lost();
             return Ok(());
         }
@@ -165,8 +165,8 @@ impl Legacy {
         }
     }
 
-    /// Runs an operation that makes `step` of the directory, and gives `at` the inode that it
-    /// answers.
+    /// Runs an operation that applies `step` to the directory. `at` receives the inode number in
+    /// its answer.
     async fn change(
         &self,
         client: &SimClient,
@@ -295,8 +295,8 @@ impl Legacy {
         Ok(())
     }
 
-    /// A directory made or removed, then fsync of the directory above: nothing of it may be lost
-    /// from then on.
+    /// Makes or removes a directory, then calls fsync for the directory above: nothing of this may
+    /// be lost from then on.
     async fn make_and_sync(&self, client: &SimClient, rng: &mut SimRng) -> Outcome {
         let at = format!("d{}", rng.below(2));
         if self.oracle.borrow().newest().contains_key(&at) {
@@ -363,7 +363,7 @@ impl Legacy {
 
     fn judge(&self, at: &str, ino: Ino, seen: &[u8]) -> Outcome {
         let known = self.files.borrow().get(&ino).copied().unwrap_or_default();
-        // A loss of power may take the size back to what was synced, and never below that.
+        // A loss of power may take the size back to the synced one, and never below it.
         if seen.len() < known.bytes {
             return Err(format!(
                 "invariant 3: {at} has {} bytes, {} were there",
@@ -377,10 +377,10 @@ impl Legacy {
         }
     }
 
-    /// Checks everything with a client that has nothing in memory.
+    /// Checks everything by a client with empty caches.
     ///
     /// # Errors
-    /// What differs.
+    /// The first difference.
     pub async fn check(&self, client: &SimClient) -> Outcome {
         self.look(client).await?;
         let newest = self.oracle.borrow().newest();

@@ -1,10 +1,10 @@
-//! Processes that take turns under an exclusive lock, as a mount's kernel names them: owners that
-//! repeat, closes that are told late, signals at any moment. Each adds 1 to the number in the file
-//! while it is inside.
+//! Processes that take turns under an exclusive lock, named like a mount's kernel names them.
+//! Owners' names repeat, closes are reported late, and signals come at any moment. Each process
+//! adds 1 to the number in the file while it holds the lock.
 //!
-//! A flock belongs to its open file; the owner of an fcntl lock is a process, that of an OFD lock
-//! an open file, and both names are used again as soon as the program has ended or closed, whatever
-//! the shard has heard by then.
+//! A flock belongs to its open file. The owner of an fcntl lock is a process, that of an OFD lock
+//! an open file. Both names are used again as soon as the program has ended or closed, whatever the
+//! shard has learned by then.
 
 use super::kernel_cache::KernelCache;
 use super::{SimClient, create, open};
@@ -21,40 +21,40 @@ use zonal_wire::{LockKind, LockRange};
 pub const PROCESSES: u64 = 2;
 /// Files, one for each kind of lock.
 const FILES: usize = 3;
-/// A signal comes in so many of 1000 looks at a request that waits.
+/// Signals, of 1000 looks at a request that waits.
 const SIGNALS: u64 = 60;
 /// How often a process looks whether its lock was granted, ns.
 const LOOK: u64 = 2_000_000;
-/// How long after its close an open file is told as closed, at most, ns.
+/// Longest time from a close until its report to the shard, ns.
 const CLOSE_LATE: u64 = 300_000_000;
 
 type Outcome = Result<(), String>;
 
-/// What the processes of all clients know together.
+/// Shared state of the processes of all clients.
 #[derive(Default)]
-pub struct Turns {
+pub struct LockTurns {
     files: RefCell<Vec<Ino>>,
     holders: [LockExclusion; FILES],
     numbers: [Cell<u64>; FILES],
-    /// Nobody counts there any more ([`Kernel::is_lost`]).
+    /// Files on which counting has ended ([`Kernel::is_lost`]).
     lost: [Cell<bool>; FILES],
     turns: Cell<u64>,
 }
 
-/// The kernel of one client: which names of owners are free, and what was given out.
+/// The kernel of one client: free names of owners, and names in use.
 pub struct Kernel {
     world: Rc<World>,
     client: Rc<SimClient>,
     cache: Rc<KernelCache>,
     index: usize,
-    turns: Rc<Turns>,
-    /// The last one freed is the next one used.
+    turns: Rc<LockTurns>,
+    /// Names that are free; the one freed last is used next.
     free: RefCell<Vec<u64>>,
     handles: Cell<u64>,
     waiters: Cell<u64>,
 }
 
-/// How a process of these locks.
+/// The kind of lock that a process uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Flock,
@@ -68,11 +68,11 @@ fn text(code: ErrorCode) -> String {
     code.to_string()
 }
 
-impl Turns {
-    /// Makes the files, which are closed.
+impl LockTurns {
+    /// Makes the files and closes them.
     ///
     /// # Errors
-    /// As the cell answers.
+    /// An error of the cell.
     pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
         for at in 0..FILES {
             let file = create(client, dir, &format!("turns{at}"), true).await?.file;
@@ -82,10 +82,10 @@ impl Turns {
         Ok(())
     }
 
-    /// Each file has the number of the turns that were taken.
+    /// Checks that each file has the number of the turns that were taken.
     ///
     /// # Errors
-    /// What differs, an operation that failed.
+    /// A number differs, or an operation failed.
     pub async fn check(&self, client: &SimClient) -> Outcome {
         let files = self.files.borrow().clone();
         for (at, ino) in files.into_iter().enumerate() {
@@ -103,7 +103,7 @@ impl Turns {
         Ok(())
     }
 
-    /// Turns taken.
+    /// Number of turns taken.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.turns.get()
@@ -125,12 +125,12 @@ async fn number_in(client: &SimClient, file: &File<crate::net::SimNet>) -> Resul
 }
 
 impl Kernel {
-    /// Of the client with this index.
+    /// The kernel of the client with this index.
     #[must_use]
     pub fn new(
         world: Rc<World>,
         (client, cache, index): (Rc<SimClient>, Rc<KernelCache>, usize),
-        turns: Rc<Turns>,
+        turns: Rc<LockTurns>,
     ) -> Rc<Self> {
         Rc::new(Self {
             world,
@@ -153,9 +153,11 @@ impl Kernel {
         self.free.borrow_mut().pop().unwrap_or(65)
     }
 
-    /// Whether a client has lost its locks on the file, as it could not come back to a restarted
-    /// shard in time: what it wrote under them is lost, too, and two may take themselves for the
-    /// holder for a while. What it is told is watched by the scenario `fences`.
+    /// Whether a client has lost its locks on the file, because it could not reclaim them from a
+    /// restarted shard in time.
+    ///
+    /// Its writes under these locks are lost, too, and for a while two clients may take themselves
+    /// for the holder. The scenario `fences` checks what the client is told.
     fn is_lost(&self, at: usize) -> bool {
         let ino = self.turns.files.borrow()[at];
         let mut nodes = self.world.meta_nodes().into_iter();
@@ -190,10 +192,10 @@ impl Kernel {
         });
     }
 
-    /// One process on file `at`.
+    /// Runs one process on file `at`.
     ///
     /// # Errors
-    /// An operation that failed, two holders, a number that is not the one of the turn before.
+    /// An operation failed, there were two holders, or the number is not that of the turn before.
     pub async fn process(self: Rc<Self>, at: usize, mut rng: SimRng, rounds: u64) -> Outcome {
         let (ino, kind) = (self.turns.files.borrow()[at], KINDS[at]);
         for _ in 0..rounds {
@@ -226,8 +228,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The process goes on when what it wrote is flushed, and an fcntl lock is released; the rest
-    /// comes later, when another one may have its owner's name.
+    /// Closes the file. The process goes on when its writes are flushed and an fcntl lock is
+    /// released. The rest follows later, when another process may have its owner's name.
     async fn close(
         self: &Rc<Self>,
         file: &File<crate::net::SimNet>,
@@ -256,7 +258,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Asks until it is held: a signal ends the wait, and the process asks again at once.
+    /// Asks until the lock is granted. A signal ends the wait, and the process asks again at once.
     async fn wait_for_lock(
         self: &Rc<Self>,
         (at, ino): (usize, Ino),
@@ -273,8 +275,8 @@ impl Kernel {
                 Err(code) => return Err(format!("a lock: {code}")),
             }
             if !self.is_granted(waiter, rng).await {
-                // A mount remembers it before the program asks again. The shard's table needs no
-                // such order.
+                // A mount remembers the take-back before the program asks again. The shard's lock
+                // table does not depend on this order.
                 let is_remembered = rng.chance(500);
                 if is_remembered {
                     self.client.take_back_later(ino, range, Some(waiter));
@@ -294,7 +296,7 @@ impl Kernel {
         }
     }
 
-    /// Waits for a grant; false where a signal comes first.
+    /// Waits for a grant; returns false where a signal comes first.
     async fn is_granted(&self, waiter: u64, rng: &mut SimRng) -> bool {
         while !self.cache.take_granted(waiter) {
             if rng.chance(SIGNALS) {
@@ -311,7 +313,7 @@ impl Kernel {
         file: &File<crate::net::SimNet>,
         rng: &mut SimRng,
     ) -> Outcome {
-        let Turns {
+        let LockTurns {
             holders, numbers, ..
         } = &*self.turns;
         let me = self.index as u64;

@@ -10,9 +10,9 @@ use zonal_types::{ErrorCode, FileKind, Ino};
 
 /// Names that the program uses in each directory.
 const NAMES: u64 = 6;
-/// Directories and files at most, so that names collide.
+/// Most directories and files, so that names collide.
 const NODES: usize = 24;
-/// Largest file: two stripe units and a bit.
+/// Largest file: a little more than two stripe units.
 const BYTES: u64 = (2 << 20) + 70_000;
 
 /// The program.
@@ -41,7 +41,7 @@ fn same<T>(
 }
 
 impl TreeProgram {
-    /// In the empty directory `top`.
+    /// Begins in the empty directory `top`.
     #[must_use]
     pub fn new(world: Rc<World>, client: Rc<SimClient>, top: Ino, rng: SimRng) -> Self {
         Self {
@@ -52,10 +52,10 @@ impl TreeProgram {
         }
     }
 
-    /// Runs so many steps and compares the whole tree.
+    /// Runs `steps` steps and compares the whole tree with the model.
     ///
     /// # Errors
-    /// What differs from the model.
+    /// A difference from the model.
     pub async fn run(mut self, steps: u64) -> Outcome {
         for step in 0..steps {
             let outcome = self.step().await;
@@ -166,8 +166,8 @@ impl TreeProgram {
         {
             return Ok(());
         }
-        // A non-empty directory above the source cannot be replaced; which error comes first is not
-        // ours to say.
+        // A non-empty directory above the source cannot be replaced; the model leaves open which
+        // error comes first.
         if let Some(over) = self.tree.names(to).get(&new_text)
             && self.tree.is_dir(*over)
             && self.tree.is_above(*over, from)

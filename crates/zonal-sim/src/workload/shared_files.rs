@@ -1,5 +1,5 @@
-//! Programs on files that several clients share: appends to one log, and a file that is handed on
-//! by closing it.
+//! Programs on files that several clients share: appends to one log, and a file that clients hand
+//! on by closing it.
 
 use super::{SimClient, create, open, read_all};
 use crate::checker::append_log::{self, RecordAcks};
@@ -10,16 +10,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zonal_types::{ErrorCode, Ino};
 
-/// Bytes of the file that is handed on.
+/// Length of the file that is handed on.
 const BATON_BYTES: usize = 24_000;
 
-/// What the programs of one world know together.
+/// Shared state of the programs of one world.
 #[derive(Default)]
-pub struct Shared {
+pub struct SharedFiles {
     appended: RefCell<RecordAcks>,
     /// The newest version whose close returned.
     closed: Cell<u64>,
-    /// The newest version begun.
+    /// The newest version whose write began.
     written: Cell<u64>,
 }
 
@@ -30,13 +30,13 @@ fn text(code: ErrorCode) -> String {
 /// Appends records to `log` in `dir`.
 ///
 /// # Errors
-/// An operation that failed.
+/// An operation failed.
 pub async fn append_some(
     world: Rc<World>,
     client: Rc<SimClient>,
     index: usize,
     dir: Ino,
-    shared: Rc<Shared>,
+    shared: Rc<SharedFiles>,
     mut rng: SimRng,
     records: u64,
 ) -> Result<(), String> {
@@ -48,8 +48,8 @@ pub async fn append_some(
             Ok(_offset) => {
                 shared.appended.borrow_mut().insert((index, number), true);
             }
-            // The shard was restarted between reservation and publication: the program is told that
-            // it failed.
+            // The shard was restarted between reservation and publication, and the program learns
+            // that the append failed.
             Err(ErrorCode::UnknownLease) => {}
             Err(code) => return Err(format!("append {number} of client {index}: {code}")),
         }
@@ -59,14 +59,14 @@ pub async fn append_some(
     client.begin().release(opened.file.ino).await.map_err(text)
 }
 
-/// Checks the log when all have ended.
+/// Checks the log after all programs have ended.
 ///
 /// # Errors
-/// An operation that failed, or what is wrong with the log.
+/// An operation failed, or something is wrong with the log.
 pub async fn check_log(
     client: &SimClient,
     dir: Ino,
-    shared: &Shared,
+    shared: &SharedFiles,
     may_give_up: bool,
 ) -> Result<(), String> {
     let opened = create(client, dir, "log", false).await.map_err(text)?;
@@ -84,15 +84,15 @@ pub async fn check_log(
     }
 }
 
-/// Writes version after version, each with a close.
+/// Writes version after version, and closes the file after each.
 ///
 /// # Errors
-/// An operation that failed.
+/// An operation failed.
 pub async fn write_baton(
     world: Rc<World>,
     client: Rc<SimClient>,
     file: Ino,
-    shared: Rc<Shared>,
+    shared: Rc<SharedFiles>,
     mut rng: SimRng,
     versions: u64,
 ) -> Result<(), String> {
@@ -113,15 +113,15 @@ pub async fn write_baton(
     Ok(())
 }
 
-/// Opens, reads, closes, again and again.
+/// Opens, reads and closes the file repeatedly.
 ///
 /// # Errors
-/// An operation that failed, or what was seen wrongly.
+/// An operation failed, or a read was wrong.
 pub async fn read_baton(
     world: Rc<World>,
     client: Rc<SimClient>,
     file: Ino,
-    shared: Rc<Shared>,
+    shared: Rc<SharedFiles>,
     mut rng: SimRng,
     rounds: u64,
 ) -> Result<(), String> {

@@ -1,7 +1,8 @@
-//! A program that writes versions of files, syncs, and expects them to survive losses of power.
+//! A program that writes versions of files, syncs them, and expects them to survive losses of
+//! power.
 //!
-//! What was not synced may be lost, its file's name included, so failures of single operations are
-//! no news here.
+//! Unsynced changes may be lost, even a file's name, so the program ignores failures of single
+//! operations.
 
 use super::{SimClient, create, lookup, open, read_all, who};
 use crate::checker::close_to_open::content;
@@ -30,7 +31,7 @@ pub struct DurableProgram {
 }
 
 impl DurableProgram {
-    /// In a directory that is durable already.
+    /// Begins in a directory that is durable already.
     #[must_use]
     pub fn new(world: Rc<World>, client: Rc<SimClient>, dir: Ino, rng: SimRng) -> Self {
         Self {
@@ -42,7 +43,7 @@ impl DurableProgram {
         }
     }
 
-    /// Bytes of a file: each has its own size, some small, some striped.
+    /// Length of a file: each has its own, some small, some striped.
     fn bytes(file: usize) -> usize {
         [800, 4096, 30_000, 70_400, 200_000, 1_200_000][file % FILES]
     }
@@ -54,7 +55,8 @@ impl DurableProgram {
         self.known[file].written = version;
         let bytes = content(version, Self::bytes(file));
         let mut outcome = Ok(());
-        // In pieces that go on, or every second one first, so that many ranges travel together.
+        // Writes consecutive pieces, or every second piece first, so that many ranges travel
+        // together.
         let (length, turns) = match self.rng.chance(300) {
             true => (self.rng.between(100, 9_000) as usize, 2),
             false => (64 << 10, 1),
@@ -85,7 +87,7 @@ impl DurableProgram {
         outcome.and(released)
     }
 
-    /// Runs so many steps; returns what later checks need.
+    /// Runs `steps` steps, and keeps the state that later checks need.
     pub async fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             let file = self.rng.below(FILES as u64) as usize;
@@ -96,10 +98,10 @@ impl DurableProgram {
         }
     }
 
-    /// Checks all files with a client that has nothing in memory.
+    /// Checks all files by a client with empty caches.
     ///
     /// # Errors
-    /// What was lost.
+    /// A synced version was lost.
     pub async fn check(&self, client: &SimClient) -> Result<(), String> {
         for (file, known) in self.known.iter().enumerate() {
             if known.synced == 0 {

@@ -1,9 +1,10 @@
-//! Clients that write, append to, cut and read one file at the same time. Round by round: some
-//! steps each, then all flush and close, and look at what is there, which must be one thing that
-//! the checker knows.
+//! Clients that write, append to, cut and read one file at the same time, in rounds.
+//!
+//! In a round each client makes some steps. Then all clients flush, close, and read the file: all
+//! must find the same contents, which the checker then knows exactly.
 
 use super::{SimClient, create, open, read_all, who};
-use crate::checker::together::{FileHistory, Look, MARK, Number, UNIT};
+use crate::checker::together::{FileHistory, FileRead, MARK, Number, UNIT};
 use crate::coverage::FaultKind;
 use crate::fault::OUTAGE_MS_MAX;
 use crate::net::SimNet;
@@ -19,14 +20,14 @@ use zonal_wire::meta::flags;
 
 /// Steps of each client in a round.
 const STEPS: u64 = 7;
-/// About how long the file is, bytes.
+/// Approximate length of the file, bytes.
 const LENGTH: u64 = 300_000;
-/// How long a client tries that soon gives up, ms.
+/// Deadline of a client that soon gives up, ms.
 const IMPATIENT_MS: u64 = 1_500;
-/// What was given up may be carried out for so long, ms: by a server that stands still, too.
+/// How long requests that were given up may still be executed, ms: even by a server that stands
+/// still.
 const SETTLE_MS: u64 = 3 * OUTAGE_MS_MAX;
-/// How often a client tries to flush what is left before all look, each time for as long as it
-/// tries.
+/// Most attempts of a client to flush before all read; each lasts for as long as a client tries.
 const FLUSHES: u64 = 60;
 
 type Outcome = Result<(), String>;
@@ -35,32 +36,32 @@ fn text(code: ErrorCode) -> String {
     code.to_string()
 }
 
-/// What the programs of one world know together.
+/// Shared state of the programs of one world.
 #[derive(Default)]
-pub struct Together {
+pub struct SharedHistory {
     history: RefCell<FileHistory>,
-    /// What the first found that looked at the end of a round.
+    /// Contents that the first reader found at the end of a round.
     found: RefCell<Option<Vec<u8>>>,
     waiting: Cell<usize>,
     meetings: Cell<u64>,
     kills: Cell<u64>,
-    /// In this round.
+    /// A client gave up in this round.
     gave_up: Cell<bool>,
-    /// Some do, now and then: an append that was given up holds up those behind it, for longer than
-    /// they try.
+    /// Some clients give up now and then. An append that was given up delays those behind it for
+    /// longer than their clients try.
     some_give_up: Cell<bool>,
 }
 
-/// What becomes of a client's operations.
+/// Faults of a client's operations.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Fate {
-    /// It soon gives up.
+pub struct ClientFaults {
+    /// The client soon gives up.
     pub is_impatient: bool,
-    /// Its callers are killed while they wait, now and then.
+    /// Callers of the client are killed now and then while they wait.
     pub is_killed: bool,
 }
 
-impl Fate {
+impl ClientFaults {
     fn may_fail(self) -> bool {
         self.is_impatient || self.is_killed
     }
@@ -72,24 +73,24 @@ pub struct ConcurrentClient {
     pub world: Rc<World>,
     /// The client.
     pub client: Rc<SimClient>,
-    /// Its number, from 0 on.
+    /// The client's index, from 0.
     pub index: usize,
-    /// How many there are.
+    /// Number of clients.
     pub clients: usize,
     /// The file.
     pub file: Ino,
-    /// What all know together.
-    pub together: Rc<Together>,
+    /// Shared state.
+    pub together: Rc<SharedHistory>,
     /// Its random numbers.
     pub rng: SimRng,
-    fate: Fate,
+    fate: ClientFaults,
     open: Option<Arc<File<SimNet>>>,
 }
 
-/// Makes the file, in small stripe units.
+/// Makes the file, with small stripe units.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, ErrorCode> {
     let layout = format!("unit={UNIT} count={targets}");
     client
@@ -101,10 +102,10 @@ pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, Err
     Ok(made.file.ino)
 }
 
-/// A client that soon gives up: what becomes of its operations is often unknown.
+/// Connects a client that soon gives up: the outcomes of its operations are often unknown.
 ///
 /// # Errors
-/// A cell that does not answer.
+/// The cell does not answer.
 pub async fn impatient(
     world: &World,
     index: usize,
@@ -119,15 +120,15 @@ pub async fn impatient(
     Client::connect(net, options).await
 }
 
-/// Long bytes come in memory that targets take them from, as the kernel's do.
+/// Lends long bytes in memory from which targets read them, like the kernel's.
 fn lent(client: &SimClient, bytes: &[u8]) -> Option<Box<dyn Brought>> {
     let mut memory = client.net().memory(bytes.len())?;
     memory.copy_from_slice(bytes);
     Some(memory)
 }
 
-impl Together {
-    /// Waits until all are here.
+impl SharedHistory {
+    /// Waits until all clients are here.
     async fn meet(&self, world: &World, clients: usize) {
         let meeting = self.meetings.get();
         self.waiting.set(self.waiting.get() + 1);
@@ -140,10 +141,10 @@ impl Together {
         }
     }
 
-    /// What is there at the end.
+    /// Checks the file at the end of a run.
     ///
     /// # Errors
-    /// An operation that failed, or what is not as it was.
+    /// An operation failed, or the contents changed.
     pub async fn check(&self, client: &SimClient, file: Ino) -> Outcome {
         let (content, look) = read(client, file, usize::MAX, &self.history).await?;
         self.history.borrow_mut().seen(look, &content, true)
@@ -155,10 +156,10 @@ async fn read(
     file: Ino,
     index: usize,
     history: &RefCell<FileHistory>,
-) -> Result<(Vec<u8>, Look), String> {
+) -> Result<(Vec<u8>, FileRead), String> {
     let look = history.borrow_mut().look(index);
     let opened = open(client, file).await.map_err(text)?;
-    // What this client wrote before was flushed.
+    // The client's earlier writes were flushed.
     history.borrow_mut().flushed(index);
     let content = read_all(client, &opened.file).await;
     client.begin().release(file).await.map_err(text)?;
@@ -173,7 +174,7 @@ impl ConcurrentClient {
         client: Rc<SimClient>,
         (index, clients): (usize, usize),
         file: Ino,
-        together: Rc<Together>,
+        together: Rc<SharedHistory>,
         rng: SimRng,
     ) -> Self {
         Self {
@@ -184,16 +185,16 @@ impl ConcurrentClient {
             file,
             together,
             rng,
-            fate: Fate::default(),
+            fate: ClientFaults::default(),
             open: None,
         }
     }
 
-    /// Plays its part for so many rounds.
+    /// Runs `rounds` rounds.
     ///
     /// # Errors
-    /// An operation that failed, or what cannot be.
-    pub async fn play(mut self, rounds: u64, fate: Fate) -> Outcome {
+    /// An operation failed, or a read found forbidden contents.
+    pub async fn play(mut self, rounds: u64, fate: ClientFaults) -> Outcome {
         let patient = self.client.clone();
         self.fate = fate;
         if fate.may_fail() {
@@ -225,7 +226,7 @@ impl ConcurrentClient {
         self.together.history.borrow_mut()
     }
 
-    /// An operation failed that may.
+    /// Allows an operation to fail where `may_fail`.
     fn forgive(&self, doing: &str, code: ErrorCode, may_fail: bool) -> Outcome {
         let is_late = matches!(
             code,
@@ -242,7 +243,7 @@ impl ConcurrentClient {
         Err(format!("{doing}: {code}"))
     }
 
-    /// An operation of this client.
+    /// Begins an operation of this client.
     fn call<'a>(&mut self, client: &'a SimClient) -> ClientCall<'a, SimNet> {
         match self.fate.is_killed {
             true => self.world.mortal_call(client, &mut self.rng),
@@ -311,7 +312,7 @@ impl ConcurrentClient {
         self.take(number, done)
     }
 
-    /// Short writes with gaps between them, which leave together.
+    /// Short writes with gaps between them, which leave in one request.
     async fn scatter(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
         let (mut at, gap) = (
@@ -331,7 +332,7 @@ impl ConcurrentClient {
         Ok(())
     }
 
-    /// The outcome of what lasts on where it succeeds.
+    /// Records the outcome of an operation. One that succeeds lasts on, until a flush.
     fn take(&self, number: Number, done: Result<(), ErrorCode>) -> Result<(), ErrorCode> {
         if done.is_err() {
             self.history().is_unknown(number);
@@ -341,7 +342,7 @@ impl ConcurrentClient {
 
     async fn append(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
-        // Long enough to be known by one whole mark, wherever it is found.
+        // Long enough for one whole mark, wherever the bytes are found.
         let length = 2 * MARK + self.length();
         let number = self.history().append(self.index, length);
         let bytes = self.history().bytes(number);
@@ -349,7 +350,7 @@ impl ConcurrentClient {
         let call = self.call(&client);
         let memory = self.fate.is_killed.then(|| lent(&client, &bytes)).flatten();
         let done = match memory {
-            // It is another's when this call is over.
+            // Another use may take the memory when this call is over.
             Some(memory) => call.append(&file, &memory, false).await,
             None => call.append(&file, &bytes, false).await,
         };
@@ -415,7 +416,7 @@ impl ConcurrentClient {
         Ok(())
     }
 
-    /// Opens, reads, closes.
+    /// Opens, reads and closes the file.
     async fn read(&self) -> Outcome {
         match read(&self.client, self.file, self.index, &self.together.history).await {
             Ok((content, look)) => {
@@ -427,7 +428,7 @@ impl ConcurrentClient {
         }
     }
 
-    /// Reads on with what is open: its size may be old, its bytes not.
+    /// Reads by an open file, whose size may be old, but whose bytes may not.
     async fn read_on(&mut self) -> Outcome {
         let Some(file) = self.open.clone() else {
             return Ok(());
@@ -442,7 +443,7 @@ impl ConcurrentClient {
         }
     }
 
-    /// Where servers were killed or clients gave up, appends may have left something.
+    /// Where servers were killed or clients gave up, appends may have left bytes.
     fn may_be_loose(&self) {
         let kills = self.world.network.coverage().of(FaultKind::Kill);
         if kills != self.together.kills.get() || self.together.gave_up.get() {
@@ -450,7 +451,7 @@ impl ConcurrentClient {
         }
     }
 
-    /// All close, and look at what is there.
+    /// Ends a round: all clients close the file and read it.
     async fn end_round(&mut self, patient: &SimClient) -> Outcome {
         let mut tries = 0;
         while let Err(code) = self.close_all().await {
@@ -505,7 +506,7 @@ impl ConcurrentClient {
         Ok(())
     }
 
-    /// Flushes whatever is left, opened or not, and closes.
+    /// Flushes all remaining writes, with an open file or without, and closes.
     async fn close_all(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
         self.client.begin().fsync(&file).await?;

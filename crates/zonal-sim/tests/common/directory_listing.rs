@@ -1,4 +1,4 @@
-//! Directories as a kernel lists them.
+//! Lists directories like a kernel.
 
 use std::collections::BTreeMap;
 use zonal_client::directories::Part;
@@ -6,7 +6,7 @@ use zonal_sim::workload::{SimClient, who};
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::AttrChange;
 
-/// Names and modes, as a kernel hears of them, in parts of 200.
+/// Names and modes, like a kernel reads them, in parts of 200.
 pub async fn listed(
     client: &SimClient,
     dir: Ino,
@@ -27,7 +27,7 @@ pub async fn listed(
     }
 }
 
-/// Gives it this mode.
+/// Sets the mode of a file.
 pub async fn chmod(client: &SimClient, ino: Ino, mode: u32) -> Result<(), ErrorCode> {
     let change = AttrChange {
         mode: Some(mode),

@@ -1,4 +1,4 @@
-//! What the operations of a client cost on a cell without faults: messages, and how many of them
+//! Counts the messages of a client's operations on a cell without faults, and how many of them
 //! follow one another.
 
 use super::run_on;
@@ -9,7 +9,7 @@ use zonal_sim::workload::{SimClient, create, make_dir, name, who};
 use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 
-/// A message takes so long in [`Counter::time`].
+/// Delay of a message in [`Counter::time`].
 const DELAY_NS: u64 = 1_000_000;
 
 /// One zone, three targets, a client with a directory.
@@ -19,15 +19,15 @@ pub struct Counter {
     pub home: Ino,
 }
 
-/// Runs a program on a fresh cell to its end. No event polls and no housekeeping beside it, so
-/// every message is its own.
+/// Runs a program on a fresh cell to its end. There are no event polls and no housekeeping, so
+/// every message is the program's.
 pub fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Counter) -> P + 'static,
 ) {
     run_on(CellSize::new(1, 3, 1), |world| async move {
         let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
         let home = make_dir(&client, Ino::ROOT, "home").await?;
-        // A target asks the shard who is fenced before its first change: not what is counted.
+        // A target asks the shard for fenced clients before its first change; this is not counted.
         let first = create(&client, home, "first", true).await?.file;
         for unit in 1..=3 {
             client
@@ -48,7 +48,7 @@ pub fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
 }
 
 impl Counter {
-    /// What an operation returns, and its round trips.
+    /// Runs an operation; returns its output and its round trips.
     pub async fn count<T>(
         &self,
         operation: impl Future<Output = Result<T, ErrorCode>>,
@@ -60,7 +60,7 @@ impl Counter {
         Ok((value, messages / 2))
     }
 
-    /// What an operation returns, and its time in messages that follow one another.
+    /// Runs an operation; returns its output and its time, in messages that follow one another.
     pub async fn time<T>(
         &self,
         operation: impl Future<Output = Result<T, ErrorCode>>,

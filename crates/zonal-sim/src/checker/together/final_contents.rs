@@ -1,25 +1,28 @@
-//! What is there when nothing is under way any more must make sense as a whole.
+//! Checks the final contents of a file, when no operation is under way any more: they must make
+//! sense as a whole.
 
 use super::operation::{Kind, Operation};
-use super::{FileHistory, Look, MARK, UNIT};
+use super::{FileHistory, FileRead, MARK, UNIT};
 use std::collections::BTreeSet;
 
-/// Ends of what shards keep themselves.
+/// Ends of the bytes that shards keep themselves.
 const INLINE_ENDS: [u64; 1] = [4_096];
 
 impl FileHistory {
-    /// What is there when nothing is under way any more, as [`Self::seen`] found it, makes sense as
-    /// a whole: the end is where an operation put it, with bytes there; a piece of a write that a
-    /// truncation met is there or was cut; an append is at an end that the file had.
+    /// Checks the final contents, which [`Self::seen`] accepted, as a whole:
+    ///
+    /// * The end is where an operation put it, with bytes before it.
+    /// * A truncation that met a piece of a write cut it as a whole, or not at all.
+    /// * An append is at an end that the file had.
     ///
     /// # Errors
-    /// What makes none.
-    pub fn settled(&self, look: Look, content: &[u8]) -> Result<(), String> {
+    /// A rule that the contents break.
+    pub fn settled(&self, look: FileRead, content: &[u8]) -> Result<(), String> {
         let length = content.len() as u64;
         let strays = self.strays(content);
         let mut known = self.operations.iter().chain(&strays);
         let is_hole = content.last() == Some(&0);
-        // Zeros at the end are where somebody set it; bytes are where somebody's end.
+        // Zeros at the end need an operation that set this size; bytes need one that ends there.
         let put = |of: &Operation| {
             let is_cut = matches!(of.kind, Kind::Cut(_));
             is_cut && of.end() == Some(length) || !is_hole && is_edge(of, length)
@@ -42,7 +45,7 @@ impl FileHistory {
         Ok(())
     }
 
-    /// A piece of the operation that is neither there nor cut.
+    /// A piece of the operation that is there in part.
     fn torn(&self, of: &Operation, content: &[u8]) -> Option<String> {
         let (at, end) = (of.at?, of.at? + of.bytes.len() as u64);
         let units = (at / UNIT..=end / UNIT).map(|unit| unit * UNIT);
@@ -50,8 +53,8 @@ impl FileHistory {
             .chain(INLINE_ENDS)
             .filter(|edge| (at..end).contains(edge));
         let mut pieces: BTreeSet<u64> = ends.chain([at, end]).collect();
-        // Before its client cut the file what lay before the new end was flushed; the rest was
-        // gathered on, as the cut did not succeed.
+        // Before its client's truncation, the bytes before the new end were flushed. The rest was
+        // gathered further, since the truncation failed.
         let splits = |cut: &&Operation| cut.is_unknown && cut.client == of.client;
         let cuts = self.operations.iter().filter(splits);
         pieces.extend(
@@ -94,7 +97,7 @@ impl FileHistory {
         None
     }
 
-    /// An append that is there, at a place where the file did not end.
+    /// An append at a place where the file did not end.
     fn misplaced(&self, of: &Operation, content: &[u8]) -> Option<String> {
         let (at, ended) = (of.at?, of.ended?);
         let front = of.bytes.get(..MARK.min(of.bytes.len()))?;
@@ -104,8 +107,7 @@ impl FileHistory {
         if self.is_loose || of.kind != Kind::Append || !is_there {
             return None;
         }
-        // A truncation that cut the file to less, before the append since it is there, leaves no
-        // end that was there before.
+        // A truncation to a smaller size, before the append, leaves no end that was there before.
         let is_gone = |end: Option<&Operation>| {
             self.operations.iter().any(|cut| {
                 matches!(cut.kind, Kind::Cut(size) if size < at)
@@ -125,7 +127,7 @@ impl FileHistory {
     }
 }
 
-/// The bytes of an operation, or a piece of them that the shard was told of by itself, end here.
+/// Whether the operation's bytes end here, or a piece of them that the shard learned of by itself.
 fn is_edge(of: &Operation, place: u64) -> bool {
     let is_inner = place.is_multiple_of(UNIT) || INLINE_ENDS.contains(&place);
     let end = of.at.map(|at| at + of.bytes.len() as u64);

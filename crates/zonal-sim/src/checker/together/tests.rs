@@ -1,4 +1,5 @@
-//! What the oracle of one file and several clients allows, and what it finds.
+//! Tests of the oracle for one file and several clients: the contents that it allows, and those
+//! that it rejects.
 
 use super::*;
 
@@ -18,13 +19,13 @@ fn cut(history: &mut FileHistory, client: usize, size: u64) {
     history.done(number, None);
 }
 
-/// Whether a client that opens the file may find this.
+/// Whether a client that opens the file may read this.
 fn may_see(history: &mut FileHistory, content: &[u8]) -> bool {
     let look = history.look(9);
     history.seen(look, content, true).is_ok()
 }
 
-/// Whether this may be there when nothing is under way.
+/// Whether these may be the final contents.
 fn may_be(history: &mut FileHistory, content: &[u8]) -> bool {
     let look = history.look(9);
     history.seen(look, content, true).is_ok() && history.settled(look, content).is_ok()
@@ -40,7 +41,7 @@ fn a_mark_names_its_operation_and_place() {
 }
 
 #[test]
-fn what_was_flushed_is_seen_and_what_was_not_may_be() {
+fn flushed_bytes_are_seen_and_unflushed_bytes_may_be() {
     let mut history = FileHistory::default();
     let old = write(&mut history, 0, 0, 100);
     assert!(may_see(&mut history, &old) && may_see(&mut history, &[]));
@@ -123,7 +124,7 @@ fn a_write_may_be_cut_in_part_where_its_client_tried_to_cut() {
         cut(&mut history, 1, 0);
         history.flushed(0);
         bytes[..600].fill(0);
-        // By another client: the write is not split there.
+        // With another client's truncation the write is not split there.
         assert_eq!(may_be(&mut history, &bytes), is_unknown);
     }
 }
