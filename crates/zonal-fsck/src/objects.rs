@@ -132,7 +132,7 @@ impl<'a> ObjectJoin<'a> {
             Some((owner, allocated, seq)) => self.compare(&group, &owner, allocated, seq),
             None if group.deleted => {}
             None => {
-                let lonely: Vec<UnownedObject> = group
+                let unowned: Vec<UnownedObject> = group
                     .found
                     .iter()
                     .filter(|found| !found.5)
@@ -146,8 +146,8 @@ impl<'a> ObjectJoin<'a> {
                         },
                     )
                     .collect();
-                if !lonely.is_empty() {
-                    (self.tell)(JoinOutcome::Unowned(group.data_id, lonely));
+                if !unowned.is_empty() {
+                    (self.tell)(JoinOutcome::Unowned(group.data_id, unowned));
                 }
             }
         }
@@ -293,13 +293,13 @@ pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<
 pub fn guess_layout(
     map: &ZoneMap,
     data_id: DataId,
-    lonely: &[UnownedObject],
+    unowned: &[UnownedObject],
 ) -> Option<(Layout, u64)> {
-    let first = lonely.first()?;
-    let last = lonely.iter().map(|object| object.column).max()?;
+    let first = unowned.first()?;
+    let last = unowned.iter().map(|object| object.column).max()?;
     let set = map.sets.iter().rev().find(|set| {
         let holds = |target| set.slots.iter().any(|slot| slot.target == target);
-        set.is_open && lonely.iter().all(|object| holds(object.target))
+        set.is_open && unowned.iter().all(|object| holds(object.target))
     })?;
     let width = u16::try_from(set.slots.len()).ok()?;
     let slot = set
@@ -326,10 +326,10 @@ pub fn guess_layout(
     };
     let agrees =
         |object: &UnownedObject| target_of(set, &component, object.column) == Some(object.target);
-    if !lonely.iter().all(agrees) {
+    if !unowned.iter().all(agrees) {
         return None;
     }
-    let ends = lonely
+    let ends = unowned
         .iter()
         .filter(|object| object.bytes > 0)
         .map(|object| {

@@ -140,8 +140,8 @@ pub(crate) fn run(
             .iter()
             .filter(|(ino, _)| owns(**ino))
             .collect();
-        let lonely: Vec<_> = work
-            .lonely
+        let unowned: Vec<_> = work
+            .unowned
             .iter()
             .filter(|(data_id, objects)| adopter(map, *data_id, objects) == Some(shard))
             .collect();
@@ -151,7 +151,7 @@ pub(crate) fn run(
         } else {
             &[]
         };
-        if corrections.is_empty() && lonely.is_empty() && junctions.is_empty() {
+        if corrections.is_empty() && unowned.is_empty() && junctions.is_empty() {
             continue;
         }
         let Some(mut open) = Open::new(spec, map, options)? else {
@@ -172,7 +172,7 @@ pub(crate) fn run(
             open.append(effect.map_err(contents)?)?;
         }
         let mut home = lost_found(&open, work);
-        for (data_id, objects) in lonely {
+        for (data_id, objects) in unowned {
             let Some(found) = file_of(map, *data_id, objects) else {
                 continue;
             };

@@ -48,7 +48,7 @@ pub struct MetaParts {
     /// The manager's durable map.
     pub map: MapCell,
     /// Checks how soon the process replies.
-    pub promptness: Rc<ReplyDeadlines>,
+    pub reply_deadlines: Rc<ReplyDeadlines>,
     /// The planted bug.
     pub plant: Plant,
 }
@@ -58,7 +58,7 @@ pub struct MetaNode {
     driver: ShardDriver<SimulatedHost>,
     /// Requests that are being served.
     running: Cell<u64>,
-    promptness: Rc<ReplyDeadlines>,
+    reply_deadlines: Rc<ReplyDeadlines>,
     plant: Plant,
     /// Places of appends that a planted bug gave without a check.
     lent: RefCell<BTreeSet<(Ino, u64)>>,
@@ -94,7 +94,7 @@ impl MetaNode {
             network,
             disk,
             map,
-            promptness,
+            reply_deadlines,
             plant,
         } = parts;
         let mut is_new = true;
@@ -110,7 +110,7 @@ impl MetaNode {
             .as_ref()
             .map(|manager| Arc::clone(manager.durable()));
         let host = SimulatedHost {
-            line: PeerCalls {
+            peers: PeerCalls {
                 address,
                 network,
                 map,
@@ -133,7 +133,7 @@ impl MetaNode {
                 pace: Pace::SERVER,
             })?,
             running: Cell::new(0),
-            promptness,
+            reply_deadlines,
             plant,
             lent: RefCell::default(),
             kept: RefCell::default(),
@@ -219,7 +219,7 @@ impl MetaNode {
     /// Number of deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
-        let now = self.host().line.now().instant;
+        let now = self.host().peers.now().instant;
         let deletions = self
             .driver
             .with_shard(|shard| shard.deletions(self.disk(), now, DELETIONS));
@@ -229,12 +229,12 @@ impl MetaNode {
     /// Runs one request until its reply.
     async fn run(self: Rc<Self>, mut header: Header, mut request: MetaRequest) -> MetaReply {
         let asked = self
-            .promptness
-            .asked(&self.host().line.network.clock, &header);
+            .reply_deadlines
+            .asked(&self.host().peers.network.clock, &header);
         planted_bugs::change(self.plant, &mut header, &mut request);
         let _running = RunningRequest::begin(&self.running);
         if self.disk().is_full() && request.adds() {
-            self.host().line.network.count(FaultKind::FullShard);
+            self.host().peers.network.count(FaultKind::FullShard);
         }
         let node = self.clone();
         let deadline_ms = std::mem::take(&mut header.deadline_ms);
@@ -247,7 +247,7 @@ impl MetaNode {
         let appended = &self.host().appended;
         let watched = asked.watch(&mut task, appended);
         let reply = if self.plant == Plant::WaitsAreKept {
-            let clock = &self.host().line.network.clock;
+            let clock = &self.host().peers.network.clock;
             planted_bugs::by_deadline(watched, clock, deadline_ms).await
         } else {
             Some(watched.await)

@@ -56,7 +56,7 @@ pub struct StorageParts {
     /// The manager's durable map.
     pub map: MapCell,
     /// Checks the slots by which requests are executed.
-    pub carried_out: Rc<ExecutedRequests>,
+    pub executed_requests: Rc<ExecutedRequests>,
     /// The target's disk.
     pub disk: Rc<VirtualDisk>,
     /// The planted bug.
@@ -69,7 +69,7 @@ pub struct StorageNode {
     clock: VirtualClock,
     group: Group,
     network: Rc<Network>,
-    carried_out: Rc<ExecutedRequests>,
+    executed_requests: Rc<ExecutedRequests>,
     plant: Plant,
 }
 
@@ -85,7 +85,7 @@ impl StorageNode {
             config,
             network,
             map,
-            carried_out,
+            executed_requests,
             disk,
             plant,
         } = parts;
@@ -114,7 +114,7 @@ impl StorageNode {
             clock: network.clock.clone(),
             group,
             network,
-            carried_out,
+            executed_requests,
             plant,
         };
         let resumed = node.alone(node.driver.resume())?;
@@ -250,7 +250,8 @@ impl StorageNode {
         }
         if let Some(object) = request.object() {
             let known = self.driver.host().known.borrow();
-            self.carried_out.note(&known, self.id(), &header, object);
+            self.executed_requests
+                .note(&known, self.id(), &header, object);
         }
         self.plant_in(&mut header, &mut request);
         let from = (&header, HolderNumber::default());

@@ -64,9 +64,9 @@ pub struct World {
     /// The zone map.
     pub map: MapCell,
     /// Checks the slots by which targets execute requests.
-    pub carried_out: Rc<ExecutedRequests>,
+    pub executed_requests: Rc<ExecutedRequests>,
     /// Checks how soon shards reply.
-    pub promptness: Rc<ReplyDeadlines>,
+    pub reply_deadlines: Rc<ReplyDeadlines>,
     servers: Vec<Server>,
     size: CellSize,
     plant: Plant,
@@ -82,8 +82,8 @@ pub struct World {
 impl World {
     /// Returns what the checks of servers found since the last call.
     pub fn complaints(&self) -> Vec<String> {
-        let mut all = self.carried_out.take();
-        all.extend(self.promptness.take());
+        let mut all = self.executed_requests.take();
+        all.extend(self.reply_deadlines.take());
         all
     }
 
@@ -132,8 +132,8 @@ impl World {
             clock,
             network,
             map: Rc::new(RefCell::new(Arc::new(map))),
-            carried_out: Rc::default(),
-            promptness: Rc::default(),
+            executed_requests: Rc::default(),
+            reply_deadlines: Rc::default(),
             servers,
             size,
             plant,

@@ -287,7 +287,7 @@ fn a_hole_in_an_existing_file_costs_one_question_once() {
         assert_eq!(cell.count(grow).await?.1, 1);
         client.begin().release(ino).await?;
         client.background().keep_house().await;
-        // The write lies behind an end that columns may not have heard of, so they hear of it first
+        // The range lies behind an end that columns may not have heard of, so they hear of it first
         // (refused; size, columns, confirmed).
         let file = open(client, ino).await?.file;
         let call = client.begin();

@@ -32,7 +32,7 @@ async fn alone(world: &Rc<World>) -> Result<Rc<Client<SimNet>>, ErrorCode> {
     Ok(Rc::new(Client::connect(net, options).await?))
 }
 
-/// Begins a call whose caller is killed `ns` nanoseconds from now, and waits no longer.
+/// Begins a call that is given up after `ns` nanoseconds, as when its caller is killed.
 fn dies_in<'a>(world: &Rc<World>, client: &'a Client<SimNet>, ns: u64) -> ClientCall<'a, SimNet> {
     let call = client.begin();
     let given_up = call.context().cancellation().clone();

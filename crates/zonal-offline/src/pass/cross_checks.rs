@@ -204,15 +204,15 @@ impl Pass<'_, '_> {
             }
             // Where a shard is missing, it may have the inode.
             JoinOutcome::Unowned(..) if !all_shards => {}
-            JoinOutcome::Unowned(data_id, lonely) => {
+            JoinOutcome::Unowned(data_id, unowned) => {
                 let what = FindingKind::NoInode {
                     data_id,
-                    objects: u32::try_from(lonely.len()).unwrap_or(u32::MAX),
-                    bytes: lonely.iter().map(|object| object.bytes).sum(),
+                    objects: u32::try_from(unowned.len()).unwrap_or(u32::MAX),
+                    bytes: unowned.iter().map(|object| object.bytes).sum(),
                 };
                 self.tell(FindingPlace::Cell, None, None, what);
                 if self.seen.work.has_room() {
-                    self.seen.work.lonely.push((data_id, lonely));
+                    self.seen.work.unowned.push((data_id, unowned));
                 }
             }
             JoinOutcome::Short(data_id, owner, _missing) => {

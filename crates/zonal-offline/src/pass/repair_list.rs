@@ -55,7 +55,7 @@ pub(crate) struct RepairList {
     pub files: BTreeMap<usize, Vec<StoreFault>>,
     pub shards: BTreeMap<usize, Vec<MetaBroken>>,
     pub targets: BTreeMap<usize, TargetRepairs>,
-    pub lonely: Vec<(DataId, Vec<UnownedObject>)>,
+    pub unowned: Vec<(DataId, Vec<UnownedObject>)>,
     pub corrections: BTreeMap<Ino, Correction>,
     pub junctions: Vec<Mismatch>,
     /// Junctions in the manager's store.
@@ -72,7 +72,7 @@ impl RepairList {
         self.files.is_empty()
             && self.shards.is_empty()
             && self.targets.values().all(TargetRepairs::is_empty)
-            && self.lonely.is_empty()
+            && self.unowned.is_empty()
             && self.corrections.is_empty()
             && self.junctions.is_empty()
     }

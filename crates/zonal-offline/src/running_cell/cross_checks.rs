@@ -61,7 +61,7 @@ impl<'a> CrossChecks<'a> {
 
     pub fn judge(&mut self, joined: JoinOutcome) -> Result<(), OfflineError> {
         match joined {
-            JoinOutcome::Unowned(data_id, objects) => self.lonely(data_id, &objects)?,
+            JoinOutcome::Unowned(data_id, objects) => self.unowned(data_id, &objects)?,
             JoinOutcome::Wrong(
                 _,
                 owner,
@@ -104,14 +104,14 @@ impl<'a> CrossChecks<'a> {
 
     /// The inode is older than the object and not in the snapshot. Either the object is gone by
     /// now, or nobody will ever remove it.
-    fn lonely(&mut self, data_id: DataId, objects: &[UnownedObject]) -> Result<(), OfflineError> {
+    fn unowned(&mut self, data_id: DataId, objects: &[UnownedObject]) -> Result<(), OfflineError> {
         let (mut count, mut bytes) = (0, 0);
-        for lonely in objects {
+        for unowned in objects {
             let object = ObjectId {
                 data_id,
-                column: Column(lonely.column),
+                column: Column(unowned.column),
             };
-            if let Some(known) = object_now(self.cell, lonely.target, object)? {
+            if let Some(known) = object_now(self.cell, unowned.target, object)? {
                 count += 1;
                 bytes += known.bytes;
             }

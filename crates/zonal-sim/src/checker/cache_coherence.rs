@@ -21,7 +21,7 @@ impl Versions {
             return None;
         }
         Some(format!(
-            "invariant 4: {what} is of no version from {done} (answered before it was asked for) to {begun}"
+            "invariant 4: {what} is of no version from {done} (answered before the request) to {begun}"
         ))
     }
 }
@@ -35,14 +35,15 @@ impl LockExclusion {
     #[must_use]
     pub fn take(&self, who: u64) -> Option<String> {
         let before = self.0.replace(Some(who));
-        before.map(|other| format!("locks: {who} got what {other} holds"))
+        before.map(|other| format!("locks: {who} got the lock that {other} holds"))
     }
 
     /// The holder is about to release the lock. Returns what is wrong.
     #[must_use]
     pub fn give(&self, who: u64) -> Option<String> {
         let before = self.0.take();
-        (before != Some(who)).then(|| format!("locks: {who} held, but {before:?} does"))
+        (before != Some(who))
+            .then(|| format!("locks: {who} releases the lock, which {before:?} holds"))
     }
 }
 

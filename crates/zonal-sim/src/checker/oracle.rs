@@ -91,7 +91,9 @@ impl Oracle {
         let next = after(&self.all, step);
         add(&mut self.all, next);
         match (firm.is_empty(), self.power) {
-            (true, false) => Err(format!("invariant 2: it succeeded in {before:?}")),
+            (true, false) => Err(format!(
+                "invariant 2: the operation succeeded in {before:?}"
+            )),
             (true, true) => {
                 self.firm = self.all.clone();
                 Ok(())
@@ -130,7 +132,7 @@ impl Oracle {
         };
         if !self.all.iter().any(fits) {
             return Err(format!(
-                "invariant 3: a directory has {found:?}, which none of these can be: {:?}",
+                "invariant 3: a directory has {found:?}, which fits none of the possible states {:?}",
                 self.all
             ));
         }

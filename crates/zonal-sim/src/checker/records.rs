@@ -53,7 +53,7 @@ impl RecordLedger {
             match *fate {
                 Fate::Acked(before) if before + RECORD as u64 > at => {
                     return Err(format!(
-                        "records: {} of client {client} is told to be at {at}, and {name:?} at {before}",
+                        "records: client {client} was told {at} for record {}, and {before} for {name:?}",
                         numbers.start
                     ));
                 }
@@ -78,7 +78,9 @@ impl RecordLedger {
     /// It should have reported a loss.
     pub fn acknowledged(&mut self, client: usize) -> Result<(), String> {
         if self.untold.contains(&client) {
-            return Err(format!("records: a loss of client {client} was not told"));
+            return Err(format!(
+                "records: a loss of client {client} was not reported"
+            ));
         }
         for fate in self.of(client) {
             if let Fate::Taken(at) = *fate {
@@ -178,7 +180,7 @@ impl RecordLedger {
             };
             if told != at {
                 broken.push(format!(
-                    "records: {name:?} is at {at}, and was told to be at {told}"
+                    "records: {name:?} is at {at}, but its client was told {told}"
                 ));
             }
         }

@@ -19,7 +19,7 @@ pub struct ReplyDeadlines(RefCell<Vec<String>>);
 
 /// A request that is being served.
 pub struct WatchedRequest<'a> {
-    promptness: &'a ReplyDeadlines,
+    reply_deadlines: &'a ReplyDeadlines,
     clock: VirtualClock,
     pauses: u64,
     /// The latest time of its reply.
@@ -34,7 +34,7 @@ impl ReplyDeadlines {
         let ms = u64::from(header.deadline_ms);
         let deadline = (ms > 0).then(|| clock.now().plus_ms(ms + ms / 25 + SLACK_MS));
         WatchedRequest {
-            promptness: self,
+            reply_deadlines: self,
             clock: clock.clone(),
             pauses: clock.pauses(),
             deadline,
@@ -68,7 +68,7 @@ impl WatchedRequest<'_> {
             return;
         }
         let now = self.clock.now();
-        let mut told = self.promptness.0.borrow_mut();
+        let mut told = self.reply_deadlines.0.borrow_mut();
         if self.deadline.is_some_and(|deadline| deadline < now) {
             told.push(format!(
                 "invariant 9: {operation} is answered after its deadline"

@@ -27,7 +27,7 @@ impl ExecutedRequests {
         let mut told = self.0.borrow_mut();
         if !is_its_own && told.is_empty() {
             told.push(format!(
-                "invariant 7: target {target} carries out what came by slot {} of set {}, epoch {}, which is not so in map version {}",
+                "invariant 7: target {target} executes a request by slot {} of set {} with epoch {}, against map version {}",
                 object.slot, object.set, header.epoch, map.version
             ));
         }

@@ -17,7 +17,7 @@ use zonal_zonemap::{Manager, ZoneMap};
 
 /// The host of a metadata process's driver.
 pub(super) struct SimulatedHost {
-    pub(super) line: PeerCalls,
+    pub(super) peers: PeerCalls,
     pub(super) group: Group,
     pub(super) disk: Rc<VirtualDisk>,
     pub(super) plant: Plant,
@@ -35,11 +35,11 @@ const LATE_FENCE: u64 = 25_000_000_000;
 impl SimulatedHost {
     /// A planted bug: the fence counts as acknowledged before it is sent.
     fn tell_late(&self, target: TargetId, request: StorageRequest) {
-        let (line, clock) = (self.line.clone(), self.line.network.clock.clone());
+        let (peers, clock) = (self.peers.clone(), self.peers.network.clock.clone());
         let later = clock.clone();
         clock.spawn(self.group, async move {
             later.sleep(LATE_FENCE).await;
-            line.ask_target(target, &request).await;
+            peers.ask_target(target, &request).await;
         });
     }
 }
@@ -52,12 +52,12 @@ impl ShardHost for SimulatedHost {
     }
 
     fn now(&self) -> Now {
-        self.line.now()
+        self.peers.now()
     }
 
     async fn sleep_until(&self, until: Instant) {
-        let network = &self.line.network;
-        let until = network.clock_of(&self.line.address).world(until);
+        let network = &self.peers.network;
+        let until = network.clock_of(&self.peers.address).world(until);
         network.clock.sleep_until(until).await;
     }
 
@@ -67,7 +67,7 @@ impl ShardHost for SimulatedHost {
     }
 
     fn map(&self) -> Arc<ZoneMap> {
-        self.line.map.borrow().clone()
+        self.peers.map.borrow().clone()
     }
 
     /// Every process knows the newest map at once.
@@ -132,22 +132,22 @@ impl ShardHost for SimulatedHost {
             MetaRequest::OpenSets { zone } if self.manager.borrow().is_some() => {
                 self.open_sets_of(*zone)
             }
-            _ => self.line.ask(shard, request).await,
+            _ => self.peers.ask(shard, request).await,
         }
     }
 
     async fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) {
-        let line = self.line.clone();
+        let peers = self.peers.clone();
         let make = async move {
             for (shard, request) in calls {
                 // Housekeeping repeats the call where it fails.
-                let _reply = line.ask(shard, &request).await;
+                let _reply = peers.ask(shard, &request).await;
             }
         };
         if self.plant == Plant::CallsBeforeReply {
             make.await;
         } else {
-            self.line.network.clock.spawn(self.group, make);
+            self.peers.network.clock.spawn(self.group, make);
         }
     }
 
@@ -164,7 +164,7 @@ impl ShardHost for SimulatedHost {
                 replies.push(Some(StorageReply::Done));
                 continue;
             }
-            replies.push(self.line.ask_target(target, &request).await);
+            replies.push(self.peers.ask_target(target, &request).await);
         }
         replies
     }

@@ -19,7 +19,7 @@ pub(super) fn load(disk: &VirtualDisk, cell: CellId) -> Result<Manager, ErrorCod
 impl SimulatedHost {
     /// Makes a map durable before others learn of it, so that the manager has it after each start.
     pub(super) fn publish_map(&self, map: &Arc<ZoneMap>) -> Result<(), ErrorCode> {
-        let mut board = self.line.map.borrow_mut();
+        let mut board = self.peers.map.borrow_mut();
         if map.version < board.version || (map.version == board.version && **map != **board) {
             return Err(ErrorCode::StaleEpoch);
         }
@@ -73,7 +73,7 @@ impl SimulatedHost {
         }
         let edited = self.edit(&[MapEdit::OpenSets { zone }]);
         edited.map_err(|_unknown| ErrorCode::Invalid)?;
-        Ok(self.line.map.borrow().opened(zone))
+        Ok(self.peers.map.borrow().opened(zone))
     }
 
     pub(super) fn manage(&self, body: &[u8]) -> ManagerReply {
@@ -95,9 +95,9 @@ impl SimulatedHost {
     /// # Errors
     /// The disk has no valid map.
     pub(super) fn read_map_again(&self) -> Result<(), ErrorCode> {
-        let cell = self.line.map.borrow().cell;
+        let cell = self.peers.map.borrow().cell;
         let manager = load(&self.disk, cell)?;
-        *self.line.map.borrow_mut() = Arc::clone(manager.durable());
+        *self.peers.map.borrow_mut() = Arc::clone(manager.durable());
         *self.manager.borrow_mut() = Some(manager);
         Ok(())
     }

@@ -55,7 +55,7 @@ impl PossibleValues {
         if !self.0.contains(&value) {
             let may = &self.0;
             return Err(format!(
-                "invariant 7: {value} is under the lock, where holders left one of {may:?}: a fenced client wrote it"
+                "invariant 7: the holder reads {value}, where holders left one of {may:?}: a fenced client wrote it"
             ));
         }
         self.surely(value);
@@ -383,7 +383,7 @@ impl Turn {
         for (call, outcome) in [("fsync", synced), ("write", written), ("close", closed)] {
             if outcome != Err(ErrorCode::Io) {
                 return Err(format!(
-                    "locks: others got the lock, and {call} says {outcome:?}"
+                    "locks: others got the lock, and {call} returns {outcome:?}"
                 ));
             }
         }
@@ -393,7 +393,7 @@ impl Turn {
         );
         match again {
             (Ok(()), Ok(())) => Ok(()),
-            again => Err(format!("locks: a loss is told twice: {again:?}")),
+            again => Err(format!("locks: a loss is reported twice: {again:?}")),
         }
     }
 

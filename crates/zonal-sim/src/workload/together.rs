@@ -458,7 +458,7 @@ impl ConcurrentClient {
             self.forgive("close", code, self.fate.may_fail())?;
             tries += 1;
             if tries > FLUSHES {
-                return Err(format!("what was written cannot be flushed: {code}"));
+                return Err(format!("gathered writes cannot be flushed: {code}"));
             }
             self.world.clock.sleep(500_000_000).await;
         }

@@ -63,7 +63,7 @@ impl World {
                     network: self.network.clone(),
                     disk: server.disk.clone(),
                     map: self.map.clone(),
-                    promptness: self.promptness.clone(),
+                    reply_deadlines: self.reply_deadlines.clone(),
                     plant: self.plant,
                 };
                 MetaNode::start(parts, config).map(|node| {
@@ -79,7 +79,7 @@ impl World {
                     config: self.size.target,
                     network: self.network.clone(),
                     map: self.map.clone(),
-                    carried_out: self.carried_out.clone(),
+                    executed_requests: self.executed_requests.clone(),
                     disk: server.disk.clone(),
                     plant: self.plant,
                 };

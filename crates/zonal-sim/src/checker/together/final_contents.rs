@@ -28,7 +28,7 @@ impl FileHistory {
             is_cut && of.end() == Some(length) || !is_hole && is_edge(of, length)
         };
         if length != 0 && length != self.before.len() as u64 && !known.any(put) {
-            let what = format!("the file ends at {length}, where nobody put its end");
+            let what = format!("the file ends at {length}, where no operation put its end");
             return Err(self.explain(look, &what, None));
         }
         for of in &self.operations {
