@@ -1,5 +1,5 @@
-//! Frame headers: what is accepted has these bytes again. The checksum is set right, so that fields
-//! are reached.
+//! Frame headers: an accepted header encodes to the same bytes. The checksum is corrected first, so
+//! that the fuzzer reaches the fields.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

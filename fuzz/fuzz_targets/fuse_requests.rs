@@ -1,5 +1,5 @@
-//! Requests of the kernel, of each version that is spoken. The first byte chooses the version, the
-//! second the operation; the length is set right.
+//! Requests of the kernel, in each supported version of the protocol. The first byte selects the
+//! version, the second the operation; the length is corrected first.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

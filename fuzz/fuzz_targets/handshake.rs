@@ -1,4 +1,5 @@
-//! The first messages of a connection, from strangers: what is accepted has these bytes again.
+//! The first messages of a connection, from strangers: an accepted message encodes to the same
+//! bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Log headers and records as they lie on disk, and a store's identity file.
+//! Log headers, log records, and a store's identity file, as they are on disk.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Messages of the manager and of commands. The first byte chooses the kind; what is accepted has
-//! as many bytes again.
+//! Messages of the manager and of commands. The first byte selects the kind; an accepted message
+//! encodes to as many bytes again.
 #![no_main]
 
 mod feed;

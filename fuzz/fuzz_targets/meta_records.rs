@@ -1,5 +1,5 @@
-//! Keys and values of a shard's store: as `zonal dump` and `zonal fsck` read them, and as the shard
-//! does. The first byte is the key's length.
+//! Keys and values of a shard's store, decoded by `zonal dump`, by `zonal fsck` and by the shard.
+//! The first byte is the key's length.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Values and notes of a target's index: what is accepted comes back the same. The checksum is set
-//! right, so that fields are reached.
+//! Values and notes of a target's index: accepted bytes decode and encode to the same. The checksum
+//! is corrected first, so that the fuzzer reaches the fields.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! An index's file read without its library: whatever bytes of it are changed, what is read is what
-//! was written.
+//! An index's file read without its library: whichever bytes are changed, every entry that is read
+//! is one that was written.
 //!
 //! The input is a list of changes: position (3 bytes), value.
 #![no_main]
@@ -30,7 +30,7 @@ const CONFIG: Config = Config {
     room_wait: std::time::Duration::from_secs(1),
 };
 
-/// A store of some hundred entries, whose index is copied aside.
+/// A store of some hundred entries, with its index copied aside.
 fn made() -> &'static Made {
     static MADE: OnceLock<Made> = OnceLock::new();
     MADE.get_or_init(|| {

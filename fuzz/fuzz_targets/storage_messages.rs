@@ -1,5 +1,5 @@
-//! Messages of a storage target. The first byte chooses the kind; what is accepted has as many
-//! bytes again.
+//! Messages of a storage target. The first byte selects the kind; an accepted message encodes to as
+//! many bytes again.
 #![no_main]
 
 mod feed;

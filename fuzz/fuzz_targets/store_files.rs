@@ -1,5 +1,5 @@
-//! The small files of a store, `power` and `starts`, and streams. Checksums are set right, so that
-//! fields are reached.
+//! The small files of a store, `power` and `starts`, and streams. Checksums are corrected first, so
+//! that the fuzzer reaches the fields.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

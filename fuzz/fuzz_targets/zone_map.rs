@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = fetch.take(reply.clone());
         let _ = fetch.take(reply);
     }
-    // As an entry of a store.
+    // Decode the input as an entry of a store, too.
     let (key, value) = data.split_at(data.len() / 2);
     let _ = Assembly::default().take(key, value);
     let _ = stored::describe(key, value);

@@ -1,8 +1,8 @@
 //! Checks and chores of the repository: `cargo xtask tidy`, `cargo xtask fixture vX.Y.Z`.
 //!
-//! `tidy` holds the rules that neither the compiler nor clippy can hold: which crate may depend on
-//! which, what the crates without I/O must not import, how long a file may be, which words we use.
-//! `fixture` keeps the stores of a version that is released, for tests to read for ever.
+//! `tidy` enforces rules that neither the compiler nor clippy can: dependencies between crates,
+//! imports of crates without I/O, lengths of files, words. `fixture` makes stores with a released
+//! version, which later versions must read.
 
 mod tidy;
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Builds the program and starts what makes a fixture with it.
+/// Builds the program and runs the example that makes a fixture with it.
 fn fixture(version: &str) -> ExitCode {
     let runs = [
         &["build", "--package", "zonal"][..],
@@ -60,18 +60,18 @@ fn fixture(version: &str) -> ExitCode {
     ExitCode::from(u8::from(!is_made))
 }
 
-/// The cargo that started this.
+/// The cargo that started this program.
 fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The folder above this crate's.
+/// The repository's root: the parent of this crate's folder.
 fn repository_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
 }
 
-/// All offences in the repository at `root`.
+/// Returns all offences in the repository at `root`.
 fn tidy_repository(root: &Path) -> Result<Vec<tidy::Offence>, String> {
     let output = Command::new(cargo())
         .args([

@@ -2,11 +2,11 @@
 //!
 //! Invariant: each rule has a test that plants its offence and sees it reported.
 
+mod cited_tests;
 mod dependencies;
-mod named;
 mod prose;
 mod source;
-mod types;
+mod type_names;
 mod words;
 
 #[cfg(test)]
@@ -24,7 +24,7 @@ pub struct Offence {
     pub line: usize,
     /// Name of the rule.
     pub rule: &'static str,
-    /// What is wrong and what to do.
+    /// The offence, and how to mend it.
     pub text: String,
 }
 
@@ -71,11 +71,11 @@ const CORES: [&str; 9] = [
     "zonal-driver",
 ];
 
-/// Folders that hold nothing of ours.
+/// Folders without files of this project.
 const SKIPPED_FOLDERS: [&str; 5] = ["target", ".git", ".zonal", "__pycache__", "node_modules"];
 
-/// Files that are not ours to word: licences, lists made by tools, and what a second work tree has
-/// in place of the folder.
+/// Files whose words are not this project's: licences, generated lists, and the `.git` file of a
+/// second work tree.
 const SKIPPED_FILES: [&str; 3] = ["LICENSE", "Cargo.lock", ".git"];
 
 /// Runs every rule; `metadata` is what `cargo metadata --no-deps` prints.
@@ -87,7 +87,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
     )?;
     let list = |name: &str| std::fs::read_to_string(root.join(name)).unwrap_or_default();
     let left = prose_left(&list("xtask/prose-left.txt"));
-    let shared = types::Shared::parse(&list("xtask/shared-names.txt"))?;
+    let shared = type_names::Shared::parse(&list("xtask/shared-names.txt"))?;
     let mut offences = dependencies::check(metadata)?;
     for file in &files {
         words::check(file, &allowed, &mut offences);
@@ -96,14 +96,14 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
             source::check(file, &mut offences);
         }
     }
-    named::check(&files, &mut offences);
+    cited_tests::check(&files, &mut offences);
     prose::check_pages(&files, &left, &mut offences);
-    types::check(&files, &shared, &mut offences);
+    type_names::check(&files, &shared, &mut offences);
     offences.sort();
     Ok(offences)
 }
 
-/// Beginnings of paths whose prose is not held to the rules yet.
+/// Reads the prefixes of paths that are not held to the rules of prose yet.
 fn prose_left(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim);
     let paths = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -130,7 +130,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<File>) -> Result<(), Stri
             }
         } else if !SKIPPED_FILES.contains(&name.as_str()) {
             let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            // What is not text (golden vectors, a fuzzer's corpus) has no words.
+            // A file that is not text (golden vectors, a fuzzer's corpus) has no words.
             if let Ok(text) = String::from_utf8(bytes) {
                 let path = path.strip_prefix(root).unwrap_or(&path);
                 files.push(File {

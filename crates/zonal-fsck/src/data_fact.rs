@@ -1,4 +1,4 @@
-//! What inodes, deletions and targets say of a file's bytes, as facts that can be sorted by data
+//! Facts about a file's bytes from inodes, deletions and targets, encoded so that they sort by data
 //! id.
 
 use zonal_meta::check::FileDataFact;
@@ -6,17 +6,17 @@ use zonal_meta::check::fact_bytes::{self, FACT_BYTES};
 use zonal_object::KnownObject;
 use zonal_types::{DataId, Ino, StripeSetId, TargetId, codec_enum};
 
-/// Unit of the bytes that a shard keeps.
+/// Unit of `inline`, in bytes.
 const BLOCK: u32 = zonal_types::limits::BLOCK_BYTES as u32;
 codec_enum! {
-    /// What is said of a data id.
+    /// One statement about a data id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum About {
-        /// An inode's layout names it.
+    pub enum DataClaim {
+        /// An inode's layout names the data id.
         Expected = 1 {
             /// The inode.
             ino: Ino,
-            /// The directory of its entry (0: none).
+            /// The directory of the inode's entry (0: none).
             dir: Ino,
             /// The entry's cookie.
             cookie: u64,
@@ -26,54 +26,54 @@ codec_enum! {
             start_column: u16,
             /// Columns.
             count: u16,
-            /// Bytes per object in a row.
+            /// Stripe unit: bytes per object in a row.
             unit: u32,
             /// The file's size.
             size: u64,
-            /// Allocated bytes, as the inode says.
+            /// Allocated bytes, as the inode counts them.
             allocated: u64,
-            /// The last shrink.
+            /// The inode's truncate_seq: its last truncation.
             truncate_seq: u64,
-            /// First bytes that are in the shard's store, in blocks.
+            /// Length of the file's beginning that is in the shard's store, in blocks.
             inline: u8,
         },
-        /// A deletion covers it.
+        /// A deletion record covers the data id.
         Deleted = 2,
-        /// A target has an object of it.
+        /// A target stores an object of the data id.
         Found = 3 {
-            /// The column.
+            /// The object's column.
             column: u16,
-            /// The target.
+            /// The target that stores the object.
             target: TargetId,
             /// Length of the object.
             bytes: u64,
-            /// Its blocks.
+            /// Blocks that the object has.
             blocks: u64,
-            /// The last shrink that was applied.
+            /// The last truncation that the target applied.
             truncate_seq: u64,
-            /// Its deletion has begun.
+            /// The object's deletion has begun.
             deleting: bool,
         },
     }
 }
 
-/// One fact.
+/// One fact: a statement and the data id that it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataFact {
-    /// Of which bytes.
+    /// The data id.
     pub data_id: DataId,
-    /// What.
-    pub about: About,
+    /// The statement.
+    pub about: DataClaim,
 }
 
 impl DataFact {
-    /// The fact as bytes that sort by data id. `scratch` saves an allocation.
+    /// Encodes the fact so that the bytes sort by data id. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
         fact_bytes::encode(self.data_id.0, &self.about, scratch)
     }
 
-    /// The fact in bytes that [`Self::encode`] gave.
+    /// Decodes bytes of [`Self::encode`]; `None` where they are no fact.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
         let (data_id, about) = fact_bytes::decode(bytes)?;
@@ -81,13 +81,13 @@ impl DataFact {
         Some(Self { data_id, about })
     }
 
-    /// What an inode says.
+    /// The fact that an inode with these `data` states. `name` is its entry: directory and cookie.
     #[must_use]
     pub fn expected(ino: Ino, name: Option<(Ino, u64)>, data: &FileDataFact) -> Self {
         let (dir, cookie) = name.unwrap_or_default();
         Self {
             data_id: data.data_id,
-            about: About::Expected {
+            about: DataClaim::Expected {
                 ino,
                 dir,
                 cookie,
@@ -103,10 +103,10 @@ impl DataFact {
         }
     }
 
-    /// The file that a fact of an inode is about.
+    /// The file that the fact is about; `None` unless an inode states it.
     #[must_use]
-    pub fn owner(&self) -> Option<Owner> {
-        let About::Expected {
+    pub fn owner(&self) -> Option<DataOwner> {
+        let DataClaim::Expected {
             ino,
             dir,
             cookie,
@@ -121,7 +121,7 @@ impl DataFact {
         else {
             return None;
         };
-        Some(Owner {
+        Some(DataOwner {
             ino,
             name: (dir != Ino(0)).then_some((dir, cookie)),
             component: (set, start_column, count, unit),
@@ -130,12 +130,12 @@ impl DataFact {
         })
     }
 
-    /// What a target has.
+    /// The fact that `target` states of an object that it stores.
     #[must_use]
     pub fn found(target: TargetId, known: &KnownObject) -> Self {
         Self {
             data_id: known.object.data_id,
-            about: About::Found {
+            about: DataClaim::Found {
                 column: known.object.column.0,
                 target,
                 bytes: known.bytes,
@@ -147,17 +147,17 @@ impl DataFact {
     }
 }
 
-/// The file that bytes belong to.
+/// The file that owns a data id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Owner {
-    /// Its inode.
+pub struct DataOwner {
+    /// The inode.
     pub ino: Ino,
-    /// Its entry: directory and cookie; no directory where it has none.
+    /// The file's entry: directory and cookie; `None` where no entry is known.
     pub name: Option<(Ino, u64)>,
-    /// Its layout, as far as it matters here.
+    /// The layout's component: stripe set, start column, stripe count, stripe unit.
     pub component: (StripeSetId, u16, u16, u32),
-    /// Its size.
+    /// The file's size.
     pub size: u64,
-    /// First bytes that are in the shard's store.
+    /// Length of the file's beginning that is in the shard's store, in bytes.
     pub inline: u64,
 }

@@ -1,4 +1,4 @@
-//! What was found: where, what it leads to, what a repair does about it.
+//! Findings: the place, the kind, the consequence and the repair.
 
 mod texts;
 
@@ -7,20 +7,20 @@ use crate::ranges::Ranges;
 use zonal_object::ObjectId;
 use zonal_types::{DataId, Ino, ShardId, TargetId};
 
-/// Which part of the cell a finding is about.
+/// The part of the cell that a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum FindingPlace {
     /// The store of the manager and the root's shard.
     Manager,
     /// The store of a zone's shard.
     Shard(ShardId),
     /// The store of a target.
     Target(TargetId),
-    /// What lies between stores.
+    /// Several stores, compared with one another.
     Cell,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for FindingPlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Manager => f.write_str("manager"),
@@ -31,96 +31,96 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// What a crash may leave, or what is known and told once more: counts as clean.
+    /// Left by a crash, or known already and reported once more: the cell counts as clean.
     Note,
-    /// Something is wrong, and no byte of a file is.
+    /// Something is wrong, but no bytes of files are.
     Wrong,
     /// Bytes or names of files are lost.
     Lost,
 }
 
-/// What is wrong with the files of a store.
+/// Damage to the files of a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreFault {
     /// The folder or its store is not there.
     #[error("the store is missing: {0}")]
     Missing(String),
-    /// The store is another's.
+    /// The store belongs to another node or cell.
     #[error("this is not the store that belongs here: {0}")]
     Stranger(String),
-    /// Its identity is unusable.
+    /// The store's identity is unusable.
     #[error("the identity is unusable: {0}")]
     Identity(String),
-    /// Nobody can tell which start of it was the last.
+    /// The record of the store's starts is lost: nobody can tell which start was the last.
     #[error("the record of its starts is lost")]
     Starts,
-    /// The log's file cannot be used.
+    /// The log's file is unusable.
     #[error("the log is lost: {0}")]
     LogLost(String),
-    /// The log ends before its end.
+    /// The log is torn: records before its end cannot be read.
     #[error("the log is torn: {0}")]
     LogTorn(String),
-    /// A flipped bit of the log that a checksum put right.
+    /// A flipped bit of the log, corrected by a checksum. The byte's position.
     #[error("a flipped bit in the byte at {0} of the log")]
     LogFlipped(u64),
-    /// The index's file cannot be used.
+    /// The index's file is unusable.
     #[error("the index is lost: {0}")]
     IndexLost(String),
-    /// The index can be read and not be opened for use.
+    /// The index can be read, but not opened for use.
     #[error("the index cannot be opened for use: {0}")]
     IndexShut(String),
-    /// A flipped bit that a checksum put right.
+    /// A flipped bit of the index, corrected by a checksum. The page's position.
     #[error("a flipped bit in the page at {0} of the index")]
     Flipped(u64),
-    /// A page of the index is lost.
+    /// A page of the index is lost. Its position.
     #[error("the page at {0} of the index is lost")]
     BadPage(u64),
     /// An entry of the index is lost.
     #[error("the entry {0} of the index fails its checksum")]
     BadEntry(String),
-    /// The index is damaged, and its copy has all of it.
+    /// The index is damaged, and its copy is whole.
     #[error("the index is damaged, its copy is whole: {0}")]
     FromCopy(String),
     /// The copy of the index is damaged.
     #[error("the copy of the index is damaged: {0}")]
     Copy(String),
-    /// A file that no store has.
+    /// A file that belongs to no store.
     #[error("{0} does not belong to the store")]
     Foreign(String),
-    /// A segment file is not there or not as long as it has to be.
+    /// A segment file is missing or shorter than it has to be.
     #[error("segment {0} is missing or cut")]
     Segment(u32),
 }
 
-/// What is wrong.
+/// The kind of a finding, with its details.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum What {
-    /// With the files of a store.
+pub enum FindingKind {
+    /// Damage to the files of a store.
     #[error("{0}")]
     Store(StoreFault),
-    /// With what a shard's store says.
+    /// An inconsistency within a shard's store.
     #[error("{0}")]
     Shard(zonal_meta::check::Broken),
-    /// With what a target's store says.
+    /// An inconsistency within a target's store.
     #[error("{0}")]
     Target(zonal_object::Broken),
-    /// With a first-level directory.
+    /// The records of a first-level directory disagree.
     #[error("{0}")]
     Junction(Mismatch),
     /// The zone map cannot be read.
     #[error("the zone map is lost: {0}")]
     MapLost(String),
-    /// Objects that no inode's layout names.
+    /// Objects whose data id no inode's layout names.
     #[error("data {data_id} has {objects} objects of {bytes} bytes and no inode")]
     NoInode {
-        /// The identity of the bytes.
+        /// The data id.
         data_id: DataId,
-        /// How many.
+        /// Number of objects.
         objects: u32,
-        /// Bytes in them.
+        /// Bytes in these objects.
         bytes: u64,
     },
     /// An object on a target where no layout puts it.
@@ -128,65 +128,65 @@ pub enum What {
     Misplaced {
         /// The object.
         object: ObjectId,
-        /// Whose it is.
+        /// The inode that the object belongs to.
         ino: Ino,
-        /// Whether the target of the layout has one, too.
+        /// Whether the target that the layout names has the object, too.
         is_copy: bool,
     },
-    /// Two inodes claim the same bytes.
+    /// Two inodes have layouts with the same data id.
     #[error("inode {ino} claims data {data_id}, which is inode {other}'s")]
     Shared {
-        /// The identity of the bytes.
+        /// The data id.
         data_id: DataId,
-        /// The one that claims them.
+        /// The inode that the finding is about.
         ino: Ino,
-        /// The other.
+        /// The inode that was read first.
         other: Ino,
     },
-    /// A layout that means nothing.
+    /// An invalid layout.
     #[error("the layout of inode {ino} cannot be used")]
     Layout {
         /// The inode.
         ino: Ino,
     },
-    /// Targets know a later shrink than the inode.
+    /// Objects have a higher truncate_seq than their inode.
     #[error("inode {ino} knows {known} shrinks, its objects {found}")]
     Shrinks {
         /// The inode.
         ino: Ino,
-        /// What the inode says.
+        /// truncate_seq of the inode.
         known: u64,
-        /// What an object says.
+        /// truncate_seq of the object.
         found: u64,
     },
-    /// Data behind the size that the inode tells.
+    /// Objects reach behind the file's size.
     #[error("inode {ino} has {size} bytes, its objects reach to {end}")]
     BehindSize {
         /// The inode.
         ino: Ino,
         /// Its size.
         size: u64,
-        /// Where the data end.
+        /// End of the data in the objects.
         end: u64,
     },
-    /// The allocated bytes are counted wrongly.
+    /// The inode's count of allocated bytes is wrong.
     #[error("inode {ino} counts {counted} allocated bytes, has {found}")]
     Allocated {
         /// The inode.
         ino: Ino,
-        /// What it says.
+        /// Allocated bytes by the inode's count.
         counted: u64,
-        /// What there is.
+        /// Allocated bytes in its objects and the shard.
         found: u64,
     },
-    /// Bytes of a file are on a target that is gone.
+    /// Bytes of a file were on a target that is gone.
     #[error("{ranges} of inode {ino} are lost with target {target}")]
     LostWithTarget {
         /// The file.
         ino: Ino,
         /// The target.
         target: TargetId,
-        /// Which bytes.
+        /// The lost ranges.
         ranges: Ranges,
     },
     /// Bytes of a file fail their checksum.
@@ -196,17 +196,17 @@ pub enum What {
         ino: Ino,
         /// The target.
         target: TargetId,
-        /// Which bytes.
+        /// The damaged ranges.
         ranges: Ranges,
     },
-    /// Bytes of a file are known to be lost.
+    /// Bytes of a file were marked as lost by an earlier repair.
     #[error("{ranges} of inode {ino} are known to be lost")]
     KnownLost {
         /// The file.
         ino: Ino,
         /// The target.
         target: TargetId,
-        /// Which bytes.
+        /// The lost ranges.
         ranges: Ranges,
     },
 }
@@ -214,16 +214,16 @@ pub enum What {
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Where.
-    pub place: Place,
-    /// What.
-    pub what: What,
+    /// The part of the cell.
+    pub place: FindingPlace,
+    /// The kind, with its details.
+    pub what: FindingKind,
     /// The path of the file or directory, where it is known.
     pub path: Option<String>,
 }
 
-impl What {
-    /// How much it matters.
+impl FindingKind {
+    /// The severity.
     #[must_use]
     pub fn class(&self) -> Class {
         use zonal_meta::check::Broken as Meta;
@@ -249,7 +249,7 @@ impl What {
         }
     }
 
-    /// A short name for scripts; never changes.
+    /// A short name for scripts. These names never change.
     #[must_use]
     pub fn name(&self) -> &'static str {
         use zonal_meta::check::Broken as Meta;
@@ -322,13 +322,13 @@ impl What {
         }
     }
 
-    /// What it leads to as long as it stays.
+    /// The consequence for users as long as nothing is repaired.
     #[must_use]
     pub fn consequence(&self) -> &'static str {
         texts::consequence(self.name())
     }
 
-    /// What `--repair` does about it.
+    /// The action of `--repair`.
     #[must_use]
     pub fn repair(&self) -> &'static str {
         texts::repair(self.name())
@@ -338,7 +338,7 @@ impl What {
 impl Finding {
     /// A finding without a path.
     #[must_use]
-    pub fn new(place: Place, what: What) -> Self {
+    pub fn new(place: FindingPlace, what: FindingKind) -> Self {
         Self {
             place,
             what,
@@ -346,7 +346,7 @@ impl Finding {
         }
     }
 
-    /// Whether it counts: the rest is told and leaves the cell clean.
+    /// Whether the finding makes the cell count as damaged; notes do not.
     #[must_use]
     pub fn counts(&self) -> bool {
         self.what.class() != Class::Note

@@ -1,73 +1,75 @@
-//! First-level directories: the root's entries, the junctions beside the zone map, and the inodes
-//! in the zones' shards have to agree.
+//! Compares first-level directories: the root's entries, the junctions beside the zone map, and the
+//! inodes in the zones' shards have to agree.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, ZoneId};
 use zonal_zonemap::junctions::Listed;
 use zonal_zonemap::{Junction, ZoneMap};
 
-/// Where the three disagree.
+/// A disagreement between root entry, junction and inode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The root's entry leads to a directory that its zone's shard does not have.
+    /// The root's entry leads to a directory that is not in its zone's shard.
     #[error("/{name} leads to directory {ino}, which is not there")]
     NoDirectory {
         /// The entry's name.
         name: String,
-        /// Its cookie.
+        /// The entry's cookie.
         cookie: u64,
         /// The directory.
         ino: Ino,
     },
-    /// A first-level directory without an entry in the root.
+    /// A first-level directory has no entry in the root.
     #[error("first-level directory {ino} has no entry in the root")]
     NoEntry {
         /// The directory.
         ino: Ino,
-        /// Its zone.
+        /// The directory's zone.
         zone: ZoneId,
     },
-    /// The junction has another path or zone than the entry, or there is none.
+    /// The junction has another path or zone than the entry, or is missing.
     #[error("no junction lists /{name} as it is")]
     Map {
         /// The entry's name.
         name: String,
         /// The directory.
         ino: Ino,
-        /// Its zone.
+        /// The directory's zone.
         zone: ZoneId,
     },
-    /// A junction of a directory that has no entry.
+    /// A junction names a directory that has no entry.
     #[error("a junction lists {path}, which has no entry in the root")]
     Extra {
-        /// What it lists.
+        /// The junction's path.
         path: String,
         /// The directory.
         ino: Ino,
     },
 }
 
-/// An entry of the root that leads to another shard.
+/// An entry of the root whose inode is in another shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootEntry {
-    /// Where it leads.
+    /// The directory that the entry leads to.
     pub ino: Ino,
-    /// Its name.
+    /// The entry's name.
     pub name: String,
-    /// Its cookie.
+    /// The entry's cookie.
     pub cookie: u64,
 }
 
-/// A first-level directory, as its zone's shard has it.
+/// A first-level directory, as its zone's shard stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstLevel {
     /// The directory.
     pub ino: Ino,
-    /// Its entry is not settled; the running shard does that.
+    /// The directory is detached: its entry in the root is not made yet. The running shard settles
+    /// this.
     pub is_detached: bool,
 }
 
-/// Compares the three. `is_known`: whether the store of the shard that owns an inode could be read.
+/// Compares the three records. `is_known` says whether the store of the shard that owns an inode
+/// could be read.
 #[must_use]
 pub fn compare(
     map: &ZoneMap,
@@ -130,7 +132,7 @@ pub fn compare(
     mismatches
 }
 
-/// Puts right in `junctions` what a mismatch asks for.
+/// Corrects `junctions` as the mismatch requires.
 pub fn settle(junctions: &mut BTreeMap<Ino, Junction>, mismatch: &Mismatch) {
     match mismatch {
         Mismatch::NoDirectory { ino, .. } | Mismatch::Extra { ino, .. } => {

@@ -1,19 +1,25 @@
-//! The consistency check of a cell, apart from its I/O.
+//! The consistency check of a cell, without its I/O.
 //!
-//! A store is checked by itself where its format is (`zonal_meta::check`, `zonal_object::check`).
-//! Here is what lies between stores: inodes against objects ([`objects`]), the root and the zone
-//! map against first-level directories ([`junctions`]), directories against the tree that they form
-//! ([`tree`]); and what a [`Finding`] means to people. Everything comes as streams of facts of
-//! fixed size that somebody else sorts; memory is bounded by [`tree::DIRECTORIES_MAX`] and by what
-//! one file has of objects.
+//! Each store is checked by itself in the crate of its format (`zonal_meta::check`,
+//! `zonal_object::check`). This crate compares stores with one another and explains findings to
+//! people:
+//!
+//! | compared | module |
+//! | --- | --- |
+//! | inodes with objects | [`objects`] |
+//! | the root and the zone map with first-level directories | [`junctions`] |
+//! | directories of a shard with the tree that they form | [`directory_tree`] |
+//!
+//! The input is streams of facts of fixed size, which the caller sorts. Memory is bounded by
+//! [`directory_tree::DIRECTORIES_MAX`] and by the number of objects of one file.
 #![forbid(unsafe_code)]
 
 pub mod data_fact;
+pub mod directory_tree;
 pub mod finding;
+mod finding_codec;
 pub mod junctions;
 pub mod objects;
 pub mod ranges;
-mod stored;
-pub mod tree;
 
-pub use finding::{Class, Finding, Place, StoreFault, What};
+pub use finding::{Class, Finding, FindingKind, FindingPlace, StoreFault};

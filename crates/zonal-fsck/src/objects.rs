@@ -1,10 +1,10 @@
-//! Inodes against objects: what layouts say should lie on targets, and what does.
+//! Compares inodes with objects: the objects that layouts require, and those that targets store.
 //!
-//! Facts of both sides, sorted by data id, are joined group by group; a group has as many objects
+//! Facts of both sides, sorted by data id, are joined group by group. A group has as many objects
 //! as a file has columns.
 
-use crate::data_fact::{About, DataFact, Owner};
-use crate::finding::What;
+use crate::data_fact::{DataClaim, DataFact, DataOwner};
+use crate::finding::FindingKind;
 use crate::ranges::Ranges;
 use zonal_layout::stripe;
 use zonal_object::ObjectId;
@@ -14,59 +14,58 @@ use zonal_types::{
 };
 use zonal_zonemap::{StripeSet, ZoneMap};
 
-/// Objects of one data id that are looked at; more than any layout has.
+/// Objects of one data id that are compared; more than any layout has.
 const OBJECTS_MAX: usize = 1 << 16;
 
 /// An object without an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lonely {
-    /// Its column.
+pub struct UnownedObject {
+    /// The object's column.
     pub column: u16,
-    /// Where it is.
+    /// The target that stores it.
     pub target: TargetId,
     /// Its length.
     pub bytes: u64,
     /// Its blocks.
     pub blocks: u64,
-    /// The last shrink applied.
+    /// The last truncation that the target applied.
     pub truncate_seq: u64,
 }
 
-/// What a join tells.
+/// A result of the join.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Joined {
-    /// Something is wrong with a file's bytes; the target, where it is one's.
-    Wrong(Option<TargetId>, Owner, What),
-    /// Bytes without an inode.
-    Lonely(DataId, Vec<Lonely>),
-    /// A file whose objects could not be compared with what its inode counts, as its target is not
-    /// there or damaged: allocated bytes that are missing, and for each column the bytes that it
-    /// should have.
-    Short(DataId, Owner, u64),
+pub enum JoinOutcome {
+    /// Something is wrong with a file's bytes. The target is given where only one is concerned.
+    Wrong(Option<TargetId>, DataOwner, FindingKind),
+    /// Objects without an inode.
+    Unowned(DataId, Vec<UnownedObject>),
+    /// A target of the file is missing or damaged, so its objects cannot be compared with the
+    /// inode's count. The number is the allocated bytes that were not found.
+    Short(DataId, DataOwner, u64),
 }
 
 struct Group {
     data_id: DataId,
-    owner: Option<(Owner, u64, u64)>,
+    owner: Option<(DataOwner, u64, u64)>,
     deleted: bool,
     found: Vec<(u16, TargetId, u64, u64, u64, bool)>,
 }
 
-/// Joins facts that come sorted.
-pub struct Join<'a> {
+/// Joins facts, which arrive sorted.
+pub struct ObjectJoin<'a> {
     map: &'a ZoneMap,
     /// Whether a target's store could be read.
     is_there: &'a dyn Fn(TargetId) -> bool,
-    tell: &'a mut dyn FnMut(Joined),
+    tell: &'a mut dyn FnMut(JoinOutcome),
     group: Group,
 }
 
-impl<'a> Join<'a> {
-    /// A join of the facts of a whole cell.
+impl<'a> ObjectJoin<'a> {
+    /// Begins a join of the facts of a whole cell. `tell` receives the results.
     pub fn new(
         map: &'a ZoneMap,
         is_there: &'a dyn Fn(TargetId) -> bool,
-        tell: &'a mut dyn FnMut(Joined),
+        tell: &'a mut dyn FnMut(JoinOutcome),
     ) -> Self {
         Self {
             map,
@@ -76,14 +75,14 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// Takes the next fact; facts are sorted by their bytes.
+    /// Takes the next fact. Facts arrive in the order of their encoded bytes.
     pub fn take(&mut self, fact: &DataFact) {
         if fact.data_id != self.group.data_id {
             self.end_group();
             self.group = Group::of(fact.data_id);
         }
         match fact.about {
-            About::Expected {
+            DataClaim::Expected {
                 allocated,
                 truncate_seq,
                 ..
@@ -93,20 +92,20 @@ impl<'a> Join<'a> {
                 };
                 match &self.group.owner {
                     Some((first, ..)) => {
-                        let what = What::Shared {
+                        let what = FindingKind::Shared {
                             data_id: fact.data_id,
                             ino: owner.ino,
                             other: first.ino,
                         };
-                        (self.tell)(Joined::Wrong(None, owner, what));
+                        (self.tell)(JoinOutcome::Wrong(None, owner, what));
                     }
                     None => {
                         self.group.owner = Some((owner, allocated, truncate_seq));
                     }
                 }
             }
-            About::Deleted => self.group.deleted = true,
-            About::Found {
+            DataClaim::Deleted => self.group.deleted = true,
+            DataClaim::Found {
                 column,
                 target,
                 bytes,
@@ -122,7 +121,7 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// After the last fact.
+    /// Ends the join, after the last fact.
     pub fn finish(mut self) {
         self.end_group();
     }
@@ -133,31 +132,37 @@ impl<'a> Join<'a> {
             Some((owner, allocated, seq)) => self.compare(&group, &owner, allocated, seq),
             None if group.deleted => {}
             None => {
-                let lonely: Vec<Lonely> = group
+                let unowned: Vec<UnownedObject> = group
                     .found
                     .iter()
                     .filter(|found| !found.5)
-                    .map(|&(column, target, bytes, blocks, truncate_seq, _)| Lonely {
-                        column,
-                        target,
-                        bytes,
-                        blocks,
-                        truncate_seq,
-                    })
+                    .map(
+                        |&(column, target, bytes, blocks, truncate_seq, _)| UnownedObject {
+                            column,
+                            target,
+                            bytes,
+                            blocks,
+                            truncate_seq,
+                        },
+                    )
                     .collect();
-                if !lonely.is_empty() {
-                    (self.tell)(Joined::Lonely(group.data_id, lonely));
+                if !unowned.is_empty() {
+                    (self.tell)(JoinOutcome::Unowned(group.data_id, unowned));
                 }
             }
         }
     }
 
-    fn compare(&mut self, group: &Group, owner: &Owner, allocated: u64, seq: u64) {
+    fn compare(&mut self, group: &Group, owner: &DataOwner, allocated: u64, seq: u64) {
         let (ino, data_id) = (owner.ino, group.data_id);
         let component = component_of(data_id, owner);
         let set = self.map.set(owner.component.0);
         let (Some(set), Ok(())) = (set, stripe::check_component(&component)) else {
-            return (self.tell)(Joined::Wrong(None, *owner, What::Layout { ino }));
+            return (self.tell)(JoinOutcome::Wrong(
+                None,
+                *owner,
+                FindingKind::Layout { ino },
+            ));
         };
         let (mut blocks, mut end, mut shrinks) = (0_u64, 0_u64, seq);
         for &(column, target, bytes, own_blocks, own_seq, _) in &group.found {
@@ -169,29 +174,29 @@ impl<'a> Join<'a> {
                     .any(|other| other.0 == column && Some(other.1) == right);
                 let column = Column(column);
                 let object = ObjectId { data_id, column };
-                let what = What::Misplaced {
+                let what = FindingKind::Misplaced {
                     object,
                     ino,
                     is_copy,
                 };
-                (self.tell)(Joined::Wrong(Some(target), *owner, what));
+                (self.tell)(JoinOutcome::Wrong(Some(target), *owner, what));
                 continue;
             }
             blocks = blocks.saturating_add(own_blocks);
             shrinks = shrinks.max(own_seq);
-            // A target that is behind cuts before it reads or writes.
+            // A target that lags behind truncates before it reads or writes.
             if bytes > 0 && own_seq >= seq {
                 let last = stripe::file_offset_of(&component, Column(column), bytes - 1);
                 end = end.max(last.saturating_add(1)).min(FILE_BYTES_MAX);
             }
         }
         if shrinks > seq {
-            let what = What::Shrinks {
+            let what = FindingKind::Shrinks {
                 ino,
                 known: seq,
                 found: shrinks,
             };
-            (self.tell)(Joined::Wrong(None, *owner, what));
+            (self.tell)(JoinOutcome::Wrong(None, *owner, what));
         }
         let found = blocks.saturating_mul(zonal_object::ids::BLOCK);
         let mut complete = true;
@@ -208,35 +213,35 @@ impl<'a> Join<'a> {
             let ranges =
                 Ranges::of_column(owner.inline..owner.size, unit, count, u64::from(column));
             if ranges.bytes > 0 && found < allocated {
-                let what = What::LostWithTarget {
+                let what = FindingKind::LostWithTarget {
                     ino,
                     target,
                     ranges,
                 };
-                (self.tell)(Joined::Wrong(Some(target), *owner, what));
+                (self.tell)(JoinOutcome::Wrong(Some(target), *owner, what));
             }
         }
         if !complete {
             return;
         }
         if found < allocated {
-            (self.tell)(Joined::Short(data_id, *owner, allocated - found));
+            (self.tell)(JoinOutcome::Short(data_id, *owner, allocated - found));
         }
         if end > owner.size.max(owner.inline) {
             let size = owner.size;
-            (self.tell)(Joined::Wrong(
+            (self.tell)(JoinOutcome::Wrong(
                 None,
                 *owner,
-                What::BehindSize { ino, size, end },
+                FindingKind::BehindSize { ino, size, end },
             ));
         }
         if found != allocated {
-            let what = What::Allocated {
+            let what = FindingKind::Allocated {
                 ino,
                 counted: allocated,
                 found,
             };
-            (self.tell)(Joined::Wrong(None, *owner, what));
+            (self.tell)(JoinOutcome::Wrong(None, *owner, what));
         }
     }
 }
@@ -254,7 +259,7 @@ impl Group {
 
 /// The component of an owner's layout.
 #[must_use]
-pub fn component_of(data_id: DataId, owner: &Owner) -> Component {
+pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
     let (set, start_column, count, unit) = owner.component;
     Component {
         kind: ComponentKind::Striped,
@@ -271,7 +276,7 @@ pub fn component_of(data_id: DataId, owner: &Owner) -> Component {
     }
 }
 
-/// The target that a column of a component lies on.
+/// The target that stores a column of a component.
 #[must_use]
 pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<TargetId> {
     let width = u16::try_from(set.slots.len()).ok()?;
@@ -279,16 +284,22 @@ pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<
     set.slots.get(usize::from(slot)).map(|slot| slot.target)
 }
 
-/// A layout for bytes without an inode that agrees with where their objects lie, and the size that
-/// they make. The stripe unit is the default: with one column it does not matter, with more it is a
-/// guess. `None` where no layout agrees.
+/// Guesses a layout for bytes without an inode, from the places of their objects; also returns the
+/// file's size.
+///
+/// The stripe unit is the default: with one column it does not matter, with more it is a guess.
+/// Returns `None` where no layout agrees with the places.
 #[must_use]
-pub fn guess_layout(map: &ZoneMap, data_id: DataId, lonely: &[Lonely]) -> Option<(Layout, u64)> {
-    let first = lonely.first()?;
-    let last = lonely.iter().map(|object| object.column).max()?;
+pub fn guess_layout(
+    map: &ZoneMap,
+    data_id: DataId,
+    unowned: &[UnownedObject],
+) -> Option<(Layout, u64)> {
+    let first = unowned.first()?;
+    let last = unowned.iter().map(|object| object.column).max()?;
     let set = map.sets.iter().rev().find(|set| {
         let holds = |target| set.slots.iter().any(|slot| slot.target == target);
-        set.is_open && lonely.iter().all(|object| holds(object.target))
+        set.is_open && unowned.iter().all(|object| holds(object.target))
     })?;
     let width = u16::try_from(set.slots.len()).ok()?;
     let slot = set
@@ -313,11 +324,12 @@ pub fn guess_layout(map: &ZoneMap, data_id: DataId, lonely: &[Lonely]) -> Option
         span: 0,
         redundancy: Redundancy::None,
     };
-    let agrees = |object: &Lonely| target_of(set, &component, object.column) == Some(object.target);
-    if !lonely.iter().all(agrees) {
+    let agrees =
+        |object: &UnownedObject| target_of(set, &component, object.column) == Some(object.target);
+    if !unowned.iter().all(agrees) {
         return None;
     }
-    let ends = lonely
+    let ends = unowned
         .iter()
         .filter(|object| object.bytes > 0)
         .map(|object| {

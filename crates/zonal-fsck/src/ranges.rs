@@ -1,26 +1,26 @@
-//! Byte ranges of a file, few enough to be shown.
+//! Byte ranges of a file for display; only the first ones are kept.
 
 use std::ops::Range;
 use zonal_types::codec_struct;
 
-/// Ranges kept; of more, only their number and bytes.
+/// Ranges kept of one file. Of further ranges only their number and bytes are known.
 pub const RANGES_MAX: usize = 64;
 
 codec_struct! {
-    /// Some ranges of a file.
+    /// Byte ranges of a file.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Ranges {
-        /// The first ones: offset and length.
+        /// The first ranges: offset and length.
         first: Vec<(u64, u64)>,
-        /// How many there are.
+        /// Number of all ranges.
         count: u64,
-        /// Bytes in all of them.
+        /// Bytes in all ranges.
         bytes: u64,
     }
 }
 
 impl Ranges {
-    /// Adds a range behind the last one, or makes that one longer.
+    /// Adds a range behind the last one, or extends the last one where the two touch.
     pub fn push(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;
@@ -39,7 +39,8 @@ impl Ranges {
         }
     }
 
-    /// The parts of a file's `bytes` that one column has, of `count` columns of `unit` bytes.
+    /// The parts of a file's range `bytes` that lie in one column, of `count` columns of `unit`
+    /// bytes.
     #[must_use]
     pub fn of_column(bytes: Range<u64>, unit: u64, count: u64, column: u64) -> Self {
         let mut ranges = Self::default();
@@ -51,7 +52,7 @@ impl Ranges {
         }
         let row = unit.saturating_mul(count);
         let mut at = column.saturating_mul(unit);
-        // The first bytes lie in the shard, few of them in whole units.
+        // The file's first bytes are in the shard; they cover few whole units.
         while at < from && at < size {
             let start = from.min(at.saturating_add(unit));
             let end = size.min(at.saturating_add(unit));
@@ -60,7 +61,7 @@ impl Ranges {
         }
         while at < size {
             if ranges.first.len() == RANGES_MAX {
-                // The rest by arithmetic: a file may have very many.
+                // Counts the remaining ranges by arithmetic, since a file may have very many.
                 let rows = (size - at).div_ceil(row);
                 let last = at.saturating_add((rows - 1).saturating_mul(row));
                 let bytes = (rows - 1).saturating_mul(unit) + unit.min(size - last);

@@ -1,9 +1,9 @@
-//! How fast a cell is checked: makes the stores of a cell with so many files, and times `check` on
-//! them.
+//! Measures the speed of a check: makes the stores of a cell with a number of files, and times
+//! `check` on them.
 //!
 //! `cargo run --release -p zonal-offline --example fsck_rate -- DIR [FILES]`. Files have one block
 //! of 4 KiB each, fifty in a directory; segments are holes, since blocks are not read. DIR must not
-//! be there; it is left.
+//! exist; it stays afterwards.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -20,7 +20,9 @@ use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::ids::Place;
 use zonal_object::{Broken, ObjectId, Survey, TargetConfig, Told, key, repair};
-use zonal_offline::{Cell, Geometry, KEEP_EVERY, Options, Report, Stage, StoreSpec, check};
+use zonal_offline::{
+    CellStores, CheckOptions, CheckProgress, CheckReporter, Geometry, KEEP_EVERY, StoreSpec, check,
+};
 use zonal_types::{
     CellId, Codec, Column, DataId, FileKind, Ino, KvChange, KvRead, Name, NodeId, ShardId,
     StripePolicy, TargetId, Timestamp, ZoneId,
@@ -30,7 +32,7 @@ use zonal_zonemap::{Junction, MapEdit, ZoneMap};
 
 const TARGETS: u32 = 3;
 const PER_DIRECTORY: u64 = 50;
-/// Data ids begin there.
+/// First data id of the files.
 const DATA_FIRST: u64 = 1 << 20;
 const UNITS: u32 = 16_384;
 const BATCH: usize = 100_000;
@@ -42,11 +44,11 @@ const GEOMETRY: TargetConfig = TargetConfig {
 
 struct Quiet;
 
-impl Report for Quiet {
+impl CheckReporter for Quiet {
     fn finding(&mut self, _pass: u32, finding: &Finding) {
         println!("{finding}");
     }
-    fn progress(&mut self, stage: Stage) {
+    fn progress(&mut self, stage: CheckProgress) {
         println!(
             "  {} records, {} a second, {:?} s left",
             stage.records, stage.rate, stage.left
@@ -137,7 +139,7 @@ fn entry(dir: Ino, name: &str, ino: Ino, kind: FileKind) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
-fn make(dir: &Path, files: u64) -> Cell {
+fn make(dir: &Path, files: u64) -> CellStores {
     let stores = specs(dir);
     let mut fillings: Vec<Filling> = stores.iter().map(Filling::open).collect();
     let mut map = join(&ZoneMap::new(CellId([7; 16])), 1, Some(0), None);
@@ -220,10 +222,11 @@ fn make(dir: &Path, files: u64) -> Cell {
         }
     }
     headers_and_maps(&mut fillings, &map, top, wall);
-    Cell { stores }
+    CellStores { stores }
 }
 
-/// Headers of the objects, the allocation of the targets, the root with its one entry.
+/// Writes the headers of the objects, the allocation of the targets, and the root with its one
+/// entry.
 fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Timestamp) {
     for filling in &mut fillings[2..] {
         for last in [false, true] {
@@ -278,7 +281,7 @@ fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Tim
     root.flush();
 }
 
-/// Largest resident memory of this process so far, in MiB.
+/// The largest resident memory of this process so far, in MiB.
 fn peak() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text
@@ -304,10 +307,10 @@ fn main() {
         println!("made; run again to measure without what making left in memory");
         return;
     }
-    let cell = Cell {
+    let cell = CellStores {
         stores: specs(&dir),
     };
-    let options = Options {
+    let options = CheckOptions {
         repair: false,
         data: false,
         scratch: dir.join("scratch"),

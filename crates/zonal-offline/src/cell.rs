@@ -8,7 +8,7 @@ use zonal_types::{NodeId, TargetId};
 /// A target's geometry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Its id.
+    /// The target's id.
     pub target: TargetId,
     /// Units and segments.
     pub config: TargetConfig,
@@ -19,21 +19,21 @@ pub struct Geometry {
 /// One store.
 #[derive(Debug, Clone)]
 pub struct StoreSpec {
-    /// The node that it belongs to.
+    /// The node that the store belongs to.
     pub node: NodeId,
-    /// Its folder.
+    /// The store's folder.
     pub dir: PathBuf,
-    /// Whose it is.
+    /// Identity that the store must have.
     pub identity: Identity,
     /// Bounds of its engine.
     pub config: Config,
-    /// Of a target's.
+    /// Geometry, where the store is a target's.
     pub geometry: Option<Geometry>,
 }
 
 /// All stores of a cell.
 #[derive(Debug, Clone, Default)]
-pub struct Cell {
+pub struct CellStores {
     /// Manager, shards, targets, in any order.
     pub stores: Vec<StoreSpec>,
 }

@@ -1,11 +1,11 @@
-//! What keeps a check from being made.
+//! Reasons why a check cannot be made.
 
 use std::io;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
 use zonal_types::{ErrorCode, ShardId};
 
-/// A check that could not be made or went wrong itself; what it found is no error.
+/// A check could not be made, or failed by itself. Findings are no errors.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     /// A process has a store open.
@@ -14,17 +14,17 @@ pub enum OfflineError {
     /// A store failed.
     #[error("{}: {source}", dir.display())]
     Store {
-        /// Its folder.
+        /// The store's folder.
         dir: PathBuf,
         /// The failure.
         source: DiskError,
     },
-    /// A store cannot be used by the cores even after it was repaired.
+    /// The cores refuse a store even after its repair.
     #[error("{}: {code}", dir.display())]
     Contents {
-        /// Its folder.
+        /// The store's folder.
         dir: PathBuf,
-        /// What they say.
+        /// The error of the core.
         code: ErrorCode,
     },
     /// The scratch folder failed.
@@ -35,30 +35,30 @@ pub enum OfflineError {
         /// The failure.
         source: io::Error,
     },
-    /// Another check sorts there.
+    /// Another check uses the scratch folder.
     #[error("another check uses the scratch folder {}", .0.display())]
     ScratchInUse(PathBuf),
     /// The cell has no manager.
     #[error("no store of a manager is named")]
     NoManager,
-    /// The zone map cannot be read, and nothing between stores can be checked.
+    /// The zone map cannot be read, so stores cannot be compared.
     #[error("the zone map cannot be read: {0}")]
     NoMap(String),
     /// A server of a running cell does not answer, or refuses.
     #[error("{of}: {why}")]
     NoAnswer {
-        /// Whose answer is missing.
+        /// The server without an answer.
         of: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A snapshot went with its server, or was given up.
+    /// A snapshot vanished with its server, or expired.
     #[error("the snapshot of shard {0} is gone")]
     SnapshotGone(ShardId),
-    /// [`crate::Report::goes_on`] said so.
+    /// [`crate::CheckReporter::goes_on`] returned false.
     #[error("the check was ended")]
     Interrupted,
-    /// A thread failed.
+    /// A thread of the check panicked.
     #[error("a check panicked")]
     Panicked,
 }

@@ -1,38 +1,38 @@
-//! What a shard's keys say, joined: what is wrong in the shard by itself, and what it says to the
-//! rest of the cell.
+//! Joins the facts of a shard's keys: finds inconsistencies within the shard, and collects its
+//! facts for the comparison with other stores.
 
 use crate::error::OfflineError;
-use crate::sort::Sorter;
+use crate::external_sort::Sorter;
 use std::path::Path;
-use zonal_fsck::What;
-use zonal_fsck::data_fact::{About, DataFact};
+use zonal_fsck::FindingKind;
+use zonal_fsck::data_fact::{DataClaim, DataFact};
+use zonal_fsck::directory_tree::{Directory, DirectoryTree};
 use zonal_fsck::junctions::{FirstLevel, RootEntry};
-use zonal_fsck::tree::{Directory, Tree};
 use zonal_meta::check::{Broken, Fact, Join, JoinResult};
 use zonal_types::{FileKind, Ino, KvRead, PartitionId};
 
-/// What a shard's store says to the rest of the cell.
-pub(crate) struct ShardSeen {
+/// Contents of a shard's store that are compared with other stores.
+pub(crate) struct ShardContents {
     pub data: Sorter,
-    pub tree: Tree,
+    pub tree: DirectoryTree,
     pub first_level: Vec<FirstLevel>,
     pub root_entries: Vec<RootEntry>,
     pub inodes: u64,
 }
 
-/// The facts against one another.
+/// Compares the facts of a shard with one another.
 pub(crate) fn join_facts(
     store: &dyn KvRead,
     facts: Sorter,
     partitions: &[PartitionId],
     names: (&Path, &str),
-    tell: &mut dyn FnMut(What),
-) -> Result<ShardSeen, OfflineError> {
+    tell: &mut dyn FnMut(FindingKind),
+) -> Result<ShardContents, OfflineError> {
     let (scratch, name) = names;
     let mut buffer = Vec::new();
-    let mut seen = ShardSeen {
+    let mut seen = ShardContents {
         data: Sorter::new(scratch, &format!("{name}.data")),
-        tree: Tree::default(),
+        tree: DirectoryTree::default(),
         first_level: Vec::new(),
         root_entries: Vec::new(),
         inodes: 0,
@@ -40,9 +40,9 @@ pub(crate) fn join_facts(
     let is_ours = |ino: Ino| partitions.binary_search(&ino.partition()).is_ok();
     let mut failed = None;
     let mut take = |joined| match joined {
-        JoinResult::Broken(found) => tell(What::Shard(found)),
+        JoinResult::Broken(found) => tell(FindingKind::Shard(found)),
         JoinResult::Deleted(data_id) => {
-            let about = About::Deleted;
+            let about = DataClaim::Deleted;
             let fact = DataFact { data_id, about };
             if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
                 failed = Some(error);
@@ -58,9 +58,13 @@ pub(crate) fn join_facts(
                     cookie: named.cookie,
                 });
             } else {
-                // Only the root has entries that lead to other shards.
+                // Only entries of the root lead to other shards.
                 let (dir, cookie) = (named.dir, named.cookie);
-                tell(What::Shard(Broken::LeadsNowhere { dir, cookie, ino }));
+                tell(FindingKind::Shard(Broken::LeadsNowhere {
+                    dir,
+                    cookie,
+                    ino,
+                }));
             }
         }
         JoinResult::Known(known) => {
@@ -98,7 +102,7 @@ pub(crate) fn join_facts(
     join.finish();
     for cut in seen.tree.cycles() {
         let Directory { ino, dir, cookie } = cut;
-        tell(What::Shard(Broken::Cycle { dir, cookie, ino }));
+        tell(FindingKind::Shard(Broken::Cycle { dir, cookie, ino }));
     }
     failed.map_or(Ok(seen), Err)
 }

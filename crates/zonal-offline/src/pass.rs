@@ -1,35 +1,35 @@
-//! One pass: every store is read, two at a time, then what lies between them is compared.
+//! One pass: reads every store, two at a time, then compares the stores with one another.
 
-mod between;
-mod copies;
-mod known;
+mod cross_checks;
+mod index_copies;
 mod lost_keys;
-mod read;
-mod work;
+mod repair_list;
+mod store_reader;
+mod store_registry;
 
-pub(crate) use known::shard_of;
 pub(crate) use lost_keys::{clean_scratch, expect_lost, save_lost};
-pub(crate) use work::{TargetWork, Work};
+pub(crate) use repair_list::{RepairList, TargetRepairs};
+pub(crate) use store_registry::shard_of;
 
-use crate::cell::Cell;
+use crate::cell::CellStores;
+use crate::check::{CheckOptions, Ticker};
 use crate::error::OfflineError;
-use crate::facts::ShardSeen;
-use crate::resume::{Begin, Prints, WorkFolder, of_store};
-use crate::run::{Options, Ticker};
-use crate::scan::{self, Opening, TargetSeen};
+use crate::facts::ShardContents;
+use crate::resume::{CheckStart, Fingerprints, WorkFolder, of_store};
+use crate::store_scan::{self, Opening, TargetContents};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_disk::{ReadStore, StoreKind};
-use zonal_fsck::{Finding, Place, StoreFault, What};
+use zonal_fsck::{Finding, FindingKind, FindingPlace, StoreFault};
 use zonal_types::PartitionId;
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::Listing;
 
-use known::{known_store, place_of, read_map};
+use store_registry::{known_store, place_of, read_map};
 
-/// What a pass came to.
+/// Result of a pass.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub work: Work,
+pub(crate) struct PassResult {
+    pub work: RepairList,
     pub counting: u64,
     pub notes: u64,
     pub inodes: u64,
@@ -39,19 +39,25 @@ pub(crate) struct Seen {
 }
 
 enum Part {
-    Shard(Box<ReadStore>, Box<ShardSeen>, Vec<PartitionId>),
-    Target(TargetSeen),
+    Shard(Box<ReadStore>, Box<ShardContents>, Vec<PartitionId>),
+    Target(TargetContents),
     Nothing,
 }
 
 struct Pass<'a, 't> {
-    cell: &'a Cell,
+    cell: &'a CellStores,
     ticker: &'a Ticker<'t>,
-    seen: Seen,
+    seen: PassResult,
 }
 
 impl Pass<'_, '_> {
-    fn tell(&mut self, place: Place, at: Option<usize>, path: Option<String>, what: What) {
+    fn tell(
+        &mut self,
+        place: FindingPlace,
+        at: Option<usize>,
+        path: Option<String>,
+        what: FindingKind,
+    ) {
         self.seen.work.note(at, &what);
         let finding = Finding { place, what, path };
         if finding.counts() {
@@ -63,11 +69,11 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Takes the folder of what an earlier check of the same stores had come to. Stores are open, so
-/// nobody changes them.
+/// Opens the work folder, with the state of an interrupted check of the same stores. The stores are
+/// open, so no process changes them.
 fn work_folder(
-    cell: &Cell,
-    options: &Options,
+    cell: &CellStores,
+    options: &CheckOptions,
     ticker: &Ticker<'_>,
     openings: &[Option<Opening>],
 ) -> Result<(WorkFolder, u64), OfflineError> {
@@ -75,28 +81,30 @@ fn work_folder(
     let prints = stores
         .filter_map(|(spec, opening)| Some(of_store(spec, opening.as_ref()?)))
         .collect();
-    let prints = Prints::new(options.data, prints);
+    let prints = Fingerprints::new(options.data, prints);
     let names: BTreeMap<_, _> = cell
         .stores
         .iter()
-        .map(|spec| (scan::scratch_name(spec), spec.geometry.is_some()))
+        .map(|spec| (store_scan::scratch_name(spec), spec.geometry.is_some()))
         .collect();
     let (folder, begin) = WorkFolder::open(&options.scratch, options.fresh, &prints, &names)?;
     ticker.begins(&begin);
     ticker.step()?;
     let read = match begin {
-        Begin::GoesOn { read, .. } => read,
-        Begin::New | Begin::Anew(_) => 0,
+        CheckStart::GoesOn { read, .. } => read,
+        CheckStart::New | CheckStart::Anew(_) => 0,
     };
     Ok((folder, read))
 }
 
-/// The map of a manager's store, what is listed beside it, and the stores that it knows. In the
-/// second place why the map or the list cannot be read: the copy of the index may have them.
+/// Reads the map of a manager's store, the junctions beside it, and its records of stores.
+///
+/// The second value is the reason why the map or the junctions cannot be read: the copy of the
+/// index may have them.
 fn read_manager(
-    cell: &Cell,
+    cell: &CellStores,
     store: &ReadStore,
-    seen: &mut Seen,
+    seen: &mut PassResult,
 ) -> (Result<ZoneMap, String>, Option<String>) {
     let map = read_map(store);
     let listed = Listing::read(store).map_err(|code| code.to_string());
@@ -110,16 +118,16 @@ fn read_manager(
     (map, unread)
 }
 
-/// Makes a pass. What it has come to stays in the folder until that is removed.
+/// Makes a pass. Its saved state stays in the work folder until the folder is removed.
 pub(crate) fn run(
-    cell: &Cell,
-    options: &Options,
+    cell: &CellStores,
+    options: &CheckOptions,
     ticker: &Ticker<'_>,
-) -> Result<(Seen, WorkFolder), OfflineError> {
+) -> Result<(PassResult, WorkFolder), OfflineError> {
     let mut pass = Pass {
         cell,
         ticker,
-        seen: Seen::default(),
+        seen: PassResult::default(),
     };
     let manager = cell
         .stores
@@ -128,7 +136,7 @@ pub(crate) fn run(
     let manager = manager.ok_or(OfflineError::NoManager)?;
     let mut openings = Vec::new();
     for spec in &cell.stores {
-        openings.push(Some(scan::open(spec)?));
+        openings.push(Some(store_scan::open(spec)?));
     }
     let (folder, kept) = work_folder(cell, options, ticker, &openings)?;
     pass.seen.kept = kept;
@@ -136,13 +144,13 @@ pub(crate) fn run(
         Some(Some(Opening::Open(store, _))) => read_manager(cell, store, &mut pass.seen),
         _ => (Err("the manager's store is missing".into()), None),
     };
-    let places: Vec<Place> = cell
+    let places: Vec<FindingPlace> = cell
         .stores
         .iter()
         .map(|spec| place_of(spec, map.as_ref().ok()))
         .collect();
     let mut is_there = BTreeSet::new();
-    // Stores whose index is to be made anew from its copy first.
+    // Stores whose index is first rebuilt from its copy.
     let mut from_copy = BTreeSet::new();
     let mut jobs = Vec::new();
     for (at, opening) in openings.iter_mut().enumerate() {
@@ -150,22 +158,28 @@ pub(crate) fn run(
         match opening.take() {
             Some(Opening::Open(store, notes)) => {
                 let spec = &cell.stores[at];
-                let mut faults = scan::faults(&store, options.data)
+                let mut faults = store_scan::faults(&store, options.data)
                     .into_iter()
-                    .map(What::Store)
+                    .map(FindingKind::Store)
                     .collect();
                 let uuid = pass.seen.work.uuid(spec);
                 let unread = unread.take_if(|_| at == manager);
-                if copies::prefer(spec, uuid, &mut faults)?
-                    || copies::prefer_unread(spec, uuid, unread, &mut faults)?
+                if index_copies::prefer(spec, uuid, &mut faults)?
+                    || index_copies::prefer_unread(spec, uuid, unread, &mut faults)?
                 {
                     from_copy.insert(at);
                 }
                 for fault in faults {
                     pass.tell(place, Some(at), None, fault);
                 }
-                if pass.seen.work.known.contains_key(&spec.dir) && scan::has_lost_starts(spec) {
-                    pass.tell(place, Some(at), None, What::Store(StoreFault::Starts));
+                if pass.seen.work.known.contains_key(&spec.dir) && store_scan::has_lost_starts(spec)
+                {
+                    pass.tell(
+                        place,
+                        Some(at),
+                        None,
+                        FindingKind::Store(StoreFault::Starts),
+                    );
                 }
                 is_there.insert(at);
                 if !from_copy.contains(&at) {
@@ -173,7 +187,7 @@ pub(crate) fn run(
                 }
             }
             Some(Opening::Fault(fault)) => {
-                pass.tell(place, Some(at), None, What::Store(fault));
+                pass.tell(place, Some(at), None, FindingKind::Store(fault));
             }
             None => {}
         }
@@ -182,18 +196,18 @@ pub(crate) fn run(
         Ok(map) => map,
         Err(what) => {
             if !from_copy.contains(&manager) {
-                pass.tell(Place::Cell, None, None, What::MapLost(what));
+                pass.tell(FindingPlace::Cell, None, None, FindingKind::MapLost(what));
             }
             return Ok((pass.seen, folder));
         }
     };
-    let parts = read::all(cell, &map, options, ticker, (jobs, &folder))?;
+    let parts = store_reader::all(cell, &map, options, ticker, (jobs, &folder))?;
     for (at, part) in &parts {
         if !matches!(part, Part::Nothing) {
             let spec = &cell.stores[*at];
             let mut told = Vec::new();
-            folder.told(&scan::scratch_name(spec), &mut |what| told.push(what))?;
-            if copies::prefer(spec, pass.seen.work.uuid(spec), &mut told)? {
+            folder.told(&store_scan::scratch_name(spec), &mut |what| told.push(what))?;
+            if index_copies::prefer(spec, pass.seen.work.uuid(spec), &mut told)? {
                 from_copy.insert(*at);
             }
             for what in told {

@@ -1,30 +1,30 @@
-//! From an inode to its path, by the names that the stores have.
+//! Finds the path of an inode, by the names in the stores.
 
 use std::collections::BTreeMap;
-use zonal_fsck::tree::Tree;
+use zonal_fsck::directory_tree::DirectoryTree;
 use zonal_meta::repair::entry_name;
 use zonal_types::{Ino, KvRead, PartitionId};
 
-/// Deepest path that is written out.
+/// Names in the deepest path that is written out.
 const DEPTH_MAX: u32 = 4096;
 
-/// A shard that paths lead through.
-pub(crate) struct Through<'a> {
+/// A shard whose directories a path leads through.
+pub(crate) struct PathShard<'a> {
     pub partitions: &'a [PartitionId],
     pub store: &'a dyn KvRead,
-    pub tree: &'a Tree,
+    pub tree: &'a DirectoryTree,
 }
 
-/// Finds paths; remembers the directory that was asked for last.
+/// Finds paths, and remembers the path of the last directory.
 pub(crate) struct Paths<'a> {
-    pub shards: Vec<Through<'a>>,
+    pub shards: Vec<PathShard<'a>>,
     /// Names of first-level directories.
     pub root: BTreeMap<Ino, String>,
     last: Option<(Ino, Option<String>)>,
 }
 
 impl<'a> Paths<'a> {
-    pub fn new(shards: Vec<Through<'a>>, root: BTreeMap<Ino, String>) -> Self {
+    pub fn new(shards: Vec<PathShard<'a>>, root: BTreeMap<Ino, String>) -> Self {
         Self {
             shards,
             root,
@@ -32,7 +32,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    fn shard(&self, ino: Ino) -> Option<&Through<'a>> {
+    fn shard(&self, ino: Ino) -> Option<&PathShard<'a>> {
         let mut shards = self.shards.iter();
         shards.find(|shard| shard.partitions.binary_search(&ino.partition()).is_ok())
     }

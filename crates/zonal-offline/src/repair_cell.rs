@@ -1,20 +1,20 @@
-//! Repairs of files of stores, and of what lies between stores.
+//! Repairs of the files of stores, and of disagreements between stores.
 
-use crate::cell::{Cell, StoreSpec};
+use crate::cell::{CellStores, StoreSpec};
+use crate::check::{CheckOptions, Step};
 use crate::error::OfflineError;
-use crate::pass::{self, Work, shard_of};
+use crate::pass::{self, RepairList, shard_of};
 use crate::repair_shard::{Open, failed, lost_found, lost_found_name};
 use crate::repair_target::anchor;
-use crate::run::{Options, Step};
-use crate::scan::{self, Opening};
 use crate::segments::TargetReplay;
+use crate::store_scan::{self, Opening};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_disk::mend::{Mend, drop_copy, mend as mend_files, restore_index};
 use zonal_disk::{StoreDir, StoreKind, starts};
 use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
-use zonal_fsck::objects::{self, Lonely};
+use zonal_fsck::objects::{self, UnownedObject};
 use zonal_meta::inode::Inode;
 use zonal_meta::repair::AdoptedFile;
 use zonal_object::ids::BLOCK;
@@ -26,12 +26,12 @@ use zonal_zonemap::{Junction, ZoneMap};
 /// Keys of junctions changed in one record.
 const CHANGES_AT_ONCE: usize = 1024;
 
-/// Makes the files of a store good.
+/// Repairs the files of a store.
 pub(crate) fn mend(
     spec: &StoreSpec,
     faults: &[StoreFault],
-    work: &Work,
-    (options, step): (&Options, &mut Step<'_>),
+    work: &RepairList,
+    (options, step): (&CheckOptions, &mut Step<'_>),
 ) -> Result<u64, OfflineError> {
     let of_map = spec.geometry.and_then(|geometry| {
         let target = work.map.as_ref()?.target(geometry.target)?;
@@ -44,14 +44,14 @@ pub(crate) fn mend(
         && restore_index(&spec.dir, &spec.identity, uuid, &spec.config)
             .map_err(|source| failed(spec, source))?
     {
-        // Whatever else is wrong with the store is seen by the next pass.
+        // The next pass sees whatever else is wrong with the store.
         return Ok(1);
     }
     if let [StoreFault::Copy(_)] = faults {
         drop_copy(&spec.dir).map_err(|source| failed(spec, source))?;
         return Ok(1);
     }
-    let extra = match (scan::open(spec)?, &spec.geometry) {
+    let extra = match (store_scan::open(spec)?, &spec.geometry) {
         (Opening::Open(store, notes), Some(geometry)) => anchor(geometry, &store, notes),
         (Opening::Open(..), None) => Vec::new(),
         (Opening::Fault(_), _) => return Ok(0),
@@ -104,7 +104,7 @@ pub(crate) fn mend(
     let is_of_log =
         |fault: &StoreFault| matches!(fault, StoreFault::LogLost(_) | StoreFault::LogTorn(_));
     if faults.iter().any(is_of_log) {
-        // What the log said may have been of any object.
+        // The lost part of the log may have been about any object.
         lost.push((Vec::new(), None));
     }
     if let Some(geometry) = spec.geometry {
@@ -113,8 +113,12 @@ pub(crate) fn mend(
     Ok(1)
 }
 
-/// Repairs what lies between stores.
-pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, OfflineError> {
+/// Repairs disagreements between stores.
+pub(crate) fn run(
+    cell: &CellStores,
+    work: &RepairList,
+    options: &CheckOptions,
+) -> Result<u64, OfflineError> {
     let Some(map) = &work.map else {
         return Ok(0);
     };
@@ -136,8 +140,8 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
             .iter()
             .filter(|(ino, _)| owns(**ino))
             .collect();
-        let lonely: Vec<_> = work
-            .lonely
+        let unowned: Vec<_> = work
+            .unowned
             .iter()
             .filter(|(data_id, objects)| adopter(map, *data_id, objects) == Some(shard))
             .collect();
@@ -147,7 +151,7 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
         } else {
             &[]
         };
-        if corrections.is_empty() && lonely.is_empty() && junctions.is_empty() {
+        if corrections.is_empty() && unowned.is_empty() && junctions.is_empty() {
             continue;
         }
         let Some(mut open) = Open::new(spec, map, options)? else {
@@ -168,7 +172,7 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
             open.append(effect.map_err(contents)?)?;
         }
         let mut home = lost_found(&open, work);
-        for (data_id, objects) in lonely {
+        for (data_id, objects) in unowned {
             let Some(found) = file_of(map, *data_id, objects) else {
                 continue;
             };
@@ -190,15 +194,15 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
     Ok(changes)
 }
 
-/// The shard that makes a file of bytes without an inode: the one that gave the data id, if a
+/// The shard that makes a file of bytes without an inode: the shard that gave the data id, where a
 /// layout can be guessed.
-fn adopter(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<ShardId> {
+fn adopter(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<ShardId> {
     objects::guess_layout(map, data_id, objects)?;
     let owner = map.shard_of(data_id.partition());
     owner.filter(|_| data_id.is_valid()).map(|shard| shard.id)
 }
 
-fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<AdoptedFile> {
+fn file_of(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<AdoptedFile> {
     let (layout, size) = objects::guess_layout(map, data_id, objects)?;
     let columns = layout
         .components
@@ -224,7 +228,7 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Adopted
 }
 
 /// Makes the root, the junctions and the first-level directories agree: entries one by one, then
-/// the junctions. What is cut off in between is found by the next pass.
+/// the junctions. After an interruption the next pass finds the rest.
 fn settle_junctions(
     open: &mut Open<'_>,
     core: &zonal_meta::MetaShard,

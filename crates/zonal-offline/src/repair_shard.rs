@@ -1,9 +1,9 @@
 //! Repairs of a shard's store: small effects, through its own engine and log.
 
-use crate::cell::{Cell, StoreSpec};
+use crate::cell::{CellStores, StoreSpec};
+use crate::check::CheckOptions;
 use crate::error::OfflineError;
-use crate::pass::{Work, shard_of};
-use crate::run::Options;
+use crate::pass::{RepairList, shard_of};
 use std::sync::Arc;
 use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
@@ -13,7 +13,7 @@ use zonal_meta::{MetaShard, Now, ShardConfig};
 use zonal_types::{ErrorCode, Ino, Instant, KvChange, KvRead, ZoneId};
 use zonal_zonemap::ZoneMap;
 
-/// A shard's store, opened to be changed.
+/// A shard's store, opened for changes.
 pub(crate) struct Open<'a> {
     pub spec: &'a StoreSpec,
     pub engine: Engine,
@@ -26,7 +26,7 @@ impl<'a> Open<'a> {
     pub fn new(
         spec: &'a StoreSpec,
         map: &ZoneMap,
-        options: &Options,
+        options: &CheckOptions,
     ) -> Result<Option<Self>, OfflineError> {
         let Some(shard) = shard_of(spec, map) else {
             return Ok(None);
@@ -66,7 +66,7 @@ impl<'a> Open<'a> {
         made.map_err(|source| failed(self.spec, source))
     }
 
-    /// Makes all durable.
+    /// Makes all effects durable; returns their number.
     pub fn close(self) -> Result<u64, OfflineError> {
         let synced = self.engine.sync_all();
         synced.map_err(|source| failed(self.spec, source))?;
@@ -74,7 +74,7 @@ impl<'a> Open<'a> {
         Ok(self.changes)
     }
 
-    /// The core over the store.
+    /// Loads the shard's core over the store.
     pub fn shard(&self, map: &Arc<ZoneMap>) -> Result<MetaShard, OfflineError> {
         let loaded = MetaShard::load(
             self.config.clone(),
@@ -99,14 +99,14 @@ pub(crate) fn failed(spec: &StoreSpec, source: DiskError) -> OfflineError {
     }
 }
 
-/// Name of a zone's directory for what has no name.
+/// Name of a zone's directory for files without a name.
 pub(crate) fn lost_found_name(zone: ZoneId) -> String {
     format!("lost+found-{zone}")
 }
 
-/// The directory for what has no name in a shard: the root itself in the root's. Another shard of
-/// the zone has one of its own, with a number behind the name.
-pub(crate) fn lost_found(open: &Open<'_>, work: &Work) -> Option<Ino> {
+/// The directory for files without a name in a shard: the root itself in the root's shard. Another
+/// shard of the same zone has one of its own, with a number behind the name.
+pub(crate) fn lost_found(open: &Open<'_>, work: &RepairList) -> Option<Ino> {
     if open.config.is_root() {
         return Some(Ino::ROOT);
     }
@@ -125,13 +125,13 @@ pub(crate) fn lost_found(open: &Open<'_>, work: &Work) -> Option<Ino> {
         .map(|(ino, _)| *ino)
 }
 
-/// Repairs what was found in a shard's store. Gives how many effects that took.
+/// Repairs the findings of a shard's store. Returns the number of effects.
 pub(crate) fn run(
-    cell: &Cell,
+    cell: &CellStores,
     at: usize,
     broken: &[Broken],
-    work: &Work,
-    options: &Options,
+    work: &RepairList,
+    options: &CheckOptions,
 ) -> Result<u64, OfflineError> {
     let (Some(spec), Some(map)) = (cell.stores.get(at), &work.map) else {
         return Ok(0);
@@ -143,7 +143,7 @@ pub(crate) fn run(
         dir: spec.dir.clone(),
         code,
     };
-    // Damaged keys first: the core may not load over them.
+    // Damaged keys first: the core may refuse to load with them.
     for found in broken {
         if let Broken::Key { key } = found {
             let changes = repair_key(&open.engine, key).map_err(contents)?;
@@ -182,7 +182,7 @@ pub(crate) fn run(
                     open.append(changes)?;
                     lost_found = Some(ino);
                 }
-                // Something else is in the way, which its own repair takes out of it.
+                // Another finding is in the way; its own repair removes it.
                 Err(_) => break,
             }
         }

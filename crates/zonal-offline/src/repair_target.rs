@@ -1,12 +1,12 @@
-//! Repairs of a target's store: through its own engine, by checkpoints (its records would need
-//! notes).
+//! Repairs of a target's store: through its own engine, by checkpoints (records of its log would
+//! need notes).
 
-use crate::cell::{Cell, Geometry, StoreSpec};
+use crate::cell::{CellStores, Geometry, StoreSpec};
 use crate::error::OfflineError;
-use crate::pass::{TargetWork, Work};
+use crate::pass::{RepairList, TargetRepairs};
 use crate::repair_shard::failed;
-use crate::scan::{self, Opening};
 use crate::segments::{Segments, TargetReplay};
+use crate::store_scan::{self, Opening};
 use std::collections::BTreeSet;
 use zonal_disk::{Engine, ReadStore, StoreKind};
 use zonal_meta::inode::Inode;
@@ -27,7 +27,7 @@ struct Open<'a> {
 impl Open<'_> {
     fn take(&mut self, changes: Vec<KvChange>) -> Result<(), OfflineError> {
         self.changes += changes.len() as u64;
-        // Visible to the next repair at once.
+        // The next repair sees the changes at once.
         self.engine.apply_unlogged(changes.clone());
         self.batch.extend(changes);
         if self.batch.len() >= BATCH {
@@ -50,10 +50,10 @@ impl Open<'_> {
     }
 }
 
-/// Gives all keys and values in order.
+/// Passes all keys and values to a function, sorted by key.
 type Walk<'a> = dyn FnMut(&mut dyn FnMut(&[u8], &[u8])) + 'a;
 
-/// The survey of a store, and what it told.
+/// Surveys a store; returns the survey and its findings.
 fn survey(geometry: &Geometry, notes: Vec<Vec<u8>>, walk: &mut Walk<'_>) -> (Survey, Vec<Broken>) {
     let mut survey = Survey::new(geometry.config, notes);
     let mut broken = Vec::new();
@@ -82,23 +82,23 @@ fn survey_store(
     })
 }
 
-/// What only the log of a target says, as changes of its index.
+/// The changes of the index that only the target's log has.
 pub(crate) fn anchor(geometry: &Geometry, store: &ReadStore, notes: Vec<Vec<u8>>) -> Vec<KvChange> {
     let (survey, _) = survey_store(geometry, store, notes);
     repair::anchor(&geometry.config, store, &survey)
 }
 
-/// What inodes say of objects, as far as their shards' stores can be read.
+/// Facts of inodes about objects, as far as the stores of their shards can be read.
 struct Inodes {
     shards: Vec<ReadStore>,
 }
 
 impl Inodes {
-    fn open(cell: &Cell) -> Result<Self, OfflineError> {
+    fn open(cell: &CellStores) -> Result<Self, OfflineError> {
         let mut shards = Vec::new();
         for spec in &cell.stores {
             if spec.identity.kind != StoreKind::Target
-                && let Opening::Open(store, _) = scan::open(spec)?
+                && let Opening::Open(store, _) = store_scan::open(spec)?
             {
                 shards.push(*store);
             }
@@ -106,7 +106,7 @@ impl Inodes {
         Ok(Self { shards })
     }
 
-    /// The last shrink of an object's file, and the bytes that the object should have.
+    /// The last truncation of an object's file, and the length that the object should have.
     fn expect(&self, object: ObjectId) -> Option<(u64, u64)> {
         let get = |key: &[u8]| {
             let mut shards = self.shards.iter();
@@ -125,12 +125,12 @@ impl Inodes {
     }
 }
 
-/// Repairs what was found in a target's store, and what was found about it.
+/// Repairs the findings within and about a target's store.
 pub(crate) fn run(
-    cell: &Cell,
+    cell: &CellStores,
     at: usize,
-    wanted: &TargetWork,
-    work: &Work,
+    wanted: &TargetRepairs,
+    work: &RepairList,
 ) -> Result<u64, OfflineError> {
     let Some(spec) = cell.stores.get(at) else {
         return Ok(0);
@@ -147,7 +147,7 @@ pub(crate) fn run(
         return Ok(0);
     }
     let inodes = Inodes::open(cell)?;
-    let first = match scan::open(spec)? {
+    let first = match store_scan::open(spec)? {
         Opening::Open(store, notes) => anchor(&geometry, &store, notes),
         Opening::Fault(_) => return Ok(0),
     };
@@ -171,7 +171,7 @@ pub(crate) fn run(
     let expect = |object| inodes.expect(object);
     apply(&mut open, wanted, &expect)?;
     let _ = work;
-    // Headers that count what the repairs above left, then the allocation.
+    // First the headers, which count what the repairs above left, then the allocation.
     let (_, broken) = survey_engine(&open)?;
     for found in &broken {
         let changes = repair::repair(&geometry.config, &open.engine, found, &expect);
@@ -199,7 +199,7 @@ fn survey_engine(open: &Open<'_>) -> Result<(Survey, Vec<Broken>), OfflineError>
 
 fn apply(
     open: &mut Open<'_>,
-    wanted: &TargetWork,
+    wanted: &TargetRepairs,
     expect: &repair::Expect<'_>,
 ) -> Result<(), OfflineError> {
     let config = open.geometry.config;
@@ -209,7 +209,7 @@ fn apply(
             twice.insert(*place);
             continue;
         }
-        // What is in the way of a repair is repaired by then or in the next pass.
+        // This pass or the next one repairs whatever is in the way of a repair.
         let changes = repair::repair(&config, &open.engine, found, expect);
         open.take(changes.unwrap_or_default())?;
     }
@@ -241,11 +241,12 @@ fn apply(
     Ok(())
 }
 
-/// Segments that were cut get their length again; what was cut is lost by its blocks.
+/// Extends segments that are too short to their length. The bytes that were cut off are lost, block
+/// by block.
 fn mend_segments(
     spec: &StoreSpec,
     geometry: &Geometry,
-    wanted: &TargetWork,
+    wanted: &TargetRepairs,
 ) -> Result<(), OfflineError> {
     let segments = Segments::new(&spec.dir);
     for segment in &wanted.segments {

@@ -1,115 +1,115 @@
-//! What an interrupted check of a stopped cell had come to, kept in a folder for the next one.
-//! See docs/rfcs/2026-11-22-resumable-fsck.md.
+//! Saves the state of a check of a stopped cell, so that the next check can resume after an
+//! interruption. See docs/rfcs/2026-11-22-resumable-fsck.md.
 //!
 //! Invariants:
-//! 1. Nothing kept is used but by a check of the very same stores, which are locked when they are
-//!    compared ([`prints`]).
-//! 2. Nothing kept is used before all of it was found whole ([`sealed`]); otherwise all of it is
-//!    removed.
-//! 3. A kept file is written when everything it names is.
-//! 4. Only files in a folder of our own are removed.
+//! 1. Saved state is used only by a check of the very same stores, which are locked during the
+//!    comparison ([`fingerprints`]).
+//! 2. Saved state is used only after all of it was found whole ([`checksummed_file`]); otherwise
+//!    all of it is removed.
+//! 3. A saved file is written after everything that it names.
+//! 4. Only files in a folder of the check itself are removed.
 
-mod frames;
-mod prints;
-mod sealed;
+mod checksummed_file;
+mod fingerprints;
+mod store_frames;
 
 use crate::error::OfflineError;
-use crate::facts::ShardSeen;
-use crate::scan::TargetSeen;
-use crate::scratch::{self, LOCK};
-use crate::sort::Sorter;
+use crate::external_sort::Sorter;
+use crate::facts::ShardContents;
+use crate::scratch_folder::{self, LOCK};
+use crate::store_scan::TargetContents;
 use crc_fast::{CrcAlgorithm, checksum};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use zonal_fsck::What;
+use zonal_fsck::FindingKind;
 use zonal_object::ObjectId;
 use zonal_types::Codec;
 
-pub(crate) use prints::{Prints, of_store};
+pub(crate) use fingerprints::{Fingerprints, of_store};
 
 /// The folder's name in the scratch folder.
 pub const WORK_FOLDER: &str = "zonal-fsck.work";
-/// For what the rest is valid.
+/// Name of the file with the fingerprints of the stores.
 const STORES: &str = "stores";
-/// What is kept of a store; its name follows.
+/// Prefix of a store's saved result; the store's name follows.
 const PART: &str = "part.";
 const FACTS: &str = "facts.";
 const BLOCKS: &str = "blocks.";
 
 /// How a check begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Begin {
-    /// Nothing was kept.
+pub enum CheckStart {
+    /// No saved state was found.
     New,
-    /// An interrupted one goes on.
+    /// The check resumes an interrupted one.
     GoesOn {
-        /// Stores that it had read.
+        /// Stores that the interrupted check had read.
         read: u64,
-        /// All stores.
+        /// Stores of the cell.
         stores: u64,
     },
-    /// What an interrupted one kept is of no use: why.
+    /// The saved state is unusable, for this reason: the check begins anew.
     Anew(String),
 }
 
-/// Facts of a shard that are sorted and not joined.
+/// Facts of a shard, sorted but not joined yet.
 pub(crate) struct Facts {
     pub facts: Sorter,
-    pub told: Vec<What>,
+    pub told: Vec<FindingKind>,
     pub records: u64,
 }
 
-/// How far the comparison of a target's blocks is.
+/// Progress of the comparison of a target's blocks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Compared {
-    /// Blocks compared, in the order in which the target's index tells them.
+    /// Number of compared blocks, in the order of the target's index.
     pub blocks: u64,
-    /// Those of them that are damaged.
+    /// The damaged ones among them.
     pub damaged: Vec<(ObjectId, u64)>,
 }
 
-/// What was kept of one store.
-pub(crate) enum Kept {
-    /// A shard's facts.
+/// Saved state of one store.
+pub(crate) enum SavedPart {
+    /// A shard's sorted facts.
     Facts(Facts),
-    /// All that a shard says, and records read.
-    Shard(Box<ShardSeen>, u64),
-    /// All that a target says, and records read.
-    Target(TargetSeen, u64),
-    /// Of a target's blocks.
+    /// The contents of a shard, and the records read.
+    Shard(Box<ShardContents>, u64),
+    /// The contents of a target, and the records read.
+    Target(TargetContents, u64),
+    /// Progress of the comparison of a target's blocks.
     Compared(Compared),
 }
 
-/// The folder, while a check uses it.
+/// The folder with the saved state, while a check uses it.
 pub(crate) struct WorkFolder {
     dir: PathBuf,
     key: u64,
-    kept: Mutex<BTreeMap<String, Kept>>,
+    kept: Mutex<BTreeMap<String, SavedPart>>,
     _lock: File,
 }
 
 impl WorkFolder {
-    /// Takes the folder in the scratch folder `above`, with what an earlier check of the same
-    /// stores left in it, unless this one is to be `fresh`. Names are those of the stores in it:
-    /// true for targets.
+    /// Opens the work folder in the scratch folder `above`, with the state that an interrupted
+    /// check of the same stores saved, unless `fresh`. `names` are the stores of the cell: true for
+    /// targets.
     ///
     /// # Errors
-    /// The scratch folder fails, or is somebody else's.
+    /// The scratch folder fails, or belongs to somebody else.
     pub fn open(
         above: &Path,
         fresh: bool,
-        prints: &Prints,
+        prints: &Fingerprints,
         names: &BTreeMap<String, bool>,
-    ) -> Result<(Self, Begin), OfflineError> {
+    ) -> Result<(Self, CheckStart), OfflineError> {
         let dir = above.join(WORK_FOLDER);
         let failed = |source| OfflineError::Scratch {
             dir: dir.clone(),
             source,
         };
-        let lock = scratch::take(above, &dir).map_err(failed)?;
+        let lock = scratch_folder::take(above, &dir).map_err(failed)?;
         let lock = lock.ok_or_else(|| OfflineError::ScratchInUse(dir.clone()))?;
         let mut folder = Self {
             key: checksum(CrcAlgorithm::Crc64Nvme, &prints.to_bytes()),
@@ -118,69 +118,77 @@ impl WorkFolder {
             dir: dir.clone(),
         };
         let found = if fresh {
-            Found::Nothing
+            SavedState::Nothing
         } else {
             folder.find(prints, names).map_err(failed)?
         };
         let begin = match found {
-            Found::Kept(kept) => {
-                let is_read = |kept: &&Kept| matches!(kept, Kept::Shard(..) | Kept::Target(..));
+            SavedState::Kept(kept) => {
+                let is_read = |kept: &&SavedPart| {
+                    matches!(kept, SavedPart::Shard(..) | SavedPart::Target(..))
+                };
                 let read = kept.values().filter(is_read).count() as u64;
                 let stores = prints.stores.len() as u64;
                 let begin = if kept.is_empty() {
-                    Begin::New
+                    CheckStart::New
                 } else {
-                    Begin::GoesOn { read, stores }
+                    CheckStart::GoesOn { read, stores }
                 };
                 folder.kept = Mutex::new(kept);
                 return Ok((folder, begin));
             }
-            Found::Nothing => Begin::New,
-            Found::Useless(why) => Begin::Anew(why),
+            SavedState::Nothing => CheckStart::New,
+            SavedState::Useless(why) => CheckStart::Anew(why),
         };
         folder.empty().map_err(failed)?;
         folder.write(STORES, 0, |file| file.put(prints))?;
         Ok((folder, begin))
     }
 
-    /// Where sorted runs belong.
+    /// The folder for sorted runs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Looks for what an earlier check left.
-    fn find(&self, prints: &Prints, names: &BTreeMap<String, bool>) -> io::Result<Found> {
+    /// Looks for the state of an interrupted check.
+    fn find(
+        &self,
+        prints: &Fingerprints,
+        names: &BTreeMap<String, bool>,
+    ) -> io::Result<SavedState> {
         let files = self.files()?;
         if !files.contains(STORES) {
-            return Ok(Found::Nothing);
+            return Ok(SavedState::Nothing);
         }
-        let damaged = Found::Useless("what it kept is damaged".into());
-        let old = sealed::Frames::open(&self.dir, STORES, 0).and_then(|mut file| file.next());
+        let damaged = SavedState::Useless("its saved state is damaged".into());
+        let old =
+            checksummed_file::Frames::open(&self.dir, STORES, 0).and_then(|mut file| file.next());
         let Ok(Some(old)) = old else {
             return Ok(damaged);
         };
         if let Some(why) = prints.difference(&old) {
-            return Ok(Found::Useless(why));
+            return Ok(SavedState::Useless(why));
         }
-        Ok(self.load(&files, names).map_or(damaged, Found::Kept))
+        Ok(self.load(&files, names).map_or(damaged, SavedState::Kept))
     }
 
-    /// All that is kept; what nothing names is removed.
+    /// Loads all saved state, and removes files that no part names.
     fn load(
         &self,
         files: &BTreeSet<String>,
         names: &BTreeMap<String, bool>,
-    ) -> io::Result<BTreeMap<String, Kept>> {
+    ) -> io::Result<BTreeMap<String, SavedPart>> {
         let mut kept = BTreeMap::new();
         let mut needed = BTreeSet::from([STORES.to_owned()]);
         for (name, is_target) in names {
-            // What was kept last counts.
+            // The part that was saved last wins.
             for kind in [PART, FACTS, BLOCKS] {
                 let file = format!("{kind}{name}");
                 if !files.contains(&file) || kept.contains_key(name) {
                     continue;
                 }
-                let (found, runs) = frames::load(&self.dir, &file, self.key, kind, *is_target)?;
+                let (found, runs) =
+                    store_frames::load(&self.dir, &file, self.key, kind, *is_target)?;
                 needed.insert(file);
                 needed.extend(runs);
                 kept.insert(name.clone(), found);
@@ -192,26 +200,26 @@ impl WorkFolder {
         Ok(kept)
     }
 
-    /// What was kept of a store, once.
-    pub fn take(&self, name: &str) -> Option<Kept> {
+    /// Returns the saved state of a store; a second call returns `None`.
+    pub fn take(&self, name: &str) -> Option<SavedPart> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.remove(name)
     }
 
-    /// Keeps the sorted facts of a shard.
+    /// Saves the sorted facts of a shard.
     pub fn keep_facts(&self, name: &str, facts: &mut Facts) -> Result<(), OfflineError> {
         let runs = facts.facts.keep()?;
         let (told, records) = (&facts.told, facts.records);
         self.write(&format!("{FACTS}{name}"), self.key, |file| {
-            frames::put_facts(file, runs, records, told)
+            store_frames::put_facts(file, runs, records, told)
         })
     }
 
-    /// Keeps what a shard says and what was told of it; its facts are not needed any more.
+    /// Saves the contents and the findings of a shard; its facts are not needed any more.
     pub fn keep_shard(
         &self,
         name: &str,
-        seen: &mut ShardSeen,
+        seen: &mut ShardContents,
         facts: Facts,
     ) -> Result<(), OfflineError> {
         let runs = seen.data.keep()?;
@@ -221,48 +229,48 @@ impl WorkFolder {
             records,
         } = facts;
         self.write(&format!("{PART}{name}"), self.key, |file| {
-            frames::put_shard(file, runs, records, seen, &told)
+            store_frames::put_shard(file, runs, records, seen, &told)
         })?;
-        // Best effort: what nothing names goes when the check goes on or ends.
+        // Best effort: files that no part names are removed when the check resumes or ends.
         let _ = fs::remove_file(self.dir.join(format!("{FACTS}{name}")));
         facts.remove();
         Ok(())
     }
 
-    /// Keeps what a target says and what was told of it.
+    /// Saves the contents and the findings of a target.
     pub fn keep_target(
         &self,
         name: &str,
-        seen: &mut TargetSeen,
-        told: &[What],
+        seen: &mut TargetContents,
+        told: &[FindingKind],
         records: u64,
     ) -> Result<(), OfflineError> {
         let runs = seen.data.keep()?;
         self.write(&format!("{PART}{name}"), self.key, |file| {
-            frames::put_target(file, runs, records, seen, told)
+            store_frames::put_target(file, runs, records, seen, told)
         })?;
         // Best effort, as above.
         let _ = fs::remove_file(self.dir.join(format!("{BLOCKS}{name}")));
         Ok(())
     }
 
-    /// Keeps how far the comparison of a target's blocks is.
+    /// Saves the progress of the comparison of a target's blocks.
     pub fn keep_compared(&self, name: &str, compared: &Compared) -> Result<(), OfflineError> {
         self.write(&format!("{BLOCKS}{name}"), self.key, |file| {
-            frames::put_compared(file, compared)
+            store_frames::put_compared(file, compared)
         })
     }
 
-    /// Everything that was told of a store whose part is kept, in order.
-    pub fn told(&self, name: &str, tell: &mut dyn FnMut(What)) -> Result<(), OfflineError> {
-        let told = frames::told(&self.dir, &format!("{PART}{name}"), self.key, tell);
+    /// Passes the findings of a store with a saved result to `tell`, in order.
+    pub fn told(&self, name: &str, tell: &mut dyn FnMut(FindingKind)) -> Result<(), OfflineError> {
+        let told = store_frames::told(&self.dir, &format!("{PART}{name}"), self.key, tell);
         told.map_err(|source| self.failed(source))
     }
 
-    /// Removes the folder, with all that is kept.
+    /// Removes the folder with all saved state.
     pub fn remove(self) -> Result<(), OfflineError> {
         self.empty().map_err(|source| self.failed(source))?;
-        // Best effort: an empty folder is of no harm.
+        // Best effort: an empty folder does no harm.
         let _ = fs::remove_file(self.dir.join(LOCK));
         let _ = fs::remove_dir(&self.dir);
         Ok(())
@@ -279,23 +287,23 @@ impl WorkFolder {
         &self,
         name: &str,
         key: u64,
-        fill: impl FnOnce(&mut sealed::Writer) -> io::Result<()>,
+        fill: impl FnOnce(&mut checksummed_file::Writer) -> io::Result<()>,
     ) -> Result<(), OfflineError> {
         let write = || {
-            let mut file = sealed::Writer::create(&self.dir, name, key)?;
+            let mut file = checksummed_file::Writer::create(&self.dir, name, key)?;
             fill(&mut file)?;
             file.finish()
         };
         write().map_err(|source| self.failed(source))
     }
 
-    /// Names of its files, but the lock.
+    /// Names of the files in the folder, without the lock.
     fn files(&self) -> io::Result<BTreeSet<String>> {
         let mut files = BTreeSet::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            // We make no other names, and nothing but files. A link that somebody put there since
-            // is removed as a link.
+            // The check makes only plain files with valid names. A link that somebody added is
+            // removed as a link.
             if let Ok(name) = entry.file_name().into_string()
                 && (entry.file_type()?.is_file() || entry.file_type()?.is_symlink())
                 && name != LOCK
@@ -306,7 +314,7 @@ impl WorkFolder {
         Ok(files)
     }
 
-    /// Removes what is kept; first what says for which stores it is.
+    /// Removes all saved state, the fingerprints of the stores first.
     fn empty(&self) -> io::Result<()> {
         let mut files = self.files()?;
         if files.remove(STORES) {
@@ -318,9 +326,9 @@ impl WorkFolder {
     }
 }
 
-/// What an earlier check left.
-enum Found {
+/// The state of an earlier check.
+enum SavedState {
     Nothing,
     Useless(String),
-    Kept(BTreeMap<String, Kept>),
+    Kept(BTreeMap<String, SavedPart>),
 }

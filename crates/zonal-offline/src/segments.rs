@@ -1,4 +1,4 @@
-//! A target's segment files, read without changing anything.
+//! Reads a target's segment files without changing anything.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use zonal_disk::Record;
 use zonal_object::ids::BLOCK;
 use zonal_object::{TargetConfig, replay_checks};
 
-/// The segments of a target. Files are opened when first asked for.
+/// The segments of a target. A file is opened at its first use.
 pub(crate) struct Segments {
     dir: PathBuf,
     files: BTreeMap<u32, Option<File>>,
@@ -27,7 +27,7 @@ impl Segments {
         self.dir.join(format!("seg.{segment:08}"))
     }
 
-    /// The block at `offset`, with its crc32c; `None` where it cannot be read.
+    /// Reads the block at `offset`; returns it with its crc32c, or `None` where it cannot be read.
     pub fn block(&mut self, segment: u32, offset: u64) -> Option<(Vec<u8>, u32)> {
         let mut bytes = vec![0; BLOCK as usize];
         self.read(segment, offset, &mut bytes)?;
@@ -35,11 +35,11 @@ impl Segments {
         Some((bytes, crc))
     }
 
-    /// Fills `bytes` from `offset`.
+    /// Fills `bytes` from `offset`; `None` where they cannot be read.
     pub fn read(&mut self, segment: u32, offset: u64, bytes: &mut [u8]) -> Option<()> {
         if !self.files.contains_key(&segment) {
             let path = self.path(segment);
-            // To open a pipe would wait for ever.
+            // Opening a pipe would block for ever.
             let is_file = std::fs::metadata(&path).is_ok_and(|found| found.is_file());
             let file = if is_file { File::open(path).ok() } else { None };
             self.files.insert(segment, file);
@@ -48,7 +48,7 @@ impl Segments {
         file.read_exact_at(bytes, offset).ok()
     }
 
-    /// Whether everything is there that a record of the log brought into segments.
+    /// Whether all bytes that a record of the log brought into segments are there.
     pub fn has_arrived(&mut self, config: &TargetConfig, record: &Record) -> bool {
         let record = zonal_object::Record {
             changes: record.changes.clone(),
@@ -64,8 +64,8 @@ impl Segments {
     }
 }
 
-/// What an opening of a target's store is told of its log: drops what did not arrive, and all
-/// behind it; keeps notes.
+/// Replays the log at the opening of a target's store: drops the first record whose bytes did not
+/// arrive, and all behind it; keeps notes.
 pub(crate) struct TargetReplay {
     config: TargetConfig,
     segments: Segments,

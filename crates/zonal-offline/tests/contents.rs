@@ -1,5 +1,5 @@
-//! Damage to what shards and the map say, put in through their own engines: each kind is found by
-//! its name, a repair leaves the cell clean, and what was not damaged is as it was.
+//! Damage to the records of shards and of the map, made through their own engines. Each kind is
+//! found by its name, a repair leaves the cell clean, and undamaged files stay as they were.
 #![allow(
     clippy::unwrap_used,
     clippy::too_many_lines,
@@ -38,7 +38,7 @@ fn directories(engine: &Engine) -> Vec<Inode> {
 }
 
 #[test]
-fn damaged_shards_are_put_right() {
+fn damaged_shards_are_repaired() {
     let bench = Bench::new("shard");
     let name = |ino: Ino, what: &str| format!("{what}-{}-{}", ino.partition(), ino.sequence());
     for round in 0..lists() {
@@ -55,7 +55,7 @@ fn damaged_shards_are_put_right() {
             let dir = lookup(&root, &shard, above).unwrap();
             (dir, inode(&shard, ino).nlink)
         };
-        // A file with a second name keeps it.
+        // A file with a second name keeps that name.
         let nameless = if links > 1 {
             "inode-links"
         } else {
@@ -147,7 +147,8 @@ fn damaged_shards_are_put_right() {
             "directory-names",
             0,
             &|engine| {
-                // Of two names in one directory either is as good; elsewhere, its parent is known.
+                // Of two names in one directory either may go; of names in two directories the
+                // repair knows the right one by the parent.
                 let mut inner = directories(engine).into_iter();
                 let inner = inner.find(|one| one.parent != dir && one.ino != dir);
                 vec![entry(dir, "again", inner.unwrap().ino, FileKind::Directory)]
@@ -163,7 +164,7 @@ fn damaged_shards_are_put_right() {
             vec![KvChange::remove(keys::inode(inner.ino))]
         });
         on("a cycle", "directory-cycle", some, &|engine| {
-            // A directory goes below one that is below it.
+            // Moves a directory below one of its own descendants.
             let all = directories(engine);
             let lower = all
                 .iter()
@@ -208,7 +209,7 @@ fn damaged_shards_are_put_right() {
 }
 
 #[test]
-fn damaged_roots_and_maps_are_put_right() {
+fn damaged_roots_and_maps_are_repaired() {
     let bench = Bench::new("root");
     let map = read_map(&open_engine(bench.cell.spec(0)));
     let all_junctions = junctions::all(&open_engine(bench.cell.spec(0))).unwrap();
@@ -238,7 +239,7 @@ fn damaged_roots_and_maps_are_put_right() {
             junctions::plan(engine, vec![damage.clone()], &|_ino| None).unwrap()
         });
     }
-    // One of its two keys.
+    // Each of the junction's two keys.
     for (at, name) in [(1, "a junction by inode"), (2, "a junction by path")] {
         bench.try_damage(name, "junction", 0, 0, &|engine| {
             let mut keys = Vec::new();

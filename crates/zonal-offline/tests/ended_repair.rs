@@ -1,4 +1,4 @@
-//! A repair that is ended at any of its steps, and done again.
+//! A repair that is ended after any of its steps, and done again.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -34,7 +34,7 @@ fn a_repair_that_is_ended_at_any_step_never_gives_wrong_bytes() {
         cell.restore(&healthy);
         lose_pages(&cell, at, &mut rng);
         if at == 2 {
-            // It goes back to the formatting, and would tell all again.
+            // The log goes back to the formatting; otherwise a replay would restore everything.
             let log = cell.spec(at).dir.join("log");
             let length = fs::metadata(&log).unwrap().len();
             fs::write(log, vec![0; length as usize]).unwrap();
@@ -46,7 +46,8 @@ fn a_repair_that_is_ended_at_any_step_never_gives_wrong_bytes() {
         all += suffering;
         let mut steps = 0;
         loop {
-            // The first ones make the most difference; of the others each tenth, or each.
+            // The first steps make the most difference. Of the others tests take each tenth, or
+            // each.
             steps += if steps < 10 { 1 } else { stride };
             cell.restore(&before);
             if !interrupt(&cell, &repair, steps) {

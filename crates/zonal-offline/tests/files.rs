@@ -1,6 +1,6 @@
-//! Damage to the files of the stores of a stopped cell: flipped bits, blocks zeroed, swapped or
-//! filled with noise, files cut, missing, foreign. After a repair the cell is clean, whatever is
-//! read is right, and it works again.
+//! Damage to the files of a stopped cell's stores: flipped bits, blocks zeroed, swapped or filled
+//! with noise, files cut, missing, foreign. After a repair the cell is clean, every read is right,
+//! and the cell works again.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -9,10 +9,10 @@ use common::{TestCell, be_quiet_about_the_library, damages};
 use std::fs;
 use std::path::{Path, PathBuf};
 use zonal_disk::mend::drop_copy;
-use zonal_fsck::What;
+use zonal_fsck::FindingKind;
 use zonal_testkit::Rng;
 
-/// Damages a file; tells how, for the messages.
+/// Damages a file; returns a description for messages.
 fn damage(path: &Path, rng: &mut Rng) -> String {
     let mut bytes = fs::read(path).unwrap();
     let length = bytes.len() as u64;
@@ -56,13 +56,13 @@ fn damage(path: &Path, rng: &mut Rng) -> String {
     format!("{how} at {at} of {}", path.display())
 }
 
-/// How many files are whole; `None` where the zone map is lost with an index that has no copy.
+/// Number of whole files; `None` where the zone map is lost with an index that has no copy.
 fn check_after(cell: &TestCell, context: &str, least_whole: usize) -> Option<usize> {
     let (found, heard) = cell.fsck(false);
     let (repaired, more) = cell.fsck(true);
-    let is_map = |what: &What| matches!(what, What::MapLost(_));
+    let is_map = |what: &FindingKind| matches!(what, FindingKind::MapLost(_));
     if least_whole == 0 && more.findings.iter().any(|told| is_map(&told.1.what)) {
-        // No copy of the index has it, and nobody else: a backup does.
+        // Neither a copy of the index nor another store has the map: only a backup does.
         return None;
     }
     assert_eq!(
@@ -159,14 +159,14 @@ fn damaged_indexes_without_a_copy_are_written_anew_from_what_is_left() {
 fn an_index_that_is_lost_beside_its_identity_loses_nothing() {
     let cell = TestCell::make("index-identity", 120);
     let before = cell.save();
-    // Of the manager's store alone nobody knows the number.
+    // Nobody else knows the number of the manager's store.
     for at in 1..cell.cell.stores.len() {
         cell.restore(&before);
         let dir = &cell.spec(at).dir;
         fs::remove_file(dir.join("index.redb")).unwrap();
         fs::remove_file(dir.join("identity")).unwrap();
         check_after(&cell, &format!("store {at}"), 120);
-        // The manager knows its number, when its own index is there again.
+        // The manager knows its number when its own index is there again.
         cell.restore(&before);
         for name in ["index.redb", "identity"] {
             fs::remove_file(dir.join(name)).unwrap();
@@ -176,7 +176,7 @@ fn an_index_that_is_lost_beside_its_identity_loses_nothing() {
     }
 }
 
-/// Each store with the index of each other one: alone, or with its checksums.
+/// Puts the index of each other store in the place of a store's own: alone, or with its checksums.
 fn swap_indexes(cell: &TestCell, least_whole: usize) {
     let before = cell.save();
     let stores = cell.cell.stores.len();
@@ -265,14 +265,14 @@ fn files_of_others_are_named_and_left_alone() {
 }
 
 #[test]
-fn a_target_that_is_gone_is_told_by_file_and_range() {
+fn a_lost_target_is_reported_by_file_and_range() {
     let cell = TestCell::make("gone", 120);
     fs::remove_dir_all(&cell.spec(3).dir).unwrap();
     let (summary, heard) = cell.fsck(false);
     assert!(summary.left > 0);
     let mut named = 0;
     for file in &cell.files {
-        // A column of the file on that target has bytes.
+        // The file's column on that target has bytes.
         let has_bytes = heard.findings.iter().any(|(_, finding)| {
             finding.what.name() == "lost-with-target" && finding.path.as_ref() == Some(&file.path)
         });

@@ -1,4 +1,5 @@
-//! A cell without damage is clean, whatever is only in its logs; a check changes nothing.
+//! A cell without damage is clean, even where records are only in its logs; a check changes
+//! nothing.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! A check that was interrupted goes on where it was, and tells what an uninterrupted one tells;
-//! what it kept of other stores, or what is torn or damaged, is never used.
+//! Resumed checks: a check after an interruption resumes and reports the same as an uninterrupted
+//! one. It never uses state that is torn or damaged, or was saved of other stores.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -10,11 +10,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zonal_disk::mend::drop_copy;
-use zonal_offline::{Begin, MADE, OfflineError, Options, Summary, WORK_FOLDER, check};
+use zonal_offline::{
+    CheckOptions, CheckStart, CheckSummary, MADE, OfflineError, WORK_FOLDER, check,
+};
 use zonal_testkit::Rng;
 
-fn options(cell: &TestCell) -> Options {
-    Options {
+fn options(cell: &TestCell) -> CheckOptions {
+    CheckOptions {
         keep_every: 50,
         ..cell.options(false)
     }
@@ -22,25 +24,25 @@ fn options(cell: &TestCell) -> Options {
 
 fn goes_on(told: &Ended) -> Option<u64> {
     match told.begin {
-        Some(Begin::GoesOn { read, .. }) => Some(read),
+        Some(CheckStart::GoesOn { read, .. }) => Some(read),
         _ => None,
     }
 }
 
 fn begins_anew(told: &Ended) -> Option<&str> {
     match &told.begin {
-        Some(Begin::Anew(why)) => Some(why),
+        Some(CheckStart::Anew(why)) => Some(why),
         _ => None,
     }
 }
 
-/// A cell with something wrong in each store and between them.
+/// A cell with something wrong in each store and between stores.
 fn damaged(name: &str) -> TestCell {
     be_quiet_about_the_library();
     let cell = TestCell::make(name, 150);
     let mut rng = Rng(5);
     for at in 1..5 {
-        // With it, what is below would be no damage.
+        // Drops the copy of the index; with it, the damage below would be none.
         drop_copy(&cell.spec(at).dir).unwrap();
         let index = cell.spec(at).dir.join("index.redb");
         let mut bytes = fs::read(&index).unwrap();
@@ -66,9 +68,9 @@ fn damaged(name: &str) -> TestCell {
     cell
 }
 
-fn same(one: &(Summary, Ended), other: &(Summary, Ended), context: &str) {
+fn same(one: &(CheckSummary, Ended), other: &(CheckSummary, Ended), context: &str) {
     assert_eq!(one.1.findings, other.1.findings, "{context}");
-    let apart = |summary: Summary| Summary { kept: 0, ..summary };
+    let apart = |summary: CheckSummary| CheckSummary { kept: 0, ..summary };
     assert_eq!(apart(one.0), apart(other.0), "{context}");
 }
 
@@ -86,7 +88,7 @@ fn a_check_that_is_ended_at_any_step_tells_what_a_whole_one_tells() {
     let options = options(&cell);
     let wanted = whole(&cell, &options);
     assert!(wanted.0.found > 20 && wanted.1.steps > 20, "{:?}", wanted.0);
-    assert_eq!(wanted.1.begin, Some(Begin::New));
+    assert_eq!(wanted.1.begin, Some(CheckStart::New));
     let mut read = Vec::new();
     for steps in 1.. {
         if !interrupt(&cell, &options, steps) {
@@ -97,7 +99,7 @@ fn a_check_that_is_ended_at_any_step_tells_what_a_whole_one_tells() {
         if steps > 1 {
             let kept = goes_on(&again.1).unwrap();
             assert_eq!(again.0.kept, kept);
-            // What was kept is not done again.
+            // The resumed check does not repeat saved steps.
             assert!(again.1.steps < wanted.1.steps, "step {steps}");
             read.push(kept);
         }
@@ -108,11 +110,11 @@ fn a_check_that_is_ended_at_any_step_tells_what_a_whole_one_tells() {
 }
 
 #[test]
-fn a_check_that_is_ended_again_and_again_comes_to_its_end() {
+fn a_check_that_is_ended_repeatedly_completes() {
     let cell = damaged("resume-again");
     let options = options(&cell);
     let wanted = whole(&cell, &options);
-    // The first step is the beginning itself; each time one more is made, until every store is
+    // The first step is the beginning itself. Each round makes one more step, until every store is
     // read.
     let (mut rounds, mut before) = (0, 0);
     while before < 5 {
@@ -141,7 +143,7 @@ fn a_check_that_is_ended_again_and_again_comes_to_its_end() {
 }
 
 #[test]
-fn a_kept_file_that_is_cut_or_flipped_leads_to_a_fresh_start() {
+fn a_saved_file_that_is_cut_or_flipped_leads_to_a_fresh_start() {
     let cell = damaged("resume-torn");
     let options = options(&cell);
     let wanted = whole(&cell, &options);
@@ -152,7 +154,7 @@ fn a_kept_file_that_is_cut_or_flipped_leads_to_a_fresh_start() {
     for steps in 2..=wanted.1.steps {
         assert!(interrupt(&cell, &options, steps));
         let kept = files(&dir);
-        // Where a file is that was not there before.
+        // The name of the first file that was not there before.
         let new: Vec<_> = kept.keys().filter(|path| !seen.contains(*path)).collect();
         let new: Vec<_> = new.into_iter().cloned().collect();
         seen.extend(new.iter().cloned());
@@ -201,7 +203,7 @@ fn a_kept_file_that_is_cut_or_flipped_leads_to_a_fresh_start() {
 }
 
 #[test]
-fn a_file_that_is_missing_leads_to_a_fresh_start_or_to_less_that_is_kept() {
+fn a_missing_saved_file_leads_to_a_fresh_start_or_to_less_saved_state() {
     let cell = damaged("resume-missing");
     let options = options(&cell);
     let wanted = whole(&cell, &options);
@@ -221,7 +223,7 @@ fn a_file_that_is_missing_leads_to_a_fresh_start_or_to_less_that_is_kept() {
 }
 
 #[test]
-fn what_was_kept_of_other_stores_is_not_used() {
+fn saved_state_of_other_stores_is_not_used() {
     let cell = TestCell::make("resume-changed", 120);
     let options = options(&cell);
     let clean = whole(&cell, &options);
@@ -241,7 +243,7 @@ fn what_was_kept_of_other_stores_is_not_used() {
     for at in 0..5 {
         changed(at, &|_| drop(open_engine(cell.spec(at))));
     }
-    // A byte of a segment, with its old times.
+    // Another byte in a segment, with the old times.
     let again = changed(3, &|dir| {
         let segment = dir.join("segments/seg.00000000");
         let before = fs::metadata(&segment).unwrap();
@@ -256,19 +258,19 @@ fn what_was_kept_of_other_stores_is_not_used() {
         );
     });
     assert_eq!(again.0.found, 1, "{:#?}", again.1.findings);
-    // A file that comes and a file that goes.
+    // A new file, and a removed file.
     changed(2, &|dir| fs::write(dir.join("notes.txt"), "mine").unwrap());
     changed(2, &|dir| fs::remove_file(dir.join("notes.txt")).unwrap());
     changed(4, &|dir| fs::remove_file(dir.join("index.redb")).unwrap());
 }
 
 #[test]
-fn other_arguments_begin_anew_and_so_does_who_asks_for_it() {
+fn other_options_and_the_option_fresh_begin_anew() {
     let cell = damaged("resume-arguments");
     let options = options(&cell);
     let wanted = whole(&cell, &options);
     let steps = wanted.1.steps;
-    let without = Options {
+    let without = CheckOptions {
         data: false,
         ..options.clone()
     };
@@ -278,14 +280,14 @@ fn other_arguments_begin_anew_and_so_does_who_asks_for_it() {
     same(&again, &wanted, "with --data behind one without");
 
     assert!(interrupt(&cell, &options, steps));
-    let fresh = Options {
+    let fresh = CheckOptions {
         fresh: true,
         ..options.clone()
     };
     let again = whole(&cell, &fresh);
     assert_eq!(
         (again.1.begin.as_ref(), again.0.kept),
-        (Some(&Begin::New), 0)
+        (Some(&CheckStart::New), 0)
     );
     same(&again, &wanted, "fresh");
 
@@ -302,7 +304,7 @@ fn other_arguments_begin_anew_and_so_does_who_asks_for_it() {
 fn a_repair_goes_on_where_a_check_was_and_its_next_pass_begins_anew() {
     let cell = damaged("resume-repair");
     let options = options(&cell);
-    let repair = Options {
+    let repair = CheckOptions {
         repair: true,
         ..options.clone()
     };
@@ -319,7 +321,7 @@ fn a_repair_goes_on_where_a_check_was_and_its_next_pass_begins_anew() {
         assert!(goes_on(&again.1).is_some());
         same(&again, &wanted, &format!("repair behind step {steps}"));
     }
-    // Ended in a later pass: what is left is found and put right.
+    // Ends in a later pass: the next check finds and repairs the rest.
     for steps in [one_pass + 3, 2 * one_pass] {
         cell.restore(&before);
         assert!(interrupt(&cell, &repair, steps));

@@ -1,5 +1,5 @@
-//! The check of a running cell: what changes meanwhile is no finding, what is wrong is one, under
-//! the same name as in a check of the stopped cell.
+//! The check of a running cell: changes during the check are no findings. Real damage is a finding,
+//! under the name that it has in a check of the stopped cell.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -11,7 +11,7 @@ use zonal_meta::dentry::name_cookie;
 use zonal_meta::inode::{FLAG_ORPHAN, Inode};
 use zonal_meta::keys;
 use zonal_object::ObjectId;
-use zonal_offline::{OfflineError, running};
+use zonal_offline::{OfflineError, running_cell};
 use zonal_types::{Codec, Column, FileKind, Ino, KvChange, KvRead};
 use zonal_zonemap::{JunctionChange, junctions};
 
@@ -21,7 +21,7 @@ fn put(inode: &Inode) -> KvChange {
 
 fn nothing(_open: &Open, _number: u32) {}
 
-/// Changes that take a file away as its shard and its targets do, with its objects.
+/// Removes a file with its objects, as its shard and its targets do.
 fn remove(open: &Open, file: &Made) {
     let shard = &open.shards[1];
     let found = inode(shard, file.ino);
@@ -59,7 +59,7 @@ fn remove_objects(open: &Open, file: &Made) {
 }
 
 fn single_name(cell: &TestCell) -> Vec<&Made> {
-    // Every tenth has a second name.
+    // Every tenth file has a second name.
     let files = cell.files.iter().enumerate();
     let files = files.filter(|(at, file)| at % 10 != 0 && file.size > 5000);
     files.map(|(_, file)| file).collect()
@@ -69,13 +69,13 @@ fn single_name(cell: &TestCell) -> Vec<&Made> {
 fn a_healthy_cell_is_clean_also_where_servers_are_restarted() {
     let cell = TestCell::make("running-healthy", 300);
     let before = cell.save();
-    for dying in [0, 1, running::ROUNDS_MAX - 1] {
+    for dying in [0, 1, running_cell::ROUNDS_MAX - 1] {
         let (summary, heard) = cell.look(dying, &nothing).unwrap();
         assert_eq!(heard.findings, []);
         assert_eq!((summary.found, summary.notes, summary.changing), (0, 0, 0));
         assert!(summary.inodes > 300 && summary.objects > 250, "{summary:?}");
     }
-    let lost = cell.look(running::ROUNDS_MAX, &nothing);
+    let lost = cell.look(running_cell::ROUNDS_MAX, &nothing);
     assert!(matches!(lost, Err(OfflineError::SnapshotGone(_))));
     assert!(!cell.dir.join("scratch").exists(), "something is left");
     cell.restore(&before);
@@ -83,7 +83,7 @@ fn a_healthy_cell_is_clean_also_where_servers_are_restarted() {
 }
 
 #[test]
-fn what_changes_meanwhile_is_no_finding() {
+fn changes_during_a_check_are_no_findings() {
     let cell = TestCell::make("running-younger", 200);
     let saved = cell.save();
     let files = single_name(&cell);
@@ -97,7 +97,7 @@ fn what_changes_meanwhile_is_no_finding() {
     let (summary, heard) = cell.look(0, &removed).unwrap();
     assert_eq!(heard.findings, []);
     assert_eq!((summary.found, summary.changing), (0, 0));
-    // The same, and its objects stay: nobody will ever remove them.
+    // The same, but its objects stay: nobody will ever remove them.
     cell.restore(&saved);
     let leaked = |open: &Open, number: u32| {
         if number == 1 {
@@ -112,7 +112,7 @@ fn what_changes_meanwhile_is_no_finding() {
         "{:?}",
         heard.names()
     );
-    // Written to all the time: counted.
+    // A file that is written all the time is counted as changing.
     cell.restore(&saved);
     let growing = |open: &Open, number: u32| {
         let mut found = inode(&open.shards[1], cut.ino);
@@ -124,7 +124,7 @@ fn what_changes_meanwhile_is_no_finding() {
     let (summary, heard) = cell.look(0, &growing).unwrap();
     assert_eq!(heard.findings, []);
     assert_eq!((summary.notes, summary.changing), (0, 1));
-    // A report that was on its way arrives.
+    // A late report arrives.
     cell.restore(&saved);
     let reported = |open: &Open, number: u32| {
         let mut found = inode(&open.shards[1], cut.ino);
@@ -142,7 +142,7 @@ fn what_changes_meanwhile_is_no_finding() {
 }
 
 #[test]
-fn a_file_without_its_objects_is_told_by_its_path() {
+fn a_file_without_its_objects_is_reported_by_its_path() {
     let cell = TestCell::make("running-missing", 100);
     let file = single_name(&cell)[0].clone();
     {

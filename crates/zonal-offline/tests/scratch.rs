@@ -1,5 +1,5 @@
-//! What a check leaves of its scratch folder, and what it does with links that somebody put into
-//! its folders.
+//! Tests of a check's scratch folder: which files stay in it, and that links of others in it do no
+//! harm.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -9,7 +9,9 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use zonal_fsck::Finding;
-use zonal_offline::{OfflineError, Options, RUNNING_FOLDER, Report, Stage, WORK_FOLDER, check};
+use zonal_offline::{
+    CheckOptions, CheckProgress, CheckReporter, OfflineError, RUNNING_FOLDER, WORK_FOLDER, check,
+};
 
 /// Ends a check at its first step.
 fn interrupt(cell: &TestCell) {
@@ -43,7 +45,7 @@ fn a_folder_that_was_there_stays_and_one_that_a_check_made_goes() {
         cell.fsck(repair);
         assert!(!scratch.exists(), "interrupted, repair: {repair}");
         interrupt(&cell);
-        // What the interrupted one kept stays for the next one.
+        // The state of the interrupted check stays for the next one.
         cell.look(0, &nothing).unwrap();
         assert!(scratch.join(WORK_FOLDER).exists());
         cell.fsck(repair);
@@ -51,14 +53,14 @@ fn a_folder_that_was_there_stays_and_one_that_a_check_made_goes() {
         cell.look(0, &nothing).unwrap();
         assert!(!scratch.exists(), "running");
     }
-    // A folder above it is nobody's.
+    // A check does not remove the parent of its scratch folder.
     let mut options = cell.options(false);
     options.scratch = scratch.join("below");
     check(&cell.cell, &options, &mut common::Heard::default()).unwrap();
     assert!(is_empty(&scratch));
 }
 
-/// Files of somebody, with links to them in a folder of a check.
+/// Makes files of somebody else, with links to them in a folder of a check.
 fn plant(cell: &TestCell, folder: &Path, names: &[&str]) {
     let mine = cell.dir.join("mine");
     fs::create_dir_all(&mine).unwrap();
@@ -97,7 +99,7 @@ fn links_in_a_folder_of_a_check_are_not_followed_and_do_not_stay() {
     cell.look(0, &nothing).unwrap();
     is_untouched(&cell, &names);
     assert!(is_empty(&scratch));
-    // What an interrupted check kept is used, and a link beside it goes.
+    // The state of an interrupted check is used; a link beside it is removed.
     interrupt(&cell);
     symlink(
         cell.dir.join("mine"),
@@ -143,13 +145,13 @@ fn a_folder_that_others_may_write_is_refused_and_their_files_stay() {
     let refused = check(&cell.cell, &options, &mut told);
     assert!(matches!(refused, Err(OfflineError::Scratch { .. })));
     fs::remove_file(&dir).unwrap();
-    // A scratch folder with files of somebody: none of them goes.
+    // In a scratch folder with files of somebody else, these files stay.
     fs::write(options.scratch.join("thesis.txt"), "mine").unwrap();
     fs::create_dir(options.scratch.join("running")).unwrap();
     fs::write(options.scratch.join("running/shoes.txt"), "mine").unwrap();
     let clean = check(&cell.cell, &options, &mut told).unwrap();
     assert_eq!(clean.found, 0);
-    let repair = Options {
+    let repair = CheckOptions {
         repair: true,
         ..options.clone()
     };
@@ -182,14 +184,14 @@ fn two_checks_of_other_cells_do_not_share_a_folder() {
         TestCell::make("resume-one", 30),
         TestCell::make("resume-other", 30),
     );
-    let shared = Options {
+    let shared = CheckOptions {
         scratch: one.dir.join("scratch"),
         ..one.options(false)
     };
-    struct Within<'a>(&'a TestCell, Options, bool);
-    impl Report for Within<'_> {
+    struct Within<'a>(&'a TestCell, CheckOptions, bool);
+    impl CheckReporter for Within<'_> {
         fn finding(&mut self, _pass: u32, _finding: &Finding) {}
-        fn progress(&mut self, _stage: Stage) {}
+        fn progress(&mut self, _stage: CheckProgress) {}
         fn repaired(&mut self, _pass: u32, _changes: u64) {}
         fn goes_on(&mut self) -> bool {
             let refused = check(&self.0.cell, &self.1, &mut Ended::default());

@@ -1,5 +1,5 @@
-//! Damage to what targets say: each kind is found by its name, a repair leaves the cell clean, and
-//! what was not damaged is as it was.
+//! Damage to the records of targets. Each kind is found by its name, a repair leaves the cell
+//! clean, and undamaged files stay as they were.
 #![allow(
     clippy::unwrap_used,
     clippy::too_many_lines,
@@ -17,7 +17,7 @@ use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
 use zonal_types::{Column, DataId, KvChange, KvRead};
 
 #[test]
-fn damaged_targets_are_put_right() {
+fn damaged_targets_are_repaired() {
     let bench = Bench::new("target");
     let mut sets = bench.cell.map.default_sets(zonal_types::ZoneId(1));
     let set = sets.next().unwrap().clone();
@@ -90,13 +90,12 @@ fn damaged_targets_are_put_right() {
             },
         );
         on("a unit that two refer to", "unit-twice", 0, &|engine| {
-            // A chunk of its own that claims the unit of another file, with a checksum that does
-            // not fit.
+            // A new chunk that claims the unit of another file, with a checksum that does not fit.
             let place = chunk(engine).get(0).place().unwrap();
             let mut copy = chunk(engine);
             let free = (0..64).find(|block| copy.get(*block) == BlockState::Hole);
             let Some(free) = free else {
-                // A full chunk: behind its end.
+                // A full chunk behind the object's end.
                 let mut more = Chunk::default();
                 more.set(63, BlockState::Written(place, 1));
                 let key = key::chunk(object, 40);
@@ -109,7 +108,7 @@ fn damaged_targets_are_put_right() {
 }
 
 #[test]
-fn objects_in_wrong_places_are_put_right() {
+fn misplaced_objects_are_repaired() {
     let bench = Bench::new("objects");
     let file = bench
         .cell
@@ -131,7 +130,7 @@ fn objects_in_wrong_places_are_put_right() {
         .unwrap();
     bench.put_right("a copy on another target", "object-misplaced", 0);
 
-    // Bytes of which no inode knows become a file that can be read.
+    // Bytes without an inode become a file that can be read.
     bench.cell.restore(&bench.saved);
     let data_id = DataId(object.data_id.0 + 5000);
     let nobody = ObjectId { data_id, ..object };
@@ -147,7 +146,7 @@ fn objects_in_wrong_places_are_put_right() {
     drop(engine);
     assert_eq!(open(right).read(nobody, 0, 9000).unwrap(), vec![8; 9000]);
 
-    // A target knows a shrink that the inode does not: writes would be refused for ever.
+    // The target knows a later truncation than the inode: it would refuse writes for ever.
     bench.cell.restore(&bench.saved);
     let cut = Cut {
         seq: 5,
@@ -159,7 +158,7 @@ fn objects_in_wrong_places_are_put_right() {
     assert_eq!(inode(&engine, file.ino).truncate_seq, 5);
     drop(engine);
 
-    // The last one that a client may name.
+    // The last truncation number that a client may use.
     bench.cell.restore(&bench.saved);
     let seq = CUT_NUMBER_MAX;
     open(right).truncate(object, Cut { seq, ..cut });
@@ -168,7 +167,7 @@ fn objects_in_wrong_places_are_put_right() {
     assert_eq!(inode(&engine, file.ino).truncate_seq, seq);
     drop(engine);
 
-    // Bytes behind the longest file, of one that has several columns.
+    // Bytes behind the longest file with several columns.
     let wide = bench.cell.files.iter().find(|file| {
         let first = file.layout.components.first();
         first.is_some_and(|component| component.count > 1) && file.size > 0
@@ -195,7 +194,7 @@ fn objects_in_wrong_places_are_put_right() {
     assert_eq!(inode(&engine, wide.ino).size, FILE_BYTES_MAX);
     drop(engine);
 
-    // What a crash of a client leaves is told and leaves the cell clean.
+    // Leftovers of a client's crash are reported, and the cell counts as clean.
     bench.cell.restore(&bench.saved);
     open(right).write(object, 65_536, &[9; 100]).unwrap();
     let (summary, heard) = bench.cell.fsck(false);

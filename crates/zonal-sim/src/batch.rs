@@ -1,25 +1,25 @@
-//! Many seeds, two at a time: each world runs on one thread, and what is told is in the order of
-//! the seeds, so that it depends on nothing else.
+//! Runs many seeds on several threads, each world on one thread. Reports are in the order of the
+//! seeds, so the output depends on the seeds alone.
 
-use crate::coverage::{Coverage, Fault};
-use crate::report::Report;
-use crate::scenario::{Options, run};
+use crate::coverage::{Coverage, FaultKind};
+use crate::report::RunReport;
+use crate::scenario::{RunOptions, run};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// How many reports may wait for an earlier one.
+/// Most reports that wait for the report of an earlier seed.
 const AHEAD_MAX: u64 = 256;
 
-/// What a batch comes to.
+/// Result of a batch.
 #[derive(Debug, Clone, Default)]
-pub struct Summary {
+pub struct BatchSummary {
     /// Seeds that ran.
     pub seeds: u64,
-    /// Those with something broken.
+    /// Seeds whose run found something broken.
     pub bad: Vec<u64>,
-    /// Operations of programs.
+    /// Operations of programs in all runs.
     pub operations: u64,
-    /// Messages.
+    /// Messages in all runs.
     pub messages: u64,
     /// Simulated time, ms.
     pub simulated_ms: u64,
@@ -29,8 +29,8 @@ pub struct Summary {
     pub scenarios: BTreeMap<&'static str, u64>,
 }
 
-impl Summary {
-    fn add(&mut self, report: &Report) {
+impl BatchSummary {
+    fn add(&mut self, report: &RunReport) {
         self.seeds += 1;
         if !report.is_good() {
             self.bad.push(report.seed);
@@ -42,16 +42,16 @@ impl Summary {
         *self.scenarios.entry(report.scenario.name()).or_default() += 1;
     }
 
-    /// Kinds of faults that were not met.
+    /// Names of the kinds of faults that no seed met.
     #[must_use]
     pub fn missing_faults(&self) -> Vec<&'static str> {
-        let missing = Fault::ALL
+        let missing = FaultKind::ALL
             .iter()
             .filter(|kind| self.coverage.of(**kind) == 0);
         missing.map(|kind| kind.name()).collect()
     }
 
-    /// Marks that were not reached.
+    /// Names of the marks that no seed reached.
     #[must_use]
     pub fn missing_marks(&self) -> Vec<&'static str> {
         let known = zonal_types::marks::NAMES.iter().copied();
@@ -61,23 +61,23 @@ impl Summary {
     }
 }
 
-/// Reports by seed that wait for earlier ones.
+/// Reports that wait for reports of earlier seeds.
 struct Queue {
-    done: BTreeMap<u64, Report>,
+    done: BTreeMap<u64, RunReport>,
     next_begun: u64,
     next_told: u64,
     is_over: bool,
 }
 
-/// Runs `count` seeds from `first` on `threads` threads. `tell` gets each report in the order of
-/// the seeds; where it returns false, no further seed begins and nothing more is told.
+/// Runs `count` seeds from `first` on `threads` threads. Passes each report to `tell`, in the order
+/// of the seeds. Once `tell` returns false, no further seed begins and no report is passed.
 pub fn run_batch(
     first: u64,
     count: u64,
-    options: Options,
+    options: RunOptions,
     threads: usize,
-    mut tell: impl FnMut(&Report) -> bool,
-) -> Summary {
+    mut tell: impl FnMut(&RunReport) -> bool,
+) -> BatchSummary {
     let end = first.saturating_add(count);
     let queue = Mutex::new(Queue {
         done: BTreeMap::new(),
@@ -86,7 +86,7 @@ pub fn run_batch(
         is_over: false,
     });
     let changed = Condvar::new();
-    let mut summary = Summary::default();
+    let mut summary = BatchSummary::default();
     let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
     let work = || loop {
         let seed = {

@@ -1,8 +1,8 @@
-//! Time and tasks: a single-threaded executor whose clock jumps to the next timer.
+//! Simulated time and tasks: a single-threaded executor whose clock jumps to the next timer.
 //!
-//! Tasks run in the order in which they were woken, timers in the order of their time and then of
-//! their making, so a run depends on nothing but its seed. A task belongs to a group (a process);
-//! killing a group drops its tasks at once.
+//! Tasks run in the order in which they were woken. Timers fire in the order of their times, equal
+//! ones in the order of their creation. So a run depends on nothing but its seed. A task belongs to
+//! a group (a process); killing a group drops its tasks at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use zonal_types::Instant;
 
-/// Which process a task belongs to.
+/// The process that a task belongs to.
 pub type Group = u64;
 
 /// Polls at one instant after which a run counts as stuck.
@@ -34,9 +34,9 @@ impl Wake for TaskWaker {
     }
 }
 
-/// The clock and its tasks. Clones are the same clock.
+/// The clock and its tasks. Clones share them.
 #[derive(Clone)]
-pub struct Clock {
+pub struct VirtualClock {
     inner: Rc<Inner>,
 }
 
@@ -47,21 +47,21 @@ struct Inner {
     tasks: RefCell<BTreeMap<u64, (Group, Option<Task>)>>,
     timers: RefCell<BTreeMap<(u64, u64), Waker>>,
     ready: ReadyQueue,
-    /// Tasks of paused processes that were woken meanwhile.
+    /// Tasks of paused processes that were woken during the pause.
     paused: RefCell<BTreeMap<Group, Vec<u64>>>,
     steps: Cell<u64>,
     stuck: Cell<bool>,
     pauses: Cell<u64>,
 }
 
-impl Default for Clock {
+impl Default for VirtualClock {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Clock {
-    /// A clock at one second, without tasks.
+impl VirtualClock {
+    /// Makes a clock at one second, without tasks.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -80,13 +80,13 @@ impl Clock {
         }
     }
 
-    /// Simulated time.
+    /// The simulated time.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant(self.inner.now.get())
     }
 
-    /// True where tasks woke one another for ever without time passing.
+    /// Whether tasks wake one another without end while no time passes.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.inner.stuck.get()
@@ -107,7 +107,7 @@ impl Clock {
         self.push_ready(id);
     }
 
-    /// Drops all tasks of a group. Must not be called from one of them.
+    /// Drops all tasks of a group. No task of the group may call this.
     pub fn kill(&self, group: Group) {
         let mut tasks = self.inner.tasks.borrow_mut();
         let ids: Vec<u64> = tasks
@@ -122,7 +122,7 @@ impl Clock {
         drop(gone);
     }
 
-    /// From now on no task of a group runs.
+    /// Stops the tasks of a group until [`Self::resume`].
     pub fn pause(&self, group: Group) {
         self.inner.paused.borrow_mut().entry(group).or_default();
         self.inner.pauses.set(self.inner.pauses.get() + 1);
@@ -134,7 +134,7 @@ impl Clock {
         self.inner.pauses.get()
     }
 
-    /// A paused group goes on, with what woke it in the order in which it came.
+    /// Resumes a paused group; its tasks run in the order of their wake-ups.
     pub fn resume(&self, group: Group) {
         let woken = self.inner.paused.borrow_mut().remove(&group);
         woken
@@ -143,7 +143,7 @@ impl Clock {
             .for_each(|id| self.push_ready(id));
     }
 
-    /// Drops all tasks: a world whose tasks hold it is freed by this.
+    /// Drops all tasks. This frees a world, whose tasks refer to it.
     pub fn clear(&self) {
         let tasks = std::mem::take(&mut *self.inner.tasks.borrow_mut());
         // Dropping a task may wake others, and touches timers.
@@ -152,7 +152,7 @@ impl Clock {
         self.inner.paused.borrow_mut().clear();
     }
 
-    /// Waits until `until`.
+    /// Waits until the time `until`.
     #[must_use]
     pub fn sleep_until(&self, until: Instant) -> Sleep {
         Sleep {
@@ -162,14 +162,14 @@ impl Clock {
         }
     }
 
-    /// Waits for so many nanoseconds.
+    /// Waits for `nanos` nanoseconds.
     #[must_use]
     pub fn sleep(&self, nanos: u64) -> Sleep {
         self.sleep_until(Instant(self.inner.now.get().saturating_add(nanos)))
     }
 
-    /// Runs until `done`, or nothing is left to run, or the clock would pass `limit`, or so many
-    /// polls were made while it stood still that it never will move. True where `done` came.
+    /// Runs tasks until `done` returns true, which makes the result true. Gives up where no task is
+    /// left, where the clock would pass `limit`, or where the run is stuck.
     pub fn run(&self, limit: Instant, mut done: impl FnMut() -> bool) -> bool {
         loop {
             let mut polls = 0;
@@ -249,9 +249,9 @@ impl Clock {
     }
 }
 
-/// See [`Clock::sleep_until`].
+/// See [`VirtualClock::sleep_until`].
 pub struct Sleep {
-    clock: Clock,
+    clock: VirtualClock,
     until: u64,
     registered: Option<(u64, u64)>,
 }
@@ -286,28 +286,28 @@ impl Drop for Sleep {
     }
 }
 
-/// Wakes everyone who waits for something to change.
+/// Wakes all tasks that wait for a change.
 #[derive(Default)]
-pub struct Signal {
+pub struct ChangeSignal {
     raised: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Signal {
-    /// How often it was raised.
+impl ChangeSignal {
+    /// How often the signal was raised.
     #[must_use]
     pub fn raised(&self) -> u64 {
         self.raised.get()
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting tasks.
     pub fn raise(&self) {
         self.raised.set(self.raised.get() + 1);
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until it was raised more often than `seen`, or until `until`.
-    pub async fn wait(&self, clock: &Clock, seen: u64, until: Instant) {
+    /// Waits until the signal was raised more often than `seen`, or until the time `until`.
+    pub async fn wait(&self, clock: &VirtualClock, seen: u64, until: Instant) {
         let mut sleep = clock.sleep_until(until);
         std::future::poll_fn(|context| {
             if self.raised.get() > seen {
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn time_jumps_and_order_is_fixed() {
-        let clock = Clock::new();
+        let clock = VirtualClock::new();
         let seen = Rc::new(RefCell::new(Vec::new()));
         for (name, wait) in [("late", 50), ("early", 20), ("same", 20)] {
             let (seen, clock2) = (seen.clone(), clock.clone());
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_paused_group_runs_later_and_a_cleared_clock_holds_nothing() {
-        let clock = Clock::new();
+        let clock = VirtualClock::new();
         let seen = Rc::new(RefCell::new(Vec::new()));
         for group in [1, 2] {
             let (seen, clock2) = (seen.clone(), clock.clone());
@@ -372,8 +372,8 @@ mod tests {
 
     #[test]
     fn killed_groups_do_nothing_more_and_signals_wake() {
-        let clock = Clock::new();
-        let signal = Rc::new(Signal::default());
+        let clock = VirtualClock::new();
+        let signal = Rc::new(ChangeSignal::default());
         let count = Rc::new(Cell::new(0));
         for group in [1, 2] {
             let (clock2, signal, count) = (clock.clone(), signal.clone(), count.clone());

@@ -1,10 +1,10 @@
-//! What runs met: faults by kind, and marks of the cores that were reached.
+//! Coverage of runs: faults by kind, and marks of the cores that were reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What goes wrong in a run.
+/// Kinds of faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum FaultKind {
     /// A message was lost.
     Loss,
     /// A message arrived twice.
@@ -27,15 +27,15 @@ pub enum Fault {
     PauseClient,
     /// A server's process was killed.
     Kill,
-    /// A server lost its power.
+    /// A server lost power.
     PowerLoss,
-    /// An unsynced write was half there after a loss of power.
+    /// A loss of power left an unsynced write half done.
     TornWrite,
     /// A client was killed, and another one came.
     ClientCrash,
     /// A caller was killed while it waited for a server; its client goes on.
     CallerKilled,
-    /// A server read memory that a client had lent to it, and had no use for any more.
+    /// A server read lent memory after its client had dropped it.
     LentReadLate,
     /// A process's clock ran fast or slow.
     Drift,
@@ -57,13 +57,13 @@ pub enum Fault {
     FullShard,
     /// Slots of a target got a new epoch.
     SlotsRenewed,
-    /// A message that nobody should send arrived at a server.
+    /// A message that no client should send arrived at a server.
     HostileRequest,
-    /// A reply arrived changed at a client.
+    /// A reply arrived at a client with changed bytes.
     HostileReply,
 }
 
-impl Fault {
+impl FaultKind {
     /// All kinds.
     pub const ALL: [Self; 28] = [
         Self::Loss,
@@ -96,7 +96,7 @@ impl Fault {
         Self::HostileReply,
     ];
 
-    /// For people.
+    /// Name of the kind, for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -132,33 +132,33 @@ impl Fault {
     }
 }
 
-/// What was met.
+/// Faults and marks of one or more runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Coverage {
-    faults: BTreeMap<Fault, u64>,
-    /// Names of marks.
+    faults: BTreeMap<FaultKind, u64>,
+    /// Names of the reached marks.
     pub marks: BTreeSet<&'static str>,
 }
 
 impl Coverage {
-    /// A fault happened.
-    pub fn count(&mut self, fault: Fault) {
+    /// Counts a fault.
+    pub fn count(&mut self, fault: FaultKind) {
         *self.faults.entry(fault).or_default() += 1;
     }
 
-    /// How often it happened.
+    /// How often a kind of fault happened.
     #[must_use]
-    pub fn of(&self, fault: Fault) -> u64 {
+    pub fn of(&self, fault: FaultKind) -> u64 {
         self.faults.get(&fault).copied().unwrap_or(0)
     }
 
-    /// Faults of all kinds.
+    /// Number of faults of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    /// Adds another run's.
+    /// Adds the coverage of another run.
     pub fn add(&mut self, other: &Self) {
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;

@@ -1,42 +1,42 @@
-//! Disks of simulated processes: an ordered store behind a log, and segments.
+//! Disks of simulated processes: an ordered key-value store behind a log, and segments.
 //!
-//! What was appended survives the kill of its process. A power loss takes back unsynced records
-//! from the end, and any of the unsynced segment writes, or any sectors of one. A bad disk flips
-//! bits, loses and misdirects writes, misdirects and fails reads.
+//! Appended records survive the kill of their process. A loss of power drops unsynced records from
+//! the end of the log. It also drops any of the unsynced segment writes, or any sectors of one. A
+//! bad disk flips bits, loses and misdirects writes, misdirects and fails reads.
 
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use zonal_object::Record;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
-/// Bytes that a disk writes whole or not at all.
+/// Bytes that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
-/// What happens to the next write to a segment.
+/// A fault of the next write to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteTrick {
-    /// It is acknowledged and not done.
+    /// The write is acknowledged and not done.
     Lost,
-    /// It goes so many blocks further.
+    /// The write goes to another place, this many blocks further.
     Misdirected(u64),
 }
 
-/// What happens to the next read of a segment.
+/// A fault of the next read of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadTrick {
-    /// It fails.
+    /// The read fails.
     Fails,
-    /// It comes from so many blocks further.
+    /// The read comes from another place, this many blocks further.
     Misdirected(u64),
 }
 
 /// One disk.
 #[derive(Default)]
-pub struct Disk {
+pub struct VirtualDisk {
     keys: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
-    /// Records since the last sync: what they did, and how to take it back.
+    /// Records since the last sync, with the changes that take them back.
     unsynced: RefCell<Vec<Logged>>,
     /// Notes of records that no checkpoint has covered.
     notes: RefCell<Vec<Vec<u8>>>,
@@ -54,15 +54,15 @@ struct Logged {
     has_note: bool,
 }
 
-/// A checkpoint that is begun.
+/// A checkpoint that was begun.
 #[derive(Debug)]
-pub struct Frozen {
+pub struct BegunCheckpoint {
     changes: Vec<KvChange>,
-    /// So many of the notes it covers.
+    /// Number of the notes that the checkpoint covers.
     notes: usize,
 }
 
-impl Disk {
+impl VirtualDisk {
     /// Appends a record and applies it.
     pub fn append(&self, record: Record, has_note: bool) {
         let undo = self.apply(&record.changes);
@@ -91,69 +91,69 @@ impl Disk {
         undo
     }
 
-    /// Begins a checkpoint: of all records so far, and of these changes.
+    /// Begins a checkpoint of all records so far and of `changes`.
     #[must_use]
-    pub fn freeze(&self, changes: Vec<KvChange>) -> Frozen {
+    pub fn freeze(&self, changes: Vec<KvChange>) -> BegunCheckpoint {
         let notes = self.notes.borrow().len();
-        Frozen { changes, notes }
+        BegunCheckpoint { changes, notes }
     }
 
-    /// A checkpoint is durable: its changes are in, and the notes of its records are forgotten. So
-    /// is all that came since.
-    pub fn checkpoint(&self, frozen: &Frozen) {
+    /// Completes a checkpoint: applies its changes and forgets the notes of its records. All
+    /// records become durable, those since its beginning too.
+    pub fn checkpoint(&self, frozen: &BegunCheckpoint) {
         self.apply(&frozen.changes);
         self.sync();
         self.notes.borrow_mut().drain(..frozen.notes);
     }
 
-    /// How often the power failed.
+    /// How often the disk lost power.
     #[must_use]
     pub fn power_losses(&self) -> u64 {
         self.power_losses.get()
     }
 
-    /// Everything so far is durable.
+    /// Makes all records and writes durable.
     pub fn sync(&self) {
         self.unsynced.borrow_mut().clear();
         self.unsynced_writes.borrow_mut().clear();
     }
 
-    /// Notes for the start of a target.
+    /// Notes of records that no checkpoint has covered, for the start of a target.
     #[must_use]
     pub fn notes(&self) -> Vec<Vec<u8>> {
         self.notes.borrow().clone()
     }
 
-    /// The next write to a segment goes wrong.
+    /// Makes the next write to a segment go wrong.
     pub fn trick_write(&self, trick: WriteTrick) {
         self.write_trick.set(Some(trick));
     }
 
-    /// The next read of a segment goes wrong.
+    /// Makes the next read of a segment go wrong.
     pub fn trick_read(&self, trick: ReadTrick) {
         self.read_trick.set(Some(trick));
     }
 
-    /// Nothing goes wrong from now on; what is damaged stays so.
+    /// Takes back tricks that did not happen yet. Damaged bytes stay damaged.
     pub fn end_tricks(&self) {
         self.write_trick.set(None);
         self.read_trick.set(None);
         self.is_full.set(false);
     }
 
-    /// From now on a shard has no room here for what adds to it, or has again.
+    /// Sets whether a shard on this disk has room for changes that add something.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.set(is_full);
     }
 
-    /// Whether it is full.
+    /// Whether the disk is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full.get()
     }
 
-    /// Flips one bit of a segment; false where there is none.
-    pub fn flip_bit(&self, rng: &mut Rng) -> bool {
+    /// Flips one bit of a segment; returns false where the disk has no segment.
+    pub fn flip_bit(&self, rng: &mut SimRng) -> bool {
         let mut segments = self.segments.borrow_mut();
         let count = segments.len() as u64;
         let chosen = segments.values_mut().nth(rng.below(count) as usize);
@@ -184,7 +184,7 @@ impl Disk {
         place.copy_from_slice(bytes);
     }
 
-    /// Reads from a segment; what was never written is zeros.
+    /// Reads from a segment; bytes that were never written are zeros.
     ///
     /// # Errors
     /// `Io` where the disk fails.
@@ -204,10 +204,12 @@ impl Disk {
         Ok(())
     }
 
-    /// The power fails: unsynced records from some point on are gone, and some of the unsynced
-    /// segment writes, whole or in sectors. `is_whole` tells whether a surviving record's data
-    /// arrived; the log ends before the first whose did not. Returns how many writes were torn.
-    pub fn lose_power(&self, rng: &mut Rng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
+    /// Loses power: drops unsynced records from some point on, and some of the unsynced segment
+    /// writes, whole or in sectors. Returns the number of torn writes.
+    ///
+    /// `is_whole` says whether the data of a surviving record arrived; the log ends before the
+    /// first record whose data did not.
+    pub fn lose_power(&self, rng: &mut SimRng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
         self.power_losses.set(self.power_losses.get() + 1);
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());
         let mut torn = 0;
@@ -246,7 +248,7 @@ impl Disk {
     }
 }
 
-impl KvRead for Disk {
+impl KvRead for VirtualDisk {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
         KvRead::get(&*self.keys.borrow(), key)
     }
@@ -270,16 +272,16 @@ mod tests {
     }
 
     #[test]
-    fn a_power_loss_takes_back_a_tail_of_what_was_not_synced() {
+    fn a_power_loss_takes_back_a_tail_of_unsynced_records() {
         for seed in 0..50 {
-            let disk = Disk::default();
+            let disk = VirtualDisk::default();
             disk.append_changes(put(1, 1));
             disk.sync();
             for value in 2..10 {
                 disk.append_changes(put(1, value));
                 disk.append_changes(put(value, value));
             }
-            disk.lose_power(&mut Rng::new(seed), |_disk, _record| true);
+            disk.lose_power(&mut SimRng::new(seed), |_disk, _record| true);
             let last = disk.get(&[1]).unwrap().unwrap()[0];
             assert!((1..10).contains(&last));
             assert_eq!(disk.get(&[last + 1]), Ok(None));

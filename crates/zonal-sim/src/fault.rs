@@ -1,51 +1,51 @@
-//! What goes wrong during a run, within a budget under which the cell must recover by itself.
+//! Injects faults during a run, within a budget under which the cell must recover by itself.
 //!
 //! The budget: at most [`Budget::at_once`] faults at a time, each over after [`OUTAGE_MS_MAX`],
-//! [`Budget::faults`] in all; clocks drift less than the margin of terms. Every operation must get
-//! through such a time, since it is tried for longer than any outage. Damage of a medium and full
-//! targets are exempt: they are errors, and stay so until what is damaged is written anew.
+//! [`Budget::faults`] in all; clocks drift less than the margin of terms. Every operation must
+//! succeed nevertheless, since a client tries for longer than any outage. Damaged media and full
+//! targets are exempt: they cause errors until the damaged bytes are written anew.
 
-use crate::coverage::Fault;
+use crate::coverage::FaultKind;
 use crate::disk::{ReadTrick, WriteTrick};
 use crate::net::{LinkFaults, NETWORK};
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::world::World;
 use std::rc::Rc;
 
-/// The longest outage, ms: several together stay below what a client tries.
+/// The longest outage, ms: several outages together are shorter than a client tries.
 pub const OUTAGE_MS_MAX: u64 = 6_000;
 
-/// How often slots change in a run.
+/// Most changes of slots in a run.
 const RENEWALS_MAX: u64 = 60;
 
-/// How much may go wrong.
+/// Bounds of the faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Faults in all.
+    /// Most faults in all.
     pub faults: u64,
-    /// Faults at a time.
+    /// Most faults at a time.
     pub at_once: u64,
 }
 
-/// What may go wrong, and how often.
+/// Kinds of faults of a run, and their rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// How much.
+    /// The budget.
     pub budget: Budget,
-    /// Pause between two faults, ms; 0: none of those that come one by one.
+    /// Pause between two faults, ms; 0: no faults that come one by one.
     pub every_ms: u64,
-    /// Servers may lose unsynced data with a kill.
+    /// A killed server may lose unsynced data.
     pub power: bool,
     /// Disks are bad.
     pub media: bool,
-    /// Clocks are off.
+    /// Clocks have errors.
     pub clocks: bool,
-    /// The network while there are faults.
+    /// Faults of the network.
     pub links: LinkFaults,
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// A plan without faults.
     pub const NONE: Self = Self {
         budget: Budget {
             faults: 0,
@@ -58,9 +58,9 @@ impl FaultPlan {
         links: LinkFaults::NONE,
     };
 
-    /// A plan for a seed: some have a bad network, some outages, most both.
+    /// Makes the plan of a seed: some plans have a bad network, some outages, most have both.
     #[must_use]
-    pub fn random(rng: &mut Rng, power: bool, media: bool) -> Self {
+    pub fn random(rng: &mut SimRng, power: bool, media: bool) -> Self {
         let mut links = LinkFaults::NONE;
         if rng.chance(700) {
             links.loss = rng.below(30);
@@ -88,9 +88,8 @@ impl FaultPlan {
     }
 }
 
-/// Begins to inject faults; they end with the world's programs, with the budget, or when the world
-/// is told to heal.
-pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut Rng) {
+/// Begins to inject faults. They end with the programs, with the budget, or when the world heals.
+pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut SimRng) {
     world.network.set_faults(plan.links);
     if plan.every_ms == 0 {
         return;
@@ -110,8 +109,9 @@ pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut Rng) {
     }
 }
 
-/// Slots change beside all else: whoever is behind hears of it, and goes on.
-async fn renew_slots(world: Rc<World>, mut rng: Rng) {
+/// Gives slots new epochs, beside all other faults: servers and clients with an old map learn of it
+/// and go on.
+async fn renew_slots(world: Rc<World>, mut rng: SimRng) {
     for _ in 0..RENEWALS_MAX {
         let pause = rng.between(100, 20_000);
         world.clock.sleep(pause * 1_000_000).await;
@@ -125,7 +125,7 @@ async fn renew_slots(world: Rc<World>, mut rng: Rng) {
 struct Injector {
     world: Rc<World>,
     plan: FaultPlan,
-    rng: Rng,
+    rng: SimRng,
 }
 
 impl Injector {
@@ -147,7 +147,7 @@ impl Injector {
         }
     }
 
-    fn count(&self, fault: Fault) {
+    fn count(&self, fault: FaultKind) {
         self.world.network.count(fault);
     }
 
@@ -174,7 +174,7 @@ impl Injector {
         let victim = self.server();
         match self.rng.below(100) {
             0..50 => {
-                self.count(Fault::Kill);
+                self.count(FaultKind::Kill);
                 world.kill(victim);
                 if self.plan.power && self.rng.chance(700) {
                     world.lose_power(victim, &mut self.rng);
@@ -183,21 +183,21 @@ impl Injector {
                 world.start(victim);
             }
             50..62 => {
-                self.count(Fault::CutClient);
+                self.count(FaultKind::CutClient);
                 let (client, server) = (world.client_name(self.client()), world.address_of(victim));
                 world.network.cut(&client, &server, true);
                 self.last().await;
                 world.network.cut(&client, &server, false);
             }
             62..70 => {
-                self.count(Fault::CutServers);
+                self.count(FaultKind::CutServers);
                 let (one, other) = (world.address_of(victim), world.address_of(self.server()));
                 world.network.cut(&one, &other, true);
                 self.last().await;
                 world.network.cut(&one, &other, false);
             }
             70..76 => {
-                self.count(Fault::CutOneWay);
+                self.count(FaultKind::CutOneWay);
                 let mut ends = [world.client_name(self.client()), world.address_of(victim)];
                 if self.rng.chance(500) {
                     ends.reverse();
@@ -207,34 +207,34 @@ impl Injector {
                 world.network.cut_way(&ends[0], &ends[1], false);
             }
             76..82 => {
-                self.count(Fault::Isolated);
+                self.count(FaultKind::Isolated);
                 let server = world.address_of(victim);
                 world.network.isolate(&server, true);
                 self.last().await;
                 world.network.isolate(&server, false);
             }
             82..90 => {
-                self.count(Fault::PauseServer);
+                self.count(FaultKind::PauseServer);
                 world.pause(victim, true);
                 self.last().await;
                 world.pause(victim, false);
             }
             90..95 => {
-                self.count(Fault::PauseClient);
+                self.count(FaultKind::PauseClient);
                 let client = self.client();
                 world.pause_client(client, true);
                 self.last().await;
                 world.pause_client(client, false);
             }
             _ => {
-                self.count(Fault::CalendarJump);
+                self.count(FaultKind::CalendarJump);
                 let clock = world.network.clock_of(&world.address_of(victim));
                 clock.jump(&mut self.rng);
             }
         }
     }
 
-    /// A shard's disk is full for a while, also while its server is killed and started.
+    /// Fills a shard's disk for a while, also over a kill and a start of its server.
     async fn fill_shard(&mut self) {
         let world = self.world.clone();
         let storage = world.storage_indices();
@@ -265,23 +265,23 @@ impl Injector {
         match self.rng.below(5) {
             0 => {
                 if disk.flip_bit(&mut self.rng) {
-                    self.count(Fault::FlippedBit);
+                    self.count(FaultKind::FlippedBit);
                 }
             }
             1 => {
-                self.count(Fault::LostWrite);
+                self.count(FaultKind::LostWrite);
                 disk.trick_write(WriteTrick::Lost);
             }
             2 => {
-                self.count(Fault::MisdirectedWrite);
+                self.count(FaultKind::MisdirectedWrite);
                 disk.trick_write(WriteTrick::Misdirected(further));
             }
             3 => {
-                self.count(Fault::MisdirectedRead);
+                self.count(FaultKind::MisdirectedRead);
                 disk.trick_read(ReadTrick::Misdirected(further));
             }
             _ => {
-                self.count(Fault::ReadError);
+                self.count(FaultKind::ReadError);
                 disk.trick_read(ReadTrick::Fails);
             }
         }

@@ -1,23 +1,23 @@
-//! A simulated metadata process: the driver of one shard on a simulated disk; the root shard's
+//! A simulated metadata process: the driver of one shard on a simulated disk. The root shard's
 //! process is the manager, too.
 //!
-//! The driver is the server's ([`zonal_driver::shard`]); what is simulated is below it ([`host`]),
-//! and bugs are planted beside it.
+//! The driver is the server's ([`zonal_driver::shard`]). Its host is simulated ([`host`]), and bugs
+//! are planted beside it.
 
 mod host;
-mod lent;
-pub(crate) mod line;
+mod lent_ends;
 mod manager;
-mod planted;
+pub(crate) mod peer_calls;
+mod planted_bugs;
 
-use crate::checker::promptness::Promptness;
+use crate::checker::reply_deadlines::ReplyDeadlines;
 use crate::clock::Group;
-use crate::coverage::Fault;
-use crate::disk::Disk;
-use crate::net::{Answer, Network, Role, Task};
-use crate::plant::Plant;
+use crate::coverage::FaultKind;
+use crate::disk::VirtualDisk;
+use crate::net::{Network, ServerProcess, SimReply, Task};
+use crate::planted_bugs::Plant;
 use host::SimulatedHost;
-use line::Line;
+use peer_calls::PeerCalls;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -29,64 +29,64 @@ use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::stored::MAP_KEY;
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
-/// The newest map that the manager has made durable, for all processes to see.
+/// The newest map that the manager has made durable. All processes read it here.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
-/// Deletions looked at to tell whether any are left.
+/// Most deletions counted by [`MetaNode::deletions_left`].
 const DELETIONS: usize = 64;
 
-/// What a metadata process needs.
+/// Everything that a metadata process needs.
 pub struct MetaParts {
-    /// Where it is.
+    /// Network address of the process.
     pub address: String,
-    /// Its tasks.
+    /// Group of the process's tasks.
     pub group: Group,
-    /// What connects it.
+    /// The network.
     pub network: Rc<Network>,
-    /// Its store.
-    pub disk: Rc<Disk>,
-    /// The map as the manager has it.
+    /// The shard's store.
+    pub disk: Rc<VirtualDisk>,
+    /// The manager's durable map.
     pub map: MapCell,
-    /// Who watches how soon it replies.
-    pub promptness: Rc<Promptness>,
-    /// A bug.
+    /// Checks how soon the process replies.
+    pub reply_deadlines: Rc<ReplyDeadlines>,
+    /// The planted bug.
     pub plant: Plant,
 }
 
 /// A metadata process.
 pub struct MetaNode {
     driver: ShardDriver<SimulatedHost>,
-    /// Requests that are being answered.
+    /// Requests that are being served.
     running: Cell<u64>,
-    promptness: Rc<Promptness>,
+    reply_deadlines: Rc<ReplyDeadlines>,
     plant: Plant,
-    /// Places that were given unchecked, by a bug.
+    /// Places of appends that a planted bug gave without a check.
     lent: RefCell<BTreeSet<(Ino, u64)>>,
-    /// Requests that were given up and are kept, by a bug.
+    /// Requests that were given up and that a planted bug keeps.
     kept: RefCell<Vec<Task<MetaReply>>>,
 }
 
-/// Counts a request while it is being answered.
-struct Running<'a>(&'a Cell<u64>);
+/// Counts a request while it is being served.
+struct RunningRequest<'a>(&'a Cell<u64>);
 
-impl<'a> Running<'a> {
+impl<'a> RunningRequest<'a> {
     fn begin(count: &'a Cell<u64>) -> Self {
         count.set(count.get() + 1);
         Self(count)
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
 impl MetaNode {
-    /// Starts on what the disk has; an empty disk is formatted.
+    /// Starts the process on its disk; formats an empty disk.
     ///
     /// # Errors
-    /// A store that the shard refuses.
+    /// The shard refuses the store.
     pub fn start(parts: MetaParts, config: ShardConfig) -> Result<Rc<Self>, ErrorCode> {
         let MetaParts {
             address,
@@ -94,7 +94,7 @@ impl MetaNode {
             network,
             disk,
             map,
-            promptness,
+            reply_deadlines,
             plant,
         } = parts;
         let mut is_new = true;
@@ -110,7 +110,7 @@ impl MetaNode {
             .as_ref()
             .map(|manager| Arc::clone(manager.durable()));
         let host = SimulatedHost {
-            line: Line {
+            peers: PeerCalls {
                 address,
                 network,
                 map,
@@ -133,7 +133,7 @@ impl MetaNode {
                 pace: ShardPace::SERVER,
             })?,
             running: Cell::new(0),
-            promptness,
+            reply_deadlines,
             plant,
             lent: RefCell::default(),
             kept: RefCell::default(),
@@ -155,29 +155,29 @@ impl MetaNode {
         self.driver.host()
     }
 
-    /// Changes the map, durably, where this process keeps it.
+    /// Changes the map durably, where this process is the manager.
     ///
     /// # Errors
-    /// Where an edit is refused.
+    /// The manager refuses an edit.
     pub fn edit(&self, edits: &[MapEdit]) -> Result<(), EditError> {
         self.host().edit(edits)
     }
 
-    /// The disk has another map, as after a backup was restored.
+    /// Loads the map from the disk again, as after a restore from a backup.
     ///
     /// # Errors
-    /// A map that is none.
+    /// The disk has no valid map.
     pub fn read_map_again(&self) -> Result<(), ErrorCode> {
         self.host().read_map_again()
     }
 
-    /// What is broken in the shard.
+    /// Inconsistencies of the shard.
     #[must_use]
     pub fn check(&self) -> Vec<String> {
         self.driver.with_shard(|shard| shard.check(self.disk()))
     }
 
-    /// Sizes of what the shard has in memory, where there is any.
+    /// Sizes of the shard's tables in memory, without empty ones.
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64)> {
         let mut gauges = self.all_gauges();
@@ -186,55 +186,55 @@ impl MetaNode {
         gauges
     }
 
-    /// Sizes of what the shard has in memory, with their bounds as further entries.
+    /// Sizes of the shard's tables in memory, with their bounds as further entries.
     #[must_use]
     pub fn all_gauges(&self) -> Vec<(&'static str, u64)> {
         self.driver.with_shard(|shard| shard.gauges())
     }
 
-    /// Whether a client has not told since its start what it holds.
+    /// Whether a client has not reclaimed its locks and opens since the shard's start.
     #[must_use]
     pub fn has_silent_sessions(&self) -> bool {
         self.driver.with_shard(|shard| shard.has_silent_sessions())
     }
 
-    /// Requests that are being answered.
+    /// Number of requests that are being served.
     #[must_use]
     pub fn running(&self) -> u64 {
         self.running.get()
     }
 
-    /// Requests and tasks that wait.
+    /// Number of waiting requests and tasks.
     #[must_use]
     pub fn waits(&self) -> u64 {
         self.driver.waiting() as u64
     }
 
-    /// Its store.
+    /// The shard's disk.
     #[must_use]
-    pub fn disk(&self) -> &Disk {
+    pub fn disk(&self) -> &VirtualDisk {
         &self.host().disk
     }
 
-    /// Deletions that are not done.
+    /// Number of deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
-        let now = self.host().line.now().instant;
+        let now = self.host().peers.now().instant;
         let deletions = self
             .driver
             .with_shard(|shard| shard.deletions(self.disk(), now, DELETIONS));
         deletions.map_or(usize::MAX, |list| list.len())
     }
 
-    /// Runs one request to its reply.
+    /// Runs one request until its reply.
     async fn run(self: Rc<Self>, mut header: Header, mut request: MetaRequest) -> MetaReply {
         let asked = self
-            .promptness
-            .asked(&self.host().line.network.clock, &header);
-        planted::change(self.plant, &mut header, &mut request);
-        let _running = Running::begin(&self.running);
+            .reply_deadlines
+            .asked(&self.host().peers.network.clock, &header);
+        planted_bugs::change(self.plant, &mut header, &mut request);
+        let _running = RunningRequest::begin(&self.running);
         if self.disk().is_full() && request.adds() {
-            self.host().line.network.count(Fault::FullShard);
+            self.host().peers.network.count(FaultKind::FullShard);
         }
         let node = self.clone();
         let deadline_ms = std::mem::take(&mut header.deadline_ms);
@@ -247,8 +247,8 @@ impl MetaNode {
         let appended = &self.host().appended;
         let watched = asked.watch(&mut task, appended);
         let reply = if self.plant == Plant::WaitsAreKept {
-            let clock = &self.host().line.network.clock;
-            planted::by_deadline(watched, clock, deadline_ms).await
+            let clock = &self.host().peers.network.clock;
+            planted_bugs::by_deadline(watched, clock, deadline_ms).await
         } else {
             Some(watched.await)
         };
@@ -267,8 +267,8 @@ fn failed(code: ErrorCode) -> MetaReply {
     }
 }
 
-impl Role for MetaNode {
-    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
+impl ServerProcess for MetaNode {
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {
                 self.host().manage(&body).to_bytes()
@@ -287,7 +287,7 @@ impl Role for MetaNode {
                     }
                 }
             };
-            Answer {
+            SimReply {
                 body,
                 payload: Vec::new(),
             }

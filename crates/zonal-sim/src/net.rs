@@ -1,26 +1,31 @@
 //! The simulated network: messages with delay, loss and duplication between named processes.
 //!
-//! A lost message shows as a time-out, a killed server as a broken connection. Requests overtake
-//! one another freely. Requests to shards with a slot are duplicated, and deletions and idempotent
-//! questions to targets: a connection never repeats a request, but a sender that tries again does,
-//! and servers promise to bear that. Some changes of objects arrive when their sender has given
-//! them up, sent them again, and gone on. Each process has its own clocks.
+//! | fault | effect at the sender |
+//! | --- | --- |
+//! | a lost message | a time-out |
+//! | a killed server | a broken connection |
+//!
+//! Requests overtake one another freely. The network duplicates requests to shards with a session
+//! slot, and deletions and idempotent requests to targets. A connection never repeats a request,
+//! but a sender that tries again does, and servers promise to bear that. Some changes of objects
+//! arrive after their sender gave them up, sent them again, and went on. Each process has its own
+//! clocks.
 
 mod client;
 mod delivery;
-mod describe;
-mod lent;
-mod pending;
+mod lent_memory;
+mod message_text;
+mod pending_replies;
 
 pub use client::SimNet;
-pub use lent::{Lender, Lent, Named};
-pub use pending::Pending;
+pub use lent_memory::{Lender, LentPart, LentPiece};
+pub use pending_replies::PendingReply;
 
-use crate::clock::{Clock, Group};
-use crate::coverage::{Coverage, Fault};
+use crate::clock::{Group, VirtualClock};
+use crate::clock_skew::ProcessClock;
+use crate::coverage::{Coverage, FaultKind};
 use crate::report::Trace;
-use crate::rng::Rng;
-use crate::skew::ProcessClock;
+use crate::rng::SimRng;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -29,12 +34,12 @@ use std::rc::Rc;
 use zonal_types::{Ino, Instant, Timestamp};
 use zonal_wire::Header;
 
-/// The group of messages under way: no process, never killed.
+/// Group of messages on their way: no process, never killed.
 pub const NETWORK: Group = 0;
 
-/// What a process answers.
+/// A reply on its way.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct SimReply {
     /// The encoded reply.
     pub body: Vec<u8>,
     /// Raw bytes behind it.
@@ -44,32 +49,31 @@ pub struct Answer {
 /// A future of a process.
 pub type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// What runs in a server process.
-pub trait Role {
-    /// Answers one request.
-    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer>;
+/// A server process that receives requests.
+pub trait ServerProcess {
+    /// Serves one request.
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply>;
 }
 
-/// How bad the network is.
+/// Faults of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkFaults {
     /// Shortest delay of a message, ns.
     pub delay_min: u64,
     /// Longest usual delay, ns.
     pub delay_max: u64,
-    /// Of 1000 messages, how many are lost.
+    /// Lost messages, of 1000.
     pub loss: u64,
-    /// Of 1000 requests that may arrive twice, how many do.
+    /// Duplicated requests, of 1000 that may arrive twice.
     pub duplicate: u64,
-    /// Of 1000 messages, how many take fifty times as long.
+    /// Messages that take fifty times as long, of 1000.
     pub slow: u64,
-    /// Of 1000 changes that are sent to targets, how many arrive when their sender has long given
-    /// them up.
+    /// Changes sent to targets that arrive after their sender gave them up, of 1000.
     pub late: u64,
 }
 
 impl LinkFaults {
-    /// A good network.
+    /// A network without faults.
     pub const NONE: Self = Self {
         delay_min: 20_000,
         delay_max: 200_000,
@@ -82,32 +86,32 @@ impl LinkFaults {
 
 struct Server {
     group: Group,
-    role: Option<Rc<dyn Role>>,
+    role: Option<Rc<dyn ServerProcess>>,
 }
 
-/// All processes and what lies between them.
+/// All processes, and the network between them.
 pub struct Network {
     /// The clock of the whole world.
-    pub clock: Clock,
-    /// What happened, as a number.
+    pub clock: VirtualClock,
+    /// Hash of all events.
     pub trace: Trace,
-    rng: RefCell<Rng>,
+    rng: RefCell<SimRng>,
     servers: RefCell<BTreeMap<String, Server>>,
     faults: Cell<LinkFaults>,
-    /// Pairs of which the first cannot reach the second.
+    /// Pairs of processes of which the first cannot reach the second.
     cuts: RefCell<BTreeSet<(String, String)>>,
-    /// Processes that nobody reaches.
+    /// Processes that no other process reaches.
     isolated: RefCell<BTreeSet<String>>,
     /// Clients whose replies arrive changed.
     garbled: RefCell<BTreeSet<String>>,
     clocks: RefCell<BTreeMap<String, Rc<ProcessClock>>>,
-    /// How often a client was killed.
+    /// How often each client was killed.
     deaths: RefCell<BTreeMap<String, u64>>,
     coverage: RefCell<Coverage>,
     messages: Cell<u64>,
-    /// The bug: what clients lend to servers is used again when they have dropped it.
+    /// A planted bug: lent memory is used again as soon as the client has dropped it.
     pub lent_is_reused: Cell<bool>,
-    /// Files on which clients were told that others have got their locks.
+    /// Files whose locks a client has lost to others, and was told so.
     forfeited: RefCell<BTreeSet<Ino>>,
 }
 
@@ -118,9 +122,9 @@ impl Network {
         self.forfeited.borrow().contains(&ino)
     }
 
-    /// A network without servers.
+    /// Makes a network without servers.
     #[must_use]
-    pub fn new(clock: Clock, rng: Rng) -> Self {
+    pub fn new(clock: VirtualClock, rng: SimRng) -> Self {
         Self {
             clock,
             trace: Trace::default(),
@@ -139,29 +143,29 @@ impl Network {
         }
     }
 
-    /// From now on the network is so bad.
+    /// Sets the faults of the network.
     pub fn set_faults(&self, faults: LinkFaults) {
         self.faults.set(faults);
     }
 
-    /// Messages sent so far.
+    /// Number of messages sent.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages.get()
     }
 
-    /// A process serves this address (`None`: nobody does).
-    pub fn serve(&self, address: &str, group: Group, role: Option<Rc<dyn Role>>) {
+    /// Sets the process that serves an address (`None`: no process).
+    pub fn serve(&self, address: &str, group: Group, role: Option<Rc<dyn ServerProcess>>) {
         let server = Server { group, role };
         self.servers.borrow_mut().insert(address.to_owned(), server);
     }
 
-    /// A fault happened.
-    pub fn count(&self, fault: Fault) {
+    /// Counts a fault.
+    pub fn count(&self, fault: FaultKind) {
         self.coverage.borrow_mut().count(fault);
     }
 
-    /// What was met so far.
+    /// The coverage so far.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         self.coverage.borrow().clone()
@@ -184,7 +188,7 @@ impl Network {
         self.cut_way(other, one, is_cut);
     }
 
-    /// Cuts a process off from everybody, or mends that.
+    /// Cuts a process off from all others, or mends that.
     pub fn isolate(&self, name: &str, is_cut: bool) {
         let mut isolated = self.isolated.borrow_mut();
         if is_cut {
@@ -194,12 +198,12 @@ impl Network {
         }
     }
 
-    /// Replies to this client arrive changed.
+    /// Makes replies to this client arrive changed.
     pub fn garble(&self, name: &str) {
         self.garbled.borrow_mut().insert(name.to_owned());
     }
 
-    /// A client was killed: what it sent and is not there yet does not arrive any more.
+    /// Kills a client: its messages that are on their way do not arrive any more.
     pub fn died(&self, name: &str) {
         *self.deaths.borrow_mut().entry(name.to_owned()).or_default() += 1;
     }
@@ -208,14 +212,14 @@ impl Network {
         self.deaths.borrow().get(name).copied().unwrap_or_default()
     }
 
-    /// Mends everything.
+    /// Mends all ways.
     pub fn heal(&self) {
         self.cuts.borrow_mut().clear();
         self.isolated.borrow_mut().clear();
         self.faults.set(LinkFaults::NONE);
     }
 
-    /// Gives a process clocks of its own.
+    /// Sets the clocks of a process.
     pub fn set_clock(&self, name: &str, clock: ProcessClock) {
         let mut clocks = self.clocks.borrow_mut();
         clocks.insert(name.to_owned(), Rc::new(clock));
@@ -228,13 +232,13 @@ impl Network {
         clocks.get(name).cloned().unwrap_or_default()
     }
 
-    /// Time as a process sees it.
+    /// Time by the process's clock.
     #[must_use]
     pub fn instant(&self, name: &str) -> Instant {
         self.clock_of(name).local(self.clock.now())
     }
 
-    /// Calendar time as a process sees it.
+    /// Calendar time by the process's clock.
     #[must_use]
     pub fn wall(&self, name: &str) -> Timestamp {
         self.clock_of(name).wall(self.clock.now())
@@ -250,7 +254,7 @@ impl Network {
                 .contains(&(from.to_owned(), to.to_owned()))
     }
 
-    /// Delay of the next message from one process to another; `None`: it is lost.
+    /// Delay of the next message from one process to another; `None` where it is lost.
     fn travel(&self, from: &str, to: &str) -> Option<u64> {
         self.messages.set(self.messages.get() + 1);
         let faults = self.faults.get();
@@ -258,30 +262,30 @@ impl Network {
         let mut delay = rng.between(faults.delay_min, faults.delay_max);
         if rng.chance(faults.slow) {
             delay *= 50;
-            self.count(Fault::Slow);
+            self.count(FaultKind::Slow);
         }
         if rng.chance(faults.loss) {
-            self.count(Fault::Loss);
+            self.count(FaultKind::Loss);
             return None;
         }
         (!self.is_cut(from, to)).then_some(delay)
     }
 
-    /// Changes some of the bytes that a client with garbled replies gets.
-    fn garbled(&self, to: &str, answer: &mut Answer) {
+    /// Changes some bytes of a reply to a client with garbled replies.
+    fn garbled(&self, to: &str, answer: &mut SimReply) {
         if !self.garbled.borrow().contains(to) {
             return;
         }
         let mut rng = self.rng.borrow_mut();
         if rng.chance(200) {
             spoil(&mut answer.body, &mut rng);
-            self.count(Fault::HostileReply);
+            self.count(FaultKind::HostileReply);
         }
     }
 }
 
-/// Flips a bit, cuts, or repeats bytes.
-pub fn spoil(bytes: &mut Vec<u8>, rng: &mut Rng) {
+/// Changes bytes: flips a bit, cuts, or repeats some.
+pub fn spoil(bytes: &mut Vec<u8>, rng: &mut SimRng) {
     let at = rng.below(bytes.len() as u64) as usize;
     match rng.below(4) {
         0 => bytes.truncate(at),
@@ -296,13 +300,14 @@ pub fn spoil(bytes: &mut Vec<u8>, rng: &mut Rng) {
 
 /// A request on its way.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SimRequest {
     /// Its header.
     pub header: Header,
     /// The encoded message.
     pub body: Vec<u8>,
     /// Raw bytes behind it.
     pub payload: Vec<u8>,
-    /// Parts of these, from where on, that lie in memory of the client: they are read on arrival.
-    pub lent: Vec<(usize, Named)>,
+    /// Ranges of the payload that lie in memory of the client, with their positions: read on
+    /// arrival.
+    pub lent: Vec<(usize, LentPart)>,
 }

@@ -1,4 +1,4 @@
-//! What a run says of itself: a hash of everything that happened, counts, and what was found wrong.
+//! The report of a run: a hash of all events, counts, and everything that is broken.
 
 use crate::coverage::Coverage;
 use crate::scenario::Scenario;
@@ -6,7 +6,8 @@ use crate::world::World;
 use std::cell::Cell;
 use zonal_types::Instant;
 
-/// A running hash (FNV-1a) over all messages with their times; on demand it prints them, too.
+/// A running hash (FNV-1a) over all messages with their times; on demand it prints the messages,
+/// too.
 pub struct Trace {
     hash: Cell<u64>,
     is_printed: Cell<bool>,
@@ -22,12 +23,12 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// From now on all messages are printed to standard error.
+    /// Prints all later messages to standard error.
     pub fn print(&self) {
         self.is_printed.set(true);
     }
 
-    /// Prints something that is no message.
+    /// Prints a text that is no message.
     #[expect(
         clippy::print_stderr,
         reason = "asked for by the person who looks for a bug"
@@ -39,7 +40,7 @@ impl Trace {
         }
     }
 
-    /// Takes one delivered message in.
+    /// Adds one delivered message.
     pub fn note(&self, now: Instant, from: &str, to: &str, body: &[u8], payload: &[u8]) {
         let mut hash = self.hash.get();
         let mut eat = |bytes: &[u8]| {
@@ -66,27 +67,27 @@ impl Trace {
 
 /// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     /// The seed.
     pub seed: u64,
-    /// What sort of run it was.
+    /// The scenario.
     pub scenario: Scenario,
-    /// Hash of all that happened.
+    /// Hash of all events.
     pub trace: u64,
     /// Messages sent.
     pub messages: u64,
     /// Operations of programs that ended.
     pub operations: u64,
-    /// What was met.
+    /// Faults and marks.
     pub coverage: Coverage,
     /// Simulated time that the run took, ms.
     pub simulated_ms: u64,
-    /// What is wrong, with the number of the invariant.
+    /// Everything that is broken, with the number of the invariant.
     pub broken: Vec<String>,
 }
 
-impl Report {
-    /// Of a run that has not begun.
+impl RunReport {
+    /// The report of a run that has not begun.
     #[must_use]
     pub fn new(seed: u64, scenario: Scenario) -> Self {
         Self {
@@ -101,7 +102,7 @@ impl Report {
         }
     }
 
-    /// Takes what a world has to say at its end.
+    /// Adds the results of a world at its end.
     pub fn take(&mut self, world: &World) {
         self.trace = world.network.trace.hash();
         self.messages = world.network.messages();
@@ -111,14 +112,14 @@ impl Report {
         self.broken = world.broken();
     }
 
-    /// True where nothing is wrong.
+    /// Whether nothing is broken.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.broken.is_empty()
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for RunReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,

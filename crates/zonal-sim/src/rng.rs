@@ -1,20 +1,20 @@
-//! Random numbers of the simulator: what a seed means is part of the program (`zonal sim`).
+//! Random numbers of the simulator. The meaning of a seed is part of the program (`zonal sim`).
 
 use zonal_types::SplitMix64;
 
-/// A generator with its own state; children made with [`Rng::fork`] do not disturb their parent's
-/// later numbers.
+/// A generator with its own state; children made with [`SimRng::fork`] do not disturb their
+/// parent's later numbers.
 #[derive(Debug, Clone)]
-pub struct Rng(SplitMix64);
+pub struct SimRng(SplitMix64);
 
-impl Rng {
-    /// The generator of this seed.
+impl SimRng {
+    /// Makes the generator of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64(seed ^ 0x5851_f42d_4c95_7f2d))
     }
 
-    /// A generator for one purpose.
+    /// Makes a generator for one purpose.
     #[must_use]
     pub fn fork(&mut self, purpose: u64) -> Self {
         Self::new(self.bits() ^ purpose.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -25,7 +25,7 @@ impl Rng {
         self.0.bits()
     }
 
-    /// A number below `bound` (0 where the bound is 0).
+    /// A number below `bound` (0 where `bound` is 0).
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.bits() % bound }
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn numbers_repeat_and_stay_in_bounds() {
-        let (mut one, mut two) = (Rng::new(7), Rng::new(7));
+        let (mut one, mut two) = (SimRng::new(7), SimRng::new(7));
         for _ in 0..1000 {
             assert_eq!(one.bits(), two.bits());
             assert!((3..=9).contains(&one.between(3, 9)));

@@ -1,49 +1,54 @@
-//! Runs: which programs, which faults, and what is checked when.
+//! Runs: their programs and faults, and the checks of each phase.
 //!
-//! A safety phase with faults; then a liveness phase without: within a bounded time all programs
-//! must end and the cell must be quiet; then everything is compared, removed, and nothing may be
-//! left. Bounds are looked at all the time.
+//! | phase | what happens |
+//! | --- | --- |
+//! | safety | programs run with faults |
+//! | liveness | no faults: all programs end within a bounded time; the cell becomes quiet |
+//! | comparison | the cell is compared with the knowledge of the programs |
+//! | removal | everything is removed, and nothing may be left |
+//!
+//! Bounds are checked in all phases.
 
-use crate::cast::{Cast, prepare};
-use crate::checker::{bounds, healing, names, placement, space, survival};
+use crate::checker::{allocated_bytes, bounds, healing, names, placement, survival};
 use crate::fault::{self, FaultPlan};
 use crate::net::NETWORK;
-use crate::plant::Plant;
-use crate::report::Report;
-use crate::rng::Rng;
+use crate::planted_bugs::Plant;
+use crate::program_set::{ProgramSet, prepare};
+use crate::report::RunReport;
+use crate::rng::SimRng;
 use crate::storage_node::{LARGE, SMALL};
-use crate::world::{Size, World};
+use crate::world::{CellSize, World};
 use std::rc::Rc;
 
-/// Simulated time that the safety phase takes at most, ms.
+/// Longest simulated time of the safety phase, ms.
 const SAFETY_MS: u64 = 600_000;
-/// Simulated time after the last fault within which all programs must end, ms: a dead client's
-/// session (60 s), and the longest operation that waits for it (60 s), some times over.
+/// Simulated time after the last fault within which all programs must end, ms. It is several times
+/// a dead client's session (60 s) and the longest operation that waits for it (60 s).
 pub const LIVENESS_MS: u64 = 600_000;
-/// How often bounds are looked at, ms.
+/// Interval between two checks of bounds, ms.
 const LOOK_MS: u64 = 2_000;
 /// Time after which sessions of killed clients are over, ms.
 const SESSIONS_END_MS: u64 = 75_000;
 
-/// What sort of run.
+/// The scenario of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scenario {
-    /// Chosen by the seed.
+    /// The seed chooses the scenario.
     Any,
     /// Trees compared with the exact model, and shared files; processes are killed, power stays.
     Kill,
     /// One file that all clients write, append to, cut and read at the same time.
     Together,
-    /// The same; callers are killed while they wait, and clients soon give up.
+    /// Like `Together`; also callers are killed while they wait, and clients soon give up.
     Callers,
-    /// Synced data must survive; power fails.
+    /// Synced data must survive losses of power.
     Power,
-    /// Disks are bad or full: errors, never lies.
+    /// Disks are bad or full: operations may fail, but reads never give wrong bytes.
     Media,
-    /// Messages that nobody should send: no process ends.
+    /// Messages that no client should send: no process may end.
     Hostile,
-    /// One log to which all append, gathered where they are alone; clients are killed, and cut off
-    /// for longer than a session.
+    /// One log to which all clients append; they gather records where they are alone. Clients are
+    /// killed, and cut off for longer than a session.
     Appends,
     /// Processes that take turns under locks, by owners that repeat, with late closes and signals;
     /// processes are killed.
@@ -82,12 +87,12 @@ impl Scenario {
         found.map_or("any", |(name, _)| name)
     }
 
-    /// Several write one file.
+    /// Whether several clients write one file.
     fn is_shared(self) -> bool {
         matches!(self, Self::Together | Self::Callers | Self::Appends)
     }
 
-    fn choose(self, rng: &mut Rng) -> Self {
+    fn choose(self, rng: &mut SimRng) -> Self {
         let chosen = match rng.below(100) {
             0..23 => Self::Kill,
             23..27 => Self::Fences,
@@ -104,20 +109,20 @@ impl Scenario {
 
 /// Options of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// What sort of run.
+pub struct RunOptions {
+    /// The scenario.
     pub scenario: Scenario,
     /// Steps of each program.
     pub steps: u64,
-    /// Faults at all.
+    /// Inject faults.
     pub faults: bool,
-    /// A bug put in on purpose.
+    /// The planted bug.
     pub plant: Plant,
     /// Print every message.
     pub log: bool,
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     fn default() -> Self {
         Self {
             scenario: Scenario::Any,
@@ -131,12 +136,12 @@ impl Default for Options {
 
 /// Runs one seed.
 #[must_use]
-pub fn run(seed: u64, options: Options) -> Report {
-    let mut rng = Rng::new(seed);
+pub fn run(seed: u64, options: RunOptions) -> RunReport {
+    let mut rng = SimRng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
     let meets_others = scenario.is_shared() || scenario == Scenario::Fences;
     let fewest = if meets_others { 2 } else { 1 };
-    let size = Size {
+    let size = CellSize {
         zones: if rng.chance(300) { 2 } else { 1 },
         shards: if rng.chance(200) { 2 } else { 1 },
         targets: rng.between(1, 4) as u32,
@@ -153,8 +158,8 @@ pub fn run(seed: u64, options: Options) -> Report {
     } else {
         FaultPlan::NONE
     };
-    let mut report = Report::new(seed, scenario);
-    crate::marks::begin();
+    let mut report = RunReport::new(seed, scenario);
+    crate::coverage_marks::begin();
     match World::build(size, options.plant, plan.clocks, rng.fork(2)) {
         Ok(world) => {
             if options.log {
@@ -163,7 +168,7 @@ pub fn run(seed: u64, options: Options) -> Report {
             let run = Run {
                 world: world.clone(),
                 scenario,
-                cast: Rc::new(Cast::new(scenario, options.faults, options.plant)),
+                programs: Rc::new(ProgramSet::new(scenario, options.faults, options.plant)),
                 options,
             };
             if let Err(broken) = survival::watch(|| run.drive(plan, &mut rng)) {
@@ -179,15 +184,15 @@ pub fn run(seed: u64, options: Options) -> Report {
             .broken
             .push(format!("the cell cannot be built: {code}")),
     }
-    report.coverage.marks = crate::marks::end();
+    report.coverage.marks = crate::coverage_marks::end();
     report
 }
 
 struct Run {
     world: Rc<World>,
     scenario: Scenario,
-    cast: Rc<Cast>,
-    options: Options,
+    programs: Rc<ProgramSet>,
+    options: RunOptions,
 }
 
 impl Run {
@@ -195,20 +200,20 @@ impl Run {
         self.world.broken().is_empty()
     }
 
-    fn drive(&self, plan: FaultPlan, rng: &mut Rng) {
+    fn drive(&self, plan: FaultPlan, rng: &mut SimRng) {
         let world = &self.world;
         let free = world
             .storage_nodes()
             .first()
             .map_or(0, |node| node.space().0);
-        let setup = prepare(world.clone(), self.cast.clone(), rng.fork(3));
+        let setup = prepare(world.clone(), self.programs.clone(), rng.fork(3));
         if !self.phase("set-up", setup) {
             return;
         }
-        self.cast.start(world, self.options.steps, rng);
+        self.programs.start(world, self.options.steps, rng);
         world
             .clock
-            .spawn(NETWORK, look(world.clone(), self.cast.clone()));
+            .spawn(NETWORK, look(world.clone(), self.programs.clone()));
         fault::begin(world, plan, &mut rng.fork(4));
         let over = || world.running() == 0 || !self.is_good();
         let safety = world.clock.now().plus_ms(SAFETY_MS);
@@ -232,17 +237,17 @@ impl Run {
         }
     }
 
-    /// A quiet cell is as its clients know it.
-    fn compare(&self, rng: &mut Rng) {
+    /// Compares a quiet cell with the knowledge of its clients.
+    fn compare(&self, rng: &mut SimRng) {
         let world = &self.world;
         if self.scenario.is_shared() {
-            // What a client opened and heard nothing of is its session's for as long as that lasts.
+            // Files that a client opened without learning of it stay open until its session ends.
             (0..world.client_count() as usize).for_each(|index| world.kill_client(index));
         }
         healing::wait(world, SESSIONS_END_MS);
         self.phase(
             "final checks",
-            self.cast.clone().compare(world.clone(), rng.fork(5)),
+            self.programs.clone().compare(world.clone(), rng.fork(5)),
         );
         if !self.is_good() {
             return;
@@ -256,22 +261,22 @@ impl Run {
         if self.scenario != Scenario::Hostile {
             let power = self.scenario == Scenario::Power;
             let media = self.scenario == Scenario::Media;
-            // What an append that was given up left.
+            // Bytes that an append left when it was given up.
             let is_shared = self.scenario.is_shared();
-            let may_be_longer = power || media || is_shared || self.cast.has_mortal();
+            let may_be_longer = power || media || is_shared || self.programs.has_mortal();
             placement::check(world, power, may_be_longer);
             if !self.options.faults {
-                space::check(world);
+                allocated_bytes::check(world);
             }
         }
     }
 
-    /// All files go, and nothing is left of them.
-    fn remove(&self, rng: &mut Rng, free: u64) {
+    /// Removes all files and checks that nothing is left of them.
+    fn remove(&self, rng: &mut SimRng, free: u64) {
         let world = &self.world;
         self.phase(
             "removal",
-            self.cast.clone().remove(world.clone(), rng.fork(6)),
+            self.programs.clone().remove(world.clone(), rng.fork(6)),
         );
         if !self.is_good() {
             return;
@@ -283,7 +288,7 @@ impl Run {
         }
     }
 
-    /// Runs one program to its end; true where nothing was wrong.
+    /// Runs one program to its end; returns whether nothing was wrong.
     fn phase(
         &self,
         name: &'static str,
@@ -304,14 +309,14 @@ impl Run {
     }
 }
 
-/// Looks at bounds while programs run.
-async fn look(world: Rc<World>, cast: Rc<Cast>) {
+/// Checks bounds while programs run.
+async fn look(world: Rc<World>, programs: Rc<ProgramSet>) {
     while world.running() > 0 && world.broken().is_empty() {
         bounds::check_servers(&world);
         for what in world.complaints() {
             world.report(what);
         }
-        cast.each_client(|client| bounds::check_client(&world, client));
+        programs.each_client(|client| bounds::check_client(&world, client));
         world.clock.sleep(LOOK_MS * 1_000_000).await;
     }
 }

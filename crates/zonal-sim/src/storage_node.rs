@@ -1,21 +1,21 @@
-//! A simulated storage process: one target with its disk, driven as the server drives it
+//! A simulated storage process: one target with its disk, driven by the server's driver
 //! ([`zonal_driver::storage`]).
 //!
-//! Between plan and commit of a change, in a read and in a checkpoint there may be pauses in which
-//! other requests run, as with threads.
+//! Between plan and commit of a change, in a read and in a checkpoint, other requests may run, as
+//! with threads.
 
 mod host;
-mod planted;
+mod planted_bugs;
 
-use crate::checker::slots::CarriedOut;
-use crate::clock::{Clock, Group};
-use crate::coverage::Fault;
-use crate::disk::Disk;
+use crate::checker::slot_epochs::ExecutedRequests;
+use crate::clock::{Group, VirtualClock};
+use crate::coverage::FaultKind;
+use crate::disk::VirtualDisk;
 use crate::meta_node::MapCell;
-use crate::meta_node::line::Line;
-use crate::net::{Answer, Network, Role, Task};
-use crate::plant::Plant;
-use crate::rng::Rng;
+use crate::meta_node::peer_calls::PeerCalls;
+use crate::net::{Network, ServerProcess, SimReply, Task};
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
 use async_lock::Mutex;
 use host::{Payload, SimDisk};
 use std::cell::{Cell, RefCell};
@@ -36,56 +36,56 @@ pub const LARGE: TargetConfig = TargetConfig {
     pending_blocks_max: 256,
 };
 
-/// A target that soon is full: 2 MiB.
+/// A target that is soon full: 2 MiB.
 pub const SMALL: TargetConfig = TargetConfig {
     segment_units: 256,
     segments: 2,
     pending_blocks_max: 64,
 };
 
-/// What a target's process needs.
-pub struct Parts {
-    /// Which target.
+/// Everything that a target's process needs.
+pub struct StorageParts {
+    /// The target's id.
     pub id: TargetId,
-    /// The process.
+    /// Group of the process's tasks.
     pub group: Group,
-    /// Its size.
+    /// The target's size.
     pub config: TargetConfig,
-    /// What connects it.
+    /// The network.
     pub network: Rc<Network>,
-    /// The map as the manager has it.
+    /// The manager's durable map.
     pub map: MapCell,
-    /// Who watches by what slots requests come.
-    pub carried_out: Rc<CarriedOut>,
-    /// What it has.
-    pub disk: Rc<Disk>,
-    /// A bug.
+    /// Checks the slots by which requests are executed.
+    pub executed_requests: Rc<ExecutedRequests>,
+    /// The target's disk.
+    pub disk: Rc<VirtualDisk>,
+    /// The planted bug.
     pub plant: Plant,
 }
 
 /// A storage process.
 pub struct StorageNode {
     driver: TargetDriver<SimDisk>,
-    clock: Clock,
+    clock: VirtualClock,
     group: Group,
     network: Rc<Network>,
-    carried_out: Rc<CarriedOut>,
+    executed_requests: Rc<ExecutedRequests>,
     plant: Plant,
 }
 
 impl StorageNode {
-    /// Starts on what the disk has.
+    /// Starts the process on its disk.
     ///
     /// # Errors
-    /// A store that the target refuses.
-    pub fn start(parts: Parts, rng: Rng) -> Result<Self, ErrorCode> {
-        let Parts {
+    /// The target refuses the store.
+    pub fn start(parts: StorageParts, rng: SimRng) -> Result<Self, ErrorCode> {
+        let StorageParts {
             id,
             group,
             config,
             network,
             map,
-            carried_out,
+            executed_requests,
             disk,
             plant,
         } = parts;
@@ -93,7 +93,7 @@ impl StorageNode {
         let target = Target::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
         let known = map.borrow().clone();
         let own = known.target(id).and_then(|own| known.node(own.node));
-        let line = Line {
+        let line = PeerCalls {
             address: own.map(|node| node.address.clone()).unwrap_or_default(),
             network: network.clone(),
             map,
@@ -114,7 +114,7 @@ impl StorageNode {
             clock: network.clock.clone(),
             group,
             network,
-            carried_out,
+            executed_requests,
             plant,
         };
         let resumed = node.alone(node.driver.resume())?;
@@ -122,7 +122,7 @@ impl StorageNode {
         Ok(node)
     }
 
-    /// Runs it while nobody else does.
+    /// Runs a future to its end while no other task runs.
     fn alone<T>(&self, future: impl Future<Output = T>) -> Result<T, ErrorCode> {
         let pauses = self.driver.host().pauses.replace(false);
         let done = at_once(future);
@@ -130,9 +130,9 @@ impl StorageNode {
         done.map_err(|_waits| ErrorCode::NotReady)
     }
 
-    /// True where all blocks that a record wrote to segments are there.
+    /// Whether all blocks that a record wrote to segments are there.
     #[must_use]
-    pub fn is_whole(config: &TargetConfig, disk: &Disk, record: &Record) -> bool {
+    pub fn is_whole(config: &TargetConfig, disk: &VirtualDisk, record: &Record) -> bool {
         let Ok(checks) = replay_checks(config, record) else {
             return false;
         };
@@ -143,19 +143,19 @@ impl StorageNode {
         })
     }
 
-    /// Which target it is.
+    /// The target's id.
     #[must_use]
     pub fn id(&self) -> TargetId {
         self.driver.id()
     }
 
-    /// Its disk.
+    /// The target's disk.
     #[must_use]
-    pub fn disk(&self) -> &Disk {
+    pub fn disk(&self) -> &VirtualDisk {
         &self.driver.host().disk
     }
 
-    /// Hears of the newest map.
+    /// Tells the process of the newest map.
     pub fn hear_of_map(&self) {
         self.driver.host().hear_of_map();
     }
@@ -173,27 +173,27 @@ impl StorageNode {
         self.driver.lock().units_in_flight()
     }
 
-    /// Whether no plan holds units and no checkpoint is under way.
+    /// Whether no plan holds units and no checkpoint is running.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let turn = self.driver.host().checkpointing.try_lock();
         turn.is_some() && self.units_in_flight() == 0
     }
 
-    /// From now on no request lets others run in its midst, so that it takes no time.
+    /// Makes every later request run without a pause, so that it takes no time.
     pub fn never_pause(&self) {
         self.driver.host().pauses.set(false);
     }
 
-    /// Moves pending blocks to segments and makes everything durable, while nobody else runs.
+    /// Moves pending blocks to segments and makes everything durable, while no other task runs.
     ///
     /// # Errors
-    /// `NotReady` where a checkpoint is under way.
+    /// `NotReady` where a checkpoint is running.
     pub fn checkpoint(&self) -> Result<(), ErrorCode> {
         self.alone(self.driver.checkpoint())?
     }
 
-    /// What is broken in the target's store.
+    /// The first inconsistency of the target's store.
     #[must_use]
     pub fn check(&self) -> Option<String> {
         let broken = self.driver.lock().check(self.disk()).err()?;
@@ -221,13 +221,13 @@ impl StorageNode {
         scanned.map_or(Vec::new(), |()| ids.into_iter().map(stat_of).collect())
     }
 
-    /// Objects that exist.
+    /// Number of objects.
     #[must_use]
     pub fn object_count(&self) -> u64 {
         self.driver.lock().statfs().objects
     }
 
-    /// What it answers; the payload goes to `reply`.
+    /// Serves a request; puts the payload into `reply`.
     async fn answer(
         &self,
         mut header: Header,
@@ -250,7 +250,8 @@ impl StorageNode {
         }
         if let Some(object) = request.object() {
             let known = self.driver.host().known.borrow();
-            self.carried_out.note(&known, self.id(), &header, object);
+            self.executed_requests
+                .note(&known, self.id(), &header, object);
         }
         self.plant_in(&mut header, &mut request);
         let from = (&header, HolderNumber::default());
@@ -266,20 +267,20 @@ impl StorageNode {
         }
     }
 
-    /// Makes the checkpoint that was asked for, beside requests.
+    /// Begins a checkpoint that is due, beside requests.
     fn begin_due_checkpoint(self: &Rc<Self>) {
         if self.driver.host().is_due.take() {
             let node = self.clone();
             self.clock.spawn(self.group, async move {
-                // One that fails is asked for again by the next change.
+                // Where it fails, the next change asks for it again.
                 let _ = node.driver.checkpoint().await;
             });
         }
     }
 }
 
-impl Role for StorageNode {
-    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
+impl ServerProcess for StorageNode {
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let mut reply = Payload::default();
             let answer = match StorageRequest::from_bytes(&body) {
@@ -295,14 +296,14 @@ impl Role for StorageNode {
             self.begin_due_checkpoint();
             let message = answer.unwrap_or_else(|refused| {
                 if refused.code == ErrorCode::NoSpace {
-                    self.network.count(Fault::FullDisk);
+                    self.network.count(FaultKind::FullDisk);
                 }
                 StorageReply::Failed {
                     code: ErrorNumber(refused.code),
                     detail: refused.detail,
                 }
             });
-            Answer {
+            SimReply {
                 body: message.to_bytes(),
                 payload: reply.0,
             }

@@ -1,19 +1,19 @@
-//! The cell: its processes with their disks, which outlive them.
+//! The simulated cell: its processes and their disks, which outlive the processes.
 
 mod clients;
 mod servers;
 
-pub use clients::{DEADLINE_MS, Running};
+pub use clients::{DEADLINE_MS, RunningProgram};
 
-use crate::checker::promptness::Promptness;
-use crate::checker::slots::CarriedOut;
-use crate::clock::{Clock, Group};
-use crate::coverage::Fault;
+use crate::checker::reply_deadlines::ReplyDeadlines;
+use crate::checker::slot_epochs::ExecutedRequests;
+use crate::clock::{Group, VirtualClock};
+use crate::clock_skew::ProcessClock;
+use crate::coverage::FaultKind;
 use crate::meta_node::MapCell;
 use crate::net::Network;
-use crate::plant::Plant;
-use crate::rng::Rng;
-use crate::skew::ProcessClock;
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
 use crate::storage_node;
 use servers::{Kind, Server, join};
 use std::cell::{Cell, RefCell};
@@ -23,12 +23,12 @@ use zonal_object::TargetConfig;
 use zonal_types::{CellId, ErrorCode, ShardId, TargetId, ZoneId};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
-/// Between the numbers of two shards of one zone.
+/// Distance between the ids of two shards of one zone.
 const SHARDS_APART: u32 = 1_000;
 
-/// How large the cell is.
+/// Size of the cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct CellSize {
     /// Zones.
     pub zones: u16,
     /// Shards of each zone.
@@ -37,12 +37,12 @@ pub struct Size {
     pub targets: u32,
     /// Clients.
     pub clients: u64,
-    /// Each target.
+    /// Size of each target.
     pub target: TargetConfig,
 }
 
-impl Size {
-    /// A cell whose targets are large.
+impl CellSize {
+    /// A cell with large targets.
     #[must_use]
     pub fn new(zones: u16, targets: u32, clients: u64) -> Self {
         Self {
@@ -58,21 +58,21 @@ impl Size {
 /// A cell.
 pub struct World {
     /// Time and tasks.
-    pub clock: Clock,
-    /// What connects the processes.
+    pub clock: VirtualClock,
+    /// The network between the processes.
     pub network: Rc<Network>,
     /// The zone map.
     pub map: MapCell,
-    /// By what slots targets were asked.
-    pub carried_out: Rc<CarriedOut>,
-    /// Who watches how soon shards reply.
-    pub promptness: Rc<Promptness>,
+    /// Checks the slots by which targets execute requests.
+    pub executed_requests: Rc<ExecutedRequests>,
+    /// Checks how soon shards reply.
+    pub reply_deadlines: Rc<ReplyDeadlines>,
     servers: Vec<Server>,
-    size: Size,
+    size: CellSize,
     plant: Plant,
-    rng: RefCell<Rng>,
+    rng: RefCell<SimRng>,
     next_group: Cell<Group>,
-    /// Faults are wanted.
+    /// Faults are still injected.
     is_safety_phase: Cell<bool>,
     operations: Cell<u64>,
     running: Cell<u64>,
@@ -80,24 +80,24 @@ pub struct World {
 }
 
 impl World {
-    /// What watchers of servers noted since the last call.
+    /// Returns what the checks of servers found since the last call.
     pub fn complaints(&self) -> Vec<String> {
-        let mut all = self.carried_out.take();
-        all.extend(self.promptness.take());
+        let mut all = self.executed_requests.take();
+        all.extend(self.reply_deadlines.take());
         all
     }
 
-    /// A cell with all its servers up.
+    /// Makes a cell with all its servers running.
     ///
     /// # Errors
-    /// A map or a store that does not come up.
+    /// A map or a store is invalid.
     pub fn build(
-        size: Size,
+        size: CellSize,
         plant: Plant,
         has_drift: bool,
-        mut rng: Rng,
+        mut rng: SimRng,
     ) -> Result<Rc<Self>, ErrorCode> {
-        let clock = Clock::new();
+        let clock = VirtualClock::new();
         let network = Rc::new(Network::new(clock.clone(), rng.fork(1)));
         network.lent_is_reused.set(plant == Plant::LentIsReused);
         let mut edits = vec![join(1, ZoneId(1), Some(ShardId(0)), None)];
@@ -112,8 +112,8 @@ impl World {
                 node += 1;
             }
             for _ in 0..size.targets {
-                // Targets lie in several sets, as in a cell that grew. The last one's is opened by
-                // the first file.
+                // The targets of a zone are in several sets, as in a cell that grew. The first file
+                // opens the last set.
                 let zone = ZoneId(zone);
                 edits.push(MapEdit::OpenSets { zone });
                 target += 1;
@@ -132,8 +132,8 @@ impl World {
             clock,
             network,
             map: Rc::new(RefCell::new(Arc::new(map))),
-            carried_out: Rc::default(),
-            promptness: Rc::default(),
+            executed_requests: Rc::default(),
+            reply_deadlines: Rc::default(),
             servers,
             size,
             plant,
@@ -159,14 +159,14 @@ impl World {
         }
     }
 
-    /// Gives all processes clocks of their own, which are off where `has_drift`.
+    /// Gives each process clocks of its own, with errors where `has_drift`.
     fn set_clocks(&self, has_drift: bool) {
         let mut rng = self.rng.borrow_mut().fork(0);
         let clients = (0..self.client_count() as usize).map(|index| self.client_name(index));
         let servers = self.servers.iter().map(|server| server.address.clone());
         for name in servers.chain(clients) {
             let clock = if has_drift {
-                self.network.count(Fault::Drift);
+                self.network.count(FaultKind::Drift);
                 ProcessClock::random(&mut rng)
             } else {
                 ProcessClock::default()
@@ -175,13 +175,13 @@ impl World {
         }
     }
 
-    /// How large the cell is.
+    /// The size of the cell.
     #[must_use]
-    pub fn size(&self) -> Size {
+    pub fn size(&self) -> CellSize {
         self.size
     }
 
-    /// Frees everything: tasks and servers hold the world, and it holds them.
+    /// Frees everything: tasks and servers refer to the world, and it refers to them.
     pub fn end(&self) {
         for index in 0..self.servers.len() {
             self.kill(index);
@@ -189,7 +189,7 @@ impl World {
         self.clock.clear();
     }
 
-    /// All faults end: every server is up, the network is good, disks do as they are told.
+    /// Ends all faults: every server runs, the network is good, disks work.
     pub fn heal(&self) {
         self.is_safety_phase.set(false);
         self.network.heal();
@@ -205,24 +205,24 @@ impl World {
         }
     }
 
-    /// Whether faults are still to be injected.
+    /// Whether faults are still injected.
     #[must_use]
     pub fn faults_wanted(&self) -> bool {
         self.running.get() > 0 && self.is_safety_phase.get()
     }
 
-    /// Counts one operation of a program.
+    /// Counts an operation of a program.
     pub fn count_operation(&self) {
         self.operations.set(self.operations.get() + 1);
     }
 
-    /// Operations so far.
+    /// Number of operations so far.
     #[must_use]
     pub fn operation_count(&self) -> u64 {
         self.operations.get()
     }
 
-    /// Something is wrong.
+    /// Records that something is broken.
     pub fn report(&self, what: impl std::fmt::Display) {
         let mut broken = self.broken.borrow_mut();
         if broken.len() < 20 {
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// What was found wrong so far.
+    /// Everything that was broken so far.
     #[must_use]
     pub fn broken(&self) -> Vec<String> {
         self.broken.borrow().clone()

@@ -1,5 +1,5 @@
-//! st_blocks where several clients write and cut one file: the sum of what they tell, in whatever
-//! order, is what the targets hold.
+//! Allocated bytes (st_blocks) where several clients write and cut one file: the sum of their
+//! reports, in any order, is what the targets hold.
 
 #![expect(
     clippy::expect_used,
@@ -12,7 +12,7 @@ mod common;
 use common::{impatient, run};
 use std::rc::Rc;
 use zonal_client::Reserve;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -25,7 +25,8 @@ fn at_targets(world: &World) -> u64 {
     objects.map(|(_id, stat)| stat.allocated).sum()
 }
 
-/// What the shard counts, but for the first bytes, which it has itself.
+/// Allocated bytes by the shard's count, without the file's first bytes, which the shard stores
+/// itself.
 async fn at_shard(client: &SimClient, ino: Ino) -> Result<u64, ErrorCode> {
     let (attr, _terms) = client.begin().getattr(ino).await?;
     let own = attr.size.min(4096).next_multiple_of(512);
@@ -33,14 +34,14 @@ async fn at_shard(client: &SimClient, ino: Ino) -> Result<u64, ErrorCode> {
 }
 
 async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
-    let one = world.connect(0, Rng::new(2)).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let one = world.connect(0, SimRng::new(2)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
     let bytes = vec![b'N'; 3 * MIB];
     one.begin().write(&file, 0, &bytes[..MIB], false).await?;
     one.begin().fsync(&file).await?;
-    // At the targets, and not told.
+    // The targets have the bytes, and the client has not reported them.
     one.begin().write(&file, MIB as u64, &bytes, false).await?;
     two.begin()
         .truncate(&who(), file.ino, 0, true, false)
@@ -55,9 +56,9 @@ async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A shrink that reaches its targets with writes alone.
+/// A truncation that reaches its targets with later writes alone.
 async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     client.begin().write(&file, 0, &[1; 3000], false).await?;
@@ -70,7 +71,8 @@ async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
     let before = at_targets(&world);
     assert_eq!(at_shard(&client, file.ino).await?, before);
     assert!(before > length - 8192);
-    // Within what the shard keeps, and nobody else has it open: the targets hear nothing.
+    // Within the bytes that the shard keeps, and nobody else has the file open: the targets hear
+    // nothing.
     client
         .begin()
         .truncate(&who(), file.ino, 100, true, false)
@@ -92,10 +94,10 @@ async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A shrink that one target hears of from a writer before it is pushed there again.
+/// A truncation that a target learns of from a writer before the shard pushes it.
 async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     let one = impatient(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
     one.begin()
@@ -130,10 +132,10 @@ async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// Somebody wrote, and died before it told.
+/// A client writes, and dies before its report.
 async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
-    let dead = world.connect(1, Rng::new(2)).await?;
-    let client = world.connect(0, Rng::new(3)).await?;
+    let dead = world.connect(1, SimRng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     let bytes = vec![b'N'; 3 * MIB];
@@ -144,7 +146,7 @@ async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
         .write(&theirs, MIB as u64, &bytes, false)
         .await?;
     drop((theirs, dead));
-    // Its session ends.
+    // Waits until its session ends.
     for _second in 0..80 {
         client.background().keep_house().await;
         world.clock.sleep(1_000_000_000).await;
@@ -161,9 +163,9 @@ async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// The same, where the file is made longer: what is cut was never counted.
+/// The same, where the file grows: the truncated bytes were never counted.
 async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(3)).await?;
+    let client = world.connect(0, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let bytes = vec![b'N'; 6 * MIB];
     for is_truncated in [true, false] {
@@ -176,7 +178,7 @@ async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCod
             .await?;
         client.begin().fsync(&file).await?;
         client.begin().release(file.ino).await?;
-        let dead = world.connect(1, Rng::new(2)).await?;
+        let dead = world.connect(1, SimRng::new(2)).await?;
         let theirs = open(&dead, file.ino).await?.file;
         dead.begin()
             .write(&theirs, 2 * MIB as u64, &bytes, false)
@@ -215,26 +217,26 @@ async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCod
 }
 
 #[test]
-fn what_is_cut_where_a_file_grows_was_not_counted() {
+fn bytes_cut_where_a_file_grows_were_not_counted() {
     run(grown_over_what_was_never_told);
 }
 
 #[test]
-fn what_nobody_told_and_is_cut_is_not_missing_later() {
+fn unreported_bytes_that_are_cut_are_not_missing_later() {
     run(cut_and_never_told);
 }
 
 #[test]
-fn what_writes_cut_is_told() {
+fn bytes_that_writes_cut_are_reported() {
     run(cut_by_writes);
 }
 
 #[test]
-fn what_a_write_cut_of_another_ones_truncation_is_told() {
+fn bytes_that_a_write_cut_for_another_clients_truncation_are_reported() {
     run(cut_by_another);
 }
 
 #[test]
-fn a_cut_that_is_told_before_the_writes_it_cut_leaves_nothing_counted() {
+fn a_truncation_reported_before_the_writes_it_cut_leaves_nothing_counted() {
     run(told_late);
 }

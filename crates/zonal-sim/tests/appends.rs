@@ -1,5 +1,5 @@
-//! Appends that are gathered: no record is lost, doubled, torn or moved but with its mount or an
-//! error, and both bugs that would do it are found.
+//! Gathered appends: no record is lost, doubled, torn or moved, except with its mount or an error.
+//! Both bugs that would do so are found.
 
 #![expect(
     clippy::expect_used,
@@ -11,34 +11,34 @@ mod common;
 
 use common::{contents, run};
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, make_dir};
 use zonal_sim::world::World;
-use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
 use zonal_types::{ErrorCode, Ino};
 
-fn options(plant: Plant, faults: bool) -> Options {
-    Options {
+fn options(plant: Plant, faults: bool) -> RunOptions {
+    RunOptions {
         scenario: Scenario::Appends,
         faults,
         plant,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
 #[test]
-fn records_are_there_once_whole_and_where_they_were_told_to_be() {
+fn records_are_there_once_whole_and_at_the_place_that_was_told() {
     let mut bad = Vec::new();
-    // 1471: the shard was killed twice while the client that had been lent the end was cut off, and
-    // another one appended between. 6051: a client told that it had given a place up in a session
-    // in which it had been given the same one again.
+    // 1471: the shard was killed twice while a client with the lent end was cut off, and another
+    // client appended between. 6051: a client told the shard that it gave up a place. It did so in
+    // a session in which it had been given the same place again.
     let runs = [
         (1, 60, true),
         (1, 12, false),
         (1471, 1, true),
         (6051, 1, true),
-        // 30351: an append that could not publish what was gathered forgot under which end that
-        // was.
+        // 30351: a client that could not publish its gathered records forgot under which end it
+        // gathered them.
         (30351, 1, true),
     ];
     for (first, seeds, faults) in runs {
@@ -52,9 +52,9 @@ fn records_are_there_once_whole_and_where_they_were_told_to_be() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// One client appends records of 100 bytes; returns its messages.
+/// One client appends records of 100 bytes; returns the number of its messages.
 async fn messages_of(world: &Rc<World>, records: u64) -> Result<u64, ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(1)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(1)).await?);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "log", true).await?.file;
     let before = world.network.messages();
@@ -78,18 +78,18 @@ async fn messages_of(world: &Rc<World>, records: u64) -> Result<u64, ErrorCode> 
 fn one_client_asks_twice_where_to_append_and_not_again() {
     run(|world| async move {
         let messages = messages_of(&world, 1_000).await?;
-        // Two appends of two questions each, one for the end.
+        // Two appends of two requests each, one for the end.
         assert_eq!(messages, 10, "with their answers");
         Ok(())
     });
 }
 
 #[test]
-fn another_client_sees_what_was_appended_before_it_opened_and_appends_behind_it() {
+fn another_client_sees_earlier_appends_and_appends_behind_them() {
     run(|world| async move {
-        let one = Rc::new(world.connect(0, Rng::new(1)).await?);
+        let one = Rc::new(world.connect(0, SimRng::new(1)).await?);
         world.serve_client(0, &one, &Rc::default());
-        let two = Rc::new(world.connect(1, Rng::new(2)).await?);
+        let two = Rc::new(world.connect(1, SimRng::new(2)).await?);
         world.serve_client(1, &two, &Rc::default());
         let home = make_dir(&one, Ino::ROOT, "home").await?;
         let file = create(&one, home, "log", true).await?.file;

@@ -1,5 +1,5 @@
-//! Truncations by one client while another writes: a byte is there or was cut, and nobody makes
-//! zeros of it.
+//! Truncations by one client while another writes: each byte is there or was cut, and no bytes turn
+//! into zeros.
 
 #![expect(
     clippy::expect_used,
@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::File;
 use zonal_sim::net::SimNet;
-use zonal_sim::rng::Rng;
-use zonal_sim::workload::cached::KernelCache;
+use zonal_sim::rng::SimRng;
+use zonal_sim::workload::kernel_cache::KernelCache;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -25,13 +25,13 @@ use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 const MIB: usize = 1 << 20;
 
 async fn two(world: &World) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino), ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     Ok((one, two, home))
 }
 
-/// What became of an append, once that is known.
+/// The outcome of an append, once it is known.
 type Appended = Rc<RefCell<Option<Result<u64, ErrorCode>>>>;
 
 /// Cuts the first client off from all targets, or mends that.
@@ -42,7 +42,7 @@ fn cut_targets(world: &World, is_cut: bool) {
     }
 }
 
-/// The first client appends 200,000 bytes beside the program.
+/// The first client appends 200,000 bytes, beside the program.
 fn begin_append(world: &Rc<World>, client: &Rc<SimClient>, file: &Arc<File<SimNet>>) -> Appended {
     let appended = Appended::default();
     let (writer, result, file) = (client.clone(), appended.clone(), file.clone());
@@ -53,7 +53,7 @@ fn begin_append(world: &Rc<World>, client: &Rc<SimClient>, file: &Arc<File<SimNe
     appended
 }
 
-/// Waits for its end, 30 s at most.
+/// Waits until the append has ended, at most 30 s.
 async fn ended(world: &World, appended: &Appended) {
     for _ in 0..300 {
         world.clock.sleep(100_000_000).await;
@@ -87,7 +87,7 @@ async fn cut_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> 
 
 async fn cut_where_the_writer_knows_the_file_of_before(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
-    // Few bytes, all at the shard: no target hears of the shrink for its own sake.
+    // All bytes are at the shard, so no target hears of the truncation by itself.
     let file = create(&one, home, "f", true).await?.file;
     one.begin().write(&file, 0, b"few", false).await?;
     one.begin().fsync(&file).await?;
@@ -119,7 +119,7 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         one.begin().fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
         assert!(bytes == [b'N'; 200_000], "{first}: {} bytes", bytes.len());
-        // Nothing of the first attempt lies behind it.
+        // Bytes of the first attempt must not lie behind the append.
         truncate(&two, file.ino, 600_000).await?;
         let bytes = contents(&two, file.ino).await?;
         assert!(bytes[200_000..].iter().all(|byte| *byte == 0), "{first}");
@@ -127,8 +127,8 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// An append is written to targets and cannot be told to the shard; another client cuts the file,
-/// and the shard is restarted.
+/// A client writes an append to targets and cannot report it to the shard. Another client cuts the
+/// file, and the shard is restarted.
 async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -147,7 +147,7 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
         world.clock.sleep(500_000_000).await;
         world.network.cut(&me, &shard, true);
         cut_targets(false);
-        // It has its place, and writes there while it may.
+        // The append has its place, and its client writes there while it may.
         world.clock.sleep(4_000_000_000).await;
         truncate(&two, file.ino, left as u64).await?;
         assert_eq!(*appended.borrow(), None, "the shard does not know it");
@@ -165,7 +165,7 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
     Ok(())
 }
 
-/// An append has its place; another client writes behind it, and perhaps cuts the file there; the
+/// An append has its place. Another client writes behind it, and perhaps cuts the file there. The
 /// shard is restarted, perhaps.
 async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
@@ -200,7 +200,7 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
             .write(&other, 260_000, &[b'T'; 90_000], false)
             .await?;
         two.begin().fsync(&other).await?;
-        // Behind the beginning of the append, or behind what follows it.
+        // A cut behind the beginning of the append, or behind the other client's bytes.
         let size = match cut {
             0 => 350_000,
             cut if cut < first as u64 => first as u64 + 500,
@@ -226,7 +226,7 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         let mut places = first..end;
         let differs = places.find(|at| match at {
             4_000..4_005 => false,
-            // Which of the two came first is open.
+            // The order of the two is open.
             260_000.. => !b"NT".contains(&bytes[*at]),
             _ => bytes[*at] != b'N',
         });
@@ -238,8 +238,8 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// The shard is not heard from a moment on at which a client may be truncating a file that it has
-/// written to; true where the file was cut.
+/// From some moment on the shard does not answer a client that may be truncating a file with its
+/// own writes. Returns whether the file was cut.
 async fn cut_that_is_not_answered(
     world: Rc<World>,
     size: usize,
@@ -257,7 +257,7 @@ async fn cut_that_is_not_answered(
     cut_way_later(&world, shard, me, after_us);
     let done = truncate(&client, file.ino, size as u64).await;
     world.network.heal();
-    // Written after it: that is to be there in any case.
+    // Written after the truncation, so these bytes must be there in any case.
     client.begin().write(&file, 90, b"after", false).await?;
     wanted[90..95].copy_from_slice(b"after");
     let mut seen = vec![0; 500_000];
@@ -276,8 +276,8 @@ async fn cut_that_is_not_answered(
     Ok(done.is_err() && got == size)
 }
 
-/// A target does not hear of a truncation, or of one by an open: both clients see what the shard
-/// has.
+/// A target does not hear of a truncation, or of one by an open: both clients see the shard's
+/// state.
 async fn cut_that_a_target_does_not_hear(
     world: Rc<World>,
     size: u64,
@@ -310,7 +310,7 @@ async fn cut_that_a_target_does_not_hear(
     let (attr, _ms) = client.begin().getattr(file.ino).await?;
     assert_eq!(attr.size, size, "the shard has cut it");
     client.begin().fsync(&file).await?;
-    let other = world.connect(1, Rng::new(3)).await?;
+    let other = world.connect(1, SimRng::new(3)).await?;
     let wanted = vec![b'a'; size as usize];
     for client in [&client, &other] {
         let bytes = contents(client, file.ino).await?;
@@ -319,10 +319,10 @@ async fn cut_that_a_target_does_not_hear(
     Ok(())
 }
 
-/// A truncation by a client that is killed before a target hears of it; what another one that has
-/// the file open writes long after that is to stay.
+/// A client that truncates is killed before a target hears of it. Later writes of another client
+/// that has the file open must stay.
 async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(), ErrorCode> {
-    let two = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let two = Rc::new(world.connect(0, SimRng::new(2)).await?);
     world.serve_client(0, &two, &Rc::new(KernelCache::default()));
     let one = patient_at(&world, 1, 8_000).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
@@ -335,7 +335,7 @@ async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(
         let target = world.address_of(target);
         world.network.cut(&world.client_name(1), &target, true);
     }
-    // It hears nothing of the shard before that is another one.
+    // The other client does not hear of the shard before it has changed.
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     world.network.cut(&me, &shard, restarts);
     assert!(truncate(&one, file.ino, 5_000).await.is_err());
@@ -345,12 +345,12 @@ async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(
         world.kill(SHARD);
         world.start(SHARD);
     }
-    // A poll that was lost ends by its time.
+    // A poll whose reply is lost ends by its deadline.
     world.clock.sleep(25_000_000_000).await;
     let at = MIB + 7_000;
     two.begin().write(&file, at as u64, b"later", false).await?;
     two.begin().fsync(&file).await?;
-    let other = world.connect(1, Rng::new(9)).await?;
+    let other = world.connect(1, SimRng::new(9)).await?;
     let mut wanted = vec![0; at + 5];
     wanted[..5_000].fill(b'o');
     wanted[at..].copy_from_slice(b"later");
@@ -381,7 +381,7 @@ async fn append_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
         let appended = client.begin().append(&file, &[b'B'; 6 * MIB], false).await;
         assert!(appended.is_err());
         world.network.heal();
-        // What is written next is not taken for what failed.
+        // Later writes are not taken for those that failed.
         client
             .begin()
             .write(&file, 200_000, &[b'c'; 100_000], false)
@@ -403,12 +403,12 @@ fn an_append_that_fails_leaves_nothing_behind_the_end() {
 }
 
 #[test]
-fn bytes_that_another_client_cut_before_they_were_told_do_not_come_back_as_zeros() {
+fn bytes_that_another_client_cut_before_their_report_do_not_come_back_as_zeros() {
     run(cut_before_the_writer_tells);
 }
 
 #[test]
-fn a_writer_that_does_not_know_of_a_shrink_loses_nothing_it_writes_after_it() {
+fn a_writer_that_does_not_know_of_a_truncation_loses_nothing_it_writes_after_it() {
     run(cut_where_the_writer_knows_the_file_of_before);
 }
 

@@ -1,5 +1,5 @@
-//! Round trips of reading, writing and sizes, counted on a cell without faults: a regression here
-//! is one on every network.
+//! Round trips of reads, writes and sizes, counted on a cell without faults: a regression here
+//! slows down every network.
 //!
 //! A round trip is a request and its reply.
 
@@ -11,7 +11,7 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::on_a_cell;
+use common::message_counts::on_a_cell;
 use zonal_client::Reserve;
 use zonal_client::read::ReadInto;
 use zonal_sim::workload::{create, open, who};
@@ -169,8 +169,8 @@ fn a_small_file_is_opened_and_read_with_one_question() {
             inos.push(opened.file.ino);
         }
         client.background().keep_house().await;
-        // Bytes that come with an open are kept under a lease, which is only given to who hears of
-        // events.
+        // Bytes that come with an open are cached under a lease. The shard gives it only to clients
+        // that poll for events.
         let map = client.map();
         let shard = map.shard_of(cell.home.partition()).expect("a shard");
         client
@@ -197,7 +197,7 @@ fn a_small_file_is_opened_and_read_with_one_question() {
             Ok(())
         };
         assert_eq!(cell.count(kept).await?.1, 2, "ten closes, ten access times");
-        // What is written since the open is not hidden by the bytes that came with it.
+        // Bytes that come with an open must not hide later writes.
         let opened = client.begin().open(&root, inos[0], O_RDONLY).await?;
         client
             .begin()
@@ -207,7 +207,7 @@ fn a_small_file_is_opened_and_read_with_one_question() {
         let read = call.read(&opened.file, 0, &mut buffer);
         assert_eq!(cell.count(read).await?, (4096, 1), "asked for again");
         assert_eq!(buffer[..3], [0, 77, 0]);
-        // Who opened it to write gets none.
+        // An open for writing gets no bytes.
         let opened = client.begin().open(&root, inos[1], O_WRONLY).await?;
         let call = client.begin();
         let read = call.read(&opened.file, 0, &mut buffer);
@@ -287,13 +287,13 @@ fn a_hole_in_an_existing_file_costs_one_question_once() {
         assert_eq!(cell.count(grow).await?.1, 1);
         client.begin().release(ino).await?;
         client.background().keep_house().await;
-        // It is written behind what columns may not have heard of: they hear of that first
+        // The range lies behind an end that columns may not have heard of, so they hear of it first
         // (refused; size, columns, confirmed).
         let file = open(client, ino).await?.file;
         let call = client.begin();
         let reserve = call.reserve(&file, 2 << 30, 100, Reserve::Allocate, false);
         assert_eq!(cell.count(reserve).await?.1, 1 + 1 + 3 + 1 + 3);
-        // Else as many as without a hole: the question tells the size, too.
+        // Otherwise as many as without a hole: the request tells the size, too.
         let opened = create(client, home, "g", true).await?;
         client
             .begin()
@@ -339,7 +339,7 @@ fn a_range_in_one_piece_can_go_past_the_buffer() {
         client.begin().write(&opened.file, 0, &data, false).await?;
         let mut buffer = vec![0; 2 * MIB];
         let mut sink = Vec::new();
-        // Not yet acknowledged: our own bytes are laid over.
+        // Not yet acknowledged: the client's own bytes are laid over.
         let call = client.begin();
         let read = call.read_into(&opened.file, 0, &mut buffer[..MIB], Some(&mut sink));
         assert_eq!(read.await?, ReadInto::Buffer(MIB));

@@ -1,5 +1,5 @@
-//! Truncations and opens that fail, or are not answered: what is gathered, read and written beside
-//! them and after them.
+//! Truncations and opens that fail, or are not answered, with gathering, reads and writes beside
+//! and after them.
 
 #![expect(
     clippy::expect_used,
@@ -19,7 +19,7 @@ use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 
 const MIB: usize = 1 << 20;
 
-/// A run is under way to a target that does not answer; a newer write over it is gathered; a
+/// A run is on its way to a target that does not answer, a newer write over it is gathered, and a
 /// truncation fails.
 async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
@@ -28,12 +28,12 @@ async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     for target in world.storage_indices() {
         world.network.cut(&me, &world.address_of(target), true);
     }
-    // A whole unit: leaves at once.
+    // A whole stripe unit leaves at once.
     client
         .begin()
         .write(&file, MIB as u64, &vec![b'o'; MIB], false)
         .await?;
-    // Newer, gathered.
+    // The newer write is gathered.
     client
         .begin()
         .write(&file, MIB as u64, &[b'N'; 4096], false)
@@ -52,8 +52,8 @@ async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A truncation that is not answered, a newer write over what it put aside, and another truncation
-/// while targets do not answer.
+/// A truncation is not answered, a newer write covers the bytes that it put aside, and another
+/// truncation follows while targets do not answer.
 async fn older_over_newer_doubted(
     world: Rc<World>,
     after_us: u64,
@@ -116,8 +116,8 @@ async fn open_trunc_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A truncation by path of a small file that nobody has open; another process of the mount opens it
-/// while that is on its way.
+/// A truncation by path of a small file that nobody has open. Another process of the mount opens
+/// the file meanwhile.
 async fn path_truncate_and_open(
     world: Rc<World>,
     after_us: u64,
@@ -144,7 +144,7 @@ async fn path_truncate_and_open(
         world.clock.sleep(1_000_000).await;
     }
     let file = opened.take().expect("opened")?.file;
-    // Both are over.
+    // Both operations are over.
     client
         .begin()
         .write(&file, 0, &vec![b'N'; 2 * MIB], false)
@@ -157,7 +157,7 @@ async fn path_truncate_and_open(
     Ok(())
 }
 
-/// What stat says after a truncation that was executed and not answered.
+/// The size in stat after a truncation that was executed and not answered.
 async fn size_between(
     world: Rc<World>,
     after_us: u64,
@@ -180,7 +180,7 @@ async fn size_between(
     Ok(())
 }
 
-/// Another process reads while a truncation waits for its shard; then that fails.
+/// Another process reads while a truncation waits for its shard; then the truncation fails.
 async fn read_during_a_truncation(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = Rc::new(impatient(&world).await?);
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -229,12 +229,12 @@ fn newer_bytes_stay_where_two_truncations_fail() {
 }
 
 #[test]
-fn what_is_written_after_an_open_that_cut_and_was_not_answered_stays() {
+fn bytes_written_after_an_unanswered_truncating_open_stay() {
     run(open_trunc_not_answered);
 }
 
 #[test]
-fn what_is_written_after_a_truncation_by_name_stays() {
+fn bytes_written_after_a_truncation_by_name_stay() {
     let seen = Rc::new(RefCell::new(0));
     for after_us in (0..1_000).step_by(10) {
         let seen = seen.clone();

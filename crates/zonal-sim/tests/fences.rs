@@ -1,5 +1,5 @@
-//! Holders of a lock that are away for longer than their session lasts: nothing of what they write
-//! then arrives once others have the lock, and both ways to break that are found.
+//! Holders of a lock that are away for longer than their session lasts. None of their writes
+//! arrives once another client has the lock, and both planted bugs about this are found.
 
 #![expect(
     clippy::expect_used,
@@ -11,18 +11,18 @@ mod common;
 
 use common::{SHARD, patient_at, run, written};
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::open;
 use zonal_sim::world::World;
-use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
 use zonal_types::ErrorCode;
 
-fn options(plant: Plant, faults: bool) -> Options {
-    Options {
+fn options(plant: Plant, faults: bool) -> RunOptions {
+    RunOptions {
         scenario: Scenario::Fences,
         faults,
         plant,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
@@ -56,10 +56,10 @@ fn a_fence_that_is_forgotten_or_late_is_found() {
     }
 }
 
-/// A target is down while a client is fenced, and cut off from the shard when it starts: it changes
-/// nothing before it has heard of that.
+/// A target is down while a client is fenced, and cut off from the shard when it starts. It
+/// executes no change before it has heard of the fence.
 async fn started_without_the_shard(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let away = patient_at(&world, 1, 5_000).await?;
     let file = written(&client, &[b'0'; 200_000]).await?;
     let ino = file.ino;
@@ -68,7 +68,7 @@ async fn started_without_the_shard(world: Rc<World>) -> Result<(), ErrorCode> {
     world.network.cut(&me, &shard, true);
     let targets = world.storage_indices();
     targets.iter().for_each(|target| world.kill(*target));
-    // Its session ends, though no target has heard of the fence.
+    // The session ends, though no target has heard of the fence.
     for _second in 0..80 {
         client.background().keep_house().await;
         client.begin().getattr(ino).await?;
@@ -86,7 +86,7 @@ async fn started_without_the_shard(world: Rc<World>) -> Result<(), ErrorCode> {
     let mut found = vec![0; 200_000];
     client.begin().read(&file, 0, &mut found).await?;
     assert!(found.iter().all(|byte| *byte == b'0'), "it was fenced");
-    // Whoever is not fenced goes on.
+    // A client that is not fenced goes on.
     client
         .begin()
         .write(&file, 100_000, &[b'1'; 50_000], false)

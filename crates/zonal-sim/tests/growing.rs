@@ -1,5 +1,5 @@
-//! Files grow over zeros: what a mount wrote behind the end and died before it told is nobody's,
-//! and never shows.
+//! Files that grow over zeros: bytes that a mount wrote behind the end, and never reported before
+//! it died, never show.
 
 #![expect(
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use zonal_client::{File, Reserve};
 use zonal_sim::net::SimNet;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -22,7 +22,7 @@ use zonal_types::{ErrorCode, Ino};
 const MIB: u64 = 1 << 20;
 const SIZES: [u64; 3] = [100, 5_000, MIB + 10];
 
-/// How the file is made longer.
+/// The operation that makes the file longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Growth {
     Truncate,
@@ -44,7 +44,7 @@ fn at_targets(world: &World) -> u64 {
     objects.map(|(_id, stat)| stat.allocated).sum()
 }
 
-/// Opens that shards count.
+/// Number of opens that shards count.
 fn opens(world: &World) -> u64 {
     let nodes = world.meta_nodes();
     let gauges = nodes.iter().flat_map(|node| node.all_gauges());
@@ -52,7 +52,7 @@ fn opens(world: &World) -> u64 {
     opens.map(|(_, count)| count).sum()
 }
 
-/// Waits until the sessions of clients that do not poll are over, but for these.
+/// Waits until the sessions of clients that do not poll are over, except those in `alive`.
 async fn sessions_end(world: &World, alive: &[&SimClient]) {
     for _second in 0..80 {
         for client in alive {
@@ -62,15 +62,15 @@ async fn sessions_end(world: &World, alive: &[&SimClient]) {
     }
 }
 
-/// The second client writes whole units, which reach the targets, and is gone before the shard
-/// hears of it.
+/// The second client writes whole stripe units, which reach the targets, and dies before the shard
+/// hears of them.
 async fn write_and_die(
     world: &World,
     seed: u64,
     ino: Ino,
     range: Range<u64>,
 ) -> Result<(), ErrorCode> {
-    let dead = world.connect(1, Rng::new(seed)).await?;
+    let dead = world.connect(1, SimRng::new(seed)).await?;
     let file = open(&dead, ino).await?.file;
     let bytes = vec![b'X'; (range.end - range.start) as usize];
     dead.begin().write(&file, range.start, &bytes, false).await
@@ -114,14 +114,14 @@ async fn grow(client: &SimClient, ino: Ino, growth: Growth, end: u64) -> Result<
                 .begin()
                 .write(&file, end - 10, &[0; 10], false)
                 .await?;
-            // What is not flushed yet shows no more.
+            // Bytes that are not flushed yet do not show either.
             check(client, ino, end, "gathered").await?;
         }
     }
     client.begin().release(ino).await
 }
 
-/// `o`s, then zeros up to `end`.
+/// Checks that the file has `o`s, then zeros up to `end`.
 async fn check(client: &SimClient, ino: Ino, end: u64, what: &str) -> Result<(), ErrorCode> {
     let file = open(client, ino).await?.file;
     let mut bytes = vec![0xee; 20 * MIB as usize];
@@ -138,7 +138,7 @@ async fn grown_after_a_death(
     growth: Growth,
     is_restarted: bool,
 ) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let mut files = Vec::new();
     for size in SIZES {
@@ -158,26 +158,27 @@ async fn grown_after_a_death(
         assert!(at_targets(&world) > 4 * MIB);
         grow(&client, ino, growth, 4 * MIB).await?;
         check(&client, ino, 4 * MIB, &what).await?;
-        // Again: what targets have not heard of since is cut no less.
+        // Grows the file again: targets cut as much as before, even where they missed the first
+        // growth.
         grow(&client, ino, growth, 5 * MIB).await?;
         check(&client, ino, 5 * MIB, &what).await?;
-        let other = world.connect(1, Rng::new(9)).await?;
+        let other = world.connect(1, SimRng::new(9)).await?;
         check(&other, ino, 5 * MIB, &what).await?;
         sessions_end(&world, &[&client]).await;
     }
     Ok(())
 }
 
-/// Grown, written, and another mount dies: columns that have not seen the first cut have not seen
-/// the second one either.
+/// The file grew and was written, and another mount dies: columns that missed the first cut missed
+/// the second one, too.
 async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let ino = file_of(&client, home, "f", 5_000).await?;
     write_and_die(&world, 3, ino, 5_000..6 * MIB).await?;
     sessions_end(&world, &[&client]).await;
     grow(&client, ino, growth, 3 * MIB).await?;
-    // One column hears of it, and not all.
+    // One column hears of the cut, and not all.
     let file = open(&client, ino).await?.file;
     client
         .begin()
@@ -198,9 +199,9 @@ async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Resu
     check(&client, ino, 6 * MIB, &format!("{growth:?}")).await
 }
 
-/// Space that was reserved behind the end is no rubbish.
+/// Space that was reserved behind the end is no garbage.
 async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let ino = file_of(&client, home, &format!("{growth:?}"), 5_000).await?;
@@ -214,7 +215,7 @@ async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
         client.background().keep_house().await;
         let held = at_targets(&world);
         grow(&client, ino, growth, 4 * MIB).await?;
-        // Its columns hear of a cut, if there was one.
+        // The file's columns hear of a cut, if there was one.
         let file = open(&client, ino).await?.file;
         for at in 0..3 {
             client
@@ -230,11 +231,10 @@ async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A writer that the shard has not heard of for so long that its session is over, and then the file
-/// is made longer.
+/// A writer that the shard has not heard of for longer than its session; then the file grows.
 async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode> {
-    let client = world.connect(0, Rng::new(2)).await?;
-    let away = world.connect(1, Rng::new(3)).await?;
+    let client = world.connect(0, SimRng::new(2)).await?;
+    let away = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let ino = file_of(&client, home, "f", 5_000).await?;
     let file = open(&away, ino).await?.file;
@@ -250,7 +250,7 @@ async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode
     world.network.heal();
     let told = away.begin().fsync(&file).await;
     assert_eq!(told.is_err(), is_grown, "what is lost is told: {told:?}");
-    // And it can go on.
+    // The writer can go on.
     away.begin()
         .write(&file, 5_000, &vec![b'o'; 3 * MIB as usize], false)
         .await?;
@@ -262,7 +262,7 @@ async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode
 /// A writer whose report failed at its close.
 async fn closed_before_it_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let writer = impatient(&world).await?;
-    let client = world.connect(1, Rng::new(3)).await?;
+    let client = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let ino = file_of(&writer, home, "f", 5_000).await?;
     let file = open(&writer, ino).await?.file;
@@ -283,18 +283,18 @@ async fn closed_before_it_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let mut found = vec![0; 3 * MIB as usize];
     client.begin().read(&seen, 5_000, &mut found).await?;
     assert!(found == bytes, "acknowledged by targets, and sent later");
-    // Its open is over all the same.
+    // Its open is over nevertheless.
     client.begin().release(ino).await?;
     client.background().keep_house().await;
     assert_eq!(opens(&world), 0);
     Ok(())
 }
 
-/// An append that failed while others had the file open.
+/// An append that failed while other clients had the file open.
 async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
-    // Longer than what others may cache.
+    // Longer than other clients may cache.
     let client = patient_for(&world, 8_000).await?;
-    let other = world.connect(1, Rng::new(3)).await?;
+    let other = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let ino = file_of(&client, home, &format!("{growth:?}"), 5_000).await?;
@@ -316,7 +316,7 @@ async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> 
     Ok(())
 }
 
-/// An append of which a target does not answer, and then one that succeeds.
+/// A target does not answer the first append; the second append succeeds.
 async fn one_fails_and_one_does_not(
     world: &World,
     client: &SimClient,
@@ -327,14 +327,14 @@ async fn one_fails_and_one_does_not(
     let bytes = vec![b'X'; 6 * MIB as usize];
     assert!(client.begin().append(file, &bytes, false).await.is_err());
     world.network.heal();
-    // The call was over before it could tell the shard that it gave its place up.
+    // The call ended before it could tell the shard that it gave its place up.
     client.background().keep_house().await;
     client.begin().append(file, &[b'o'; 3_000], false).await?;
     Ok(())
 }
 
-/// Appends that fail in a file that only this client knows: of the second one not all columns can
-/// be told with a number.
+/// Appends that fail in a file that only this client knows. Of the second append not all columns
+/// can be told with a number.
 async fn after_appends_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -394,7 +394,7 @@ fn a_writer_whose_session_was_over_is_told_what_it_lost() {
 }
 
 #[test]
-fn what_is_sent_after_a_close_is_not_taken_for_nobodys() {
+fn bytes_sent_after_a_close_belong_to_the_file() {
     run(closed_before_it_told);
 }
 

@@ -1,5 +1,5 @@
-//! Callers that are killed while they wait: what they asked for is executed, perhaps, and nobody
-//! hears of it.
+//! Callers that are killed while they wait: their operations are executed or not, and nobody hears
+//! of the outcome.
 
 #![expect(
     clippy::expect_used,
@@ -16,7 +16,7 @@ use zonal_client::directories::Part;
 use zonal_client::names::NewFile;
 use zonal_client::{Client, ClientCall, Options};
 use zonal_sim::net::{LinkFaults, NETWORK, SimNet};
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
 use zonal_sim::world::World;
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
@@ -27,12 +27,12 @@ const MIB: usize = 1 << 20;
 
 /// A client without threads of its own.
 async fn alone(world: &Rc<World>) -> Result<Rc<Client<SimNet>>, ErrorCode> {
-    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
+    let net = SimNet::new(world.network.clone(), &world.client_name(0), SimRng::new(2));
     let options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77));
     Ok(Rc::new(Client::connect(net, options).await?))
 }
 
-/// A call whose caller is killed so many ns from now, and waits no longer.
+/// Begins a call that is given up after `ns` nanoseconds, as when its caller is killed.
 fn dies_in<'a>(world: &Rc<World>, client: &'a Client<SimNet>, ns: u64) -> ClientCall<'a, SimNet> {
     let call = client.begin();
     let given_up = call.context().cancellation().clone();
@@ -47,7 +47,7 @@ fn dies_in<'a>(world: &Rc<World>, client: &'a Client<SimNet>, ns: u64) -> Client
 /// fcntl(F_SETLK) by a process that is killed meanwhile; the kernel closes its files.
 async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
     one.begin().open(&who(), ino, O_RDWR).await?;
@@ -86,7 +86,7 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A question is on its way, and then a truncation whose caller dies.
+/// A request for attributes is on its way, then a truncation whose caller dies.
 async fn old_answer(
     world: Rc<World>,
     first_us: u64,
@@ -94,7 +94,7 @@ async fn old_answer(
     lost: Rc<Cell<u32>>,
 ) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
     let file = one.begin().open(&who(), ino, O_RDWR).await?.file;
@@ -104,7 +104,7 @@ async fn old_answer(
     one.begin().fsync(&file).await?;
     let (asks, asked) = (one.clone(), file.clone());
     world.spawn_program(0, async move {
-        // As a read at the end of the file does.
+        // Like a read at the end of the file.
         asks.begin().refetch(&asked).await.ok();
     });
     world.clock.sleep(first_us * 1_000).await;
@@ -113,7 +113,7 @@ async fn old_answer(
     if done.is_ok() {
         return Ok(());
     }
-    // What a program writes next, a while later.
+    // A later write of a program.
     world.clock.sleep(1_000_000_000).await;
     one.begin()
         .write(&file, 0, &vec![b'N'; 2 * MIB], false)
@@ -146,18 +146,18 @@ fn an_answer_to_an_earlier_question_ends_no_doubt() {
     assert_eq!(lost.get(), 0);
 }
 
-/// Names of a directory with their attributes, as a walk asks for them.
+/// Names of a directory with their attributes, listed like a walk lists them.
 async fn names(client: &Client<SimNet>, dir: Ino) -> Result<Vec<String>, ErrorCode> {
     let part = Part::new(0, 200, true);
     let (entries, _end) = client.begin().readdir(&who(), dir, part).await?;
     Ok(entries.iter().map(|item| item.name.to_string()).collect())
 }
 
-/// A name is made with a message that takes 1.2 s, and an answer that takes as long. Meanwhile the
-/// maker walks through the tree.
+/// A client makes a name with a message that takes 1.2 s, and an answer that takes as long.
+/// Meanwhile it walks through the tree.
 async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
     let one = alone(&world).await?;
-    let two = world.connect(1, Rng::new(3)).await?;
+    let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let top = make_dir(&two, home, "top").await?;
     let mut dirs = Vec::new();
@@ -205,7 +205,7 @@ async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
     world.clock.sleep(700_000_000).await;
     messages_take(100_000);
     world.clock.sleep(10_000_000).await;
-    // Another client sees it, and says so.
+    // Another client sees the name, and reports it.
     let there = lookup(&two, dirs[2], "late").await?;
     assert!(there.is_some());
     assert!(names(&one, dirs[2]).await?.contains(&"late".to_owned()));

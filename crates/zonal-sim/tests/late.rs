@@ -1,5 +1,5 @@
-//! Changes of objects that are carried out when their sender has given them up and gone on: what it
-//! wrote and synced since stays.
+//! Late changes of objects: targets execute them after their sender has given them up and gone on.
+//! Bytes that it wrote and synced since must stay.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_client::Reserve;
 use zonal_sim::net::LinkFaults;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::open;
 use zonal_sim::world::World;
 use zonal_types::ErrorCode;
@@ -30,8 +30,8 @@ fn be_late(world: &World, late: u64) {
     });
 }
 
-/// Older bytes that no target answers for, newer ones over part of them, a flush that fails, an
-/// fsync that is well.
+/// No target answers for older bytes, newer bytes cover a part of them, a flush fails, and an fsync
+/// succeeds.
 async fn newer_over_given_up(
     world: Rc<World>,
     (late_ms, bytes): (u64, usize),
@@ -66,7 +66,7 @@ async fn newer_over_given_up(
 }
 
 #[test]
-fn what_is_written_over_a_run_that_was_given_up_has_a_higher_number() {
+fn bytes_over_a_run_that_was_given_up_have_a_higher_number() {
     let wrong = Rc::new(RefCell::new(Vec::new()));
     for bytes in [4096, MIB] {
         for late_ms in (0..4_000).step_by(100) {
@@ -77,8 +77,7 @@ fn what_is_written_over_a_run_that_was_given_up_has_a_higher_number() {
     assert_eq!(*wrong.borrow(), Vec::<String>::new());
 }
 
-/// A hole or zeros that no target answers for; the file is closed and opened again, written, and
-/// synced.
+/// No target answers for a hole or zeros. The file is closed and opened again, written, and synced.
 async fn opened_anew(world: Rc<World>, how: Reserve) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
@@ -110,8 +109,8 @@ fn a_file_that_is_opened_anew_goes_on_with_higher_numbers() {
     run(|world| opened_anew(world, Reserve::Zero));
 }
 
-/// Anything, by several programs of one client, to servers of which much is late; then all is
-/// written anew.
+/// Random operations by several programs of one client, to servers that execute much late; then
+/// everything is written anew.
 async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), ErrorCode> {
     let client = Rc::new(impatient(&world).await?);
     let ino = written(&client, &vec![b'a'; 3 * MIB]).await?.ino;
@@ -120,7 +119,7 @@ async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), Erro
     for program in 0..programs {
         let (client, inner, ended) = (client.clone(), world.clone(), ended.clone());
         world.spawn_program(0, async move {
-            let mut rng = Rng::new(seed * 100 + program);
+            let mut rng = SimRng::new(seed * 100 + program);
             for _step in 0..=seed % 8 {
                 be_late(&inner, *rng.pick(&[0, 300, 1000, 1000]).unwrap());
                 let Ok(opened) = open(&client, ino).await else {
@@ -186,7 +185,7 @@ async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), Erro
 }
 
 #[test]
-fn whatever_was_given_up_changes_nothing_later() {
+fn changes_that_were_given_up_have_no_effect_later() {
     for seed in 0..24 {
         for programs in [1, 3] {
             run(move |world| anything(world, seed, programs));

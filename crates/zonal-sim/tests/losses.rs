@@ -1,4 +1,4 @@
-//! What a target lost is told, and what is not lost is kept, whatever else fails at the same time.
+//! Losses of targets are reported, and other bytes are kept, whatever else fails at the same time.
 
 #![expect(
     clippy::expect_used,
@@ -10,14 +10,14 @@ mod common;
 
 use common::{contents, impatient, patient_for, run, run_on};
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::storage_node;
 use zonal_sim::workload::{create, make_dir};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 
-/// One target loses its power after it took bytes, another one does not answer when they are to be
-/// made durable.
+/// One target loses power after it took bytes; another target does not answer when the bytes are to
+/// become durable.
 async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let me = world.client_name(0);
@@ -33,7 +33,7 @@ async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
                 .await?;
             client.begin().flush(&file).await?;
             world.kill(*lost);
-            world.lose_power(*lost, &mut Rng::new(7));
+            world.lose_power(*lost, &mut SimRng::new(7));
             world.start(*lost);
             world.network.cut(&me, &world.address_of(*silent), true);
             let mut told = vec![client.begin().fsync(&file).await];
@@ -50,11 +50,11 @@ async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 #[test]
-fn what_a_target_lost_is_told_also_where_another_one_does_not_answer() {
+fn losses_of_a_target_are_reported_though_another_one_does_not_answer() {
     run(lost_beside_silence);
 }
 
-/// A file is closed for the last time when one of its targets has no space for what is gathered and
+/// A file is closed for the last time while one target has no space for its gathered bytes and
 /// another one does not answer.
 async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
     const UNIT: u64 = 1 << 20;
@@ -64,11 +64,11 @@ async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
     let old = vec![b'o'; UNIT as usize];
     client.begin().write(&file, UNIT, &old, false).await?;
     client.begin().fsync(&file).await?;
-    // The second column's.
+    // The server of the second column.
     let nodes = world.storage_nodes();
     let silent = nodes.iter().position(|node| !node.objects().is_empty());
     let silent = world.address_of(world.storage_indices()[silent.expect("one")]);
-    // The first column's has space for few of them.
+    // The target of the first column has space for few of the bytes.
     let mut full = 0;
     loop {
         client.begin().write(&file, full, &old, false).await?;
@@ -101,13 +101,14 @@ async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 #[test]
-fn what_is_gathered_for_a_silent_target_is_kept_beside_a_full_one() {
-    let mut size = Size::new(1, 3, 2);
+fn gathered_bytes_for_a_silent_target_are_kept_beside_a_full_one() {
+    let mut size = CellSize::new(1, 3, 2);
     size.target = storage_node::SMALL;
     run_on(size, closed_beside_full);
 }
 
-/// Gathered bytes of files on targets that live arrive although a server of others does not answer.
+/// Gathered bytes of files on live targets arrive although the target of other files does not
+/// answer.
 async fn aged_beside_silent(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = patient_for(&world, 10_000).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;

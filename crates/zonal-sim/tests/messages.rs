@@ -1,5 +1,5 @@
-//! Round trips of what is done with names, counted on a cell without faults: a regression here is
-//! one on every network.
+//! Round trips of operations on names, counted on a cell without faults: a regression here slows
+//! down every network.
 //!
 //! A round trip is a request and its reply.
 
@@ -11,9 +11,9 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::on_a_cell;
+use common::message_counts::on_a_cell;
 use zonal_client::directories::Part;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
 use zonal_types::limits::CACHE_TERM_MS;
 
@@ -21,7 +21,7 @@ use zonal_types::limits::CACHE_TERM_MS;
 fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here() {
     on_a_cell(|cell| async move {
         let client = &cell.client;
-        // Without a poll for events nothing may be believed.
+        // Without a poll for events the client may cache nothing.
         client
             .background()
             .poll_events(&client.link_to(zonal_types::ShardId(1)), 0)
@@ -79,7 +79,7 @@ fn a_directory_after_ones_own_change_costs_nothing() {
         let client = &cell.client;
         let link = client.link_to(zonal_types::ShardId(1));
         client.background().poll_events(&link, 0).await?;
-        // A first-level one is asked for.
+        // The client asks for a first-level directory.
         let home = make_dir(client, cell.home, "dir").await?;
         create(client, home, "f", true).await?;
         let ((made, _), trips) = cell.count(client.begin().getattr(home)).await?;
@@ -90,7 +90,7 @@ fn a_directory_after_ones_own_change_costs_nothing() {
         let ((removed, _), trips) = cell.count(client.begin().getattr(home)).await?;
         assert_eq!((removed.size, removed.nlink, trips), (one, 3, 0));
         assert!(removed.mtime > made.mtime);
-        // What the reply of a change does not tell is asked for.
+        // The client asks for attributes that the reply of a change leaves out.
         let mode = Some(0o700);
         let change = zonal_wire::AttrChange {
             mode,
@@ -99,9 +99,9 @@ fn a_directory_after_ones_own_change_costs_nothing() {
         client.begin().setattr(&who(), home, change).await?;
         let ((changed, _), trips) = cell.count(client.begin().getattr(home)).await?;
         assert_eq!((changed.mode, trips), (0o700, 1));
-        // So is what another client changes.
+        // The client also asks for changes of another client.
         create(client, home, "g", true).await?;
-        let other = cell.world.connect(0, Rng::new(3)).await?;
+        let other = cell.world.connect(0, SimRng::new(3)).await?;
         let world = cell.world.clone();
         let (mine, at) = (client.clone(), client.link_to(zonal_types::ShardId(1)));
         world.spawn_program(0, async move {
@@ -146,8 +146,8 @@ fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_non
         assert_eq!(client.begin().getattr(file.ino).await?.0.mode, 0o755);
         assert_eq!(cell.count(write(16)).await?, (false, 1), "known again");
         assert_eq!(cell.count(write(20)).await?, (false, 0), "none");
-        // Given by another client.
-        let other = cell.world.connect(0, Rng::new(3)).await?;
+        // Made by another client.
+        let other = cell.world.connect(0, SimRng::new(3)).await?;
         let world = cell.world.clone();
         let (mine, at) = (client.clone(), client.link_to(shard));
         world.spawn_program(0, async move {
@@ -163,7 +163,7 @@ fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_non
             assert!(write(24).await?, "round {round}");
             assert_eq!(other.begin().getattr(file.ino).await?.0.mode, 0o755);
         }
-        // When nothing is granted any more, so that no event comes.
+        // All leases are over, so that no event comes.
         world.clock.sleep((CACHE_TERM_MS + 1_000) * 1_000_000).await;
         assert_eq!(cell.count(write(28)).await?, (false, 1), "granted again");
         world.clock.sleep((CACHE_TERM_MS + 1_000) * 1_000_000).await;

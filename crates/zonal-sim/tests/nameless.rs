@@ -1,6 +1,8 @@
-//! Files that lose their names while clients have them open, or open them then: beside restarts of
-//! the shard and clients that die, who has one open reads what was written, and nobody else keeps
-//! it.
+//! Files that lose their names while clients have them open, or open them then, beside restarts of
+//! the shard and clients that die.
+//!
+//! A client with an open file reads the bytes that were written. No other client keeps the file
+//! alive.
 
 #![expect(
     clippy::expect_used,
@@ -14,9 +16,9 @@ use common::{SHARD, run_on};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_client::names::NewFile;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, lookup, make_dir, name, open, read_all, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::NewKind;
 
@@ -24,12 +26,12 @@ const CLIENTS: usize = 3;
 const STEPS: u64 = 60;
 /// Names in the directory.
 const NAMES: u64 = 3;
-/// Longer than a session lasts that nobody uses, with its last poll for events.
+/// Longer than an unused session lasts, with its last poll for events.
 const EXPIRED_NS: u64 = 100_000_000_000;
 
-/// One file and what is known of it.
+/// A file, and what is known about it.
 #[derive(Default)]
-struct Known {
+struct ExpectedFile {
     bytes: Vec<u8>,
     /// How often each client has it open.
     opens: [u32; CLIENTS],
@@ -39,14 +41,14 @@ struct Story {
     world: Rc<World>,
     clients: Vec<Rc<SimClient>>,
     dir: Ino,
-    files: BTreeMap<Ino, Known>,
+    files: BTreeMap<Ino, ExpectedFile>,
     names: BTreeMap<String, Ino>,
-    rng: Rng,
+    rng: SimRng,
 }
 
 impl Story {
     fn held(&mut self, by: Option<usize>) -> Option<Ino> {
-        let has = |known: &Known| {
+        let has = |known: &ExpectedFile| {
             let of = known.opens.iter().enumerate();
             let mut of =
                 of.filter(|(index, count)| **count > 0 && by.is_none_or(|by| by == *index));
@@ -84,7 +86,7 @@ impl Story {
         self.fill(by, ino).await
     }
 
-    /// Bytes for a file that has none: few, which its shard keeps, or many.
+    /// Writes to an empty file: few bytes, which its shard keeps, or many.
     async fn fill(&mut self, by: usize, ino: Ino) -> Result<(), ErrorCode> {
         let length = if self.rng.chance(500) { 100 } else { 20_000 };
         let Some(known) = self
@@ -174,7 +176,7 @@ impl Story {
         Ok(())
     }
 
-    /// Whoever has a file open can read and look at it.
+    /// A client with an open file can read it and look at it.
     async fn look(&self) -> Result<(), ErrorCode> {
         for (ino, known) in &self.files {
             for (client, count) in self.clients.iter().zip(known.opens) {
@@ -191,7 +193,7 @@ impl Story {
         Ok(())
     }
 
-    /// At a moment from now the shard is killed, and comes back.
+    /// Kills and restarts the shard a while from now.
     fn restart_soon(&mut self) {
         let (world, after) = (self.world.clone(), self.rng.below(3_000_000));
         self.world.spawn_program(0, async move {
@@ -204,7 +206,7 @@ impl Story {
 }
 
 async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SimRng::new(seed);
     let mut clients = Vec::new();
     for index in 0..CLIENTS {
         let client = Rc::new(world.connect(index, rng.fork(index as u64)).await?);
@@ -225,7 +227,7 @@ async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
             story.restart_soon();
         }
         story.step().await?;
-        // Longer than what was removed can be brought back.
+        // Longer than a removal can be taken back.
         let pause = [0, 3_000_000, 1_500_000_000][story.rng.below(3) as usize];
         world.clock.sleep(pause).await;
         story.look().await?;
@@ -250,10 +252,10 @@ async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
 }
 
 #[test]
-fn who_has_a_file_open_has_it_whatever_becomes_of_its_name() {
+fn an_open_file_lives_whatever_becomes_of_its_name() {
     for seed in 0..60 {
         println!("seed {seed}");
-        run_on(Size::new(1, 3, CLIENTS as u64), move |world| {
+        run_on(CellSize::new(1, 3, CLIENTS as u64), move |world| {
             story(world, seed)
         });
     }

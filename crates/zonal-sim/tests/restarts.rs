@@ -1,4 +1,4 @@
-//! What a client makes of a shard that is restarted or does not answer, message by message.
+//! A client beside a shard that is restarted or does not answer, message by message.
 
 #![expect(
     clippy::expect_used,
@@ -13,10 +13,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::{File, Reserve};
-use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
-use zonal_sim::rng::Rng;
+use zonal_sim::net::{NETWORK, ServerProcess, SimNet, SimReply, Task};
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{Codec, Credentials, ErrorCode, Ino, ShardId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
 
@@ -33,12 +33,12 @@ fn lose_replies_after(world: &Rc<World>, nth: u64) {
     });
 }
 
-/// A client and a file that it has open, in its directory: the shard was restarted, was told of it
-/// and did not answer.
+/// A client with an open file, in its directory. The shard was restarted, received the reclaim and
+/// did not answer.
 async fn told_without_an_answer(
     world: &Rc<World>,
 ) -> Result<(Rc<SimClient>, Ino, Arc<File<SimNet>>), ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let link = client.link_to(ShardId(1));
     client.background().poll_events(&link, 0).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -46,7 +46,7 @@ async fn told_without_an_answer(
     world.kill(SHARD);
     world.start(SHARD);
 
-    // The poll and its reply; what follows is the reclaim, whose reply is lost.
+    // The poll and its reply; the reclaim follows, and its reply is lost.
     lose_replies_after(world, 2);
     let told = client.background().poll_events(&link, 0).await;
     assert!(told.is_err(), "the reclaim was answered: {told:?}");
@@ -84,8 +84,8 @@ async fn told_and_closed_without_an_answer(world: Rc<World>) -> Result<(), Error
 }
 
 async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let ino = create(&one, home, "f", true).await?.file.ino;
     let range = |owner, start, end| LockRange {
@@ -100,11 +100,11 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     };
     one.begin().lock(ino, range(1, 0, 0), None).await?;
 
-    // Granted; the question what its last holder wrote is not answered.
+    // The lock is granted. The question about the writes of its last holder is not answered.
     lose_replies_after(&world, 2);
     assert!(one.begin().lock(ino, range(1, 0, 9), None).await.is_err());
     world.network.heal();
-    // Queued, perhaps; not told.
+    // The request is queued, perhaps; the client does not know.
     one.begin().lock(ino, range(2, 10, 19), None).await?;
     two.begin().lock(ino, range(5, 20, 29), None).await?;
     lose_replies_after(&world, 0);
@@ -136,10 +136,10 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// `is_gone`: who held the lock is gone, and does not try again.
+/// `is_gone`: the former holder is gone, and does not try again.
 async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Result<(), ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let link = one.link_to(ShardId(1));
     one.background().poll_events(&link, 0).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
@@ -161,7 +161,7 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
     world.kill(SHARD);
     let starting = world.clone();
     world.spawn_program(0, async move {
-        // The flush has been given up, and a release that followed it would still be tried.
+        // The client has given the flush up, and would still try a release behind it.
         starting.clock.sleep(62_000_000_000).await;
         starting.start(SHARD);
     });
@@ -207,15 +207,15 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
         Arc::new(map)
     };
     world.restore_map(&older(0));
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let mut with_sets = (*full).clone();
     with_sets.version.0 += 1;
     world.restore_map(&with_sets);
-    let other = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let other = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&other, Ino::ROOT, "home").await?;
     let ino = create(&other, home, "f", true).await?.file.ino;
 
-    // What comes when it asks for a newer map is one from before the set.
+    // The client asks for a newer map and gets one from before the set.
     let with_sets = world.map.borrow().clone();
     world.restore_map(&older(with_sets.version.0 + 1));
     let opened = open(&client, ino).await?;
@@ -239,7 +239,7 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// What the only zone's shard counts as open, and what lives only because of it.
+/// Number of opens that the only zone's shard counts, and of orphans.
 fn opens_and_orphans(world: &World) -> (u64, u64) {
     let nodes = world.meta_nodes();
     let gauges = nodes.get(SHARD).map(|node| node.all_gauges());
@@ -294,11 +294,16 @@ async fn closed_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
 /// A node whose shard is elsewhere.
 struct NotOwner(Cell<u32>);
 
-impl Role for NotOwner {
-    fn handle(self: Rc<Self>, _header: Header, _body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
+impl ServerProcess for NotOwner {
+    fn handle(
+        self: Rc<Self>,
+        _header: Header,
+        _body: Vec<u8>,
+        _payload: Vec<u8>,
+    ) -> Task<SimReply> {
         self.0.set(self.0.get() + 1);
         let code = ErrorNumber(ErrorCode::NotOwner);
-        Box::pin(std::future::ready(Answer {
+        Box::pin(std::future::ready(SimReply {
             body: MetaReply::Failed { code }.to_bytes(),
             payload: Vec::new(),
         }))
@@ -306,9 +311,9 @@ impl Role for NotOwner {
 }
 
 async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode> {
-    let other = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let other = Rc::new(world.connect(1, SimRng::new(3)).await?);
     let home = make_dir(&other, Ino::ROOT, "home").await?;
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
 
     let old = world.address_of(SHARD);
     let shard = world.meta_nodes().get(SHARD).cloned();
@@ -319,9 +324,11 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     }
     world.restore_map(&map);
     let left = Rc::new(NotOwner(Cell::new(0)));
-    world
-        .network
-        .serve("moved", NETWORK, shard.map(|shard| shard as Rc<dyn Role>));
+    world.network.serve(
+        "moved",
+        NETWORK,
+        shard.map(|shard| shard as Rc<dyn ServerProcess>),
+    );
     world.network.serve(&old, NETWORK, Some(left.clone()));
 
     create(&client, home, "f", true).await?;
@@ -329,7 +336,7 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     Ok(())
 }
 
-/// What all targets hold.
+/// Bytes that all targets hold.
 fn allocated(world: &World) -> u64 {
     let nodes = world.storage_nodes();
     let objects = nodes.iter().flat_map(|node| node.objects());
@@ -364,8 +371,8 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
             client.begin().fsync(&file).await?;
             let attr = client.begin().getattr(file.ino).await?.0;
             assert_eq!(attr.size, 0);
-            // What an append that failed left behind the end is nobody's, and takes its space until
-            // it is cut.
+            // Bytes that a failed append left behind the end belong to nobody, and take space until
+            // they are cut.
             let held = allocated(&world) - others;
             assert_eq!(attr.allocated, held, "{text}, {target}");
         }
@@ -410,7 +417,7 @@ async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let other = create(&client, home, "other", true).await?.file;
     client
@@ -461,7 +468,7 @@ fn space_that_was_taken_before_a_failure_is_counted() {
 
 #[test]
 fn space_that_a_target_gave_before_it_was_full_is_counted() {
-    let mut size = Size::new(1, 1, 2);
+    let mut size = CellSize::new(1, 1, 2);
     size.target.segments *= 2;
     run_on(size, allocated_in_part);
 }

@@ -1,27 +1,27 @@
-//! Seeds of the simulator: good ones stay good, the same one gives the same trace, and bugs put in
-//! on purpose are found.
+//! Seeds of the simulator: good seeds stay good, the same seed gives the same trace, and planted
+//! bugs are found.
 //!
-//! A seed repeats its run only with the code that it was found with; those kept here were once bad,
-//! and go on as any others.
+//! A seed repeats its run only with the code that it was found with. The seeds kept here were once
+//! bad, and are run like any others.
 
-use zonal_sim::coverage::Fault;
-use zonal_sim::plant::PLANTS;
-use zonal_sim::{Options, Plant, Scenario, Summary, run, run_batch};
+use zonal_sim::coverage::FaultKind;
+use zonal_sim::planted_bugs::PLANTS;
+use zonal_sim::{BatchSummary, Plant, RunOptions, Scenario, run, run_batch};
 
 /// Seeds of each `cargo test`.
 const SEEDS: u64 = 200;
-/// A bug must be found by so many seeds.
+/// A planted bug must be found by this many seeds.
 const FOUND_WITHIN: u64 = 1000;
 
-fn of(scenario: Scenario) -> Options {
-    Options {
+fn of(scenario: Scenario) -> RunOptions {
+    RunOptions {
         scenario,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
 #[track_caller]
-fn all_good(first: u64, count: u64, options: Options) -> Summary {
+fn all_good(first: u64, count: u64, options: RunOptions) -> BatchSummary {
     let mut bad = Vec::new();
     let summary = run_batch(first, count, options, 2, |report| {
         if !report.is_good() {
@@ -35,13 +35,13 @@ fn all_good(first: u64, count: u64, options: Options) -> Summary {
 
 #[test]
 fn seeds_without_faults_are_good() {
-    let options = Options {
+    let options = RunOptions {
         faults: false,
-        ..Options::default()
+        ..RunOptions::default()
     };
     all_good(1, 10, options);
-    // Counts of allocated bytes are compared where there are none.
-    let together = Options {
+    // Counts of allocated bytes are compared in runs without faults.
+    let together = RunOptions {
         scenario: Scenario::Together,
         ..options
     };
@@ -50,9 +50,9 @@ fn seeds_without_faults_are_good() {
 
 #[test]
 fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
-    let summary = all_good(1, SEEDS, Options::default());
+    let summary = all_good(1, SEEDS, RunOptions::default());
     assert_eq!(summary.missing_faults(), Vec::<&str>::new());
-    // Reached by few seeds, or only where there are far more clients and data.
+    // Marks that few seeds reach, or only runs with far more clients and data.
     let seldom = [
         "AppendPassedOver",
         "CommitAgain",
@@ -68,7 +68,7 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "TruncateUnconfirmed",
         "LockAskedAgain",
         "MapReplaced",
-        // Of the scenario `appends`, which runs by name only (tests/appends.rs).
+        // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
         "EndTakenAway",
@@ -82,58 +82,70 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         .filter(|name| !seldom.contains(name))
         .collect();
     assert!(unexpected.is_empty(), "no seed reached {unexpected:?}");
-    assert!(summary.coverage.of(Fault::ClientCrash) > 0);
+    assert!(summary.coverage.of(FaultKind::ClientCrash) > 0);
 }
 
 #[test]
 fn seeds_with_killed_callers_are_good() {
     let summary = all_good(1, 30, of(Scenario::Callers));
-    for fault in [Fault::CallerKilled, Fault::LentReadLate] {
+    for fault in [FaultKind::CallerKilled, FaultKind::LentReadLate] {
         assert!(summary.coverage.of(fault) > 0, "{}", fault.name());
     }
 }
 
 #[test]
 fn seeds_that_once_found_bugs_are_good() {
-    // Acknowledged appends were lost or doubled with the shard's process; opens and locks were not
-    // told or told twice. 10801: a first-level directory was dropped whose entry was about to be
-    // made. 3, 7, 25, 49: a shard kept, as the reply of a request, that another shard did not
-    // answer. 4, 47, 61, 93, 212, 270, 372: an append was there twice, or another one's place was
-    // taken, where a client heard late of a restart.
+    // The shard's process lost or doubled acknowledged appends, and opens and locks were reported
+    // never or twice.
+    //
+    // * 10801: a first-level directory was dropped whose entry was about to be made.
+    // * 3, 7, 25, 49: a shard kept, as the reply of a request, that another shard did not answer.
+    // * 4, 47, 61, 93, 212, 270, 372: a client heard late of a restart. An append was there twice,
+    //   or another append's place was taken.
     let kill = [
         1, 5, 7, 16, 19, 56, 30317, 30713, 30428, 30899, 30382, 50042, 40270, 41060, 41271, 10801,
         11243, 3, 4, 7, 25, 47, 49, 61, 93, 212, 270, 372,
     ];
-    // fsync returned for writes that a target had lost with its power before it was asked to sync.
-    // 88, 110, 219: fsync of a directory returned though its shard had lost what it synced. 566:
-    // objects were deleted before their file's removal was durable, and the file came back without
-    // them.
+    // fsync returned for writes that a target had lost with its power before the sync.
+    //
+    // * 88, 110, 219: fsync of a directory returned though its shard had lost synced names.
+    // * 566: objects were deleted before their file's removal was durable, and the file came back
+    //   without them.
     let power = [30082, 30459, 30521, 88, 110, 219, 566];
-    // 17323: a close was executed before a restart, and answered after the new shard had been told
-    // that the files are open. 463, 503: a create that was executed was refused when it was
-    // repeated, because the shard's disk had become full.
+    // 17323: a close was executed before a restart. It was answered after the client had told the
+    // new shard that the files are open.
+    //
+    // * 463, 503: a create that was executed was refused at its repetition, because the shard's
+    //   disk had become full.
     let media = [17_323, 463, 503];
-    // 18576: a client kept a map with an address that a hostile reply had made up, for the
-    // manager's was not newer.
-    // 500662: bytes that targets claim to have freed by one truncation were added up past a number.
+    // 18576: a client kept a map with an address that a hostile reply had made up, since the
+    // manager's map was not newer.
+    // 500662: the sum of bytes that hostile targets claim to have freed overflowed.
     let hostile = [18_576, 500_662];
-    // 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file again and
-    // again. 84: what a flush that met an unknown session was to write was dropped, and the next
-    // fsync succeeded. 613, 772: an append came back at its place after a restart, though its file
-    // had been cut before it. 30820, 31199: the oracle took a write for torn that was flushed in
-    // part before a truncation of its client that failed. 90108, 90140, 90145: the end of an append
-    // that was given up disowned what its client had written and not reported. 8114: a read over
-    // which own writes lay did not notice that truncations had met it. 90296: what a target had not
-    // taken was gathered again over a newer write that was on its way. Not 7135 and 30288: they
-    // meet what an append that failed may leave behind the end while others have the file open
-    // (docs/semantics.md). 7523, 7749, 7783, 7936, 30253, 30576, 61390: an append that had its
-    // place lost it, and left its bytes over another client's.
+    // Each seed, with the error that it found:
+    //
+    // * 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file repeatedly.
+    // * 84: a flush that met an unknown session dropped its bytes, and the next fsync succeeded.
+    // * 613, 772: an append came back at its place after a restart, though its file had been cut
+    //   before it.
+    // * 30820, 31199: the oracle took a write for torn. A part of it was flushed before a
+    //   truncation of its client that failed.
+    // * 90108, 90140, 90145: the end of an append that was given up disowned unreported writes of
+    //   its client.
+    // * 8114: a read with own writes laid over it did not notice that truncations had met it.
+    // * 90296: bytes that a target had not taken were gathered again over a newer write that was on
+    //   its way.
+    // * 7523, 7749, 7783, 7936, 30253, 30576, 61390: an append lost the place that it had, and left
+    //   its bytes over another client's.
+    //
+    // Not 7135 and 30288: they meet bytes that a failed append may leave behind the end while
+    // others have the file open (docs/semantics.md).
     let together = [
         28, 62, 84, 495, 613, 721, 772, 7394, 7546, 30820, 31199, 90_108, 90_140, 90_145, 8114,
         7523, 7749, 7783, 7936, 30253, 30576, 61390, 90_296,
     ];
-    // 442, 572, 743, 775, 946: a truncation dropped what a killed writer had left, the shard knew
-    // of no such bytes, and they showed when the file grew.
+    // 442, 572, 743, 775, 946: a truncation dropped bytes that a killed writer had left. The shard
+    // did not know these bytes, and they showed when the file grew.
     let callers = [442, 572, 743, 775, 946];
     let seeds = [
         (Scenario::Callers, &callers[..]),
@@ -171,11 +183,11 @@ fn the_same_seed_gives_the_same_trace() {
     }
 }
 
-/// What the report must name, and the scenario that finds it soonest.
+/// The text that the report must contain, and the scenario that finds the bug soonest.
 fn finder(plant: Plant) -> (&'static str, Scenario) {
     match plant {
         Plant::None => ("-", Scenario::Any),
-        // By the exact model: an operation's answer is another one's.
+        // Found by the exact model: an operation gets the answer of another one.
         Plant::ShardForgetsReplies => ("the model says", Scenario::Kill),
         Plant::ShardLosesChanges => ("invariant 2", Scenario::Kill),
         Plant::SyncDoesNothing | Plant::ShardSyncDoesNothing | Plant::AttemptsAreIgnored => {
@@ -194,7 +206,8 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }
-        // Another write's bytes are where an append was given up, or for a while where a write was.
+        // Another write's bytes are in the place of an append that was given up, or for a while in
+        // the place of a write.
         Plant::LentIsReused => ("invariant 4", Scenario::Callers),
         Plant::CallsBeforeReply => ("after its record was logged", Scenario::Kill),
         Plant::DeadlinesAreIgnored => ("answered after its deadline", Scenario::Kill),
@@ -210,10 +223,10 @@ fn every_planted_bug_is_found() {
     for (name, plant) in PLANTS {
         let (word, scenario) = finder(plant);
         assert!(!word.is_empty(), "{name}: any report would do");
-        let options = Options {
+        let options = RunOptions {
             plant,
-            // What lost replies and dead clients leave uncounted is no bug, so counts are compared
-            // without faults.
+            // Lost replies and dead clients leave bytes uncounted, which is no bug: counts are
+            // compared without faults.
             faults: plant != Plant::AllocatedIsMiscounted,
             ..of(scenario)
         };

@@ -11,17 +11,17 @@ mod common;
 use common::{contents, run_on};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino, ShardId, ZoneId};
 
 const DIRS: usize = 8;
 
-fn two_shards() -> Size {
-    Size {
+fn two_shards() -> CellSize {
+    CellSize {
         shards: 2,
-        ..Size::new(1, 3, 2)
+        ..CellSize::new(1, 3, 2)
     }
 }
 
@@ -31,9 +31,9 @@ fn shard_of(world: &World, ino: Ino) -> (ShardId, ZoneId) {
     (shard.id, shard.zone)
 }
 
-/// A file of 100,000 bytes in each of some first-level directories.
+/// A file of 100,000 bytes in each of several first-level directories.
 async fn filled(world: &World) -> Result<Vec<Ino>, ErrorCode> {
-    let client = world.connect(0, Rng::new(3)).await?;
+    let client = world.connect(0, SimRng::new(3)).await?;
     let mut dirs = Vec::new();
     for number in 0..DIRS {
         let dir = make_dir(&client, Ino::ROOT, &format!("d{number}")).await?;
@@ -60,12 +60,12 @@ fn a_client_reaches_the_inodes_of_both_shards_of_a_zone() {
             shards.into_iter().collect::<Vec<_>>(),
             [(ShardId(1), zone), (ShardId(1_001), zone)]
         );
-        // Over a restart of each of them, seen by somebody else.
+        // Each shard is restarted, which another client notices.
         for server in [1, 2] {
             world.kill(server);
             world.start(server);
         }
-        let client = world.connect(1, Rng::new(4)).await?;
+        let client = world.connect(1, SimRng::new(4)).await?;
         for (number, dir) in dirs.iter().enumerate() {
             let found = lookup(&client, Ino::ROOT, &format!("d{number}")).await?;
             assert_eq!(found.map(|found| found.attr.ino), Some(*dir));
@@ -84,7 +84,7 @@ fn a_client_reaches_the_inodes_of_both_shards_of_a_zone() {
 fn names_move_inside_of_a_shard_and_go_at_the_right_one() {
     run_on(two_shards(), |world: Rc<World>| async move {
         let dirs = filled(&world).await?;
-        let client = world.connect(1, Rng::new(4)).await?;
+        let client = world.connect(1, SimRng::new(4)).await?;
         assert_eq!(
             client.begin().statfs(Ino::ROOT).await?.inodes,
             3 * DIRS as u64

@@ -1,5 +1,5 @@
-//! What a mount tells of a file that it writes: never less than what it wrote itself, also in
-//! answers that were under way.
+//! Sizes that a mount tells of a file that it writes: never less than it wrote itself, even in
+//! answers that were on their way.
 
 #![expect(
     clippy::expect_used,
@@ -13,7 +13,7 @@ use common::run;
 use std::cell::Cell;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -22,7 +22,7 @@ const WRITES: u64 = 300;
 const BYTES: u64 = 100;
 
 async fn asked_while_it_grows(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let client = Rc::new(world.connect(0, SimRng::new(2)).await?);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     // Answers overtake one another.
@@ -59,10 +59,10 @@ fn an_answer_from_before_a_report_does_not_bring_the_old_size_back() {
 }
 
 async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorCode> {
-    let writer = world.connect(0, Rng::new(2)).await?;
-    let reader = world.connect(1, Rng::new(3)).await?;
+    let writer = world.connect(0, SimRng::new(2)).await?;
+    let reader = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
-    // What its shard has whole, and what lies in targets too.
+    // A file that its shard has as a whole, and a file that is in targets, too.
     for (name, size) in [("small", 4_000), ("large", 9_000)] {
         let file = create(&writer, home, name, true).await?.file;
         writer
@@ -74,7 +74,7 @@ async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorC
         let mut found = vec![0; size];
         assert_eq!(reader.begin().read(&opened, 0, &mut found).await?, size);
         for left in [100, 0] {
-            // The reader hears of nothing.
+            // The reader hears of no event.
             writer
                 .begin()
                 .truncate(&who(), file.ino, left, true, false)

@@ -1,18 +1,18 @@
-//! Turns under exclusive locks, by owners that repeat: exclusion holds, and each of the two ways in
-//! which it was broken is found at once.
+//! Turns under exclusive locks, by owners whose names repeat: exclusion holds, and each of the two
+//! planted bugs is found at once.
 
-use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
 
-fn options(plant: Plant, faults: bool) -> Options {
-    Options {
+fn options(plant: Plant, faults: bool) -> RunOptions {
+    RunOptions {
         scenario: Scenario::Locks,
         faults,
         plant,
-        ..Options::default()
+        ..RunOptions::default()
     }
 }
 
-/// The seeds that find something about locks, of so many.
+/// The number of seeds, out of `seeds`, that find a wrong lock.
 fn found_by(plant: Plant, faults: bool, seeds: u64) -> u64 {
     let mut found = 0;
     run_batch(1, seeds, options(plant, faults), 2, |report| {

@@ -1,4 +1,4 @@
-//! Walks through trees: directories that are listed one after the other come together.
+//! Walks through trees: directories that are listed one after the other are prefetched together.
 
 #![expect(
     clippy::expect_used,
@@ -8,16 +8,16 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::{Counter, on_a_cell};
-use common::listing::{chmod, listed};
+use common::directory_listing::{chmod, listed};
+use common::message_counts::{Counter, on_a_cell};
 use zonal_client::directories::Part;
 use zonal_sim::workload::{SimClient, create, make_dir, who};
 use zonal_types::{ErrorCode, Ino, ShardId};
 
-/// Past the time for which nothing is listed ahead behind a change.
+/// Longer than prefetching stops after a change.
 const QUIET_NS: u64 = 600_000_000;
 
-/// A directory with directories of two files each, which its maker has forgotten.
+/// A directory with directories of two files each, which their maker has forgotten.
 async fn tree(cell: &Counter, dirs: usize) -> Result<(Ino, Vec<Ino>), ErrorCode> {
     let client = &cell.client;
     client
@@ -38,7 +38,7 @@ async fn tree(cell: &Counter, dirs: usize) -> Result<(Ino, Vec<Ino>), ErrorCode>
     Ok((top, made))
 }
 
-/// The directories in one, in the order in which its shard tells them.
+/// The directories in `top`, in the order of their shard.
 async fn told(client: &SimClient, top: Ino) -> Result<Vec<(String, Ino)>, ErrorCode> {
     let part = Part::new(0, 1000, true);
     let (entries, end) = client.begin().readdir(&who(), top, part).await?;
@@ -48,7 +48,7 @@ async fn told(client: &SimClient, top: Ino) -> Result<Vec<(String, Ino)>, ErrorC
     Ok(dirs.collect())
 }
 
-/// How many round trips a walk through these takes.
+/// Number of round trips of a walk through these directories.
 async fn walked(cell: &Counter, dirs: &[(String, Ino)]) -> Result<u64, ErrorCode> {
     let mut trips = 0;
     for (_name, dir) in dirs {
@@ -57,7 +57,7 @@ async fn walked(cell: &Counter, dirs: &[(String, Ino)]) -> Result<u64, ErrorCode
     Ok(trips)
 }
 
-/// So many directories of a tree, of which the first was listed, and the others with it.
+/// Some directories of a tree. The first was listed, and the others were prefetched with it.
 async fn begun(cell: &Counter, count: usize) -> Result<Vec<Ino>, ErrorCode> {
     let (top, dirs) = tree(cell, count).await?;
     listed(&cell.client, top).await?;
@@ -68,7 +68,7 @@ async fn begun(cell: &Counter, count: usize) -> Result<Vec<Ino>, ErrorCode> {
 #[test]
 fn a_walk_takes_one_round_trip_for_many_directories() {
     on_a_cell(|cell| async move {
-        // More than are kept.
+        // More directories than the client keeps.
         for (count, trips) in [(40, 3), (480, 30)] {
             let (top, _dirs) = tree(&cell, count).await?;
             let mut dirs = told(&cell.client, top).await?;
@@ -76,7 +76,7 @@ fn a_walk_takes_one_round_trip_for_many_directories() {
             dirs.sort();
             assert_eq!(told(&cell.client, top).await?.len(), count);
             let by_name = walked(&cell, &dirs).await?;
-            // In which order they are listed is seen from the second one.
+            // The order of the walk is known from the second directory on.
             assert!((trips..trips + 3).contains(&by_name), "{by_name} by name");
         }
         Ok(())
@@ -84,7 +84,7 @@ fn a_walk_takes_one_round_trip_for_many_directories() {
 }
 
 #[test]
-fn empty_directories_are_listed_ahead() {
+fn empty_directories_are_prefetched() {
     on_a_cell(|cell| async move {
         let client = &cell.client;
         client
@@ -103,7 +103,7 @@ fn empty_directories_are_listed_ahead() {
 }
 
 #[test]
-fn who_reads_files_walks_as_fast() {
+fn a_walk_that_reads_files_is_as_fast() {
     on_a_cell(|cell| async move {
         let (top, _dirs) = tree(&cell, 40).await?;
         let client = &cell.client;
@@ -121,7 +121,7 @@ fn who_reads_files_walks_as_fast() {
             }
         }
         assert_eq!(trips, 3);
-        // One that was told is in no listing from before.
+        // A changed directory is not answered from an earlier prefetch.
         cell.world.clock.sleep(QUIET_NS).await;
         told(client, top).await?;
         listed(client, dirs[0].1).await?;
@@ -139,7 +139,7 @@ fn who_reads_files_walks_as_fast() {
 }
 
 #[test]
-fn who_looks_at_one_directory_asks_for_one() {
+fn prefetch_begins_with_the_second_directory_of_a_walk() {
     on_a_cell(|cell| async move {
         let (top, dirs) = tree(&cell, 20).await?;
         let client = &cell.client;
@@ -152,7 +152,7 @@ fn who_looks_at_one_directory_asks_for_one() {
         cell.world.clock.sleep(40_000_000_000).await;
         listed(client, dirs[7]).await?;
         assert_eq!(cell.count(listed(client, dirs[8])).await?.1, 1, "a second");
-        // Without attributes nothing is taken in.
+        // Without attributes no listing is kept.
         let root = who();
         let call = client.begin();
         let bare = call.readdir(&root, dirs[6], Part::new(0, 200, false));
@@ -162,7 +162,7 @@ fn who_looks_at_one_directory_asks_for_one() {
 }
 
 #[test]
-fn what_was_listed_ahead_ends_with_its_lease() {
+fn prefetched_listings_end_with_their_lease() {
     on_a_cell(|cell| async move {
         let dirs = begun(&cell, 4).await?;
         let client = &cell.client;
@@ -173,7 +173,7 @@ fn what_was_listed_ahead_ends_with_its_lease() {
 }
 
 #[test]
-fn a_part_that_has_no_room_for_all_goes_on_where_it_ended() {
+fn a_part_without_room_for_all_entries_continues_where_it_ended() {
     on_a_cell(|cell| async move {
         let dirs = begun(&cell, 3).await?;
         let client = &cell.client;
@@ -204,7 +204,7 @@ fn a_change_of_ones_own_is_listed() {
         let file = first["a"].1;
         chmod(client, file, 0o601).await?;
         assert_eq!(listed(client, dirs[0]).await?["a"].0, 0o601);
-        // Who changes something lists nothing ahead.
+        // A client that changes something prefetches nothing.
         assert_eq!(cell.count(listed(client, dirs[4])).await?.1, 1);
         assert_eq!(cell.count(listed(client, dirs[5])).await?.1, 1);
         Ok(())

@@ -1,5 +1,5 @@
-//! What a walk through a tree lists together is never older than if each directory had been asked
-//! for.
+//! A walk through a tree with prefetched listings never shows anything older than a walk without
+//! prefetch.
 
 #![expect(
     clippy::expect_used,
@@ -9,28 +9,28 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::listing::{chmod, listed};
+use common::directory_listing::{chmod, listed};
 use common::run_on;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, lookup, make_dir, name, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ErrorCode, Ino};
 
 /// Two clients that hear of one another's changes.
 async fn both(world: &Rc<World>) -> Result<[Rc<SimClient>; 2], ErrorCode> {
-    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let one = Rc::new(world.connect(0, SimRng::new(2)).await?);
+    let two = Rc::new(world.connect(1, SimRng::new(3)).await?);
     for (index, client) in [&one, &two].into_iter().enumerate() {
         world.serve_client(index, client, &Rc::default());
     }
     Ok([one, two])
 }
 
-/// Both, and four directories with something in each that `fill` makes.
+/// Two clients, and four directories, in each of which `fill` makes something.
 async fn two<F: Future<Output = Result<Ino, ErrorCode>>>(
     world: &Rc<World>,
     fill: impl Fn(Rc<SimClient>, Ino, Ino) -> F,
@@ -71,16 +71,16 @@ async fn with_two_names(world: Rc<World>) -> Result<(), ErrorCode> {
 
 #[test]
 fn a_file_that_lies_under_no_lease_is_asked_for() {
-    run_on(Size::new(1, 1, 2), with_two_names);
+    run_on(CellSize::new(1, 1, 2), with_two_names);
 }
 
 async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
-    let third = world.connect(2, Rng::new(4)).await?;
+    let third = world.connect(2, SimRng::new(4)).await?;
     let (writer, walker, top, dirs) = two(&world, |client, _home, dir| async move {
         make_dir(&client, dir, "s").await
     })
     .await?;
-    // It looks, and hears nothing any more: the change waits until its lease is over.
+    // The walker lists, and hears of no event any more: the change waits until its lease is over.
     let sub = dirs[1].1;
     third.begin().getattr(sub).await?;
     let done = Rc::new(Cell::new(false));
@@ -100,27 +100,27 @@ async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
 
 #[test]
 fn a_directory_in_which_a_change_waits_is_asked_for() {
-    run_on(Size::new(1, 1, 3), while_a_change_waits);
+    run_on(CellSize::new(1, 1, 3), while_a_change_waits);
 }
 
-/// What the writer knows of one directory: names with their modes, and how often it began, and
-/// ended, to change something there.
+/// The writer's knowledge of one directory: names with their modes, and how often it began, and
+/// ended, a change there.
 #[derive(Default, Clone)]
-struct Known {
+struct KnownListing {
     names: BTreeMap<String, u32>,
     begun: u64,
     ended: u64,
 }
 
-/// Files come, go and change, for a while.
+/// Makes, removes and changes files for a while.
 async fn changes(
     world: Rc<World>,
     writer: Rc<SimClient>,
     dirs: Vec<Ino>,
-    known: Rc<RefCell<BTreeMap<Ino, Known>>>,
+    known: Rc<RefCell<BTreeMap<Ino, KnownListing>>>,
     seed: u64,
 ) -> Result<(), ErrorCode> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SimRng::new(seed);
     for round in 0..150u64 {
         // Sometimes fast, and sometimes so slow that whole walks lie between two changes.
         let pause = if rng.chance(300) {
@@ -166,19 +166,19 @@ async fn changes(
     Ok(())
 }
 
-/// One client changes directories, another walks through them: what was acknowledged before a
-/// listing began, and was not being changed meanwhile, is in it as it was acknowledged. The walker
-/// changes something too, now and then.
+/// One client changes directories, another walks through them. A listing has the state that was
+/// acknowledged before it began, except for changes meanwhile. The walker changes something too,
+/// now and then.
 async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
     let [writer, walker] = both(&world).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let top = make_dir(&writer, home, "top").await?;
     let mut dirs = Vec::new();
-    let known = Rc::new(RefCell::new(BTreeMap::<Ino, Known>::new()));
+    let known = Rc::new(RefCell::new(BTreeMap::<Ino, KnownListing>::new()));
     for number in 0..12 {
         let dir = make_dir(&writer, top, &format!("d{number}")).await?;
         dirs.push(dir);
-        known.borrow_mut().insert(dir, Known::default());
+        known.borrow_mut().insert(dir, KnownListing::default());
     }
     world.network.set_faults(LinkFaults {
         slow: 20,
@@ -192,7 +192,7 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
         changes.await.expect("changes");
         over.set(true);
     });
-    let mut rng = Rng::new(seed + 1000);
+    let mut rng = SimRng::new(seed + 1000);
     let mut same = 0;
     while !is_over.get() {
         listed(&walker, top).await?;
@@ -221,9 +221,9 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
 }
 
 #[test]
-fn what_another_client_changes_is_listed() {
+fn changes_of_another_client_are_listed() {
     for seed in 0..12 {
-        run_on(Size::new(1, 1, 2), move |world| {
+        run_on(CellSize::new(1, 1, 2), move |world| {
             walked_while_it_changes(world, seed)
         });
     }

@@ -8,7 +8,7 @@ use zonal_net::Address;
 use zonal_object::ids::BLOCK;
 use zonal_object::{KnownObject, ObjectId};
 use zonal_offline::OfflineError;
-use zonal_offline::running::{self, Fixed, Page, RunningCell};
+use zonal_offline::running_cell::{self, RunningCell, SnapshotPage, SnapshotSet};
 use zonal_types::{Blob, ErrorCode, ShardId, TargetId};
 use zonal_wire::{AdminReply, AdminRequest};
 use zonal_zonemap::ZoneMap;
@@ -129,13 +129,15 @@ impl RunningCell for Running<'_> {
         Ok((known.collect(), end))
     }
 
-    fn fix(&self) -> Result<Fixed<'_>, OfflineError> {
+    fn fix(&self) -> Result<SnapshotSet<'_>, OfflineError> {
         let (map, snapshots) = persist("snapshots", || backup::fix_all(self.cell).into())?;
         let snapshots = snapshots.into_iter();
-        Ok(Fixed {
+        Ok(SnapshotSet {
             map,
             snapshots: snapshots
-                .map(|snapshot| Box::new(Read(snapshot)) as Box<dyn running::Snapshot + '_>)
+                .map(|snapshot| {
+                    Box::new(Read(snapshot)) as Box<dyn running_cell::ShardSnapshot + '_>
+                })
                 .collect(),
         })
     }
@@ -143,12 +145,12 @@ impl RunningCell for Running<'_> {
 
 struct Read<'a>(Snapshot<'a>);
 
-impl running::Snapshot for Read<'_> {
+impl running_cell::ShardSnapshot for Read<'_> {
     fn shard(&self) -> ShardId {
         self.0.start.shard
     }
 
-    fn page(&self, after: &[u8]) -> Result<Page, OfflineError> {
+    fn page(&self, after: &[u8]) -> Result<SnapshotPage, OfflineError> {
         match self.0.ask(&Blob(after.to_vec())) {
             Ok(Ok(page)) => Ok(page),
             Ok(Err(refused)) if refused.code != ErrorCode::NotFound => {

@@ -1,13 +1,14 @@
-//! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client <-
-//! driver <- wait, net, native, disk, server, fuse, mount <- zonal. Cores never depend on shells
-//! nor on crates that do I/O; the simulator depends on cores only. What tests need is for tests
-//! only.
+//! Directions of dependencies between crates: types <- wire, layout <- zonemap, meta, object,
+//! client <- driver <- wait, net, native, disk, server, fuse, mount <- zonal.
+//!
+//! Cores never depend on shells or on crates that do I/O; the simulator depends on cores only. Test
+//! support is a dependency of tests only.
 
 use serde_json::Value;
 
 use super::{CORES, Offence};
 
-/// Crates of ours by tier; a crate depends on its own tier and on those before it.
+/// The workspace's crates by tier. A crate depends on its own tier and on those before it.
 const TIERS: [&[&str]; 6] = [
     &["zonal-types", TESTKIT],
     &["zonal-wire", "zonal-layout"],
@@ -35,11 +36,11 @@ const TIERS: [&[&str]; 6] = [
     &["zonal"],
 ];
 
-/// What tests need: for the tests of every crate, cores too, and for tools that only tests start.
+/// Test support: for the tests of every crate, cores too, and for tools that only tests start.
 const TESTKIT: &str = "zonal-testkit";
 const TEST_TOOLS: [&str; 1] = ["zonal-faultfs"];
 
-/// Crates of others that do I/O, read clocks, draw randomness or log: not for cores.
+/// External crates that do I/O, read clocks, draw randomness or log: not for cores.
 const NOT_FOR_CORES: [&str; 14] = [
     "tokio",
     "mio",
@@ -57,7 +58,7 @@ const NOT_FOR_CORES: [&str; 14] = [
     "anyhow",
 ];
 
-/// The tier of one of our crates.
+/// The tier of one of the workspace's crates.
 fn tier(name: &str) -> Option<usize> {
     TIERS.iter().position(|t| t.contains(&name))
 }
@@ -88,7 +89,7 @@ pub fn check(metadata: &str) -> Result<Vec<Offence>, String> {
     Ok(offences)
 }
 
-/// Why `name` must not depend on `on`, if it must not.
+/// The reason why `name` must not depend on `on`; `None` where it may.
 fn refusal(name: &str, on: &str, for_tests: bool) -> Option<String> {
     let core = CORES.contains(&name);
     if on == TESTKIT && name != "xtask" {

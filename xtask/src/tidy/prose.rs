@@ -1,4 +1,4 @@
-//! Prose: comments and pages that are read once. CONTRIBUTING.md has the rules with examples.
+//! Rules of prose for comments and pages. CONTRIBUTING.md explains them with examples.
 //!
 //! Paths that `xtask/prose-left.txt` names are not held to the rules yet. The list only shrinks.
 
@@ -10,20 +10,20 @@ const COLUMNS: usize = 100;
 /// The longest sentence of a comment, in words.
 const WORDS: usize = 25;
 
-/// The longest sentence that nine of ten in the pages do not pass, in words.
+/// The longest sentence of the shortest nine tenths in the pages, in words.
 const PAGE_WORDS: usize = 28;
 
-/// Words that stand for something the reader has to look for.
+/// Words that make the reader look for their referent.
 const VAGUE: [&str; 3] = ["that one", "such", "whoever"];
 
-/// Lines that belong together: a comment, or a paragraph or list item of a page.
+/// A comment, or a paragraph or list item of a page, joined into one line.
 struct Paragraph {
-    /// Line of its first sentence, from 1.
+    /// Number of its first line, from 1.
     line: usize,
     text: String,
 }
 
-/// Runs the rules of one file.
+/// Runs the rules on one file.
 pub fn check(file: &File, left: &[String], offences: &mut Vec<Offence>) {
     if left.iter().any(|path| file.path.starts_with(path.as_str())) {
         return;
@@ -47,7 +47,7 @@ pub fn check(file: &File, left: &[String], offences: &mut Vec<Offence>) {
     }
 }
 
-/// Holds the pages to their length of sentences, all together.
+/// Checks the lengths of sentences of all pages together.
 pub fn check_pages(files: &[File], left: &[String], offences: &mut Vec<Offence>) {
     let is_left = |file: &&File| !left.iter().any(|path| file.path.starts_with(path.as_str()));
     let pages = files.iter().filter(|file| is_page(file)).filter(is_left);
@@ -201,7 +201,7 @@ fn item_of(text: &str) -> Option<&str> {
     marked.or(numbered)
 }
 
-/// Sentences of a paragraph: a stop, then a space. Code in backticks is one word.
+/// Splits a paragraph into sentences, at a stop followed by a space. Code in backticks is one word.
 fn sentences(text: &str) -> Vec<String> {
     let mut plain = String::new();
     for (part, index) in text.split('`').zip(0..) {

@@ -1,12 +1,12 @@
-//! Rules for Rust files: the heading, the length, and what cores must not use.
+//! Rules for Rust files: the head comment, the length, and items that cores must not use.
 
 use super::{CORES, File, Offence};
 
 /// The longest file, its tests included.
 const MAX_LINES: usize = 800;
 
-/// What a core must not name, and why. The simulator drives cores with time and messages of its
-/// own.
+/// Paths that a core must not name, with the reason. The simulator drives cores with time and
+/// messages of its own.
 const FORBIDDEN: [(&str, &str); 12] = [
     (
         "Instant::now",
@@ -31,7 +31,7 @@ const FORBIDDEN: [(&str, &str); 12] = [
 /// Parts of std that a core must not take in a grouped import.
 const FORBIDDEN_MODULES: [&str; 5] = ["fs", "net", "thread", "process", "env"];
 
-/// Runs the rules of this file.
+/// Runs the rules on one file.
 pub fn check(file: &File, offences: &mut Vec<Offence>) {
     if !file.text.starts_with("//!") {
         offences.push(file.offence(1, "heading", "a file begins with `//!`: what it is for"));
@@ -55,7 +55,7 @@ pub fn check(file: &File, offences: &mut Vec<Offence>) {
     }
 }
 
-/// `crates/NAME/...` -> NAME.
+/// The name of the crate: `crates/NAME/...` gives NAME.
 fn crate_of(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.split('/').next()
 }
@@ -68,8 +68,8 @@ fn is_test_file(path: &str) -> bool {
     name == "tests.rs" || in_folder("tests") || in_folder("benches") || in_folder("examples")
 }
 
-/// The numbered lines of a file without its `#[cfg(test)]` modules. Relies on rustfmt: such a
-/// module ends at the first line that is a closing brace with the indentation of its `mod`.
+/// The numbered lines of a file without its `#[cfg(test)]` modules. Relies on rustfmt: a test
+/// module ends at the first closing brace with the indentation of its `mod`.
 fn without_tests(file: &File) -> Vec<(usize, &str)> {
     let mut lines = file
         .text
@@ -84,7 +84,7 @@ fn without_tests(file: &File) -> Vec<(usize, &str)> {
             continue;
         }
         let indent = line.len() - line.trim_start().len();
-        // Further attributes, then the item; a `mod tests;` ends at once.
+        // Skips further attributes, then the item; a `mod tests;` ends at once.
         for (_, item) in lines.by_ref() {
             let text = item.trim();
             if text.starts_with("#[") || text.starts_with("//") {
@@ -100,7 +100,8 @@ fn without_tests(file: &File) -> Vec<(usize, &str)> {
     kept
 }
 
-/// The part of a line before a comment. A `//` inside a string cuts too much, which only hides.
+/// The part of a line before a comment. A `//` inside a string cuts too much, which can only hide
+/// an offence.
 fn before_comment(line: &str) -> &str {
     line.split("//").next().unwrap_or(line)
 }
@@ -135,8 +136,8 @@ fn names(text: &str, path: &str) -> bool {
     })
 }
 
-/// A hash map's order is random, and nothing keeps one that is there from being iterated: cores
-/// have none, not even by another name.
+/// Rejects hash maps in cores, by whatever name. Their order is random, and nothing prevents code
+/// from iterating over one.
 fn hash_maps(file: &File, code: &[(usize, &str)], offences: &mut Vec<Offence>) {
     for &(number, line) in code {
         let text = before_comment(line);

@@ -1,4 +1,4 @@
-//! Each rule: its offence is planted in a small repository and must be the one thing reported.
+//! Tests of each rule: an offence planted in a small repository must be the only one reported.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ struct Repository {
 }
 
 impl Repository {
-    /// A clean one: two crates and a page of documentation.
+    /// A repository without offences: two crates and a page of documentation.
     fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let unique = format!(
@@ -44,7 +44,7 @@ impl Repository {
         fs::write(path, text).unwrap();
     }
 
-    /// Sets what cargo metadata would print: (package, dependency, kind).
+    /// Sets the output of cargo metadata: (package, dependency, kind).
     fn depends(&mut self, edges: &[(&str, &str, &str)]) {
         let packages: Vec<String> = edges
             .iter()
@@ -59,7 +59,7 @@ impl Repository {
         check(&self.root, &self.metadata).unwrap()
     }
 
-    /// Plants a core file and returns the rules and lines reported.
+    /// Plants a core file and returns the reported rules and lines.
     fn core(&self, text: &str) -> Vec<(&'static str, usize)> {
         self.plant(
             "crates/zonal-meta/src/planted.rs",
@@ -114,7 +114,7 @@ fn a_simulator_that_depends_on_a_shell_is_reported() {
 }
 
 #[test]
-fn what_tests_need_is_for_tests_only() {
+fn test_support_is_for_tests_only() {
     let mut r = Repository::new();
     r.depends(&[("zonal-server", "zonal-testkit", "null")]);
     assert_eq!(rules(&r.check()), ["dependency"]);
@@ -300,7 +300,7 @@ fn paths_of_a_machine_are_reported() {
 }
 
 #[test]
-fn what_others_made_is_left_alone() {
+fn files_of_others_are_skipped() {
     let r = Repository::new();
     r.plant("target/debug/x.rs", "cluster\n");
     r.plant("LICENSE", "cluster\n");
@@ -313,7 +313,7 @@ fn what_others_made_is_left_alone() {
     assert_eq!(r.check(), []);
 }
 
-/// A repository with tests and checks, and what is reported of a page that names them.
+/// Makes a repository with tests and checks; returns the reported lines of a page that names them.
 fn named(page: &str, text: &str) -> Vec<usize> {
     let r = Repository::new();
     r.plant(
@@ -380,7 +380,7 @@ fn a_command_of_a_page_must_select_a_test() {
     }
 }
 
-/// Rules of prose that a comment of a crate breaks.
+/// Returns the rules of prose that a comment of a crate breaks.
 fn prose(comment: &str) -> Vec<&'static str> {
     let r = Repository::new();
     let lines = comment.lines().map(|line| format!("/// {line}\n"));
@@ -393,7 +393,7 @@ fn prose(comment: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_comment_is_read_once() {
+fn comments_follow_the_rules_of_prose() {
     assert_eq!(prose("Sends Sync to several targets in parallel."), [""; 0]);
     assert_eq!(prose("A list:\n* `What` is code\n* such as this"), [""; 0]);
     let long = "one two three four five ".repeat(5);
@@ -414,7 +414,7 @@ fn a_comment_is_read_once() {
 }
 
 #[test]
-fn prose_that_is_left_is_named_by_a_list() {
+fn paths_of_the_list_are_not_held_to_the_rules_of_prose() {
     let r = Repository::new();
     r.plant("crates/zonal-net/src/lib.rs", "//! What is there.\n");
     r.plant("docs/page.md", "What is there.\n");

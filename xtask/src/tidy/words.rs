@@ -1,8 +1,9 @@
-//! Words: one word, one meaning (docs/glossary.md); no notes to ourselves; no paths of a machine.
+//! Rejected words (docs/glossary.md: one word, one meaning), notes to ourselves, and paths of one
+//! machine.
 
 use super::{File, Offence};
 
-/// Words that have a better one in the glossary, with that one.
+/// Rejected words, each with the glossary's word.
 const REJECTED: [(&str, &str); 4] = [
     ("cluster", "cell"),
     ("volume", "target, or the name space"),
@@ -10,14 +11,14 @@ const REJECTED: [(&str, &str); 4] = [
     ("rack", "zone"),
 ];
 
-/// Notes that belong into an issue. Spelt in parts, for this file is checked as well.
+/// Notes that belong into an issue. They are spelt in parts, since this file is checked as well.
 const NOTES: [&str; 3] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
     concat!("XX", "X"),
 ];
 
-/// Beginnings of paths that exist on one machine only.
+/// Prefixes of paths that exist on one machine only.
 const MACHINE_PATHS: [&str; 4] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -25,7 +26,7 @@ const MACHINE_PATHS: [&str; 4] = [
     concat!("/ho", "me/"),
 ];
 
-/// The list of places where a rejected word is right: lines of `path-prefix word  # reason`.
+/// Places where a rejected word is right: lines of `path-prefix word  # reason`.
 #[derive(Debug, Default)]
 pub struct Allowed(Vec<(String, String)>);
 
@@ -60,7 +61,7 @@ impl Allowed {
     }
 }
 
-/// Runs the rules of this file.
+/// Runs the rule on one file.
 pub fn check(file: &File, allowed: &Allowed, offences: &mut Vec<Offence>) {
     for (index, line) in file.text.lines().enumerate() {
         let number = index + 1;
@@ -88,7 +89,7 @@ pub fn check(file: &File, allowed: &Allowed, offences: &mut Vec<Offence>) {
     }
 }
 
-/// The words of a line, identifiers taken apart: `StorageRack_list` is Storage, Rack, list.
+/// The words of a line, with identifiers split: `StorageRack_list` is Storage, Rack, list.
 fn words(line: &str) -> Vec<&str> {
     let mut out = Vec::new();
     for run in line.split(|c: char| !c.is_alphanumeric()) {

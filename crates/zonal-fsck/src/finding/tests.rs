@@ -1,8 +1,8 @@
-//! Every finding says what it leads to and what a repair does.
+//! Every kind of finding has a text for its consequence and one for its repair.
 
 use super::texts::{consequence, repair};
 
-/// The words of `What::name`, from its own text, so that none is left out.
+/// The names that `FindingKind::name` returns, taken from its source text so that none is left out.
 fn names() -> Vec<&'static str> {
     let text = include_str!("../finding.rs");
     let (_, body) = text.split_once("pub fn name(&self)").unwrap_or_default();

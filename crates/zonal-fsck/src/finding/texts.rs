@@ -1,6 +1,6 @@
-//! What each kind of finding leads to, and what a repair does about it.
+//! Texts for people: the consequence of each kind of finding, and its repair.
 
-/// What a finding of this name leads to.
+/// The consequence of a finding with this name.
 pub(super) fn consequence(name: &str) -> &'static str {
     match name {
         "store-missing" | "store-stranger" => "everything that only this store has is out of reach",
@@ -11,24 +11,24 @@ pub(super) fn consequence(name: &str) -> &'static str {
             "the newest changes of this store are lost, and it is refused at the next start"
         }
         "log-torn" => {
-            "what the part that cannot be read had changed, names or bytes, is as it was before; the store is refused at the next start"
+            "names and bytes are as they were before the changes in the unreadable part; the store is refused at the next start"
         }
-        "index-lost" => "what this store says is lost, apart from what its log still has",
+        "index-lost" => "everything in this store is lost, except what its log still has",
         "index-from-copy" => {
             "reads of it fail, or the store is refused at the next start; nothing is lost. The rest of the cell was not compared"
         }
         "index-copy" => {
-            "none as long as the index is sound; a later damage of it would lose what lay there"
+            "none as long as the index is sound; later damage to the index would lose this part"
         }
         "index-bit" => "a part of the index may be refused when it is read",
-        "index-page" | "index-entry" => "what lay there is lost: names, inodes or places of bytes",
+        "index-page" | "index-entry" => "this part is lost: names, inodes or places of bytes",
         "foreign-file" => "none",
-        "segment" => "reads of what lay there are errors",
-        "shard-key" => "what it said is lost; reads of it are errors",
+        "segment" => "reads of the bytes in it are errors",
+        "shard-key" => "the value is lost; reads of it are errors",
         "entry-place" => "the name is listed and cannot be opened",
-        "entry-no-directory" => "what the entries lead to cannot be reached",
+        "entry-no-directory" => "the files and directories of the entries cannot be reached",
         "entry-nowhere" => "the name cannot be opened or removed",
-        "entry-type" => "listings tell a wrong type",
+        "entry-type" => "listings show a wrong type",
         "directory-parent" => "`..` leads to the wrong directory",
         "inode-no-name" => "it cannot be reached, and its space is never freed",
         "directory-names" => "removing one name removes the directory under the other",
@@ -37,13 +37,13 @@ pub(super) fn consequence(name: &str) -> &'static str {
         "inode-links" => "bytes are freed too early, or never",
         "orphan" | "inode-remains" => "space is never freed",
         "detached" => "the directory may be removed by itself",
-        "deletion" => "the bytes of a file that lives are deleted at the next start",
-        "inode-bytes" => "`du` tells wrong numbers, or a file that grows shows old bytes",
+        "deletion" => "the bytes of a live file are deleted at the next start",
+        "inode-bytes" => "`du` shows wrong numbers, or a file that grows shows old bytes",
         "inode-xattrs" => "attributes or access lists are overlooked",
         "inode-numbers" => "a number is given twice: two files become one",
         "data-numbers" => "a number is given twice: two files share their bytes",
         "data-inode" => {
-            "clients with a path cannot use the bytes; reports tell no name, or a wrong one, for them"
+            "clients that are restricted to a path cannot use the bytes; reports show no name, or a wrong one, for them"
         }
         "target-key" => "reads of these bytes are errors",
         "target-note" | "allocation" | "unit-outside" => {
@@ -52,11 +52,11 @@ pub(super) fn consequence(name: &str) -> &'static str {
         "target-geometry" => "the target does not start",
         "unit-twice" => "two files share bytes: one of them reads errors",
         "object-header" => "these bytes cannot be read",
-        "object-blocks" | "object-count" => "`du` and `df` tell wrong numbers",
+        "object-blocks" | "object-count" => "`du` and `df` show wrong numbers",
         "allocated" => {
-            "`du` tells a wrong number; where fewer are found than counted, what was written last before a crash may be missing"
+            "`du` shows a wrong number; where fewer bytes are found than counted, the last writes before a crash may be missing"
         }
-        "object-deletion" => "an object is deleted that lives, or never deleted",
+        "object-deletion" => "a live object is deleted, or a deleted one stays",
         "junction" => "a first-level directory cannot be reached, or is not where the map says",
         "map-lost" => "the cell does not start",
         "object-no-inode" => "space is never freed; the bytes have no name",
@@ -70,30 +70,28 @@ pub(super) fn consequence(name: &str) -> &'static str {
     }
 }
 
-/// What a repair does about a finding of this name.
+/// The repair of a finding with this name.
 pub(super) fn repair(name: &str) -> &'static str {
     match name {
         "store-missing" | "store-stranger" | "map-lost" | "target-geometry" => {
             "none: bring the right store back, or restore a backup"
         }
-        "starts" => "written anew from what the manager knows",
+        "starts" => "written anew from the manager's record",
         "identity" => "written anew from the configuration and the log",
         "log-lost" | "log-torn" | "log-bit" => {
-            "what can be read goes into the index; the log begins anew"
+            "readable records go into the index; the log begins anew"
         }
-        "index-lost" => "made anew from the log and from what is left in the file",
+        "index-lost" => "made anew from the log and from the readable part of the file",
         "index-from-copy" => "the index is made anew from its copy, as it was",
         "index-copy" => "removed; the store begins another",
         "index-shut" | "index-bit" | "index-page" | "index-entry" => {
-            "the index is written anew from all that can be read"
+            "the index is written anew from its readable part"
         }
         "foreign-file" | "known-lost" | "lost-with-target" => "none",
-        "segment" => "made anew; what lay there is marked as lost",
+        "segment" => "made anew; its bytes are marked as lost",
         "shard-key" => "removed",
-        "entry-place" => "put where it is found",
-        "entry-no-directory" => {
-            "the directory is made anew, or what they lead to gets a name in lost+found"
-        }
+        "entry-place" => "moved to the place where look-ups find it",
+        "entry-no-directory" => "the directory is made anew, or its files get names in lost+found",
         "entry-nowhere" => "removed; a directory whose entries are left is made anew",
         "entry-type" | "directory-parent" | "directory-counts" | "inode-links" | "inode-xattrs"
         | "allocated" | "object-blocks" | "object-count" => "corrected",
@@ -103,20 +101,22 @@ pub(super) fn repair(name: &str) -> &'static str {
         "orphan" | "detached" | "object-deletion" => "mark and record are made to agree",
         "deletion" => "taken back",
         "inode-bytes" => "cut to the file's size",
-        "inode-remains" => "bytes get a name in lost+found, the rest is removed",
-        "inode-numbers" | "data-numbers" => "further numbers are left out",
+        "inode-remains" => "bytes get a name in lost+found, other records are removed",
+        "inode-numbers" | "data-numbers" => "numbers that may be in use are skipped",
         "data-inode" => "made to lead to the inode that has the bytes, or removed",
         "target-key" => "marked as lost: errors until written anew",
         "target-note" | "allocation" => "counted anew",
         "unit-outside" => "marked as lost: errors until written anew",
-        "unit-twice" => "whose checksum fits keeps it; others get a copy, or are marked as lost",
-        "object-header" => "made anew from what the object has",
+        "unit-twice" => {
+            "the object whose checksum fits keeps the unit; others get a copy, or are marked as lost"
+        }
+        "object-header" => "made anew from the object's chunks",
         "junction" => "entry, directory and map are made to agree",
         "object-no-inode" => "becomes a file in lost+found",
         "object-misplaced" => "a copy is removed; the only one is left alone",
         "data-shared" => "none: copy one file and remove it",
         "layout" => "none",
-        "shrinks" | "data-behind-size" => "the inode takes over what its objects say",
+        "shrinks" | "data-behind-size" => "the inode takes over the value of its objects",
         "damaged" => "marked as lost: errors until written anew",
         _ => "unknown",
     }

@@ -1,7 +1,7 @@
-//! What mending a target's index could not save, kept in the scratch folder until the cell is
-//! clean.
+//! Keys that the repair of a target's index could not save, kept in the scratch folder until the
+//! cell is clean.
 
-use crate::scratch::{LOST_KEYS, let_go};
+use crate::scratch_folder::{LOST_KEYS, let_go};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,7 @@ use zonal_disk::identity::sync_dir;
 use zonal_disk::mend::LostKeys;
 use zonal_types::{Codec, TargetId};
 
-/// What the name of a target's file ends with while its store is mended: what that loses is not
-/// known yet.
+/// Suffix of a target's file while its store is being mended: the lost keys are not known yet.
 const MENDING: &str = ".mending";
 
 fn lost_file(scratch: &Path, target: TargetId) -> PathBuf {
@@ -26,7 +25,7 @@ fn mending_file(scratch: &Path, target: TargetId) -> PathBuf {
 }
 
 fn load_known(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
-    // In a folder that others may write: what they put there is none of ours.
+    // Others may write in this folder: ignore the files that they put there.
     let folder = zonal_disk::trusted::open_above(scratch).ok();
     let file = folder.and_then(|folder| folder.file(&lost_name(target)).ok()?);
     let mut bytes = Vec::new();
@@ -41,8 +40,8 @@ fn load_known(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
         .collect()
 }
 
-/// Keys that a mending of a target's index could not save, from the check that mended it on. Where
-/// a mending was interrupted: any.
+/// Loads the keys that a repair of a target's index could not save, since the check that made the
+/// repair. After an interrupted repair any key may be lost.
 pub(super) fn load_lost(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
     let mut lost = load_known(scratch, target);
     if mending_file(scratch, target).exists() {
@@ -54,16 +53,16 @@ pub(super) fn load_lost(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
 /// Any key may be lost.
 const ANY: LostKeys = (Vec::new(), None);
 
-/// Before a store is mended: until [`save_lost`] any key may be lost.
+/// Called before a store is mended: until [`save_lost`], any key may be lost.
 pub(crate) fn expect_lost(scratch: &Path, target: TargetId) -> io::Result<()> {
     if mending_file(scratch, target).exists() {
-        // One that was interrupted, and may have lost any.
+        // An earlier repair was interrupted and may have lost any key.
         add(scratch, target, vec![ANY])?;
     }
     write_durably(scratch, &mending_file(scratch, target), &[])
 }
 
-/// Adds to what [`load_lost`] gives, in place of any.
+/// Adds keys to those that [`load_lost`] returns, and takes back that any key may be lost.
 pub(crate) fn save_lost(scratch: &Path, target: TargetId, more: Vec<LostKeys>) -> io::Result<()> {
     if !more.is_empty() {
         add(scratch, target, more)?;
@@ -81,11 +80,11 @@ fn add(scratch: &Path, target: TargetId, more: Vec<LostKeys>) -> io::Result<()> 
     write_durably(scratch, &lost_file(scratch, target), &stored.to_bytes())
 }
 
-/// A repair is durable: what it must not forget is, before it.
+/// Writes a file durably. A repair is durable, so the lost keys must be durable before it.
 fn write_durably(scratch: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temp = path.as_os_str().to_owned();
     temp.push(".new");
-    // In a folder that others may write: nothing that lies there is written to.
+    // Others may write in this folder: never write to a file that is there.
     match std::fs::remove_file(&temp) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -97,14 +96,14 @@ fn write_durably(scratch: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_dir(scratch)
 }
 
-/// Takes the scratch folder away, where a check made it and nothing else is in it; `with_lost`:
-/// also what must not be forgotten before the cell is clean.
+/// Removes the scratch folder where a check made it and nothing else is in it. With `with_lost`
+/// also removes the lost keys, which must be kept until the cell is clean.
 pub(crate) fn clean_scratch(scratch: &Path, with_lost: bool) {
     if with_lost {
         let entries = std::fs::read_dir(scratch).into_iter().flatten();
         for entry in entries.flatten() {
             if entry.file_name().to_string_lossy().starts_with(LOST_KEYS) {
-                // Best effort: a left-over makes a later check think worse of a file than it is.
+                // Best effort: with a left-over file a later check only suspects more damage.
                 let _ = std::fs::remove_file(entry.path());
             }
         }

@@ -1,5 +1,5 @@
-//! A stopped cell on real stores, made of known files, and what a check of it must keep: what is
-//! read is what was written, or an error.
+//! A stopped cell on real stores, made of known files. A check of it must keep this rule: each read
+//! gives the bytes that were written, or an error.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,18 +8,18 @@
     reason = "test support, shared by several test programs"
 )]
 
-mod bench;
-mod ended;
-mod fill;
-mod running;
-mod starts;
+mod damage_cases;
+mod interrupted_checks;
+mod known_files;
+mod running_cell;
+mod shard_workload;
+mod store_starts;
 mod target;
 mod verify;
-mod work;
 
-pub use bench::{Bench, damages, inode, lists};
-pub use ended::{Ended, interrupt, whole};
-pub use running::Open;
+pub use damage_cases::{Bench, damages, inode, lists};
+pub use interrupted_checks::{Ended, interrupt, whole};
+pub use running_cell::Open;
 pub use target::OpenTarget;
 
 use std::collections::BTreeMap;
@@ -30,7 +30,9 @@ use zonal_fsck::Finding;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::{Now, keys};
 use zonal_object::TargetConfig;
-use zonal_offline::{Cell, OfflineError, Options, Report, Stage, StoreSpec, Summary};
+use zonal_offline::{
+    CellStores, CheckOptions, CheckProgress, CheckReporter, CheckSummary, OfflineError, StoreSpec,
+};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{
     Codec, FileKind, Ino, Instant, KvChange, KvRead, Layout, Name, PartitionId, ShardId, Timestamp,
@@ -51,7 +53,7 @@ pub const CONFIG: Config = Config {
     room_wait: std::time::Duration::from_secs(1),
 };
 
-/// A file that was made.
+/// A file of the cell.
 #[derive(Debug, Clone)]
 pub struct Made {
     pub path: String,
@@ -60,23 +62,23 @@ pub struct Made {
     pub layout: Layout,
 }
 
-/// Contents of byte `at` of a file.
+/// Contents of a file.
 fn contents(ino: Ino, size: u64) -> Vec<u8> {
     Rng(ino.0).bytes(size as usize)
 }
 
-/// What was told.
+/// Reports of a check.
 #[derive(Default)]
 pub struct Heard {
     pub findings: Vec<(u32, Finding)>,
     pub repaired: u64,
 }
 
-impl Report for Heard {
+impl CheckReporter for Heard {
     fn finding(&mut self, pass: u32, finding: &Finding) {
         self.findings.push((pass, finding.clone()));
     }
-    fn progress(&mut self, _stage: Stage) {}
+    fn progress(&mut self, _stage: CheckProgress) {}
     fn repaired(&mut self, _pass: u32, changes: u64) {
         self.repaired += changes;
     }
@@ -98,7 +100,7 @@ impl Heard {
 /// A cell in a folder of its own.
 pub struct TestCell {
     pub dir: Scratch,
-    pub cell: Cell,
+    pub cell: CellStores,
     pub map: ZoneMap,
     pub files: Vec<Made>,
 }
@@ -118,8 +120,8 @@ impl TestCell {
         &self.cell.stores[at]
     }
 
-    pub fn options(&self, repair: bool) -> Options {
-        Options {
+    pub fn options(&self, repair: bool) -> CheckOptions {
+        CheckOptions {
             repair,
             data: true,
             scratch: self.dir.join("scratch"),
@@ -129,17 +131,17 @@ impl TestCell {
         }
     }
 
-    pub fn try_fsck(&self, repair: bool) -> Result<(Summary, Heard), OfflineError> {
+    pub fn try_fsck(&self, repair: bool) -> Result<(CheckSummary, Heard), OfflineError> {
         let mut heard = Heard::default();
         let summary = zonal_offline::check(&self.cell, &self.options(repair), &mut heard)?;
         Ok((summary, heard))
     }
 
-    pub fn fsck(&self, repair: bool) -> (Summary, Heard) {
+    pub fn fsck(&self, repair: bool) -> (CheckSummary, Heard) {
         self.try_fsck(repair).unwrap()
     }
 
-    /// Copies of all files of the stores, to damage again and again.
+    /// Copies all files of the stores, for tests that damage them again and again.
     pub fn save(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
         collect(&self.dir, &mut files);
@@ -214,7 +216,8 @@ pub fn partitions(cell: &TestCell) -> Vec<PartitionId> {
     cell.map.partitions_of(ShardId(1))
 }
 
-/// The library's own panics on damaged bytes are caught; their text would drown the report.
+/// Silences the panics of the database library on damaged bytes. They are caught; their text would
+/// drown the report.
 pub fn be_quiet_about_the_library() {
     #[expect(clippy::print_stderr, reason = "what a test says")]
     std::panic::set_hook(Box::new(|info| {

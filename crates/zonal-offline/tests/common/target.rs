@@ -1,4 +1,4 @@
-//! A target at work: the core on an engine and segments, as its server drives it.
+//! A target in use: the core on an engine and segments, driven as by its server.
 
 use super::{GEOMETRY, SEGMENT};
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use zonal_object::{Committed, Cut, Edit, ObjectId, Planned, Record, Step, Target
 use zonal_offline::StoreSpec;
 use zonal_types::ErrorCode;
 
-/// A target at work.
+/// A target in use.
 pub struct OpenTarget {
     pub engine: Engine,
     pub target: Target,

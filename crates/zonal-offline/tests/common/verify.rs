@@ -1,4 +1,4 @@
-//! What a check and a repair must keep: what is read is what was written, or an error.
+//! The rule for checks and repairs: each read gives the bytes that were written, or an error.
 
 use super::{Made, OpenTarget, TestCell, contents, lookup, open_engine, read_map};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use zonal_types::{Column, DataId, ErrorCode, Instant, KvRead, ShardId, ZoneId};
 use zonal_zonemap::ZoneMap;
 
 impl TestCell {
-    /// Opens everything with the cores that serve it and reads all files: what can be read is
-    /// right. Gives how many files are whole under their names, and how many are not.
+    /// Opens all stores with the cores that serve them and reads all files: each read is right or
+    /// an error. Returns how many files are whole under their names, and how many are not.
     pub fn verify(&self, context: &str) -> (usize, usize) {
         let shard_engine = open_engine(self.spec(1));
         let config = ShardConfig::new(ShardId(1), ZoneId(1), 2);
@@ -99,8 +99,8 @@ fn is_right(
         let from = piece.file_offset as usize;
         let wanted = &expected[from..from + piece.length as usize];
         match target.read(object, piece.object_offset, piece.length as usize) {
-            // The end of a log is known by what follows: its last block can be lost without a trace
-            // in the target. The shard counts more then.
+            // A log's end is known only by the records that follow: a target can lose its last
+            // block without a trace. The shard counts more then.
             Ok(bytes) if bytes.len() < wanted.len() && wanted.starts_with(&bytes) => whole = false,
             Ok(bytes) => {
                 assert_eq!(bytes, wanted, "{context}: wrong bytes in {}", file.path);

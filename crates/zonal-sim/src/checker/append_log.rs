@@ -1,5 +1,5 @@
 //! Appends of several clients to one file: each acknowledged record is there exactly once, each
-//! other one at most once, and nothing lies between records but holes of appends that were given
+//! other record at most once. Between records there is nothing but holes of appends that were given
 //! up.
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ pub fn record(client: usize, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// What clients know: records with whether they were acknowledged.
-pub type Known = BTreeMap<(usize, u64), bool>;
+/// Records with whether they were acknowledged.
+pub type RecordAcks = BTreeMap<(usize, u64), bool>;
 
-/// What is wrong with the file. `may_give_up`: something went wrong, so that places may have been
-/// given up, which are holes then.
+/// Returns what is wrong with the file. `may_give_up`: there were faults, so appends may have been
+/// given up and left holes.
 #[must_use]
-pub fn check(content: &[u8], known: &Known, may_give_up: bool) -> Vec<String> {
+pub fn check(content: &[u8], known: &RecordAcks, may_give_up: bool) -> Vec<String> {
     let mut found: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let mut broken = Vec::new();
     if !content.len().is_multiple_of(RECORD) {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn lost_doubled_and_torn_records_are_found() {
-        let known = Known::from([((0, 1), true), ((1, 1), true)]);
+        let known = RecordAcks::from([((0, 1), true), ((1, 1), true)]);
         let good = [record(0, 1), record(1, 1)].concat();
         assert_eq!(check(&good, &known, false), Vec::<String>::new());
         assert_eq!(check(&good[..RECORD], &known, false).len(), 1);

@@ -1,18 +1,18 @@
-//! Invariant 8: every queue, cache and buffer stays within its written bound. Looked at again and
-//! again while a run goes on.
+//! Invariant 8: every queue, cache and buffer stays within its written bound. Checked repeatedly
+//! during a run.
 
 use crate::workload::SimClient;
 use crate::world::World;
 use zonal_types::limits::STORAGE_IO_BYTES_MAX;
 
-/// Tasks of a shard's own.
+/// Most background tasks of a shard.
 const OWN_TASKS: u64 = 3;
 
 fn within(what: &str, value: u64, bound: u64) -> Option<String> {
     (value > bound).then(|| format!("invariant 8: {what}: {value}, at most {bound} allowed"))
 }
 
-/// A gauge whose bound is the gauge of the same name with `_max`.
+/// Compares each gauge with its bound, the gauge of the same name with `_max`.
 fn of_gauges(gauges: &[(&'static str, u64)]) -> Vec<String> {
     let bound_of = |name: &str| {
         let bound = format!("{name}_max");
@@ -26,7 +26,7 @@ fn of_gauges(gauges: &[(&'static str, u64)]) -> Vec<String> {
     checked.collect()
 }
 
-/// Checks all servers that are up.
+/// Checks all running servers.
 pub fn check_servers(world: &World) {
     for node in world.meta_nodes() {
         let gauges = node.all_gauges();
@@ -41,7 +41,7 @@ pub fn check_servers(world: &World) {
                 waiting,
                 node.running(),
             ),
-            // A wait a request, and one each for what the shard does by itself.
+            // One wait for each request, and one for each background task.
             within("waits", node.waits(), node.running() + OWN_TASKS),
         ];
         broken.iter().flatten().for_each(|text| world.report(text));
@@ -62,7 +62,7 @@ pub fn check_client(world: &World, client: &SimClient) {
         }
     }
     let options = client.options();
-    // The last write is taken in before anything is sent.
+    // The last write is accepted before anything is sent.
     let bound = options.write_behind_bytes + 2 * STORAGE_IO_BYTES_MAX;
     if let Some(text) = within("gathered bytes", client.dirty_bytes() as u64, bound as u64) {
         world.report(text);

@@ -1,17 +1,17 @@
-//! Close-to-open: who opens a file after another client's close returned sees all that was written
-//! before that close.
+//! Close-to-open: a client that opens a file after another client's close returned sees all bytes
+//! that were written before that close.
 
 /// Bytes of one version mark.
 pub const MARK: usize = 8;
 
-/// Contents of a version: the mark, again and again.
+/// Contents of a version: its mark, repeated.
 #[must_use]
 pub fn content(version: u64, bytes: usize) -> Vec<u8> {
     version.to_le_bytes().repeat(bytes / MARK)
 }
 
-/// What is wrong with what a reader saw that opened after `closed` was closed, while at most
-/// `written` was written.
+/// Returns what is wrong with the bytes that a reader saw. It opened the file after version
+/// `closed` was closed, and `written` was the newest version.
 #[must_use]
 pub fn check(seen: &[u8], closed: u64, written: u64) -> Option<String> {
     let (byte, version) = foreign_version(seen, closed, written)?;
@@ -21,7 +21,7 @@ pub fn check(seen: &[u8], closed: u64, written: u64) -> Option<String> {
     ))
 }
 
-/// The first mark that is of no version between these two: its offset and its version.
+/// The first mark of a version outside of this range: its offset and its version.
 pub(super) fn foreign_version(seen: &[u8], oldest: u64, newest: u64) -> Option<(usize, u64)> {
     seen.chunks(MARK).enumerate().find_map(|(index, mark)| {
         let mut bytes = [0; MARK];

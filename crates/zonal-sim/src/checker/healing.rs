@@ -1,15 +1,16 @@
-//! Invariant 9: after all faults have ended the cell becomes healthy by itself, and nothing leaks:
-//! deletions are pushed, no object is left when all files are gone, space returns, no plan holds
-//! units, no request waits for ever.
+//! Invariant 9: after all faults have ended the cell becomes healthy by itself, and nothing leaks.
+//!
+//! * Shards push all deletions; no object is left when all files are gone, and their space is free.
+//! * No plan holds units, and no request waits for ever.
 
 use crate::net::NETWORK;
 use crate::world::World;
 use std::rc::Rc;
 
-/// Simulated time after which a quiet cell must have done what is to be done, ms.
+/// Simulated time within which a quiet cell must complete its work, ms.
 const QUIET_MS: u64 = 600_000;
 
-/// True where no deletion is left to push.
+/// Whether all deletions are done.
 fn has_deleted(world: &World) -> bool {
     world
         .meta_nodes()
@@ -24,7 +25,7 @@ fn has_no_objects(world: &World) -> bool {
         .all(|node| node.object_count() == 0)
 }
 
-/// What is left, in words.
+/// The work that is left, in words.
 fn left(world: &World) -> String {
     let objects: Vec<u64> = world
         .storage_nodes()
@@ -39,7 +40,7 @@ fn left(world: &World) -> String {
     format!("{objects:?} objects at the targets; shards: {gauges:?}")
 }
 
-/// Lets the world run for so long.
+/// Runs the world for `ms` milliseconds.
 pub fn wait(world: &Rc<World>, ms: u64) {
     let next = world.clock.now().plus_ms(ms);
     let ticker = world.clock.sleep_until(next);
@@ -55,13 +56,12 @@ fn wait_until(world: &Rc<World>, done: impl Fn(&World) -> bool) -> bool {
     done(world)
 }
 
-/// True where nothing is under way at a target: a checkpoint goes on behind the reply of who asked
-/// for it.
+/// Whether no target is busy: a checkpoint may outlast the request that asked for it.
 fn has_quiet_targets(world: &World) -> bool {
     world.storage_nodes().iter().all(|node| node.is_quiet())
 }
 
-/// Waits until deletions are pushed, then asks the targets what is broken.
+/// Waits until deletions are done, then checks the stores of the targets.
 pub fn settle(world: &Rc<World>) {
     if !wait_until(world, has_deleted) {
         world.report(format!("invariant 9: deletions stay: {}", left(world)));
@@ -81,9 +81,11 @@ pub fn settle(world: &Rc<World>) {
     }
 }
 
-/// Everything was removed: no object may be left, and all space must be free. Where metadata lost
-/// power, objects of files whose making was taken back have no owner until there is a check of the
-/// whole cell.
+/// Checks a cell from which everything was removed: no object may be left, and all space must be
+/// free.
+///
+/// Where metadata lost power, objects of files whose creation was lost have no owner until a check
+/// of the whole cell.
 pub fn check_empty(world: &Rc<World>, free_at_start: u64) {
     if !wait_until(world, |world| has_deleted(world) && has_no_objects(world)) {
         world.report(format!(

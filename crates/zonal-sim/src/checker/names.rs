@@ -1,12 +1,12 @@
 //! Invariant 2: every entry leads to a live inode, link counts agree, no inode is in two shards.
-//! And invariant 1, by the map's own check.
+//! Also checks invariant 1, by the map's own check.
 
 use crate::world::World;
 use std::collections::BTreeMap;
 use zonal_meta::keys;
 use zonal_types::{Ino, KvRead};
 
-/// Checks the shards that are up, each by itself and all together.
+/// Checks the running shards, each by itself and all together.
 pub fn check(world: &World) {
     for broken in world.map.borrow().check() {
         world.report(format!("invariant 1: {broken}"));

@@ -1,30 +1,30 @@
-//! What a client knows of a directory that it alone changes, unknown outcomes kept unknown
-//! (invariants 2 and 3 for names).
+//! Oracle of a directory that a single client changes; unknown outcomes stay unknown (invariants 2
+//! and 3 for names).
 //!
-//! The oracle holds every state that the directory may be in. An operation that was answered leads
-//! on from each; one whose client died leaves what was before possible as well. *Firm* states are
-//! those where no power was lost since the last sync; after one that was answered only they are
-//! possible. A look at the directory must fit one of the states.
+//! The oracle holds every state that the directory may be in. An operation that was answered
+//! changes each state. An operation whose client died leaves the states before it possible, too.
+//! *Firm* states are those where no power was lost since the last sync; after an answered sync only
+//! they are possible. Each listing must fit one of the states.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;
 
-/// Names with inodes; `None`: made by an operation whose answer was lost.
-pub type State = BTreeMap<String, Option<Ino>>;
+/// Names with inodes; `None` where the answer to the operation that made the name was lost.
+pub type DirectoryState = BTreeMap<String, Option<Ino>>;
 
-/// What an operation makes of a state; `None`: it cannot succeed there.
-pub type Step<'a> = &'a dyn Fn(&State) -> Option<State>;
+/// Applies an operation to a state; `None` where it cannot succeed in this state.
+pub type DirectoryStep<'a> = &'a dyn Fn(&DirectoryState) -> Option<DirectoryState>;
 
-/// The oracle.
+/// All possible states of a directory.
 #[derive(Debug)]
 pub struct Oracle {
-    firm: Vec<State>,
-    all: Vec<State>,
-    /// Power may fail: what was not synced may be taken back.
+    firm: Vec<DirectoryState>,
+    all: Vec<DirectoryState>,
+    /// Power may fail: unsynced changes may be lost.
     power: bool,
 }
 
-fn add(states: &mut Vec<State>, new: impl IntoIterator<Item = State>) {
+fn add(states: &mut Vec<DirectoryState>, new: impl IntoIterator<Item = DirectoryState>) {
     for state in new {
         if !states.contains(&state) {
             states.push(state);
@@ -32,7 +32,7 @@ fn add(states: &mut Vec<State>, new: impl IntoIterator<Item = State>) {
     }
 }
 
-fn after(states: &[State], step: Step<'_>) -> Vec<State> {
+fn after(states: &[DirectoryState], step: DirectoryStep<'_>) -> Vec<DirectoryState> {
     let mut next = Vec::new();
     add(&mut next, states.iter().filter_map(step));
     next
@@ -43,33 +43,33 @@ impl Oracle {
     #[must_use]
     pub fn new(power: bool) -> Self {
         Self {
-            firm: vec![State::new()],
-            all: vec![State::new()],
+            firm: vec![DirectoryState::new()],
+            all: vec![DirectoryState::new()],
             power,
         }
     }
 
     /// The likeliest state.
     #[must_use]
-    pub fn newest(&self) -> State {
+    pub fn newest(&self) -> DirectoryState {
         self.firm.last().cloned().unwrap_or_default()
     }
 
-    /// How many states are possible.
+    /// Number of possible states.
     #[must_use]
     pub fn choices(&self) -> usize {
         self.all.len()
     }
 
-    /// True where `what` holds in one of the states in which nothing was lost.
+    /// Whether `what` holds in one of the states in which nothing was lost.
     #[must_use]
-    pub fn may(&self, what: impl Fn(&State) -> bool) -> bool {
+    pub fn may(&self, what: impl Fn(&DirectoryState) -> bool) -> bool {
         self.firm.iter().any(what)
     }
 
-    /// An operation begins; gives what [`Self::done`] wants.
+    /// An operation begins. Returns the states that [`Self::done`] needs.
     #[must_use]
-    pub fn begun(&mut self, step: Step<'_>) -> Vec<State> {
+    pub fn begun(&mut self, step: DirectoryStep<'_>) -> Vec<DirectoryState> {
         let before = self.firm.clone();
         let next = after(&self.firm, step);
         add(&mut self.firm, next);
@@ -78,16 +78,22 @@ impl Oracle {
         before
     }
 
-    /// It was answered with success.
+    /// The operation was answered with success.
     ///
     /// # Errors
-    /// It cannot have succeeded.
-    pub fn done(&mut self, before: &[State], step: Step<'_>) -> Result<(), String> {
+    /// It cannot have succeeded in any state.
+    pub fn done(
+        &mut self,
+        before: &[DirectoryState],
+        step: DirectoryStep<'_>,
+    ) -> Result<(), String> {
         let firm = after(before, step);
         let next = after(&self.all, step);
         add(&mut self.all, next);
         match (firm.is_empty(), self.power) {
-            (true, false) => Err(format!("invariant 2: it succeeded in {before:?}")),
+            (true, false) => Err(format!(
+                "invariant 2: the operation succeeded in {before:?}"
+            )),
             (true, true) => {
                 self.firm = self.all.clone();
                 Ok(())
@@ -102,22 +108,22 @@ impl Oracle {
         }
     }
 
-    /// Everything that was answered is durable.
+    /// A sync was answered: all answered operations are durable.
     pub fn synced(&mut self) {
         self.all = self.firm.clone();
     }
 
-    /// Something was lost, and told.
+    /// Unsynced changes may be lost, and the client was told so.
     pub fn lost(&mut self) {
         self.firm = self.all.clone();
     }
 
-    /// The directory was looked at.
+    /// A client listed the directory.
     ///
     /// # Errors
-    /// What is wrong.
+    /// No possible state fits.
     pub fn seen(&mut self, found: &BTreeMap<String, Ino>) -> Result<(), String> {
-        let fits = |state: &State| {
+        let fits = |state: &DirectoryState| {
             state.len() == found.len()
                 && state.iter().all(|(name, ino)| {
                     let there = found.get(name);
@@ -126,11 +132,11 @@ impl Oracle {
         };
         if !self.all.iter().any(fits) {
             return Err(format!(
-                "invariant 3: a directory has {found:?}, which none of these can be: {:?}",
+                "invariant 3: a directory has {found:?}, which fits none of the possible states {:?}",
                 self.all
             ));
         }
-        let known: State = found
+        let known: DirectoryState = found
             .iter()
             .map(|(name, ino)| (name.clone(), Some(*ino)))
             .collect();
@@ -155,16 +161,16 @@ mod tests {
             .collect()
     }
 
-    fn make(name: &str, ino: Option<u64>) -> impl Fn(&State) -> Option<State> {
-        move |state: &State| {
+    fn make(name: &str, ino: Option<u64>) -> impl Fn(&DirectoryState) -> Option<DirectoryState> {
+        move |state: &DirectoryState| {
             let mut next = state.clone();
             next.insert(name.to_owned(), ino.map(Ino));
             Some(next)
         }
     }
 
-    fn remove(name: &str) -> impl Fn(&State) -> Option<State> {
-        move |state: &State| {
+    fn remove(name: &str) -> impl Fn(&DirectoryState) -> Option<DirectoryState> {
+        move |state: &DirectoryState| {
             let mut next = state.clone();
             next.remove(name).map(|_| next)
         }
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_of_power_takes_back_what_was_not_synced_and_no_more() {
+    fn a_loss_of_power_takes_back_unsynced_changes_and_no_more() {
         let mut oracle = Oracle::new(true);
         for (name, ino) in [("a", 1), ("b", 2)] {
             let before = oracle.begun(&make(name, None));

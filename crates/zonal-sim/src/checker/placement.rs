@@ -1,6 +1,8 @@
-//! Invariant 10: every object lies where its inode's layout says; junctions of the map and
-//! first-level directories agree. And of 9: every object has an owner; of 2: no object has bytes
-//! behind its file's end.
+//! Invariant 10: every object lies where its inode's layout says, and junctions of the map agree
+//! with first-level directories.
+//!
+//! Also invariant 9: every object has an owner; and invariant 2: no object has bytes behind its
+//! file's end.
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +15,14 @@ use zonal_types::{Codec, Component, DataId, FileKind, Ino, KvRead, Layout, Shard
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::Listing;
 
-/// What the shards say.
+/// Contents of the shards.
 #[derive(Default)]
 struct Found {
     owners: BTreeMap<DataId, (Inode, Component)>,
-    /// To be deleted.
+    /// Data ids with a deletion that is not done.
     going: BTreeSet<DataId>,
     directories: BTreeSet<Ino>,
-    /// Directories of the root, by name.
+    /// Directories in the root, by name.
     roots: BTreeMap<String, Ino>,
 }
 
@@ -55,7 +57,7 @@ impl Found {
     }
 }
 
-/// Whether the object is where its owner says.
+/// Whether the object lies where its owner's layout says.
 fn in_its_place(map: &ZoneMap, component: &Component, object: ObjectId, at: TargetId) -> bool {
     let Some(set) = map.set(component.set) else {
         return false;
@@ -73,19 +75,19 @@ fn behind_its_end(
     object: ObjectId,
     stat: ObjectStat,
 ) -> bool {
-    // What lies below the shard's own bytes is a hole, of any length.
+    // The shard's own bytes are a hole in the objects, of any length.
     let end = inode.size.max(inode.layout.inline_bytes().into());
     stat.object_bytes > zonal_layout::object_bytes(component, end, object.column)
 }
 
-/// Checks a quiet cell. `may_lack_owner`: metadata lost power. `may_be_longer`: some mount was
-/// killed, or lost its power's worth of reports.
+/// Checks a quiet cell. `may_lack_owner`: metadata lost power. `may_be_longer`: a mount was killed,
+/// or a loss of power took its reports.
 pub fn check(world: &World, may_lack_owner: bool, may_be_longer: bool) {
     let map = world.map.borrow().clone();
     let mut found = Found::default();
     for (number, node) in world.meta_nodes().iter().enumerate() {
         let scanned = node.disk().scan(&[], &[0xff; 8], &mut |key, value| {
-            // The root shard's process is the first.
+            // The first process is the root shard's.
             found.take(number == 0, key, value);
             true
         });

@@ -1,45 +1,47 @@
-//! Numbered records that several clients append to one file, gathered or not: each is there once at
-//! most, whole, and where its writer was told; one that a fsync or close has acknowledged is there.
-//! Others may be missing only where their client was killed, or was told of a loss.
+//! Numbered records that several clients append to one file, gathered or not.
+//!
+//! * Each record is there at most once, whole, and at the place that its writer was told.
+//! * A record that a fsync or close has acknowledged is there.
+//! * Another record may be missing only where its client was killed, or was told of a loss.
 
 use super::append_log::{RECORD, record};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Client and number.
-pub type Name = (usize, u64);
+/// Client and number of a record.
+pub type RecordName = (usize, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its append has not returned.
+    /// The append has not returned.
     Begun,
-    /// There, as far as its writer knows.
+    /// The append has returned this place.
     Taken(u64),
-    /// Synced, or closed.
+    /// A fsync or close has acknowledged the record.
     Acked(u64),
-    /// There or not: at this place, where that was told.
+    /// The record may be missing; it is at this place, where the client learned it.
     Loose(Option<u64>),
 }
 
 /// All records of one file.
 #[derive(Debug, Default)]
-pub struct Records {
-    known: BTreeMap<Name, Fate>,
-    /// Clients of which some are lost, which they have not been told.
+pub struct RecordLedger {
+    known: BTreeMap<RecordName, Fate>,
+    /// Clients that lost records and were not told yet.
     untold: BTreeSet<usize>,
     lost: u64,
 }
 
-impl Records {
-    /// An append of these begins.
+impl RecordLedger {
+    /// An append of these records begins.
     pub fn begin(&mut self, client: usize, numbers: std::ops::Range<u64>) {
         let new = numbers.map(|number| ((client, number), Fate::Begun));
         self.known.extend(new);
     }
 
-    /// It has returned: they are there from `at` on.
+    /// The append has returned: the records are there from `at` on.
     ///
     /// # Errors
-    /// They are not behind those that the client appended before and that are acknowledged.
+    /// The place is before the end of the client's acknowledged records.
     pub fn taken(
         &mut self,
         client: usize,
@@ -51,11 +53,11 @@ impl Records {
             match *fate {
                 Fate::Acked(before) if before + RECORD as u64 > at => {
                     return Err(format!(
-                        "records: {} of client {client} is told to be at {at}, and {name:?} at {before}",
+                        "records: client {client} was told {at} for record {}, and {before} for {name:?}",
                         numbers.start
                     ));
                 }
-                // Lost while this one waited for its turn: its writer is to hear of that.
+                // The record was lost while this append waited; its writer must be told.
                 Fate::Taken(before) if before + RECORD as u64 > at => {
                     *fate = Fate::Loose(Some(before));
                     self.untold.insert(client);
@@ -73,10 +75,12 @@ impl Records {
     /// A fsync or close of the client has returned.
     ///
     /// # Errors
-    /// It should have told of a loss.
+    /// It should have reported a loss.
     pub fn acknowledged(&mut self, client: usize) -> Result<(), String> {
         if self.untold.contains(&client) {
-            return Err(format!("records: a loss of client {client} was not told"));
+            return Err(format!(
+                "records: a loss of client {client} was not reported"
+            ));
         }
         for fate in self.of(client) {
             if let Fate::Taken(at) = *fate {
@@ -98,13 +102,13 @@ impl Records {
         }
     }
 
-    /// An append of these has failed: it was done or not.
+    /// An append of these records has failed: its outcome is unknown.
     pub fn unknown(&mut self, client: usize, numbers: std::ops::Range<u64>) {
         let unknown = numbers.map(|number| ((client, number), Fate::Loose(None)));
         self.known.extend(unknown);
     }
 
-    /// What was taken of a client and is not acknowledged: its numbers.
+    /// Numbers of the client's records that were taken and are not acknowledged.
     #[must_use]
     pub fn unacknowledged(&self, client: usize) -> Vec<u64> {
         let own = self.known.range((client, 0)..=(client, u64::MAX));
@@ -117,9 +121,9 @@ impl Records {
         own.map(|(_name, fate)| fate)
     }
 
-    /// Those that are acknowledged now, with their places.
+    /// The acknowledged records, with their places.
     #[must_use]
-    pub fn must(&self) -> Vec<(Name, u64)> {
+    pub fn must(&self) -> Vec<(RecordName, u64)> {
         let acked = self.known.iter().filter_map(|(name, fate)| match fate {
             Fate::Acked(at) => Some((*name, *at)),
             _unknown => None,
@@ -127,19 +131,19 @@ impl Records {
         acked.collect()
     }
 
-    /// Records that were told of as lost, or whose client was killed, and that were missing when it
-    /// was looked last.
+    /// Number of records that were missing in the last check, and whose client was killed or told
+    /// of a loss.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// What is wrong with the file. `must`: what was acknowledged before it was opened.
-    /// `may_give_up`: places may have been given up, which are holes then.
+    /// Returns what is wrong with the file. `must`: the records that were acknowledged before it
+    /// was opened. `may_give_up`: appends may have been given up and left holes.
     pub fn check(
         &mut self,
         content: &[u8],
-        must: &[(Name, u64)],
+        must: &[(RecordName, u64)],
         may_give_up: bool,
     ) -> Vec<String> {
         let mut broken = Vec::new();
@@ -149,11 +153,11 @@ impl Records {
                 content.len()
             ));
         }
-        let mut names: BTreeMap<Vec<u8>, Name> = BTreeMap::new();
+        let mut names: BTreeMap<Vec<u8>, RecordName> = BTreeMap::new();
         for name in self.known.keys() {
             names.insert(record(name.0, name.1), *name);
         }
-        let mut found: BTreeMap<Name, u64> = BTreeMap::new();
+        let mut found: BTreeMap<RecordName, u64> = BTreeMap::new();
         for (index, bytes) in content.chunks(RECORD).enumerate() {
             let at = (index * RECORD) as u64;
             if bytes.iter().all(|byte| *byte == 0) {
@@ -176,7 +180,7 @@ impl Records {
             };
             if told != at {
                 broken.push(format!(
-                    "records: {name:?} is at {at}, and was told to be at {told}"
+                    "records: {name:?} is at {at}, but its client was told {told}"
                 ));
             }
         }
@@ -199,8 +203,8 @@ impl Records {
 mod tests {
     use super::*;
 
-    fn known() -> Records {
-        let mut records = Records::default();
+    fn known() -> RecordLedger {
+        let mut records = RecordLedger::default();
         records.begin(0, 0..2);
         records.taken(0, 0..2, 0).unwrap();
         records.begin(1, 0..1);
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found() {
+    fn wrong_records_are_found() {
         let mut records = known();
         let all = [record(0, 0), record(0, 1), record(1, 0)].concat();
         let must = records.must();
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_acknowledged_may_be_lost() {
+    fn only_unacknowledged_records_may_be_lost() {
         let mut records = known();
         records.may_be_lost(0);
         records.may_be_lost(1);

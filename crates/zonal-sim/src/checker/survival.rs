@@ -1,14 +1,14 @@
 //! Invariant 6: no message from the network and no byte from a disk ends a process. All processes
-//! of a world run on one thread, so a panic of any of them ends the run here, and is reported.
+//! of a world run on one thread, so a panic of one ends the run, and is reported.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `run`; what it panics with, in words.
+/// Runs `run`; a panic becomes an error.
 ///
 /// # Errors
-/// The report.
+/// The text of the panic.
 pub fn watch<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    // The world is given up after a panic: nobody looks at what it left.
+    // After a panic the world is not used any more.
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_told() {
+    fn a_panic_is_reported() {
         assert_eq!(watch(|| 7), Ok(7));
         let broken = watch(|| assert!(u8::try_from(300).is_ok(), "too much"));
         assert!(

@@ -1,18 +1,23 @@
 //! Invariants 4 and 7 for the bytes of one file that several clients write, append to, cut and read
 //! at the same time.
 //!
-//! An operation lasts from its call until its effect is surely there: a truncation or an append
-//! until it returns, a write until a flush after it returns; one whose outcome is unknown lasts for
-//! ever. Two that overlap are concurrent; those of one client follow one another. A byte may be
-//! read with the value of any operation that gives it one, unless another that follows it surely
-//! came before the read; so may the end be found. What is there when all have ended is known from
-//! then on, byte by byte, and must make sense: [`History::settled`].
+//! An operation lasts from its call until its effect is surely there:
 //!
-//! Each operation's bytes name it and their place in it, so that nothing is taken for something
-//! else.
+//! | operation | lasts |
+//! | --- | --- |
+//! | truncation, append | until it returns |
+//! | write | until a flush after it returns |
+//! | operation with an unknown outcome | for ever |
+//!
+//! Operations that overlap are concurrent; those of one client follow one another. A read may find
+//! the value of any operation, unless another operation that follows it surely came before the
+//! read. The same holds for the file's end. When all operations have ended, the contents must make
+//! sense ([`FileHistory::settled`]), and are known exactly from then on.
+//!
+//! Each operation's bytes name the operation and their place in it, so no two can be confused.
 
+mod final_contents;
 mod operation;
-mod settled;
 
 pub use operation::{MARK, Number};
 
@@ -20,29 +25,30 @@ use operation::{Kind, Operation, content, named};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Stripe unit of the file: a piece of a write within one is there or was cut, as a whole.
+/// Stripe unit of the file. A truncation cuts a piece of a write within a unit as a whole, or not
+/// at all.
 pub const UNIT: u64 = 65_536;
 
 /// A read that has begun.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct FileRead {
     client: usize,
     begun: u64,
 }
 
-/// What was done to a file.
+/// All operations on a file, and its contents before them.
 #[derive(Debug, Default)]
-pub struct History {
+pub struct FileHistory {
     now: u64,
     last: u64,
-    /// What was there before all operations.
+    /// Contents before all operations.
     before: Vec<u8>,
     operations: Vec<Operation>,
-    /// Since then appends may have been repeated elsewhere, and places been given up.
+    /// Since then appends may have been repeated elsewhere, and places may have been given up.
     is_loose: bool,
 }
 
-impl History {
+impl FileHistory {
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
@@ -85,12 +91,12 @@ impl History {
         self.begin(client, Kind::Append, None, length)
     }
 
-    /// A client begins to set the size.
+    /// A client begins to truncate the file to `size`.
     pub fn cut(&mut self, client: usize, size: u64) -> Number {
         self.begin(client, Kind::Cut(size), None, 0)
     }
 
-    /// A truncation or an append has succeeded, there.
+    /// A truncation or an append has succeeded; the append at the place `at`.
     pub fn done(&mut self, number: Number, at: Option<u64>) {
         let now = self.tick();
         if let Some(of) = self.of(number) {
@@ -98,7 +104,7 @@ impl History {
         }
     }
 
-    /// Whether it was done, wholly or in part, or will be, is not known.
+    /// The outcome of an operation is unknown: it may be done wholly, in part, later, or never.
     pub fn is_unknown(&mut self, number: Number) {
         self.is_loose = true;
         if let Some(of) = self.of(number) {
@@ -106,7 +112,7 @@ impl History {
         }
     }
 
-    /// What this client wrote is flushed.
+    /// The client's writes are flushed.
     pub fn flushed(&mut self, client: usize) {
         let now = self.tick();
         for of in &mut self.operations {
@@ -116,27 +122,27 @@ impl History {
         }
     }
 
-    /// Servers forgot what was under way.
+    /// Servers forgot appends that were under way.
     pub fn may_have_strays(&mut self) {
         self.is_loose = true;
     }
 
     /// A client begins to read.
-    pub fn look(&mut self, client: usize) -> Look {
+    pub fn look(&mut self, client: usize) -> FileRead {
         let begun = self.tick();
-        Look { client, begun }
+        FileRead { client, begun }
     }
 
-    fn is_over(&self, of: &Operation, look: Look) -> bool {
+    fn is_over(&self, of: &Operation, look: FileRead) -> bool {
         of.is_before(look.client, look.begun)
     }
 
-    /// No operation that came after this one (none: after all that was before) and surely before
-    /// the read undoes it.
+    /// Whether no operation undoes this one: none that came after it and surely before the read.
+    /// `None` stands for the contents before all operations.
     fn stands(
         &self,
         of: Option<&Operation>,
-        look: Look,
+        look: FileRead,
         undoes: impl Fn(&Operation) -> bool,
     ) -> bool {
         !self.operations.iter().any(|other| {
@@ -146,7 +152,7 @@ impl History {
         })
     }
 
-    fn may_be_there(&self, place: u64, look: Look, is_there: bool) -> bool {
+    fn may_be_there(&self, place: u64, look: FileRead, is_there: bool) -> bool {
         let undoes = |of: &Operation| of.moves_end(place, !is_there);
         let mut operations = self.operations.iter();
         ((self.before.len() as u64 > place) == is_there && self.stands(None, look, undoes))
@@ -154,7 +160,7 @@ impl History {
                 .any(|of| of.moves_end(place, is_there) && self.stands(Some(of), look, undoes))
     }
 
-    /// Places of appends that are not known yet, or at which they were not but tried to be.
+    /// Appends with an unknown place, or with a place at which they were tried and not done.
     fn strays(&self, seen: &[u8]) -> Vec<Operation> {
         let is_unplaced = |of: &Operation| of.kind == Kind::Append && of.at.is_none();
         let mut strays: Vec<Operation> = Vec::new();
@@ -191,8 +197,8 @@ impl History {
             }
             at += MARK;
         }
-        // Of one that was cut, or that others uncovered, a part of a mark may show: it is where the
-        // file ended.
+        // Where an operation was cut, or others uncovered it, a part of a mark may show: the file
+        // ended there.
         for of in self.operations.iter().filter(|of| is_unplaced(of)) {
             let edges = self.edges(&[], seen.len() as u64);
             edges.iter().for_each(|edge| add(of, *edge));
@@ -210,11 +216,12 @@ impl History {
         edges.into_iter().filter(|edge| *edge <= length).collect()
     }
 
-    /// What a read found. `is_whole`: it began with an open, and read to the end.
+    /// Checks the bytes that a read found. `is_whole`: the read began with an open and reached the
+    /// end.
     ///
     /// # Errors
-    /// What it cannot have found.
-    pub fn seen(&mut self, look: Look, seen: &[u8], is_whole: bool) -> Result<(), String> {
+    /// The read cannot have found these bytes.
+    pub fn seen(&mut self, look: FileRead, seen: &[u8], is_whole: bool) -> Result<(), String> {
         self.tick();
         let length = seen.len() as u64;
         let strays = self.strays(seen);
@@ -237,7 +244,7 @@ impl History {
                     || values.iter().any(|value| value.get(index) == Some(byte))
             };
             if let Some(index) = seen.iter().enumerate().position(|of| !fits(of)) {
-                // Too little to tell what it is of.
+                // Too few bytes to name an operation.
                 let rest = seen[index..].iter().take_while(|byte| **byte != 0);
                 let is_append = |of: &Operation| matches!(of.kind, Kind::Append | Kind::Stray);
                 let mut appends = self.operations.iter().filter(|of| is_append(of));
@@ -258,12 +265,13 @@ impl History {
         Ok(())
     }
 
-    /// What a range that no edge cuts may be, and whether it may be zeros.
+    /// The operations that a range may show, and whether it may be zeros. No edge of an operation
+    /// divides the range.
     fn values<'a>(
         &'a self,
         strays: &'a [Operation],
         (from, to): (u64, u64),
-        look: Look,
+        look: FileRead,
     ) -> (Vec<&'a [u8]>, bool) {
         let undoes = |of: &Operation| of.changes(from);
         let mut values = Vec::new();
@@ -290,7 +298,7 @@ impl History {
         (values, is_zero)
     }
 
-    /// All have ended, and this is there: what follows begins with it.
+    /// All operations have ended with these contents, which later operations begin with.
     pub fn begin_with(&mut self, content: Vec<u8>) {
         self.before = content;
         let kept = self
@@ -307,8 +315,8 @@ impl History {
         });
     }
 
-    /// An append may have left something at another place: nothing is known of where it was tried,
-    /// or the file was cut under it.
+    /// Whether an append may have left bytes at another place: its first place is unknown, or the
+    /// file was cut under it.
     fn may_leave(&self, of: &Operation) -> bool {
         let overlaps = |cut: &Operation| {
             of.ended.is_none_or(|ended| cut.begun < ended)
@@ -325,7 +333,7 @@ impl History {
             || cuts.any(|cut| matches!(cut.kind, Kind::Cut(_)) && overlaps(cut))
     }
 
-    fn explain(&self, look: Look, what: &str, place: Option<u64>) -> String {
+    fn explain(&self, look: FileRead, what: &str, place: Option<u64>) -> String {
         let known = self.operations.iter().filter(|of| {
             of.kind != Kind::Stray && place.is_none_or(|place| of.changes(place) || of.at.is_none())
         });

@@ -1,6 +1,8 @@
-//! Invariant 2 (names, link counts) and contents: a tree that one client alone uses behaves exactly
-//! like this model. Since every operation is expected to have the one result that the model says, a
-//! mutation executed twice or not at all shows, too (slots).
+//! Invariant 2 (names, link counts) and contents: a tree that a single client uses behaves exactly
+//! like this model.
+//!
+//! Every operation must have the result of the model, so a change that is executed twice or never
+//! shows, too (session slots).
 
 use std::collections::BTreeMap;
 use zonal_types::{ErrorCode, Ino};
@@ -10,38 +12,38 @@ pub type Id = usize;
 
 /// A directory or a file.
 #[derive(Debug, Clone)]
-pub enum Node {
-    /// Names in it, and its parent.
+pub enum ModelNode {
+    /// A directory.
     Dir {
-        /// Names.
+        /// Its entries.
         names: BTreeMap<String, Id>,
-        /// The directory above.
+        /// The parent directory.
         parent: Id,
     },
-    /// Contents and link count.
+    /// A file.
     File {
-        /// Bytes.
+        /// Its bytes.
         content: Vec<u8>,
-        /// Names that lead here.
+        /// Number of its names.
         links: u32,
     },
 }
 
 /// The model. Node 0 is the top directory.
 #[derive(Debug, Default)]
-pub struct Tree {
-    nodes: BTreeMap<Id, (Ino, Node)>,
+pub struct TreeModel {
+    nodes: BTreeMap<Id, (Ino, ModelNode)>,
     next: Id,
 }
 
-impl Tree {
-    /// An empty directory.
+impl TreeModel {
+    /// A model of an empty directory.
     #[must_use]
     pub fn new(top: Ino) -> Self {
         let mut tree = Self::default();
         tree.add(
             top,
-            Node::Dir {
+            ModelNode::Dir {
                 names: BTreeMap::new(),
                 parent: 0,
             },
@@ -49,7 +51,7 @@ impl Tree {
         tree
     }
 
-    fn add(&mut self, ino: Ino, node: Node) -> Id {
+    fn add(&mut self, ino: Ino, node: ModelNode) -> Id {
         let id = self.next;
         self.next += 1;
         self.nodes.insert(id, (ino, node));
@@ -59,16 +61,18 @@ impl Tree {
     /// All directories.
     #[must_use]
     pub fn dirs(&self) -> Vec<Id> {
-        let is_dir =
-            |(id, (_, node)): (&Id, &(Ino, Node))| matches!(node, Node::Dir { .. }).then_some(*id);
+        let is_dir = |(id, (_, node)): (&Id, &(Ino, ModelNode))| {
+            matches!(node, ModelNode::Dir { .. }).then_some(*id)
+        };
         self.nodes.iter().filter_map(is_dir).collect()
     }
 
     /// All files.
     #[must_use]
     pub fn files(&self) -> Vec<Id> {
-        let is_file =
-            |(id, (_, node)): (&Id, &(Ino, Node))| matches!(node, Node::File { .. }).then_some(*id);
+        let is_file = |(id, (_, node)): (&Id, &(Ino, ModelNode))| {
+            matches!(node, ModelNode::File { .. }).then_some(*id)
+        };
         self.nodes.iter().filter_map(is_file).collect()
     }
 
@@ -80,7 +84,7 @@ impl Tree {
 
     /// The node.
     #[must_use]
-    pub fn node(&self, id: Id) -> Option<&Node> {
+    pub fn node(&self, id: Id) -> Option<&ModelNode> {
         self.nodes.get(&id).map(|(_, node)| node)
     }
 
@@ -88,14 +92,14 @@ impl Tree {
     #[must_use]
     pub fn names(&self, dir: Id) -> BTreeMap<String, Id> {
         match self.node(dir) {
-            Some(Node::Dir { names, .. }) => names.clone(),
+            Some(ModelNode::Dir { names, .. }) => names.clone(),
             _ => BTreeMap::new(),
         }
     }
 
     fn names_mut(&mut self, dir: Id) -> Option<&mut BTreeMap<String, Id>> {
         match self.nodes.get_mut(&dir) {
-            Some((_, Node::Dir { names, .. })) => Some(names),
+            Some((_, ModelNode::Dir { names, .. })) => Some(names),
             _ => None,
         }
     }
@@ -104,25 +108,25 @@ impl Tree {
     #[must_use]
     pub fn content(&self, id: Id) -> &[u8] {
         match self.node(id) {
-            Some(Node::File { content, .. }) => content,
+            Some(ModelNode::File { content, .. }) => content,
             _ => &[],
         }
     }
 
-    /// Bytes of a file, to change.
+    /// Bytes of a file, mutable.
     pub fn content_mut(&mut self, id: Id) -> Option<&mut Vec<u8>> {
         match self.nodes.get_mut(&id) {
-            Some((_, Node::File { content, .. })) => Some(content),
+            Some((_, ModelNode::File { content, .. })) => Some(content),
             _ => None,
         }
     }
 
-    /// Number of links as `stat` gives it.
+    /// Number of links, like in `stat`.
     #[must_use]
     pub fn links(&self, id: Id) -> u32 {
         match self.node(id) {
-            Some(Node::File { links, .. }) => *links,
-            Some(Node::Dir { names, .. }) => {
+            Some(ModelNode::File { links, .. }) => *links,
+            Some(ModelNode::Dir { names, .. }) => {
                 let dirs = names.values().filter(|id| self.is_dir(**id)).count();
                 2 + dirs as u32
             }
@@ -133,10 +137,10 @@ impl Tree {
     /// True for a directory.
     #[must_use]
     pub fn is_dir(&self, id: Id) -> bool {
-        matches!(self.node(id), Some(Node::Dir { .. }))
+        matches!(self.node(id), Some(ModelNode::Dir { .. }))
     }
 
-    /// What making `name` must answer.
+    /// The answer that the cell must give where a client makes `name`.
     ///
     /// # Errors
     /// `Exists`.
@@ -150,12 +154,12 @@ impl Tree {
     /// A file or directory was made.
     pub fn made(&mut self, dir: Id, name: &str, ino: Ino, is_dir: bool) {
         let node = if is_dir {
-            Node::Dir {
+            ModelNode::Dir {
                 names: BTreeMap::new(),
                 parent: dir,
             }
         } else {
-            Node::File {
+            ModelNode::File {
                 content: Vec::new(),
                 links: 1,
             }
@@ -166,10 +170,10 @@ impl Tree {
         }
     }
 
-    /// Unlinks.
+    /// Unlinks a name.
     ///
     /// # Errors
-    /// As the cell must answer.
+    /// The error that the cell must return.
     pub fn unlink(&mut self, dir: Id, name: &str) -> Result<(), ErrorCode> {
         let id = *self.names(dir).get(name).ok_or(ErrorCode::NotFound)?;
         if self.is_dir(id) {
@@ -183,7 +187,7 @@ impl Tree {
     }
 
     fn drop_link(&mut self, id: Id) {
-        if let Some((_, Node::File { links, .. })) = self.nodes.get_mut(&id) {
+        if let Some((_, ModelNode::File { links, .. })) = self.nodes.get_mut(&id) {
             *links -= 1;
             if *links == 0 {
                 self.nodes.remove(&id);
@@ -194,7 +198,7 @@ impl Tree {
     /// Removes a directory.
     ///
     /// # Errors
-    /// As the cell must answer.
+    /// The error that the cell must return.
     pub fn rmdir(&mut self, dir: Id, name: &str) -> Result<(), ErrorCode> {
         let id = *self.names(dir).get(name).ok_or(ErrorCode::NotFound)?;
         if !self.is_dir(id) {
@@ -216,7 +220,7 @@ impl Tree {
     /// `Exists`.
     pub fn link(&mut self, file: Id, dir: Id, name: &str) -> Result<(), ErrorCode> {
         self.may_make(dir, name)?;
-        if let Some((_, Node::File { links, .. })) = self.nodes.get_mut(&file) {
+        if let Some((_, ModelNode::File { links, .. })) = self.nodes.get_mut(&file) {
             *links += 1;
         }
         if let Some(names) = self.names_mut(dir) {
@@ -225,7 +229,7 @@ impl Tree {
         Ok(())
     }
 
-    /// True where `above` is `dir` or lies above it.
+    /// Whether `above` is `dir` or one of its ancestors.
     #[must_use]
     pub fn is_above(&self, above: Id, mut dir: Id) -> bool {
         loop {
@@ -233,16 +237,16 @@ impl Tree {
                 return true;
             }
             match self.node(dir) {
-                Some(Node::Dir { parent, .. }) if *parent != dir => dir = *parent,
+                Some(ModelNode::Dir { parent, .. }) if *parent != dir => dir = *parent,
                 _ => return false,
             }
         }
     }
 
-    /// Renames.
+    /// Renames an entry.
     ///
     /// # Errors
-    /// As the cell must answer.
+    /// The error that the cell must return.
     pub fn rename(&mut self, from: (Id, &str), to: (Id, &str)) -> Result<(), ErrorCode> {
         let id = *self.names(from.0).get(from.1).ok_or(ErrorCode::NotFound)?;
         let over = self.names(to.0).get(to.1).copied();
@@ -266,7 +270,7 @@ impl Tree {
         if let Some(names) = self.names_mut(to.0) {
             names.insert(to.1.to_owned(), id);
         }
-        if let Some((_, Node::Dir { parent, .. })) = self.nodes.get_mut(&id) {
+        if let Some((_, ModelNode::Dir { parent, .. })) = self.nodes.get_mut(&id) {
             *parent = to.0;
         }
         Ok(())

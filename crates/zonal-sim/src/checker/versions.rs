@@ -1,10 +1,10 @@
-//! Invariant 5 and the newest data: what a file shows was written to it, to this very place or not
-//! at all, and is not older than what is known to be there.
+//! Invariant 5, and the newest data. Each byte of a file was written to it, at this place, and is
+//! not older than a version that is known to be there.
 
 use super::close_to_open::MARK;
 use zonal_types::Ino;
 
-/// Bits of a mark that name the version.
+/// Bits of a mark for the version.
 const VERSION_BITS: u32 = 24;
 
 fn mark(ino: Ino, version: u64, index: usize) -> u64 {
@@ -19,8 +19,8 @@ pub fn content(ino: Ino, version: u64, bytes: usize) -> Vec<u8> {
     marks.take(bytes).collect()
 }
 
-/// What is wrong with `seen` of a file whose first `bytes` are not older than version `low`, while
-/// `high` is the newest begun. Version 0: zeros.
+/// Returns what is wrong with `seen`. The first `bytes` must not be older than version `low`;
+/// `high` is the newest version. Version 0 is zeros.
 #[must_use]
 pub fn check(ino: Ino, seen: &[u8], (low, bytes): (u64, usize), high: u64) -> Option<String> {
     for (index, seen) in seen.chunks_exact(MARK).enumerate() {

@@ -1,11 +1,11 @@
-//! What a shard's driver runs on in the simulator: a simulated disk and messages. Bugs of stores
-//! and networks are planted here.
+//! The simulated host of a shard's driver: disk, messages and clocks. Bugs of stores and networks
+//! are planted here.
 
-use super::line::Line;
-use super::planted;
+use super::peer_calls::PeerCalls;
+use super::planted_bugs;
 use crate::clock::Group;
-use crate::disk::Disk;
-use crate::plant::Plant;
+use crate::disk::VirtualDisk;
+use crate::planted_bugs::Plant;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,62 +15,62 @@ use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, Z
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{Manager, ZoneMap};
 
-/// A metadata process below its driver.
+/// The host of a metadata process's driver.
 pub(super) struct SimulatedHost {
-    pub(super) line: Line,
+    pub(super) peers: PeerCalls,
     pub(super) group: Group,
-    pub(super) disk: Rc<Disk>,
+    pub(super) disk: Rc<VirtualDisk>,
     pub(super) plant: Plant,
-    /// Effects that could lose a change, for the bug.
+    /// Effects that could lose a change, counted for a planted bug.
     pub(super) effects: Cell<u64>,
-    /// Of the root's process.
+    /// The manager, in the root's process.
     pub(super) manager: RefCell<Option<Manager>>,
-    /// Records appended.
+    /// Number of appended records.
     pub(super) appended: Cell<u64>,
 }
 
-/// How much later targets hear of a fence, by a bug, ns.
+/// Delay of a fence under a planted bug, ns.
 const LATE_FENCE: u64 = 25_000_000_000;
 
 impl SimulatedHost {
-    /// A bug: the fence counts as acknowledged before it is sent.
+    /// A planted bug: the fence counts as acknowledged before it is sent.
     fn tell_late(&self, target: TargetId, request: StorageRequest) {
-        let (line, clock) = (self.line.clone(), self.line.network.clock.clone());
+        let (peers, clock) = (self.peers.clone(), self.peers.network.clock.clone());
         let later = clock.clone();
         clock.spawn(self.group, async move {
             later.sleep(LATE_FENCE).await;
-            line.ask_target(target, &request).await;
+            peers.ask_target(target, &request).await;
         });
     }
 }
 
 impl ShardHost for SimulatedHost {
-    type Store = Disk;
+    type Store = VirtualDisk;
 
-    fn store(&self) -> &Disk {
+    fn store(&self) -> &VirtualDisk {
         &self.disk
     }
 
     fn now(&self) -> Now {
-        self.line.now()
+        self.peers.now()
     }
 
     async fn sleep_until(&self, until: Instant) {
-        let network = &self.line.network;
-        let until = network.clock_of(&self.line.address).world(until);
+        let network = &self.peers.network;
+        let until = network.clock_of(&self.peers.address).world(until);
         network.clock.sleep_until(until).await;
     }
 
     fn random(&self) -> Result<u64, ErrorCode> {
-        // Sessions are numbered in a row, so that a run depends on its seed alone.
+        // Sessions have consecutive numbers, so that a run depends on its seed alone.
         Ok(0)
     }
 
     fn map(&self) -> Arc<ZoneMap> {
-        self.line.map.borrow().clone()
+        self.peers.map.borrow().clone()
     }
 
-    /// The newest one is known at once.
+    /// Every process knows the newest map at once.
     async fn seek_map(&self, _known: MapVersion) {}
 
     fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {
@@ -102,7 +102,7 @@ impl ShardHost for SimulatedHost {
     ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
         self.appended.set(self.appended.get() + 1);
         let is_of_map = !junctions.is_empty();
-        let mut changes = planted::lose_change(self.plant, &self.effects, effect);
+        let mut changes = planted_bugs::lose_change(self.plant, &self.effects, effect);
         changes.extend(self.plan_junctions(junctions));
         self.disk.append_changes(changes);
         if is_of_map || durability == Durability::AtOnce {
@@ -118,7 +118,7 @@ impl ShardHost for SimulatedHost {
         Ok(())
     }
 
-    /// It was durable when it was made.
+    /// The map became durable when it was made.
     async fn publish(&self, _map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
         Ok(())
     }
@@ -132,22 +132,22 @@ impl ShardHost for SimulatedHost {
             MetaRequest::OpenSets { zone } if self.manager.borrow().is_some() => {
                 self.open_sets_of(*zone)
             }
-            _ => self.line.ask(shard, request).await,
+            _ => self.peers.ask(shard, request).await,
         }
     }
 
     async fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) {
-        let line = self.line.clone();
+        let peers = self.peers.clone();
         let make = async move {
             for (shard, request) in calls {
-                // Left to housekeeping where it fails.
-                let _reply = line.ask(shard, &request).await;
+                // Housekeeping repeats the call where it fails.
+                let _reply = peers.ask(shard, &request).await;
             }
         };
         if self.plant == Plant::CallsBeforeReply {
             make.await;
         } else {
-            self.line.network.clock.spawn(self.group, make);
+            self.peers.network.clock.spawn(self.group, make);
         }
     }
 
@@ -164,7 +164,7 @@ impl ShardHost for SimulatedHost {
                 replies.push(Some(StorageReply::Done));
                 continue;
             }
-            replies.push(self.line.ask_target(target, &request).await);
+            replies.push(self.peers.ask_target(target, &request).await);
         }
         replies
     }

@@ -1,25 +1,25 @@
-//! The manager beside the root's shard: its core on the process's own disk. What is durable is put
-//! on a board ([`super::MapCell`]) that all processes read, in place of their fetches.
+//! The manager beside the root's shard: its core on the process's own disk. Durable maps are
+//! published in a cell ([`super::MapCell`]) that all processes read, in place of fetching them.
 
 use super::host::SimulatedHost;
-use crate::disk::Disk;
+use crate::disk::VirtualDisk;
 use std::sync::Arc;
 use zonal_meta::JunctionChange;
 use zonal_types::{CellId, Codec, ErrorCode, KvChange, ZoneId};
 use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, Manager, MapEdit, Planned, ZoneMap};
 
-/// The manager of what a root's disk has. What is there is made durable before anybody hears of it.
-pub(super) fn load(disk: &Disk, cell: CellId) -> Result<Manager, ErrorCode> {
+/// Loads the manager from a root's disk. Makes the disk durable before anybody learns of its map.
+pub(super) fn load(disk: &VirtualDisk, cell: CellId) -> Result<Manager, ErrorCode> {
     let manager = Manager::load(disk, cell)?;
     disk.sync();
     Ok(manager)
 }
 
 impl SimulatedHost {
-    /// A version that others have heard of is there after each start.
+    /// Makes a map durable before others learn of it, so that the manager has it after each start.
     pub(super) fn publish_map(&self, map: &Arc<ZoneMap>) -> Result<(), ErrorCode> {
-        let mut board = self.line.map.borrow_mut();
+        let mut board = self.peers.map.borrow_mut();
         if map.version < board.version || (map.version == board.version && **map != **board) {
             return Err(ErrorCode::StaleEpoch);
         }
@@ -27,7 +27,7 @@ impl SimulatedHost {
         Ok(())
     }
 
-    /// Keys of junctions, for the record of the root's effect.
+    /// Returns the changes of junctions for the record of the root's effect.
     pub(super) fn plan_junctions(&self, junctions: Vec<JunctionChange>) -> Vec<KvChange> {
         let manager = self.manager.borrow();
         let planned = manager
@@ -35,15 +35,15 @@ impl SimulatedHost {
             .map(|manager| manager.plan(self.disk.as_ref(), &[], junctions, None));
         match planned {
             Some(Ok(planned)) => planned.changes,
-            // The check of junctions against the root tells.
+            // The check of junctions against the root reports this.
             Some(Err(_)) | None => Vec::new(),
         }
     }
 
-    /// Changes the map, durably, where this process keeps it.
+    /// Changes the map durably, where this process is the manager.
     ///
     /// # Errors
-    /// Where an edit is refused.
+    /// The manager refuses an edit.
     pub(super) fn edit(&self, edits: &[MapEdit]) -> Result<(), EditError> {
         let mut manager = self.manager.borrow_mut();
         let Some(manager) = manager.as_mut() else {
@@ -66,14 +66,14 @@ impl SimulatedHost {
         self.disk.sync();
     }
 
-    /// Has the default sets of a zone open, where the map is kept.
+    /// Opens the default sets of a zone, where this process is the manager.
     pub(super) fn open_sets_of(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {
         if self.manager.borrow().is_none() {
             return Err(ErrorCode::NotOwner);
         }
         let edited = self.edit(&[MapEdit::OpenSets { zone }]);
         edited.map_err(|_unknown| ErrorCode::Invalid)?;
-        Ok(self.line.map.borrow().opened(zone))
+        Ok(self.peers.map.borrow().opened(zone))
     }
 
     pub(super) fn manage(&self, body: &[u8]) -> ManagerReply {
@@ -90,14 +90,14 @@ impl SimulatedHost {
         })
     }
 
-    /// The disk has another map, as after a backup was restored.
+    /// Loads the map from the disk again, as after a restore from a backup.
     ///
     /// # Errors
-    /// A map that is none.
+    /// The disk has no valid map.
     pub(super) fn read_map_again(&self) -> Result<(), ErrorCode> {
-        let cell = self.line.map.borrow().cell;
+        let cell = self.peers.map.borrow().cell;
         let manager = load(&self.disk, cell)?;
-        *self.line.map.borrow_mut() = Arc::clone(manager.durable());
+        *self.peers.map.borrow_mut() = Arc::clone(manager.durable());
         *self.manager.borrow_mut() = Some(manager);
         Ok(())
     }

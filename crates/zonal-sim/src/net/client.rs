@@ -1,8 +1,8 @@
-//! The network as a client core sees it.
+//! The network as a client core uses it.
 
-use super::{Answer, Lender, Network, Pending, Request};
-use crate::coverage::Fault;
-use crate::rng::Rng;
+use super::{Lender, Network, PendingReply, SimReply, SimRequest};
+use crate::coverage::FaultKind;
+use crate::rng::SimRng;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
@@ -14,18 +14,18 @@ use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, Timestamp};
 use zonal_wire::Header;
 
-/// The network as one client sees it.
+/// One client's access to the network.
 pub struct SimNet {
     network: Rc<Network>,
     name: String,
-    rng: RefCell<Rng>,
+    rng: RefCell<SimRng>,
     lender: Lender,
 }
 
 impl SimNet {
-    /// For the process with this name.
+    /// Access for the process with this name.
     #[must_use]
-    pub fn new(network: Rc<Network>, name: &str, rng: Rng) -> Self {
+    pub fn new(network: Rc<Network>, name: &str, rng: SimRng) -> Self {
         Self {
             lender: Lender::new(network.lent_is_reused.get()),
             network,
@@ -37,22 +37,22 @@ impl SimNet {
     async fn receive(
         &self,
         context: &OperationContext,
-        pending: Pending,
-    ) -> Result<(Header, Answer), NetFailure> {
+        pending: PendingReply,
+    ) -> Result<(Header, SimReply), NetFailure> {
         let received = until_given_up(context, pending.receive()).await;
         if received.is_err() {
-            self.network.count(Fault::CallerKilled);
+            self.network.count(FaultKind::CallerKilled);
         }
         received?
     }
 }
 
 impl Net for SimNet {
-    type Pending = Pending;
+    type Pending = PendingReply;
     type Sink = Vec<u8>;
 
     fn memory(&self, bytes: usize) -> Option<Box<dyn Brought>> {
-        // As a mount: shorter ones are copied.
+        // Like a mount: shorter buffers are copied.
         (bytes >= REGION_PAYLOAD_MIN).then(|| Box::new(self.lender.lend(bytes)) as Box<dyn Brought>)
     }
 
@@ -78,14 +78,14 @@ impl Net for SimNet {
         _context: &OperationContext,
         address: &str,
         message: &Message<'_>,
-    ) -> Result<Pending, NetFailure> {
+    ) -> Result<PendingReply, NetFailure> {
         let mut lent = Vec::new();
         let mut at = 0;
         for piece in message.payload {
             lent.extend(self.lender.name(piece).map(|named| (at, named)));
             at += piece.len();
         }
-        let request = Request {
+        let request = SimRequest {
             header: message.header,
             body: message.body.to_vec(),
             payload: message.payload.concat(),
@@ -97,7 +97,7 @@ impl Net for SimNet {
     async fn finish(
         &self,
         context: &OperationContext,
-        pending: Pending,
+        pending: PendingReply,
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
         let (header, answer) = self.receive(context, pending).await?;
@@ -121,7 +121,7 @@ impl Net for SimNet {
     async fn finish_into(
         &self,
         context: &OperationContext,
-        pending: Pending,
+        pending: PendingReply,
         sink: &mut Vec<u8>,
         bytes: usize,
     ) -> Result<Reply, NetFailure> {
@@ -146,7 +146,7 @@ impl Net for SimNet {
     }
 }
 
-/// Waits, until the operation is given up.
+/// Waits for a future until the operation is given up.
 async fn until_given_up<T>(
     context: &OperationContext,
     future: impl Future<Output = T>,

@@ -1,23 +1,23 @@
-//! A message on its way: how long it takes, whether it comes twice or late, to whom it is handed
-//! over.
+//! Delivers messages: decides about delay, duplication and lateness, and passes each message to its
+//! process.
 
-use super::describe::{describe_reply, describe_request};
-use super::pending::{Broken, Pending, Place};
-use super::{NETWORK, Network, Request};
+use super::message_text::{describe_reply, describe_request};
+use super::pending_replies::{Broken, PendingReply, ReplySlot};
+use super::{NETWORK, Network, SimRequest};
 use crate::clock::Group;
-use crate::coverage::Fault;
+use crate::coverage::FaultKind;
 use std::rc::Rc;
 use zonal_client::NetFailure;
 use zonal_types::Codec;
 use zonal_wire::{MetaRequest, NO_SLOT, Service, StorageRequest};
 
-/// How long after its sender gave it up a change arrives at most.
+/// Longest time between a sender's giving up and the arrival of a late change.
 const LATE_MS_MAX: u64 = 20_000;
 
 impl Network {
-    /// Sends a request; the reply arrives in the pending place.
-    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: &Request) -> Pending {
-        let place = Rc::new(Place::default());
+    /// Sends a request. The reply arrives in the returned [`PendingReply`].
+    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: &SimRequest) -> PendingReply {
+        let place = Rc::new(ReplySlot::default());
         let deadline_ms = u64::from(request.header.deadline_ms);
         let deadline = self.clock.now().plus_ms(deadline_ms.max(1));
         let twice = may_arrive_twice(request) && {
@@ -25,7 +25,7 @@ impl Network {
             self.rng.borrow_mut().chance(duplicate)
         };
         if twice {
-            self.count(Fault::Duplicate);
+            self.count(FaultKind::Duplicate);
         }
         let late_ms = self.late_ms(request, deadline_ms);
         let deaths = self.deaths_of(from);
@@ -43,38 +43,37 @@ impl Network {
                 });
             }
         }
-        Pending {
+        PendingReply {
             place,
             deadline,
             clock: self.clock.clone(),
         }
     }
 
-    /// By how much a request stands still on its way: 0, or until its sender has given it up and
-    /// gone on.
-    fn late_ms(&self, request: &Request, deadline_ms: u64) -> u64 {
+    /// Additional delay of a request: 0, or until its sender has given it up and gone on.
+    fn late_ms(&self, request: &SimRequest, deadline_ms: u64) -> u64 {
         let late = self.faults.get().late;
         if late == 0 || !changes_an_object(request) || !self.rng.borrow_mut().chance(late) {
             return 0;
         }
-        self.count(Fault::LateChange);
+        self.count(FaultKind::LateChange);
         deadline_ms + self.rng.borrow_mut().below(LATE_MS_MAX)
     }
 
-    /// Hands a request over, if the process to which it was sent is still the same: connections die
+    /// Passes a request to its process, unless the process was restarted since: connections die
     /// with it.
     fn deliver(
         self: Rc<Self>,
         from: &str,
         to: &str,
         sent_to: Option<Group>,
-        mut request: Request,
-        place: Rc<Place>,
+        mut request: SimRequest,
+        place: Rc<ReplySlot>,
     ) {
         for (at, named) in std::mem::take(&mut request.lent) {
             let out = request.payload.get_mut(at..).unwrap_or_default();
             if named.read(out) {
-                self.count(Fault::LentReadLate);
+                self.count(FaultKind::LentReadLate);
             }
         }
         self.trace
@@ -122,8 +121,8 @@ impl Network {
     }
 }
 
-/// Whether the sender may send it again: what has a slot, and what may be done twice.
-fn may_arrive_twice(request: &Request) -> bool {
+/// Whether the sender may send the request again: it has a session slot, or is idempotent.
+fn may_arrive_twice(request: &SimRequest) -> bool {
     match request.header.service {
         Service::Meta => {
             request.header.slot != NO_SLOT
@@ -147,7 +146,7 @@ fn may_arrive_twice(request: &Request) -> bool {
     }
 }
 
-fn changes_an_object(request: &Request) -> bool {
+fn changes_an_object(request: &SimRequest) -> bool {
     request.header.service == Service::Storage
         && StorageRequest::from_bytes(&request.body).is_ok_and(|request| {
             request.changes_range() || matches!(request, StorageRequest::Truncate { .. })

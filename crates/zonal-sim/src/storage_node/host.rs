@@ -1,14 +1,14 @@
-//! What a target runs on in the simulator: a simulated disk, and the map of which its process has
-//! heard.
+//! The simulated host of a target's driver: a simulated disk, and the newest map that the process
+//! knows.
 //!
-//! Where the server's calls block, other requests may run here: before a commit, between the parts
+//! Where calls of the server's host block, other requests may run: before a commit, between parts
 //! of a write or a read, in a checkpoint.
 
-use crate::clock::Clock;
-use crate::disk::{Disk, Frozen};
-use crate::meta_node::line::Line;
-use crate::plant::Plant;
-use crate::rng::Rng;
+use crate::clock::VirtualClock;
+use crate::disk::{BegunCheckpoint, VirtualDisk};
+use crate::meta_node::peer_calls::PeerCalls;
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
 use async_lock::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,30 +21,30 @@ use zonal_types::{
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
-/// Of 1000 commits, and of as many accesses of a segment, how many let others run before them.
+/// Commits, and accesses of a segment, that let other requests run first, of 1000.
 const AT_COMMIT: u64 = 300;
 const AT_SEGMENT: u64 = 50;
-/// The longest that they do, ns.
+/// Longest pause, ns.
 const PAUSE_MAX: u64 = 3_000_000;
 
-/// The disk of a target, with what its process has in memory beside the target.
+/// A target's disk, with the process's other memory.
 pub(super) struct SimDisk {
-    pub clock: Clock,
-    pub disk: Rc<Disk>,
-    pub line: Line,
-    /// The newest map of which this process has heard.
+    pub clock: VirtualClock,
+    pub disk: Rc<VirtualDisk>,
+    pub line: PeerCalls,
+    /// The newest map that this process knows.
     pub known: RefCell<Arc<ZoneMap>>,
-    pub rng: RefCell<Rng>,
+    pub rng: RefCell<SimRng>,
     pub plant: Plant,
-    /// Whether others may run in the midst of a request.
+    /// Whether other requests may run during a request.
     pub pauses: Cell<bool>,
     pub checkpointing: Mutex<()>,
-    /// A checkpoint was asked for.
+    /// A checkpoint is due.
     pub is_due: Cell<bool>,
 }
 
 impl SimDisk {
-    /// Others run for a while, now and then.
+    /// Lets other requests run for a while, in `of_1000` of 1000 cases.
     async fn pause(&self, of_1000: u64) {
         if !self.pauses.get() {
             return;
@@ -58,7 +58,7 @@ impl SimDisk {
         }
     }
 
-    /// Hears of the newest map.
+    /// Learns of the newest map.
     pub(super) fn hear_of_map(&self) {
         self.known.replace(self.line.map.borrow().clone());
     }
@@ -68,7 +68,7 @@ impl TargetHost for SimDisk {
     type Error = ErrorCode;
     type Position = ();
     type Turn<'a> = MutexGuard<'a, ()>;
-    type Begun<'a> = Frozen;
+    type Begun<'a> = BegunCheckpoint;
 
     fn store(&self) -> &dyn KvRead {
         self.disk.as_ref()
@@ -175,7 +175,7 @@ impl TargetHost for SimDisk {
         self.checkpointing.lock().await
     }
 
-    fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Frozen {
+    fn begin_checkpoint(&self, changes: Vec<KvChange>) -> BegunCheckpoint {
         self.is_due.set(false);
         self.disk.freeze(changes)
     }
@@ -189,8 +189,8 @@ impl TargetHost for SimDisk {
     fn note(&self, _note: TargetNote<'_>) {}
 }
 
-/// The payload of a reply. Whoever asks waits: what was sent before a client was killed arrives all
-/// the same.
+/// The payload of a reply. The client waits: bytes that were sent before a client was killed arrive
+/// nevertheless.
 #[derive(Default)]
 pub(super) struct Payload(pub Vec<u8>);
 

@@ -1,16 +1,16 @@
-//! Clients that take turns under an exclusive lock, and of which the one that holds it is cut off
-//! from the shard, or stands still, for longer than its session lasts. It writes on: none of that
-//! may arrive once another one has the lock, and each of its calls is told.
+//! Clients that take turns under an exclusive lock. A holder may be cut off from the shard, or
+//! stand still, for longer than its session lasts, and writes on. None of these writes may arrive
+//! once another client has the lock, and each of its calls must report the loss.
 //!
-//! Two places of the file are written: one in the bytes that the shard keeps, one at a target. What
-//! a place may have is in [`Place`]: the value that is synced, or any written since by who had the
-//! lock then. Who gets the lock finds one of these; from then on the place has that one and what
-//! the new holder writes.
+//! Two places of the file are written: one in the bytes that the shard keeps, one at a target.
+//! [`PossibleValues`] holds the values that a place may have: the synced one, and those written
+//! since by the holder at that time. The next holder finds one of these values. From then on the
+//! place has this value, or one that the new holder writes.
 
 use super::{SimClient, create, open};
-use crate::coverage::Fault;
+use crate::coverage::FaultKind;
 use crate::net::{NETWORK, SimNet};
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -19,43 +19,43 @@ use zonal_client::{File, LockOutcome, Told};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 
-/// Where the places are: in the shard's bytes, and behind them.
+/// Offsets of the two places: in the shard's bytes, and behind them.
 const AT: [u64; 2] = [8, 100_000];
 /// How long a holder is away, ms: mostly longer than a session lasts.
 const AWAY_MS: (u64, u64) = (40_000, 100_000);
-/// Of 1000 turns, in how many its holder goes away.
+/// Turns whose holder goes away, of 1000.
 const AWAY: u64 = 350;
-/// Pause before the lock is asked for again, ns.
+/// Pause before a client asks for the lock again, ns.
 const ASK_AGAIN: u64 = 300_000_000;
-/// Pause between two writes of one that is away, ns.
+/// Pause between two writes of a holder that is away, ns.
 const WRITE_AGAIN: u64 = 1_500_000_000;
 
 type Outcome = Result<(), String>;
 
-/// What one place may have.
+/// Values that a place may have.
 #[derive(Debug, Default)]
-pub struct Place(BTreeSet<u64>);
+pub struct PossibleValues(BTreeSet<u64>);
 
-impl Place {
-    /// The holder writes a value: it may be there from now on.
+impl PossibleValues {
+    /// The holder writes a value: the place may have it from now on.
     pub fn written(&mut self, value: u64) {
         self.0.insert(value);
     }
 
-    /// It is there, and no earlier one.
+    /// The place has this value and no earlier one.
     pub fn surely(&mut self, value: u64) {
         self.0 = BTreeSet::from([value]);
     }
 
-    /// Who has the lock finds it.
+    /// The holder of the lock reads a value.
     ///
     /// # Errors
-    /// It is none that a holder may have left.
+    /// No holder may have left this value.
     pub fn found(&mut self, value: u64) -> Outcome {
         if !self.0.contains(&value) {
             let may = &self.0;
             return Err(format!(
-                "invariant 7: {value} is under the lock, where holders left one of {may:?}: a fenced client wrote it"
+                "invariant 7: the holder reads {value}, where holders left one of {may:?}: a fenced client wrote it"
             ));
         }
         self.surely(value);
@@ -63,15 +63,15 @@ impl Place {
     }
 }
 
-/// What the clients of one world know together.
+/// Shared state of the clients of one world.
 #[derive(Default)]
 pub struct Fences {
     file: Cell<Ino>,
-    places: RefCell<[Place; 2]>,
-    /// Number of the turn of who got the lock last.
+    places: RefCell<[PossibleValues; 2]>,
+    /// Turn number of the last client that got the lock.
     turn: Cell<u64>,
     values: Cell<u64>,
-    /// How often one was away and somebody else got its lock.
+    /// How often a holder was away and another client got its lock.
     lost: Cell<u64>,
 }
 
@@ -80,10 +80,10 @@ fn text(code: ErrorCode) -> String {
 }
 
 impl Fences {
-    /// Makes the file, which is closed.
+    /// Makes the file and closes it.
     ///
     /// # Errors
-    /// As the cell answers.
+    /// An error of the cell.
     pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
         let file = create(client, dir, "fences", true).await?.file;
         for at in AT {
@@ -102,10 +102,10 @@ impl Fences {
         Ok(())
     }
 
-    /// Each place has a value that a holder left.
+    /// Checks that each place has a value that a holder left.
     ///
     /// # Errors
-    /// What differs, an operation that failed.
+    /// A value differs, or an operation failed.
     pub async fn check(&self, client: &SimClient) -> Outcome {
         let opened = open(client, self.file.get()).await.map_err(text)?;
         self.find(client, &opened.file).await?;
@@ -138,27 +138,27 @@ pub struct Turn {
     client: Rc<SimClient>,
     index: usize,
     fences: Rc<Fences>,
-    rng: Rng,
-    /// Its number, and what it wrote last, if anything.
+    rng: SimRng,
+    /// The client's number, and the value that it wrote last, if any.
     number: u64,
     last: Option<u64>,
-    /// It was away in this turn, until its lock may have been another one's; or a restarted shard
-    /// did not hear of it in time, and it was told so.
+    /// The holder was away in this turn until another client may have had its lock. Or a restarted
+    /// shard did not learn of it in time, and told it so.
     was_away: bool,
-    /// A write was told of that.
+    /// A write has reported the loss.
     is_told: bool,
     faults: bool,
 }
 
 impl Turn {
-    /// Of the client with this index.
+    /// The program of the client with this index.
     #[must_use]
     pub fn new(
         world: Rc<World>,
         client: Rc<SimClient>,
         index: usize,
         fences: Rc<Fences>,
-        rng: Rng,
+        rng: SimRng,
     ) -> Self {
         Self {
             world,
@@ -177,7 +177,7 @@ impl Turn {
     /// Takes turns.
     ///
     /// # Errors
-    /// A value that a fenced client wrote; a loss that is not told; an operation that failed though
+    /// A fenced client's write arrived; a loss was not reported; or an operation failed though
     /// nobody was away.
     pub async fn take_all(mut self, turns: u64, faults: bool) -> Outcome {
         self.faults = faults;
@@ -236,7 +236,7 @@ impl Turn {
         Ok(())
     }
 
-    /// What it wrote is there, as far as anybody can see.
+    /// The holder's value is there, as far as anybody can see.
     fn is_there(&self) {
         if let Some(value) = self.last {
             let mut places = self.fences.places.borrow_mut();
@@ -250,7 +250,7 @@ impl Turn {
                 Ok(LockOutcome::Granted { .. }) => return Ok(()),
                 Ok(LockOutcome::Queued) => return Err("a lock: queued without a wait".to_owned()),
                 Err(ErrorCode::WouldBlock) => self.world.clock.sleep(ASK_AGAIN).await,
-                // Each start of the shard waits anew for a holder that is away.
+                // Each start of the shard waits again for a holder that is away.
                 Err(ErrorCode::TimedOut) if self.faults => {}
                 Err(code) => return Err(format!("a lock: {code}")),
             }
@@ -259,7 +259,7 @@ impl Turn {
 
     async fn write(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
         if self.is_told {
-            // What it writes then counts again, and it has no lock.
+            // Its later writes count again, and it has no lock.
             return Ok(());
         }
         self.fences.values.set(self.fences.values.get() + 1);
@@ -279,7 +279,7 @@ impl Turn {
                 self.world.count_operation();
                 Ok(())
             }
-            // It may have been told of a loss.
+            // The holder may have learned of a loss.
             Err(_) if self.was_away || !had_it => Ok(()),
             Err(ErrorCode::Io) if self.faults => {
                 (self.was_away, self.is_told) = (true, true);
@@ -324,14 +324,14 @@ impl Turn {
         Ok(())
     }
 
-    /// Nobody hears of it at the shard, and it writes on, or stands still with what it wrote.
+    /// Cuts the holder off from the shard while it writes on, or stops it with gathered writes.
     async fn go_away(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
         self.was_away = true;
         let away = self.rng.between(AWAY_MS.0, AWAY_MS.1) * 1_000_000;
         let world = self.world.clone();
         let end = world.clock.now().0 + away;
         if self.rng.chance(300) {
-            world.network.count(Fault::PauseClient);
+            world.network.count(FaultKind::PauseClient);
             let (paused, index, after) = (world.clone(), self.index, self.rng.below(50_000_000));
             world.clock.spawn(NETWORK, async move {
                 paused.clock.sleep(after).await;
@@ -340,7 +340,7 @@ impl Turn {
                 paused.pause_client(index, false);
             });
         } else {
-            world.network.count(Fault::CutClient);
+            world.network.count(FaultKind::CutClient);
             let (me, shard) = (world.client_name(self.index), self.shard());
             let (network, clock) = (world.network.clone(), world.clock.clone());
             network.cut(&me, &shard, true);
@@ -356,15 +356,16 @@ impl Turn {
         Ok(())
     }
 
-    /// Where another one got the lock, fsync and close are told, once, and before that each write.
+    /// The holder comes back. Where another client got the lock, fsync and close report the loss
+    /// once, and each write before that.
     async fn come_back(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
-        // Its polls tell it, or what it writes.
+        // Its polls tell the client of the loss, or its writes do.
         self.world.clock.sleep(3_000_000_000).await;
         if self.holds() {
             return self.sync(file, told).await;
         }
         self.fences.lost.set(self.fences.lost.get() + 1);
-        // Told of it, or gathered under the lock that it takes to be its own.
+        // Reports the loss, or gathers under the lock that the client still takes for its own.
         self.write(file, told).await?;
         let written = match self.is_told {
             true => file.tell_writer(told),
@@ -383,7 +384,7 @@ impl Turn {
         for (call, outcome) in [("fsync", synced), ("write", written), ("close", closed)] {
             if outcome != Err(ErrorCode::Io) {
                 return Err(format!(
-                    "locks: others got the lock, and {call} says {outcome:?}"
+                    "locks: others got the lock, and {call} returns {outcome:?}"
                 ));
             }
         }
@@ -393,11 +394,11 @@ impl Turn {
         );
         match again {
             (Ok(()), Ok(())) => Ok(()),
-            again => Err(format!("locks: a loss is told twice: {again:?}")),
+            again => Err(format!("locks: a loss is reported twice: {again:?}")),
         }
     }
 
-    /// The address of the file's shard.
+    /// Network address of the file's shard.
     fn shard(&self) -> String {
         let map = self.world.map.borrow().clone();
         let partition = self.fences.file.get().partition();
@@ -413,8 +414,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_holder_left_is_found() {
-        let mut place = Place::default();
+    fn values_that_no_holder_left_are_found() {
+        let mut place = PossibleValues::default();
         place.surely(0);
         place.written(1);
         place.written(2);

@@ -1,17 +1,17 @@
 //! Programs that clients run.
 
-pub mod cached;
-pub mod durable;
+pub mod append_logs;
+pub mod bad_media;
 pub mod fences;
-pub mod hostile;
-pub mod logs;
-pub mod media;
-pub mod mortal;
-pub mod roots;
-pub mod shared;
+pub mod first_level_directories;
+pub mod hostile_messages;
+pub mod kernel_cache;
+pub mod killed_client;
+pub mod lock_turns;
+pub mod private_tree;
+pub mod shared_files;
+pub mod synced_versions;
 pub mod together;
-pub mod tree;
-pub mod turns;
 
 use crate::net::SimNet;
 use zonal_client::directories::Part;
@@ -23,24 +23,24 @@ use zonal_wire::meta::flags;
 /// The client type of the simulator.
 pub type SimClient = Client<SimNet>;
 
-/// Who the programs run as.
+/// Credentials of the programs.
 #[must_use]
 pub fn who() -> Credentials {
     Credentials::root()
 }
 
-/// A name from text that is one.
+/// Converts a text to a name.
 ///
 /// # Errors
-/// `Invalid` where it is none.
+/// `Invalid` where the text is no valid name.
 pub fn name(text: &str) -> Result<Name, ErrorCode> {
     Name::new(text.as_bytes())
 }
 
-/// Makes a file that must not exist and opens it.
+/// Makes a file that must not exist, and opens it.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn create(
     client: &SimClient,
     dir: Ino,
@@ -59,18 +59,18 @@ pub async fn create(
         .await
 }
 
-/// Opens for reading and writing.
+/// Opens a file for reading and writing.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn open(client: &SimClient, ino: Ino) -> Result<Opened<SimNet>, ErrorCode> {
     client.begin().open(&who(), ino, flags::O_RDWR).await
 }
 
-/// Makes a directory, or finds the one that is there.
+/// Makes a directory, or finds an existing one.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, ErrorCode> {
     match client
         .begin()
@@ -89,7 +89,7 @@ pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, E
 /// Looks a name up.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn lookup(client: &SimClient, dir: Ino, text: &str) -> Result<Option<Found>, ErrorCode> {
     match client.begin().lookup(&who(), dir, name(text)?).await? {
         Looked::Found(found) => Ok(Some(found)),
@@ -100,7 +100,7 @@ pub async fn lookup(client: &SimClient, dir: Ino, text: &str) -> Result<Option<F
 /// Reads a whole file.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn read_all(client: &SimClient, file: &File<SimNet>) -> Result<Vec<u8>, ErrorCode> {
     let mut all = Vec::new();
     let mut buffer = vec![0; 1 << 20];
@@ -116,10 +116,10 @@ pub async fn read_all(client: &SimClient, file: &File<SimNet>) -> Result<Vec<u8>
     }
 }
 
-/// All names of a directory.
+/// Lists all names of a directory.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn list(
     client: &SimClient,
     dir: Ino,
@@ -145,7 +145,7 @@ pub async fn list(
 /// Removes everything in a directory.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn remove_all(client: &SimClient, top: Ino) -> Result<(), ErrorCode> {
     let mut stack = vec![(top, None::<(Ino, String)>)];
     while let Some((dir, above)) = stack.pop() {

@@ -1,13 +1,14 @@
-//! Clients that write, append to, cut and read one file at the same time. Round by round: some
-//! steps each, then all flush and close, and look at what is there, which must be one thing that
-//! the checker knows.
+//! Clients that write, append to, cut and read one file at the same time, in rounds.
+//!
+//! In a round each client makes some steps. Then all clients flush, close, and read the file: all
+//! must find the same contents, which the checker then knows exactly.
 
 use super::{SimClient, create, open, read_all, who};
-use crate::checker::together::{History, Look, MARK, Number, UNIT};
-use crate::coverage::Fault;
+use crate::checker::together::{FileHistory, FileRead, MARK, Number, UNIT};
+use crate::coverage::FaultKind;
 use crate::fault::OUTAGE_MS_MAX;
 use crate::net::SimNet;
-use crate::rng::Rng;
+use crate::rng::SimRng;
 use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,14 +20,14 @@ use zonal_wire::meta::flags;
 
 /// Steps of each client in a round.
 const STEPS: u64 = 7;
-/// About how long the file is, bytes.
+/// Approximate length of the file, bytes.
 const LENGTH: u64 = 300_000;
-/// How long a client tries that soon gives up, ms.
+/// Deadline of a client that soon gives up, ms.
 const IMPATIENT_MS: u64 = 1_500;
-/// What was given up may be carried out for so long, ms: by a server that stands still, too.
+/// How long requests that were given up may still be executed, ms: even by a server that stands
+/// still.
 const SETTLE_MS: u64 = 3 * OUTAGE_MS_MAX;
-/// How often a client tries to flush what is left before all look, each time for as long as it
-/// tries.
+/// Most attempts of a client to flush before all read; each lasts for as long as a client tries.
 const FLUSHES: u64 = 60;
 
 type Outcome = Result<(), String>;
@@ -35,61 +36,61 @@ fn text(code: ErrorCode) -> String {
     code.to_string()
 }
 
-/// What the programs of one world know together.
+/// Shared state of the programs of one world.
 #[derive(Default)]
-pub struct Together {
-    history: RefCell<History>,
-    /// What the first found that looked at the end of a round.
+pub struct SharedHistory {
+    history: RefCell<FileHistory>,
+    /// Contents that the first reader found at the end of a round.
     found: RefCell<Option<Vec<u8>>>,
     waiting: Cell<usize>,
     meetings: Cell<u64>,
     kills: Cell<u64>,
-    /// In this round.
+    /// A client gave up in this round.
     gave_up: Cell<bool>,
-    /// Some do, now and then: an append that was given up holds up those behind it, for longer than
-    /// they try.
+    /// Some clients give up now and then. An append that was given up delays those behind it for
+    /// longer than their clients try.
     some_give_up: Cell<bool>,
 }
 
-/// What becomes of a client's operations.
+/// Faults of a client's operations.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Fate {
-    /// It soon gives up.
+pub struct ClientFaults {
+    /// The client soon gives up.
     pub is_impatient: bool,
-    /// Its callers are killed while they wait, now and then.
+    /// Callers of the client are killed now and then while they wait.
     pub is_killed: bool,
 }
 
-impl Fate {
+impl ClientFaults {
     fn may_fail(self) -> bool {
         self.is_impatient || self.is_killed
     }
 }
 
 /// One client.
-pub struct Part {
+pub struct ConcurrentClient {
     /// The world.
     pub world: Rc<World>,
     /// The client.
     pub client: Rc<SimClient>,
-    /// Its number, from 0 on.
+    /// The client's index, from 0.
     pub index: usize,
-    /// How many there are.
+    /// Number of clients.
     pub clients: usize,
     /// The file.
     pub file: Ino,
-    /// What all know together.
-    pub together: Rc<Together>,
+    /// Shared state.
+    pub together: Rc<SharedHistory>,
     /// Its random numbers.
-    pub rng: Rng,
-    fate: Fate,
+    pub rng: SimRng,
+    fate: ClientFaults,
     open: Option<Arc<File<SimNet>>>,
 }
 
-/// Makes the file, in small stripe units.
+/// Makes the file, with small stripe units.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, ErrorCode> {
     let layout = format!("unit={UNIT} count={targets}");
     client
@@ -101,11 +102,15 @@ pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, Err
     Ok(made.file.ino)
 }
 
-/// A client that soon gives up: what becomes of its operations is often unknown.
+/// Connects a client that soon gives up: the outcomes of its operations are often unknown.
 ///
 /// # Errors
-/// A cell that does not answer.
-pub async fn impatient(world: &World, index: usize, mut rng: Rng) -> Result<SimClient, ErrorCode> {
+/// The cell does not answer.
+pub async fn impatient(
+    world: &World,
+    index: usize,
+    mut rng: SimRng,
+) -> Result<SimClient, ErrorCode> {
     let zone = ZoneId(1 + (index as u16 % world.size().zones.max(1)));
     let mut options = Options::new(&world.address_of(0), zone, ClientId(rng.bits() | 1));
     let name = world.client_name(index);
@@ -115,15 +120,15 @@ pub async fn impatient(world: &World, index: usize, mut rng: Rng) -> Result<SimC
     Client::connect(net, options).await
 }
 
-/// Long bytes come in memory that targets take them from, as the kernel's do.
+/// Lends long bytes in memory from which targets read them, like the kernel's.
 fn lent(client: &SimClient, bytes: &[u8]) -> Option<Box<dyn Brought>> {
     let mut memory = client.net().memory(bytes.len())?;
     memory.copy_from_slice(bytes);
     Some(memory)
 }
 
-impl Together {
-    /// Waits until all are here.
+impl SharedHistory {
+    /// Waits until all clients are here.
     async fn meet(&self, world: &World, clients: usize) {
         let meeting = self.meetings.get();
         self.waiting.set(self.waiting.get() + 1);
@@ -136,10 +141,10 @@ impl Together {
         }
     }
 
-    /// What is there at the end.
+    /// Checks the file at the end of a run.
     ///
     /// # Errors
-    /// An operation that failed, or what is not as it was.
+    /// An operation failed, or the contents changed.
     pub async fn check(&self, client: &SimClient, file: Ino) -> Outcome {
         let (content, look) = read(client, file, usize::MAX, &self.history).await?;
         self.history.borrow_mut().seen(look, &content, true)
@@ -150,18 +155,18 @@ async fn read(
     client: &SimClient,
     file: Ino,
     index: usize,
-    history: &RefCell<History>,
-) -> Result<(Vec<u8>, Look), String> {
+    history: &RefCell<FileHistory>,
+) -> Result<(Vec<u8>, FileRead), String> {
     let look = history.borrow_mut().look(index);
     let opened = open(client, file).await.map_err(text)?;
-    // What this client wrote before was flushed.
+    // The client's earlier writes were flushed.
     history.borrow_mut().flushed(index);
     let content = read_all(client, &opened.file).await;
     client.begin().release(file).await.map_err(text)?;
     Ok((content.map_err(text)?, look))
 }
 
-impl Part {
+impl ConcurrentClient {
     /// A client that has nothing open.
     #[must_use]
     pub fn new(
@@ -169,8 +174,8 @@ impl Part {
         client: Rc<SimClient>,
         (index, clients): (usize, usize),
         file: Ino,
-        together: Rc<Together>,
-        rng: Rng,
+        together: Rc<SharedHistory>,
+        rng: SimRng,
     ) -> Self {
         Self {
             world,
@@ -180,16 +185,16 @@ impl Part {
             file,
             together,
             rng,
-            fate: Fate::default(),
+            fate: ClientFaults::default(),
             open: None,
         }
     }
 
-    /// Plays its part for so many rounds.
+    /// Runs `rounds` rounds.
     ///
     /// # Errors
-    /// An operation that failed, or what cannot be.
-    pub async fn play(mut self, rounds: u64, fate: Fate) -> Outcome {
+    /// An operation failed, or a read found forbidden contents.
+    pub async fn play(mut self, rounds: u64, fate: ClientFaults) -> Outcome {
         let patient = self.client.clone();
         self.fate = fate;
         if fate.may_fail() {
@@ -217,11 +222,11 @@ impl Part {
         Ok(())
     }
 
-    fn history(&self) -> std::cell::RefMut<'_, History> {
+    fn history(&self) -> std::cell::RefMut<'_, FileHistory> {
         self.together.history.borrow_mut()
     }
 
-    /// An operation failed that may.
+    /// Allows an operation to fail where `may_fail`.
     fn forgive(&self, doing: &str, code: ErrorCode, may_fail: bool) -> Outcome {
         let is_late = matches!(
             code,
@@ -238,7 +243,7 @@ impl Part {
         Err(format!("{doing}: {code}"))
     }
 
-    /// An operation of this client.
+    /// Begins an operation of this client.
     fn call<'a>(&mut self, client: &'a SimClient) -> ClientCall<'a, SimNet> {
         match self.fate.is_killed {
             true => self.world.mortal_call(client, &mut self.rng),
@@ -307,7 +312,7 @@ impl Part {
         self.take(number, done)
     }
 
-    /// Short writes with gaps between them, which leave together.
+    /// Short writes with gaps between them, which leave in one request.
     async fn scatter(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
         let (mut at, gap) = (
@@ -327,7 +332,7 @@ impl Part {
         Ok(())
     }
 
-    /// The outcome of what lasts on where it succeeds.
+    /// Records the outcome of an operation. One that succeeds lasts on, until a flush.
     fn take(&self, number: Number, done: Result<(), ErrorCode>) -> Result<(), ErrorCode> {
         if done.is_err() {
             self.history().is_unknown(number);
@@ -337,7 +342,7 @@ impl Part {
 
     async fn append(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
-        // Long enough to be known by one whole mark, wherever it is found.
+        // Long enough for one whole mark, wherever the bytes are found.
         let length = 2 * MARK + self.length();
         let number = self.history().append(self.index, length);
         let bytes = self.history().bytes(number);
@@ -345,7 +350,7 @@ impl Part {
         let call = self.call(&client);
         let memory = self.fate.is_killed.then(|| lent(&client, &bytes)).flatten();
         let done = match memory {
-            // It is another's when this call is over.
+            // Another use may take the memory when this call is over.
             Some(memory) => call.append(&file, &memory, false).await,
             None => call.append(&file, &bytes, false).await,
         };
@@ -411,7 +416,7 @@ impl Part {
         Ok(())
     }
 
-    /// Opens, reads, closes.
+    /// Opens, reads and closes the file.
     async fn read(&self) -> Outcome {
         match read(&self.client, self.file, self.index, &self.together.history).await {
             Ok((content, look)) => {
@@ -423,7 +428,7 @@ impl Part {
         }
     }
 
-    /// Reads on with what is open: its size may be old, its bytes not.
+    /// Reads by an open file, whose size may be old, but whose bytes may not.
     async fn read_on(&mut self) -> Outcome {
         let Some(file) = self.open.clone() else {
             return Ok(());
@@ -438,22 +443,22 @@ impl Part {
         }
     }
 
-    /// Where servers were killed or clients gave up, appends may have left something.
+    /// Where servers were killed or clients gave up, appends may have left bytes.
     fn may_be_loose(&self) {
-        let kills = self.world.network.coverage().of(Fault::Kill);
+        let kills = self.world.network.coverage().of(FaultKind::Kill);
         if kills != self.together.kills.get() || self.together.gave_up.get() {
             self.history().may_have_strays();
         }
     }
 
-    /// All close, and look at what is there.
+    /// Ends a round: all clients close the file and read it.
     async fn end_round(&mut self, patient: &SimClient) -> Outcome {
         let mut tries = 0;
         while let Err(code) = self.close_all().await {
             self.forgive("close", code, self.fate.may_fail())?;
             tries += 1;
             if tries > FLUSHES {
-                return Err(format!("what was written cannot be flushed: {code}"));
+                return Err(format!("gathered writes cannot be flushed: {code}"));
             }
             self.world.clock.sleep(500_000_000).await;
         }
@@ -495,13 +500,13 @@ impl Part {
             together.gave_up.set(false);
             together
                 .kills
-                .set(self.world.network.coverage().of(Fault::Kill));
+                .set(self.world.network.coverage().of(FaultKind::Kill));
         }
         together.meet(&self.world, self.clients).await;
         Ok(())
     }
 
-    /// Flushes whatever is left, opened or not, and closes.
+    /// Flushes all remaining writes, with an open file or without, and closes.
     async fn close_all(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
         self.client.begin().fsync(&file).await?;

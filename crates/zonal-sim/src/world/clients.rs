@@ -3,23 +3,24 @@
 use super::World;
 use crate::clock::Group;
 use crate::net::{NETWORK, SimNet};
-use crate::plant::Plant;
-use crate::rng::Rng;
-use crate::workload::cached::KernelCache;
+use crate::planted_bugs::Plant;
+use crate::rng::SimRng;
+use crate::workload::kernel_cache::KernelCache;
 use std::rc::Rc;
 use zonal_client::{Client, ClientCall, Options as ClientOptions, QueuedAgain};
 use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
 use zonal_wire::Event;
 
-/// After how long a client ends a session that it does not use: longer than any term, ms.
+/// Idle time after which a client ends a session, ms: longer than any term.
 const LEAVE_IDLE_MS: u64 = 7_000;
-/// Groups of clients begin here; those of servers rise from 1 with each start.
+/// First group of clients; groups of servers rise from 1 with each start.
 const CLIENT_GROUPS: Group = 1 << 40;
 
-/// Of 1000 operations that may be given up, how many have a caller that is to be killed.
+/// Operations that may be given up and have a caller that is killed, of 1000.
 const CALLERS_KILLED: u64 = 150;
 
-/// Within what time from its begin, ns: while it is sent, answered, sent again.
+/// Longest times from an operation's begin until its caller is killed, ns: while the request is
+/// sent, answered, or sent again.
 const KILLED_WITHIN: [u64; 4] = [300_000, 3_000_000, 30_000_000, 2_000_000_000];
 
 /// How long one attempt of a client waits, ms.
@@ -32,14 +33,18 @@ pub const DEADLINE_MS: u64 = 60_000;
 const POLL_MS: u32 = 20_000;
 
 impl World {
-    /// A client in zone 1 or, for odd ones, the next.
+    /// Connects a client in zone 1 or, for odd indices, in the next zone.
     ///
     /// # Errors
-    /// A cell that does not answer.
-    pub async fn connect(&self, index: usize, mut rng: Rng) -> Result<Client<SimNet>, ErrorCode> {
+    /// The cell does not answer.
+    pub async fn connect(
+        &self,
+        index: usize,
+        mut rng: SimRng,
+    ) -> Result<Client<SimNet>, ErrorCode> {
         let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
         let name = self.client_name(index);
-        // Random, as a mount's: a client that comes after a killed one is another one.
+        // Random, like a mount's id: the successor of a killed client has another id.
         let number = rng.bits() | 1;
         let mut options = ClientOptions::new(&self.address_of(0), zone, ClientId(number));
         options.name.clone_from(&name);
@@ -58,11 +63,11 @@ impl World {
         }
     }
 
-    /// An operation whose caller is perhaps killed while it waits: the client goes on.
+    /// Begins an operation whose caller may be killed while it waits; the client goes on.
     pub fn mortal_call<'a>(
         &self,
         client: &'a Client<SimNet>,
-        rng: &mut Rng,
+        rng: &mut SimRng,
     ) -> ClientCall<'a, SimNet> {
         let call = client.begin();
         if self.faults_wanted() && rng.chance(CALLERS_KILLED) {
@@ -77,7 +82,7 @@ impl World {
         call
     }
 
-    /// Adds what a mount does beside its programs: a poll for events at each shard, and
+    /// Runs a mount's background work for a client: a poll for events at each shard, and
     /// housekeeping.
     pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>, cache: &Rc<KernelCache>) {
         let group = CLIENT_GROUPS + index as u64;
@@ -149,25 +154,25 @@ impl World {
         client: usize,
         program: impl Future<Output = ()> + 'static,
     ) {
-        let running = Running::begin(self.clone());
+        let running = RunningProgram::begin(self.clone());
         self.clock.spawn(CLIENT_GROUPS + client as u64, async move {
             program.await;
             drop(running);
         });
     }
 
-    /// Programs that have not ended.
+    /// Number of programs that have not ended.
     #[must_use]
     pub fn running(&self) -> u64 {
         self.running.get()
     }
 
-    /// A client's process stands still, or goes on.
+    /// Pauses a client's process, or resumes it.
     pub fn pause_client(&self, index: usize, is_paused: bool) {
         self.pause_group(CLIENT_GROUPS + index as u64, is_paused);
     }
 
-    /// A client's process is killed, with its programs.
+    /// Kills a client's process with its programs.
     pub fn kill_client(&self, index: usize) {
         let name = self.client_name(index);
         self.network
@@ -191,10 +196,10 @@ impl World {
 }
 
 /// Counts a program until it ends or is killed.
-pub struct Running(Rc<World>);
+pub struct RunningProgram(Rc<World>);
 
-impl Running {
-    /// One program more.
+impl RunningProgram {
+    /// Counts one more program.
     #[must_use]
     pub fn begin(world: Rc<World>) -> Self {
         world.running.set(world.running.get() + 1);
@@ -202,7 +207,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.0.running.set(self.0.running.get() - 1);
     }

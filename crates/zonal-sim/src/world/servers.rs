@@ -1,12 +1,12 @@
-//! Servers of the cell: started, killed, paused, without power; their disks outlive them.
+//! The cell's servers: starts, kills, pauses and losses of power. Disks outlive their servers.
 
 use super::World;
 use crate::clock::Group;
-use crate::coverage::Fault;
-use crate::disk::Disk;
+use crate::coverage::FaultKind;
+use crate::disk::VirtualDisk;
 use crate::meta_node::{MetaNode, MetaParts};
-use crate::net::Role;
-use crate::rng::Rng;
+use crate::net::ServerProcess;
+use crate::rng::SimRng;
 use crate::storage_node::{self, StorageNode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use zonal_types::{ErrorCode, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap, stored};
 
-/// First bytes of new files that shards keep, life by life.
+/// Bytes at a file's beginning that shards keep, for each life of a shard in turn.
 const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
 
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 pub(super) struct Server {
     pub(super) address: String,
     kind: Kind,
-    pub(super) disk: Rc<Disk>,
+    pub(super) disk: Rc<VirtualDisk>,
     group: Cell<Option<Group>>,
     meta: RefCell<Option<Rc<MetaNode>>>,
     storage: RefCell<Option<Rc<StorageNode>>>,
@@ -48,12 +48,13 @@ impl World {
             format!("start {} as {group}", server.address)
         });
         let rng = self.rng.borrow_mut().fork(group);
-        let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
+        let started: Result<Rc<dyn ServerProcess>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
-                // As in a real cell, never the number of no boot at all.
+                // Like in a real cell, this is never the number that means no boot at all.
                 let kept = server.disk.power_losses() as u32 + 1;
                 let mut config = ShardConfig::new(shard, zone, boot_of(kept, group as u32));
-                // A later life gives new files something else; old ones keep what they have.
+                // Later lives of the shard keep another length for new files; old files keep
+                // theirs.
                 let life = (group as usize - 1) / self.servers.len();
                 config.inline_bytes = INLINE_BYTES[life % INLINE_BYTES.len()];
                 let parts = MetaParts {
@@ -62,30 +63,30 @@ impl World {
                     network: self.network.clone(),
                     disk: server.disk.clone(),
                     map: self.map.clone(),
-                    promptness: self.promptness.clone(),
+                    reply_deadlines: self.reply_deadlines.clone(),
                     plant: self.plant,
                 };
                 MetaNode::start(parts, config).map(|node| {
                     *server.meta.borrow_mut() = Some(node.clone());
-                    let role: Rc<dyn Role> = node;
+                    let role: Rc<dyn ServerProcess> = node;
                     role
                 })
             }
             Kind::Storage(target) => {
-                let parts = storage_node::Parts {
+                let parts = storage_node::StorageParts {
                     id: target,
                     group,
                     config: self.size.target,
                     network: self.network.clone(),
                     map: self.map.clone(),
-                    carried_out: self.carried_out.clone(),
+                    executed_requests: self.executed_requests.clone(),
                     disk: server.disk.clone(),
                     plant: self.plant,
                 };
                 StorageNode::start(parts, rng).map(|node| {
                     let node = Rc::new(node);
                     *server.storage.borrow_mut() = Some(node.clone());
-                    let role: Rc<dyn Role> = node;
+                    let role: Rc<dyn ServerProcess> = node;
                     role
                 })
             }
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Kills a server: what is not on its disk is gone.
+    /// Kills a server; state that is not on its disk is lost.
     pub fn kill(&self, index: usize) {
         let Some(server) = self.servers.get(index) else {
             return;
@@ -118,10 +119,10 @@ impl World {
         }
     }
 
-    /// Slots of a target get a new epoch: all that it has in one version of the map, or one. Some
-    /// targets hear of it at once.
-    pub fn renew_slots(&self, rng: &mut Rng) {
-        self.network.count(Fault::SlotsRenewed);
+    /// Gives slots of a target a new epoch: one slot, or all its slots in one version of the map.
+    /// Some targets learn of it at once.
+    pub fn renew_slots(&self, rng: &mut SimRng) {
+        self.network.count(FaultKind::SlotsRenewed);
         let map = self.map.borrow().clone();
         let Some(target) = rng.pick(&map.targets).map(|target| target.id) else {
             return;
@@ -151,7 +152,7 @@ impl World {
         }
     }
 
-    /// The manager has another map from now on, also an older one, as after a backup was restored.
+    /// Gives the manager another map, perhaps an older one, as after a restore from a backup.
     pub fn restore_map(&self, map: &ZoneMap) {
         let Some(root) = self.servers.first() else {
             return;
@@ -173,29 +174,29 @@ impl World {
         }
     }
 
-    /// A server that is down loses what was not synced.
-    pub fn lose_power(&self, index: usize, rng: &mut Rng) {
+    /// Takes unsynced writes from the disk of a server that is down.
+    pub fn lose_power(&self, index: usize, rng: &mut SimRng) {
         let Some(server) = self.servers.get(index) else {
             return;
         };
-        self.network.count(Fault::PowerLoss);
+        self.network.count(FaultKind::PowerLoss);
         let torn = match server.kind {
             Kind::Meta(..) => server.disk.lose_power(rng, |_disk, _record| true),
             Kind::Storage(_) => server.disk.lose_power(rng, |disk, record| {
                 StorageNode::is_whole(&self.size.target, disk, record)
             }),
         };
-        (0..torn).for_each(|_| self.network.count(Fault::TornWrite));
+        (0..torn).for_each(|_| self.network.count(FaultKind::TornWrite));
     }
 
-    /// How often servers lost their power.
+    /// How often servers lost power.
     #[must_use]
     pub fn power_losses(&self) -> u64 {
         let losses = self.servers.iter().map(|server| server.disk.power_losses());
         losses.sum()
     }
 
-    /// A server's process stands still, or goes on.
+    /// Pauses a server's process, or resumes it.
     pub fn pause(&self, index: usize, is_paused: bool) {
         if let Some(group) = self.servers.get(index).and_then(|of| of.group.get()) {
             self.pause_group(group, is_paused);
@@ -204,11 +205,11 @@ impl World {
 
     /// The disk of a server.
     #[must_use]
-    pub fn disk_of(&self, index: usize) -> Option<&Disk> {
+    pub fn disk_of(&self, index: usize) -> Option<&VirtualDisk> {
         self.servers.get(index).map(|server| server.disk.as_ref())
     }
 
-    /// Servers that store data.
+    /// Indices of the servers that store data.
     #[must_use]
     pub fn storage_indices(&self) -> Vec<usize> {
         let is_storage = |server: &Server| matches!(server.kind, Kind::Storage(_));
@@ -225,7 +226,7 @@ impl World {
         self.servers.len()
     }
 
-    /// Where a server listens.
+    /// Network address of a server.
     #[must_use]
     pub fn address_of(&self, index: usize) -> String {
         self.servers
@@ -233,7 +234,7 @@ impl World {
             .map_or_else(String::new, |server| server.address.clone())
     }
 
-    /// Metadata processes that are up.
+    /// Running metadata processes.
     #[must_use]
     pub fn meta_nodes(&self) -> Vec<Rc<MetaNode>> {
         self.servers
@@ -242,7 +243,7 @@ impl World {
             .collect()
     }
 
-    /// Storage processes that are up.
+    /// Running storage processes.
     #[must_use]
     pub fn storage_nodes(&self) -> Vec<Rc<StorageNode>> {
         self.servers

@@ -1,7 +1,7 @@
-//! A cell for one program, without faults but those that the program makes.
+//! A cell for one program, without faults except those that the program makes.
 
-pub mod counted;
-pub mod listing;
+pub mod directory_listing;
+pub mod message_counts;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,25 +9,25 @@ use std::sync::Arc;
 use zonal_client::{Client, File, Options};
 use zonal_sim::Plant;
 use zonal_sim::net::SimNet;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
-use zonal_sim::world::{Size, World};
+use zonal_sim::world::{CellSize, World};
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 
 /// The server of the only zone's shard.
 pub const SHARD: usize = 1;
 
-/// A client that soon gives up.
+/// Connects a client that soon gives up.
 pub async fn impatient(world: &World) -> Result<SimClient, ErrorCode> {
     patient_for(world, 2_000).await
 }
 
-/// A client that gives up after so many ms.
+/// Connects a client that gives up after `deadline_ms`.
 pub async fn patient_for(world: &World, deadline_ms: u64) -> Result<SimClient, ErrorCode> {
     patient_at(world, 0, deadline_ms).await
 }
 
-/// The same of another process.
+/// The same, as another process.
 pub async fn patient_at(
     world: &World,
     index: usize,
@@ -36,14 +36,14 @@ pub async fn patient_at(
     let mut options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77 + index as u64));
     (options.attempt_ms, options.deadline_ms) = (500, deadline_ms);
     let name = world.client_name(index);
-    let net = SimNet::new(world.network.clone(), &name, Rng::new(2 + index as u64));
+    let net = SimNet::new(world.network.clone(), &name, SimRng::new(2 + index as u64));
     Client::connect(net, options).await
 }
 
-/// All of a file, as a new open sees it: 8 MiB at most.
+/// Reads a whole file, of at most 8 MiB, by a new open.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
     let seen = open(client, ino).await?;
     let mut bytes = vec![0xee; 8 << 20];
@@ -53,10 +53,10 @@ pub async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode
     Ok(bytes)
 }
 
-/// Sets the size of a file that is open.
+/// Sets the size of an open file.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), ErrorCode> {
     let done = client
         .begin()
@@ -65,10 +65,10 @@ pub async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), Err
     done.map(|_attr| ())
 }
 
-/// A file with these bytes, durable.
+/// Makes a durable file with these bytes.
 ///
 /// # Errors
-/// As the cell answers.
+/// An error of the cell.
 pub async fn written(client: &SimClient, bytes: &[u8]) -> Result<Arc<File<SimNet>>, ErrorCode> {
     let home = make_dir(client, Ino::ROOT, "home").await?;
     let file = create(client, home, "f", true).await?.file;
@@ -77,7 +77,7 @@ pub async fn written(client: &SimClient, bytes: &[u8]) -> Result<Arc<File<SimNet
     Ok(file)
 }
 
-/// From a moment on nothing arrives on one way.
+/// Cuts one way, `after_us` microseconds from now.
 pub fn cut_way_later(world: &Rc<World>, from: String, to: String, after_us: u64) {
     let (clock, network) = (world.clock.clone(), world.network.clone());
     world.spawn_program(0, async move {
@@ -86,19 +86,19 @@ pub fn cut_way_later(world: &Rc<World>, from: String, to: String, after_us: u64)
     });
 }
 
-/// Runs a program on a cell of three targets to its end.
+/// Runs a program to its end, on a cell with three targets.
 pub fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Rc<World>) -> P + 'static,
 ) {
-    run_on(Size::new(1, 3, 2), program);
+    run_on(CellSize::new(1, 3, 2), program);
 }
 
-/// Runs a program on a cell of its own to its end.
+/// Runs a program to its end, on a cell of its own.
 pub fn run_on<P: Future<Output = Result<(), ErrorCode>> + 'static>(
-    size: Size,
+    size: CellSize,
     program: impl FnOnce(Rc<World>) -> P + 'static,
 ) {
-    let world = World::build(size, Plant::None, false, Rng::new(1)).expect("a cell");
+    let world = World::build(size, Plant::None, false, SimRng::new(1)).expect("a cell");
     let outcome = Rc::new(RefCell::new(None));
     let (inner, result) = (world.clone(), outcome.clone());
     world.spawn_program(0, async move {

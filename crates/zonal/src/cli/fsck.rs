@@ -15,7 +15,8 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use zonal_offline::{
-    Cell, KEEP_EVERY, OfflineError, Options, RunningOptions, Summary, check_running, running,
+    CellStores, CheckOptions, CheckSummary, KEEP_EVERY, OfflineError, RunningOptions,
+    check_running, running_cell,
 };
 use zonal_server::NodeConfig;
 use zonal_types::Timestamp;
@@ -121,12 +122,12 @@ impl Fsck {
         configs: &[NodeConfig],
         folder: Option<&Folder>,
         beside: &Path,
-    ) -> anyhow::Result<Result<(Summary, f64), OfflineError>> {
+    ) -> anyhow::Result<Result<(CheckSummary, f64), OfflineError>> {
         // Nobody starts the cell meanwhile.
         let _lock = folder.map(|folder| Folder::lock(&folder.dir)).transpose()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.context("the clock")?;
-        let options = Options {
+        let options = CheckOptions {
             repair: self.repair,
             data: self.data,
             scratch: self.scratch(beside),
@@ -137,7 +138,7 @@ impl Fsck {
             fresh: self.fresh,
             keep_every: KEEP_EVERY,
         };
-        let cell = Cell {
+        let cell = CellStores {
             stores: configs.iter().flat_map(stores_of).collect(),
         };
         let start = Instant::now();
@@ -162,7 +163,7 @@ impl Fsck {
         }
         let options = RunningOptions {
             scratch: self.scratch(beside),
-            quiet: running::QUIET,
+            quiet: running_cell::QUIET,
         };
         let start = Instant::now();
         let summary = Running::new(servers)
@@ -171,8 +172,13 @@ impl Fsck {
         self.conclude(&summary, start.elapsed().as_secs_f64(), true)
     }
 
-    fn conclude(&self, summary: &Summary, seconds: f64, is_running: bool) -> anyhow::Result<()> {
-        let Summary {
+    fn conclude(
+        &self,
+        summary: &CheckSummary,
+        seconds: f64,
+        is_running: bool,
+    ) -> anyhow::Result<()> {
+        let CheckSummary {
             found,
             notes,
             left,

@@ -5,10 +5,10 @@ use crate::out;
 use anyhow::bail;
 use serde_json::json;
 use std::time::{Duration, Instant};
-use zonal_sim::coverage::Fault;
-use zonal_sim::plant::PLANTS;
+use zonal_sim::coverage::FaultKind;
+use zonal_sim::planted_bugs::PLANTS;
 use zonal_sim::scenario::SCENARIOS;
-use zonal_sim::{Options, Plant, Report, Scenario, Summary, run_batch};
+use zonal_sim::{BatchSummary, Plant, RunOptions, RunReport, Scenario, run_batch};
 
 /// Seeds of which the summary names the broken ones.
 const BAD_SHOWN: usize = 20;
@@ -83,7 +83,7 @@ impl Sim {
         ))
     }
 
-    fn options(&self) -> anyhow::Result<Options> {
+    fn options(&self) -> anyhow::Result<RunOptions> {
         let Some(scenario) = Scenario::named(&self.scenario) else {
             let names: Vec<&str> = SCENARIOS.iter().map(|(name, _)| *name).collect();
             bail!(
@@ -104,7 +104,7 @@ impl Sim {
                 }
             },
         };
-        Ok(Options {
+        Ok(RunOptions {
             scenario,
             steps: self.steps,
             faults: !self.no_faults,
@@ -131,7 +131,7 @@ impl Sim {
         text
     }
 
-    fn tell(&self, report: &Report) {
+    fn tell(&self, report: &RunReport) {
         let again = self.again(report.seed);
         if self.json {
             out::json(json!({
@@ -154,9 +154,9 @@ impl Sim {
         }
     }
 
-    fn summarize(&self, summary: &Summary) {
+    fn summarize(&self, summary: &BatchSummary) {
         let coverage = &summary.coverage;
-        let faults = Fault::ALL
+        let faults = FaultKind::ALL
             .iter()
             .map(|fault| (fault.name(), coverage.of(*fault)));
         if self.json {

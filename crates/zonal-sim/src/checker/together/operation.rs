@@ -1,11 +1,11 @@
-//! One operation on a file that several clients use at the same time, with bytes that name it and
-//! their place in it.
+//! One operation on a file that several clients use at the same time, with bytes that name the
+//! operation and their place in it.
 
 use std::rc::Rc;
 
-/// Bytes of a mark: the number of the operation and the mark's own.
+/// Bytes of a mark: the operation's number and the mark's own number.
 pub const MARK: usize = 8;
-/// Bits of a mark in a byte; the two others tell the first byte from the rest.
+/// Bits of a mark in each byte; the two others distinguish the first byte from the rest.
 const BITS: u32 = 6;
 /// Bits of a mark's number.
 const INDEX_BITS: u32 = 28;
@@ -39,14 +39,14 @@ pub(super) enum Kind {
     Write,
     /// Bytes at a place that the shard chose.
     Append,
-    /// Nothing behind this size.
+    /// A truncation to this size.
     Cut(u64),
-    /// What an append may have left that was done at another place, or not at all: it shows where
-    /// there would be a hole.
+    /// Bytes that an append may have left at a place where it was tried and not done. They show
+    /// where there would be a hole.
     Stray,
 }
 
-/// What an operation is known by.
+/// The number of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number(pub(super) u64);
 
@@ -68,7 +68,7 @@ impl Operation {
             .is_some_and(|at| (at..at + self.bytes.len() as u64).contains(&place))
     }
 
-    /// It gives the byte a value.
+    /// Whether the operation gives this byte a value.
     pub(super) fn changes(&self, place: u64) -> bool {
         match self.kind {
             Kind::Write | Kind::Append => self.covers(place),
@@ -77,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// What the end of the file is, if it is this one's.
+    /// The end of the file that the operation makes, if it makes one.
     pub(super) fn end(&self) -> Option<u64> {
         match self.kind {
             Kind::Write | Kind::Append => Some(self.at? + self.bytes.len() as u64),
@@ -86,7 +86,7 @@ impl Operation {
         }
     }
 
-    /// It makes the byte be there (or, where `is_there` is false, not).
+    /// Whether the operation makes this byte exist (or, without `is_there`, not exist).
     pub(super) fn moves_end(&self, place: u64, is_there: bool) -> bool {
         let is_cut = matches!(self.kind, Kind::Cut(_));
         self.end()

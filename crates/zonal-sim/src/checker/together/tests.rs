@@ -1,31 +1,32 @@
-//! What the oracle of one file and several clients allows, and what it finds.
+//! Tests of the oracle for one file and several clients: the contents that it allows, and those
+//! that it rejects.
 
 use super::*;
 
-fn write(history: &mut History, client: usize, at: u64, length: usize) -> Vec<u8> {
+fn write(history: &mut FileHistory, client: usize, at: u64, length: usize) -> Vec<u8> {
     let number = history.write(client, at, length);
     history.bytes(number).to_vec()
 }
 
-fn append(history: &mut History, client: usize, at: u64, length: usize) -> Vec<u8> {
+fn append(history: &mut FileHistory, client: usize, at: u64, length: usize) -> Vec<u8> {
     let number = history.append(client, length);
     history.done(number, Some(at));
     history.bytes(number).to_vec()
 }
 
-fn cut(history: &mut History, client: usize, size: u64) {
+fn cut(history: &mut FileHistory, client: usize, size: u64) {
     let number = history.cut(client, size);
     history.done(number, None);
 }
 
-/// Whether a client that opens the file may find this.
-fn may_see(history: &mut History, content: &[u8]) -> bool {
+/// Whether a client that opens the file may read this.
+fn may_see(history: &mut FileHistory, content: &[u8]) -> bool {
     let look = history.look(9);
     history.seen(look, content, true).is_ok()
 }
 
-/// Whether this may be there when nothing is under way.
-fn may_be(history: &mut History, content: &[u8]) -> bool {
+/// Whether these may be the final contents.
+fn may_be(history: &mut FileHistory, content: &[u8]) -> bool {
     let look = history.look(9);
     history.seen(look, content, true).is_ok() && history.settled(look, content).is_ok()
 }
@@ -40,8 +41,8 @@ fn a_mark_names_its_operation_and_place() {
 }
 
 #[test]
-fn what_was_flushed_is_seen_and_what_was_not_may_be() {
-    let mut history = History::default();
+fn flushed_bytes_are_seen_and_unflushed_bytes_may_be() {
+    let mut history = FileHistory::default();
     let old = write(&mut history, 0, 0, 100);
     assert!(may_see(&mut history, &old) && may_see(&mut history, &[]));
     history.flushed(0);
@@ -60,7 +61,7 @@ fn what_was_flushed_is_seen_and_what_was_not_may_be() {
 
 #[test]
 fn cut_bytes_stay_away_and_writes_behind_a_cut_stay() {
-    let mut history = History::default();
+    let mut history = FileHistory::default();
     let old = write(&mut history, 0, 0, 100);
     history.flushed(0);
     cut(&mut history, 1, 10);
@@ -77,7 +78,7 @@ fn cut_bytes_stay_away_and_writes_behind_a_cut_stay() {
 
 #[test]
 fn a_write_under_a_cut_is_there_or_was_cut_and_no_zeros() {
-    let mut history = History::default();
+    let mut history = FileHistory::default();
     let bytes = write(&mut history, 0, 0, 1_000);
     cut(&mut history, 1, 0);
     history.flushed(0);
@@ -94,7 +95,7 @@ fn a_write_under_a_cut_is_there_or_was_cut_and_no_zeros() {
 
 #[test]
 fn a_long_write_may_be_cut_in_part() {
-    let mut history = History::default();
+    let mut history = FileHistory::default();
     let bytes = write(&mut history, 0, 0, 100_000);
     cut(&mut history, 1, 70_000);
     history.flushed(0);
@@ -116,21 +117,21 @@ fn a_long_write_may_be_cut_in_part() {
 #[test]
 fn a_write_may_be_cut_in_part_where_its_client_tried_to_cut() {
     for is_unknown in [true, false] {
-        let mut history = History::default();
+        let mut history = FileHistory::default();
         let mut bytes = write(&mut history, 0, 0, 1000);
         let tried = history.cut(usize::from(!is_unknown), 600);
         history.is_unknown(tried);
         cut(&mut history, 1, 0);
         history.flushed(0);
         bytes[..600].fill(0);
-        // By another client: the write is not split there.
+        // With another client's truncation the write is not split there.
         assert_eq!(may_be(&mut history, &bytes), is_unknown);
     }
 }
 
 #[test]
 fn an_append_is_at_an_end_that_the_file_had() {
-    let mut history = History::default();
+    let mut history = FileHistory::default();
     let old = append(&mut history, 0, 0, 300);
     let under_way = history.append(0, 40);
     cut(&mut history, 1, 0);
@@ -141,7 +142,7 @@ fn an_append_is_at_an_end_that_the_file_had() {
     assert!(!may_be(&mut history, &behind), "behind a hole");
     assert!(!may_be(&mut history, &[&old[..], &bytes].concat()));
 
-    let mut history = History::default();
+    let mut history = FileHistory::default();
     let old = append(&mut history, 0, 0, 300);
     let new = append(&mut history, 1, 300, 40);
     assert!(may_be(&mut history, &[&old[..], &new].concat()));
@@ -152,7 +153,7 @@ fn an_append_is_at_an_end_that_the_file_had() {
 
 #[test]
 fn unknown_outcomes_stay_unknown_until_they_are_seen() {
-    let mut history = History::default();
+    let mut history = FileHistory::default();
     let old = write(&mut history, 0, 0, 100);
     history.flushed(0);
     let given_up = history.cut(1, 30);

@@ -2,8 +2,8 @@
 
 use crate::out;
 use serde_json::{Value, json};
-use zonal_fsck::{Finding, What};
-use zonal_offline::{Begin, Report, Stage};
+use zonal_fsck::{Finding, FindingKind};
+use zonal_offline::{CheckProgress, CheckReporter, CheckStart};
 
 /// Prints them.
 pub(super) struct Teller {
@@ -12,7 +12,7 @@ pub(super) struct Teller {
     pub repair: bool,
 }
 
-impl Report for Teller {
+impl CheckReporter for Teller {
     fn finding(&mut self, pass: u32, finding: &Finding) {
         if self.json {
             return out::json(to_json(pass, finding));
@@ -31,7 +31,7 @@ impl Report for Teller {
         }
     }
 
-    fn progress(&mut self, stage: Stage) {
+    fn progress(&mut self, stage: CheckProgress) {
         if self.progress {
             let left = stage
                 .left
@@ -49,13 +49,15 @@ impl Report for Teller {
         }
     }
 
-    fn begins(&mut self, begin: &Begin) {
+    fn begins(&mut self, begin: &CheckStart) {
         match begin {
-            Begin::New => {}
-            Begin::GoesOn { read, stores } => out::note(format_args!(
+            CheckStart::New => {}
+            CheckStart::GoesOn { read, stores } => out::note(format_args!(
                 "an interrupted check goes on: {read} of {stores} stores are read"
             )),
-            Begin::Anew(why) => out::note(format_args!("an interrupted check begins anew: {why}")),
+            CheckStart::Anew(why) => {
+                out::note(format_args!("an interrupted check begins anew: {why}"))
+            }
         }
     }
 }
@@ -73,9 +75,9 @@ fn to_json(pass: u32, finding: &Finding) -> Value {
     if let Some(path) = &finding.path {
         value["path"] = json!(path);
     }
-    if let What::LostWithTarget { ranges, .. }
-    | What::Damaged { ranges, .. }
-    | What::KnownLost { ranges, .. } = &finding.what
+    if let FindingKind::LostWithTarget { ranges, .. }
+    | FindingKind::Damaged { ranges, .. }
+    | FindingKind::KnownLost { ranges, .. } = &finding.what
     {
         value["ranges"] = json!(ranges.first);
         value["ranges_count"] = json!(ranges.count);

@@ -1,0 +1,201 @@
+//! Late reports of mounts (allocated bytes, sizes): a difference is a finding only of a file that
+//! stays unchanged for a while.
+//!
+//! The check observes these files twice, each time with a new snapshot and the present objects,
+//! with a pause between. Only where inode and objects are the same both times, no report is on its
+//! way any more.
+
+use super::cross_checks::{File, object_now};
+use super::shards::Shards;
+use super::snapshot_keepalive::SnapshotKeepalive;
+use super::{FindingList, RunningCell, RunningOptions, SnapshotSet};
+use crate::check::Ticker;
+use crate::error::OfflineError;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use zonal_fsck::data_fact::DataFact;
+use zonal_fsck::objects::{self, JoinOutcome, ObjectJoin};
+use zonal_fsck::{FindingKind, FindingPlace};
+use zonal_meta::check::{Fact, FileDataFact, Join as ShardJoin, JoinResult as OfShard, Scan};
+use zonal_meta::keys;
+use zonal_object::{KnownObject, ObjectId};
+use zonal_types::{Column, ErrorCode, Ino, KvRead, TargetId};
+use zonal_zonemap::ZoneMap;
+
+/// Time between two reports of progress during the pause.
+const NAP: Duration = Duration::from_millis(200);
+
+/// Inode and objects of a file at one observation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileState {
+    inode: Vec<u8>,
+    data: FileDataFact,
+    objects: Vec<(TargetId, KnownObject)>,
+}
+
+/// Result of an observation.
+struct Observation<'a> {
+    kept: SnapshotKeepalive<'a>,
+    map: ZoneMap,
+    seen: BTreeMap<Ino, FileState>,
+}
+
+/// Adds findings of unchanged files; returns the number of files that changed.
+pub(super) fn tell(
+    cell: &dyn RunningCell,
+    options: &RunningOptions,
+    ticker: &Ticker<'_>,
+    files: (&Shards, Vec<File>),
+    told: &mut FindingList,
+) -> Result<u64, OfflineError> {
+    let (shards, mut files) = files;
+    if files.is_empty() {
+        return Ok(0);
+    }
+    // Sorted by key, each page of a snapshot is read once.
+    files.sort_unstable();
+    files.dedup_by_key(|(ino, _)| *ino);
+    // Drops the first snapshots before the next ones are made.
+    let first = look(cell, &files, ticker)?.seen;
+    wait(options.quiet, ticker);
+    let Observation { kept, map, seen } = look(cell, &files, ticker)?;
+    let mut paths = shards.paths(&kept);
+    let mut changing = 0;
+    for (ino, name) in files {
+        match (first.get(&ino), seen.get(&ino)) {
+            (Some(before), Some(now)) if before == now => {
+                for what in judge(&map, ino, now) {
+                    let path = name.and_then(|(dir, cookie)| paths.path(dir, cookie));
+                    told.tell(FindingPlace::Cell, path, what);
+                }
+            }
+            // The file is gone, with its objects.
+            (_, None) => {}
+            _ => changing += 1,
+        }
+    }
+    Ok(changing)
+}
+
+fn wait(quiet: Duration, ticker: &Ticker<'_>) {
+    let since = Instant::now();
+    while let Some(left) = quiet.checked_sub(since.elapsed()) {
+        std::thread::sleep(left.min(NAP));
+        ticker.tick(0, (0, 0));
+        if left <= NAP {
+            return;
+        }
+    }
+}
+
+fn judge(map: &ZoneMap, ino: Ino, seen: &FileState) -> Vec<FindingKind> {
+    let mut late = Vec::new();
+    let mut buffer = Vec::new();
+    let mut tell = |joined| {
+        if let JoinOutcome::Wrong(
+            _,
+            _,
+            what @ (FindingKind::Allocated { .. } | FindingKind::BehindSize { .. }),
+        ) = joined
+        {
+            late.push(what);
+        }
+    };
+    let there = |_target| true;
+    let mut join = ObjectJoin::new(map, &there, &mut tell);
+    let mut facts = vec![DataFact::expected(ino, None, &seen.data).encode(&mut buffer)];
+    for (target, known) in &seen.objects {
+        facts.push(DataFact::found(*target, known).encode(&mut buffer));
+    }
+    facts.sort_unstable();
+    for fact in facts.iter().filter_map(DataFact::decode) {
+        join.take(&fact);
+    }
+    join.finish();
+    late
+}
+
+fn look<'a>(
+    cell: &'a dyn RunningCell,
+    files: &[File],
+    ticker: &Ticker<'_>,
+) -> Result<Observation<'a>, OfflineError> {
+    let SnapshotSet { map, snapshots } = cell.fix()?;
+    let kept = SnapshotKeepalive::new(snapshots);
+    let mut found = BTreeMap::new();
+    for (ino, _) in files {
+        let shard = map.shard_of(ino.partition()).map(|shard| shard.id);
+        let Some(store) = shard.and_then(|shard| kept.of(shard)) else {
+            continue;
+        };
+        kept.tick_now();
+        ticker.tick(1, (0, 0));
+        let gone = |_code: ErrorCode| OfflineError::SnapshotGone(store.shard());
+        if let Some((inode, data)) = data_of(store, *ino).map_err(gone)? {
+            let objects = Vec::new();
+            let seen = FileState {
+                inode,
+                data,
+                objects,
+            };
+            found.insert(*ino, seen);
+        }
+    }
+    for (ino, seen) in &mut found {
+        let owner = DataFact::expected(*ino, None, &seen.data).owner();
+        let Some((owner, set)) = owner.zip(map.set(seen.data.set)) else {
+            continue;
+        };
+        let component = objects::component_of(seen.data.data_id, &owner);
+        for column in 0..component.count {
+            if let Some(target) = objects::target_of(set, &component, column) {
+                let object = ObjectId {
+                    data_id: component.data_id,
+                    column: Column(column),
+                };
+                let known = object_now(cell, target, object)?;
+                seen.objects.extend(known.map(|known| (target, known)));
+            }
+        }
+        kept.tick_now();
+        ticker.tick(1, (0, 0));
+    }
+    let seen = found;
+    Ok(Observation { kept, map, seen })
+}
+
+/// Reads an inode's bytes, with the length of the bytes beside it, and the values that a check of
+/// its objects needs. Uses the code that judges whole shards.
+fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, FileDataFact)>, ErrorCode> {
+    let Some(inode) = store.get(&keys::inode(ino))? else {
+        return Ok(None);
+    };
+    let inline = store.get(&keys::inline(ino))?;
+    let mut facts = Vec::new();
+    let mut buffer = Vec::new();
+    let mut emit = |fact: Fact| facts.push(fact.encode(&mut buffer));
+    // The check of the whole shard reported these already.
+    let mut wrong = |_broken| {};
+    let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
+    scan.take(&keys::inode(ino), &inode);
+    if let Some(bytes) = &inline {
+        scan.take(&keys::inline(ino), bytes);
+    }
+    scan.finish();
+    facts.sort_unstable();
+    let mut data = None;
+    let is_ours = |_ino| true;
+    let mut hear = |joined| {
+        if let OfShard::Known(known) = joined {
+            data = known.data;
+        }
+    };
+    let mut join = ShardJoin::new(&is_ours, &mut hear);
+    for fact in facts.iter().filter_map(Fact::decode) {
+        join.take(&fact);
+    }
+    join.finish();
+    let mut seen = inode;
+    seen.extend_from_slice(&(inline.unwrap_or_default().len() as u64).to_le_bytes());
+    Ok(data.map(|data| (seen, data)))
+}

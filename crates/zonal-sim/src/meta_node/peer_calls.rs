@@ -1,0 +1,77 @@
+//! Calls of a metadata process to other servers, and its clocks.
+
+use super::{MapCell, failed};
+use crate::net::{Network, SimRequest};
+use std::rc::Rc;
+use zonal_meta::Now;
+use zonal_types::{Codec, ErrorCode, ShardId, TargetId};
+use zonal_wire::{Header, MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
+
+/// Deadline of a call, ms.
+const CALL_MS: u32 = 1_000;
+
+/// The process as a client of other servers.
+#[derive(Clone)]
+pub(crate) struct PeerCalls {
+    pub(crate) address: String,
+    pub(crate) network: Rc<Network>,
+    pub(crate) map: MapCell,
+}
+
+impl PeerCalls {
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            instant: self.network.instant(&self.address),
+            wall: self.network.wall(&self.address),
+        }
+    }
+
+    /// Sends a request to a shard.
+    pub(crate) async fn ask(
+        &self,
+        shard: ShardId,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        let address = {
+            let map = self.map.borrow();
+            let shard = map.shard(shard);
+            let node = shard.and_then(|shard| map.node(shard.node));
+            node.map(|node| node.address.clone())
+        };
+        let address = address.ok_or(ErrorCode::Unreachable)?;
+        let body = request.to_bytes();
+        let body = self.send(Service::Meta, &address, body).await;
+        let body = body.ok_or(ErrorCode::Unreachable)?;
+        Ok(MetaReply::from_bytes(&body).unwrap_or(failed(ErrorCode::Protocol)))
+    }
+
+    /// Sends a request to a target; `None` where no valid reply came.
+    pub(crate) async fn ask_target(
+        &self,
+        target: TargetId,
+        request: &StorageRequest,
+    ) -> Option<StorageReply> {
+        let address = {
+            let map = self.map.borrow();
+            map.node(map.target(target)?.node)?.address.clone()
+        };
+        let body = request.to_bytes();
+        let body = self.send(Service::Storage, &address, body).await?;
+        StorageReply::from_bytes(&body).ok()
+    }
+
+    async fn send(&self, service: Service, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
+        let cell = self.map.borrow().cell;
+        let mut header = Header::request(service, cell);
+        header.deadline_ms = CALL_MS;
+        let request = SimRequest {
+            header,
+            body,
+            payload: Vec::new(),
+            lent: Vec::new(),
+        };
+        let pending = self.network.start(&self.address, address, &request);
+        let received = pending.receive().await;
+        received.ok().map(|(_header, answer)| answer.body)
+    }
+}

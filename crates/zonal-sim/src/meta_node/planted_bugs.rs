@@ -1,0 +1,72 @@
+//! Planted bugs of metadata processes, beside the driver.
+
+use crate::clock::VirtualClock;
+use crate::planted_bugs::Plant;
+use std::cell::Cell;
+use std::pin::pin;
+use std::task::Poll;
+use zonal_types::KvChange;
+use zonal_types::limits::BLOCK_BYTES;
+use zonal_wire::{Header, MetaRequest, NO_SLOT};
+
+/// Applies the planted bug to a request.
+pub(super) fn change(plant: Plant, header: &mut Header, request: &mut MetaRequest) {
+    if plant == Plant::ShardForgetsReplies {
+        header.slot = NO_SLOT;
+    }
+    if plant == Plant::ClosesNameOwners
+        && let MetaRequest::ReleaseLocks { handle, number, .. } = request
+    {
+        (*handle, *number) = (None, u64::MAX);
+    }
+    if plant == Plant::TakeBacksNameOwners
+        && let MetaRequest::CancelLock { ino, range, .. } = request
+    {
+        let (ino, mut range) = (*ino, *range);
+        range.number = u64::MAX;
+        *request = MetaRequest::Unlock { ino, range };
+    }
+    let MetaRequest::ReportWrite {
+        truncate_seq,
+        allocated_delta,
+        ..
+    } = request
+    else {
+        return;
+    };
+    if plant == Plant::CutsAreForgotten {
+        *truncate_seq = u64::MAX;
+    }
+    if plant == Plant::AllocatedIsMiscounted && *allocated_delta > 0 {
+        *allocated_delta += BLOCK_BYTES as i64;
+    }
+}
+
+/// Returns the effect after the planted bug: each fortieth effect loses its first change.
+pub(super) fn lose_change(
+    plant: Plant,
+    effects: &Cell<u64>,
+    mut effect: Vec<KvChange>,
+) -> Vec<KvChange> {
+    if plant == Plant::ShardLosesChanges && effect.len() > 1 {
+        effects.set(effects.get() + 1);
+        if effects.get().is_multiple_of(40) {
+            effect.remove(0);
+        }
+    }
+    effect
+}
+
+/// The output of a future within `ms` milliseconds; `None` afterwards.
+pub(super) async fn by_deadline<T>(
+    future: impl Future<Output = T>,
+    clock: &VirtualClock,
+    ms: u32,
+) -> Option<T> {
+    let (mut future, mut sleep) = (pin!(future), pin!(clock.sleep(u64::from(ms) * 1_000_000)));
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => sleep.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
