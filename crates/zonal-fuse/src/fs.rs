@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-use crate::crew::Crew;
-use crate::data::Data;
 use crate::init::KernelInfo;
 use crate::notify::Notifier;
 use crate::reply::{
@@ -20,6 +18,8 @@ use crate::request::{
     SetXattr, Statx, Write,
 };
 use crate::types::SetAttr;
+use crate::worker_pool::WorkerPool;
+use crate::write_data::WriteData;
 
 /// What a worker is doing, for interrupts.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub struct Context<'a> {
     /// parent directory belongs to, if any.
     pub supplementary_group: Option<u32>,
     pub(crate) slot: &'a Slot,
-    pub(crate) crew: &'a Crew,
+    pub(crate) crew: &'a WorkerPool,
 }
 
 impl Context<'_> {
@@ -215,7 +215,14 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Writes.
-    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
+    fn write(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        write: &Write,
+        data: WriteData<'_>,
+        reply: ReplyWrite,
+    ) {
         reply.err(Errno::NOSYS);
     }
 

@@ -6,7 +6,7 @@ use crate::abi::{self, init};
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
 use crate::encode;
-use crate::request::{Header, Init, Operation, Protocol, Request};
+use crate::request::{FuseRequest, Init, Operation, Protocol, RequestHeader};
 
 /// Wishes of the mounter.
 #[derive(Clone, Copy, Debug)]
@@ -198,8 +198,8 @@ pub(crate) fn negotiate(
             minor: abi::MINOR,
             flags: 0,
         };
-        let request = Header::decode(data)
-            .and_then(|header| Request::decode(header, data, &protocol))
+        let request = RequestHeader::decode(data)
+            .and_then(|header| FuseRequest::decode(header, data, &protocol))
             .map_err(|_| InitError::Unexpected)?;
         let Operation::Init(kernel) = request.operation else {
             return Err(InitError::Unexpected);

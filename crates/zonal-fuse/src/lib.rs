@@ -1,6 +1,6 @@
 //! The FUSE session: the kernel's protocol, mounting, notifications.
 //!
-//! A file system implements [`FileSystem`] and is mounted by [`Session::mount`]; [`Notifier`] tells
+//! A file system implements [`FileSystem`] and is mounted by [`FuseSession::mount`]; [`Notifier`] tells
 //! the kernel what changed elsewhere; [`null`] is a file system in memory, the ceiling that
 //! benchmarks compare with. Nothing here knows anything about Zonal's servers.
 //!
@@ -39,16 +39,14 @@
 pub mod abi;
 mod bytes;
 mod channel;
-mod crew;
-mod data;
+mod connection_abort;
 mod dirbuf;
 mod dispatch;
 mod encode;
-mod ending;
-mod flags;
 mod fs;
 mod init;
 mod mount;
+mod mount_flags;
 mod notify;
 pub mod null;
 mod operation;
@@ -57,22 +55,24 @@ mod reply;
 pub mod request;
 mod session;
 mod types;
+mod worker_pool;
+mod write_data;
 
-pub use data::Data;
+pub use connection_abort::Abort;
 pub use dirbuf::DirBuffer;
-pub use ending::Abort;
-pub use flags::Flags;
 pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};
 pub use mount::{MountError, MountOptions, abort, end_connection, unmount};
+pub use mount_flags::Flags;
 pub use notify::{LoneNotifier, Notifier};
 pub use reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 pub use rustix::io::Errno;
-pub use session::Session;
+pub use session::FuseSession;
 pub use types::{
-    Attr, Entry, FileKind, FileLock, LockKind, OpenFlags, SetAttr, StatFs, StatxReply, TimeOrNow,
-    Timestamp,
+    FileLock, FuseAttr, FuseEntry, FuseFileKind, FuseLockKind, FuseTimestamp, OpenFlags, SetAttr,
+    StatFs, StatxReply, TimeOrNow,
 };
+pub use write_data::WriteData;

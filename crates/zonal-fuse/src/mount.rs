@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use crate::channel;
-use crate::flags::Flags;
+use crate::mount_flags::Flags;
 
 /// How to mount.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! What a request asks, decoded: one structure an operation.
 
 use crate::bytes::Reader;
-use crate::types::{LockKind, SetAttr};
+use crate::types::{FuseLockKind, SetAttr};
 
 macro_rules! fields {
     ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$fdoc:meta])* $field:ident: $type:ty),* $(,)? }) => {
@@ -68,7 +68,7 @@ Write {
     fh: u64,
     /// Position in bytes.
     offset: u64,
-    /// Bytes that follow: a [`crate::Data`].
+    /// Bytes that follow: a [`crate::WriteData`].
     size: u32,
     /// Flags of open(2) of the handle.
     flags: u32,
@@ -114,7 +114,7 @@ Lock {
     /// Last byte, inclusive; `i64::MAX` is the end of the file.
     end: u64,
     /// Kind.
-    kind: LockKind,
+    kind: FuseLockKind,
     /// Process.
     pid: u32,
     /// flock(2) rather than fcntl(2).

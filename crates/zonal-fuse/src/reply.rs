@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use crate::abi;
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
-use crate::crew::LONG;
 use crate::dirbuf::DirBuffer;
 use crate::encode;
-use crate::types::{Attr, Entry, FileLock, OpenFlags, StatFs, StatxReply};
+use crate::types::{FileLock, FuseAttr, FuseEntry, OpenFlags, StatFs, StatxReply};
+use crate::worker_pool::LONG;
 
 /// The obligation to answer one request.
 #[derive(Debug)]
@@ -199,22 +199,22 @@ impl ReplyEmpty {
 
 impl ReplyEntry {
     /// The inode behind the name. Node 0 says that there is none, believed for `entry_valid`.
-    pub fn entry(self, entry: &Entry) {
+    pub fn entry(self, entry: &FuseEntry) {
         self.raw.fixed(|out| encode::entry(out, entry));
     }
 
     /// There is no such name, believed for `valid`. (Answer ENOENT when it must not be cached.)
     pub fn negative(self, valid: Duration) {
-        self.entry(&Entry {
+        self.entry(&FuseEntry {
             entry_valid: valid,
-            ..Entry::default()
+            ..FuseEntry::default()
         });
     }
 }
 
 impl ReplyAttr {
     /// The attributes, believed for `valid`.
-    pub fn attr(self, attr: &Attr, valid: Duration) {
+    pub fn attr(self, attr: &FuseAttr, valid: Duration) {
         self.raw.fixed(|out| encode::attr_out(out, attr, valid));
     }
 }
@@ -235,7 +235,7 @@ impl ReplyOpen {
 
 impl ReplyCreate {
     /// Made and opened under this handle.
-    pub fn created(self, entry: &Entry, fh: u64, flags: OpenFlags) {
+    pub fn created(self, entry: &FuseEntry, fh: u64, flags: OpenFlags) {
         self.raw.fixed(|out| {
             encode::entry(out, entry);
             encode::open_out(out, fh, flags);

@@ -9,7 +9,7 @@ pub use crate::operation::{
     CopyFileRange, Create, Fallocate, Forgets, Init, Ioctl, Lock, Mknod, Open, Operation, Read,
     Release, Rename, SetXattr, Statx, Write,
 };
-use crate::types::{LockKind, SetAttr, TimeOrNow, Timestamp};
+use crate::types::{FuseLockKind, FuseTimestamp, SetAttr, TimeOrNow};
 
 /// Why bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum DecodeError {
 
 /// The header every request starts with.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub struct RequestHeader {
     /// Length with header, bytes.
     pub len: u32,
     /// Operation code.
@@ -70,9 +70,9 @@ impl Protocol {
 
 /// A decoded request.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct FuseRequest<'a> {
     /// Its header.
-    pub header: Header,
+    pub header: RequestHeader,
     /// The group of the caller's supplementary groups that the parent directory belongs to, if the
     /// kernel sent one (`FUSE_CREATE_SUPP_GROUP`).
     pub supplementary_group: Option<u32>,
@@ -80,7 +80,7 @@ pub struct Request<'a> {
     pub operation: Operation<'a>,
 }
 
-impl Header {
+impl RequestHeader {
     /// Decodes the header of the bytes of one read of the device.
     pub fn decode(data: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(data);
@@ -103,13 +103,13 @@ impl Header {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> FuseRequest<'a> {
     /// Decodes what one read of the device returned, whose header was decoded before.
     pub fn decode(
-        header: Header,
+        header: RequestHeader,
         data: &'a [u8],
         protocol: &Protocol,
-    ) -> Result<Request<'a>, DecodeError> {
+    ) -> Result<FuseRequest<'a>, DecodeError> {
         let end = header.len as usize;
         let body_end = end
             .checked_sub(header.extensions)
@@ -122,7 +122,7 @@ impl<'a> Request<'a> {
             _ => extensions(data.get(body_end..end).ok_or(DecodeError::BadLength)?)?,
         };
         let operation = operation(header.opcode, &mut Reader::new(body), protocol)?;
-        Ok(Request {
+        Ok(FuseRequest {
             header,
             supplementary_group,
             operation,
@@ -340,7 +340,7 @@ fn setattr(r: &mut Reader<'_>) -> Result<SetAttr, DecodeError> {
         if has(now) {
             Some(TimeOrNow::Now)
         } else {
-            has(set).then_some(TimeOrNow::At(Timestamp { secs, nanos }))
+            has(set).then_some(TimeOrNow::At(FuseTimestamp { secs, nanos }))
         }
     };
     Ok(SetAttr {
@@ -351,7 +351,7 @@ fn setattr(r: &mut Reader<'_>) -> Result<SetAttr, DecodeError> {
         size: has(fattr::SIZE).then_some(size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_ns),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_ns),
-        ctime: has(fattr::CTIME).then_some(Timestamp {
+        ctime: has(fattr::CTIME).then_some(FuseTimestamp {
             secs: ctime,
             nanos: ctime_ns,
         }),
@@ -446,7 +446,7 @@ fn release(r: &mut Reader<'_>) -> Result<Release, DecodeError> {
 fn lock(r: &mut Reader<'_>) -> Result<Lock, DecodeError> {
     let (fh, owner, start, end) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
     let kind = r.u32()?;
-    let kind = LockKind::from_raw(kind).ok_or(DecodeError::BadLock(kind))?;
+    let kind = FuseLockKind::from_raw(kind).ok_or(DecodeError::BadLock(kind))?;
     let pid = r.u32()?;
     let flock = r.u32()? & abi::LK_FLOCK != 0;
     Ok(Lock {

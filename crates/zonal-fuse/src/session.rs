@@ -15,15 +15,15 @@ use zonal_wait::Waiter;
 
 use crate::abi;
 use crate::channel::Channel;
-use crate::crew::{Crew, Pulse};
-use crate::data::Desk;
 use crate::dispatch::dispatch;
 use crate::fs::{Context, FileSystem, Slot};
 use crate::init::{self, KernelInfo, SessionConfig};
 use crate::mount::{self, MountError, MountOptions};
 use crate::notify::Notifier;
 use crate::reply::{self, Raw, ReplyWrite};
-use crate::request::{Header, Operation, Protocol, Request};
+use crate::request::{FuseRequest, Operation, Protocol, RequestHeader};
+use crate::worker_pool::{QueueSamples, WorkerPool};
+use crate::write_data::Desk;
 
 /// How often the watch looks for requests that take long.
 const LOOK: Duration = Duration::from_millis(250);
@@ -38,7 +38,7 @@ struct Shared<F> {
     channels: Vec<Arc<Channel>>,
     slots: Vec<Slot>,
     running: AtomicUsize,
-    crew: Crew,
+    crew: WorkerPool,
     buffer: usize,
     /// The thread that looks for requests that take long.
     watch: OnceLock<Thread>,
@@ -46,7 +46,7 @@ struct Shared<F> {
 
 /// A running mount. Dropping it unmounts (lazily) and does not wait.
 #[derive(Debug)]
-pub struct Session {
+pub struct FuseSession {
     path: PathBuf,
     threads: Vec<JoinHandle<()>>,
     notifier: Notifier,
@@ -54,7 +54,7 @@ pub struct Session {
     mounted: bool,
 }
 
-impl Session {
+impl FuseSession {
     /// Mounts `fs` on `path` and starts the workers. The mount answers when this returns.
     pub fn mount<F: FileSystem>(
         fs: Arc<F>,
@@ -90,7 +90,7 @@ impl Session {
             protocol: kernel.protocol(),
             slots: channels.iter().map(|_| Slot::default()).collect(),
             running: AtomicUsize::new(channels.len()),
-            crew: Crew::default(),
+            crew: WorkerPool::default(),
             channels,
             buffer: init::buffer_size(&kernel),
             watch: OnceLock::new(),
@@ -193,7 +193,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for FuseSession {
     fn drop(&mut self) {
         if self.mounted && !self.is_ended() {
             let _ = mount::unmount(&self.path);
@@ -244,7 +244,7 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
 fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot) {
     let mut desk = Desk::new(shared.buffer);
     let crew = &shared.crew;
-    let mut pulse = Pulse::default();
+    let mut pulse = QueueSamples::default();
     crew.joins();
     let mut waiter = Waiter::default();
     let mut failures = 0;
@@ -301,14 +301,14 @@ fn one<F: FileSystem>(
     count: usize,
 ) {
     let data = desk.message(count);
-    let header = match Header::decode(data) {
+    let header = match RequestHeader::decode(data) {
         Ok(header) => header,
         Err(error) => {
             tracing::error!(%error, "the kernel sent an unreadable header");
             return;
         }
     };
-    let request = match Request::decode(header, data, &shared.protocol) {
+    let request = match FuseRequest::decode(header, data, &shared.protocol) {
         Ok(request) => request,
         Err(error) => {
             tracing::error!(%error, opcode = header.opcode, "the kernel sent a bad request");

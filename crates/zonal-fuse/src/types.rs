@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A time: seconds since 1970 (negative before) and nanoseconds below 1e9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp {
+pub struct FuseTimestamp {
     /// Seconds.
     pub secs: i64,
     /// Nanoseconds.
@@ -18,7 +18,7 @@ pub enum TimeOrNow {
     /// The present time, by whoever keeps the attributes.
     Now,
     /// This time.
-    At(Timestamp),
+    At(FuseTimestamp),
 }
 
 /// SETATTR: what to change.
@@ -39,7 +39,7 @@ pub struct SetAttr {
     /// Modification time.
     pub mtime: Option<TimeOrNow>,
     /// Change time (sent with the write-back cache only).
-    pub ctime: Option<Timestamp>,
+    pub ctime: Option<FuseTimestamp>,
     /// Lock owner (truncation).
     pub lock_owner: Option<u64>,
     /// Clear set-user-id and set-group-id.
@@ -48,7 +48,7 @@ pub struct SetAttr {
 
 /// Attributes of an inode, as the kernel takes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attr {
+pub struct FuseAttr {
     /// Inode number.
     pub ino: u64,
     /// Size, bytes.
@@ -56,11 +56,11 @@ pub struct Attr {
     /// Allocated blocks of 512 bytes.
     pub blocks: u64,
     /// Access time.
-    pub atime: Timestamp,
+    pub atime: FuseTimestamp,
     /// Modification time.
-    pub mtime: Timestamp,
+    pub mtime: FuseTimestamp,
     /// Change time.
-    pub ctime: Timestamp,
+    pub ctime: FuseTimestamp,
     /// Type and permission bits.
     pub mode: u32,
     /// Links.
@@ -77,26 +77,26 @@ pub struct Attr {
 
 /// A name's answer: the inode behind it and how long the kernel may believe it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Entry {
+pub struct FuseEntry {
     /// Node id; 0 says "no such name" and is cached for `entry_valid`.
     pub ino: u64,
     /// Generation: (ino, generation) is never reused.
     pub generation: u64,
     /// Attributes.
-    pub attr: Attr,
+    pub attr: FuseAttr,
     /// How long the name is believed.
     pub entry_valid: Duration,
     /// How long the attributes are believed.
     pub attr_valid: Duration,
 }
 
-/// STATX's answer beyond [`Attr`].
+/// STATX's answer beyond [`FuseAttr`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatxReply {
     /// The basic attributes.
-    pub attr: Attr,
+    pub attr: FuseAttr,
     /// Birth time, when known.
-    pub btime: Option<Timestamp>,
+    pub btime: Option<FuseTimestamp>,
     /// STATX_ATTR_* set.
     pub attributes: u64,
     /// STATX_ATTR_* known.
@@ -128,7 +128,7 @@ pub struct StatFs {
 
 /// Kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockKind {
+pub enum FuseLockKind {
     /// Shared.
     Read,
     /// Exclusive.
@@ -137,7 +137,7 @@ pub enum LockKind {
     Unlock,
 }
 
-impl LockKind {
+impl FuseLockKind {
     /// From F_RDLCK, F_WRLCK, F_UNLCK.
     #[must_use]
     pub fn from_raw(raw: u32) -> Option<Self> {
@@ -166,17 +166,17 @@ pub struct FileLock {
     pub start: u64,
     /// Last byte, inclusive.
     pub end: u64,
-    /// Kind; [`LockKind::Unlock`] says nothing stands in the way.
-    pub kind: LockKind,
+    /// Kind; [`FuseLockKind::Unlock`] says nothing stands in the way.
+    pub kind: FuseLockKind,
     /// Process that holds it.
     pub pid: u32,
 }
 
 /// Type of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileKind(pub(crate) u32);
+pub struct FuseFileKind(pub(crate) u32);
 
-impl FileKind {
+impl FuseFileKind {
     /// From the type bits of a mode.
     #[must_use]
     pub fn from_mode(mode: u32) -> Self {

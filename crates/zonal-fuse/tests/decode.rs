@@ -7,7 +7,7 @@
 )]
 
 use zonal_fuse::abi::{self, op};
-use zonal_fuse::request::{DecodeError, Header, Operation, Protocol, Request};
+use zonal_fuse::request::{DecodeError, FuseRequest, Operation, Protocol, RequestHeader};
 use zonal_testkit::Rng;
 
 const NEW: Protocol = Protocol {
@@ -36,8 +36,8 @@ fn message(opcode: u32, body: &[u8], extensions: &[u8]) -> Vec<u8> {
     out
 }
 
-fn decode<'a>(data: &'a [u8], protocol: &Protocol) -> Result<Request<'a>, DecodeError> {
-    let request = Request::decode(Header::decode(data)?, data, protocol)?;
+fn decode<'a>(data: &'a [u8], protocol: &Protocol) -> Result<FuseRequest<'a>, DecodeError> {
+    let request = FuseRequest::decode(RequestHeader::decode(data)?, data, protocol)?;
     if let Operation::BatchForget(forgets) = request.operation {
         assert!(forgets.count() <= data.len());
         return Err(DecodeError::Truncated);

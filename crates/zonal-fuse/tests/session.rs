@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Mount, child, dies_at_once, until};
-use zonal_fuse::{Abort, Attr, Context, Entry, Errno, FileSystem, ReplyAttr, ReplyEntry};
+use zonal_fuse::{Abort, Context, Errno, FileSystem, FuseAttr, FuseEntry, ReplyAttr, ReplyEntry};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -27,27 +27,27 @@ struct Moody {
     destroyed: AtomicU32,
 }
 
-fn attr(ino: u64) -> Attr {
+fn attr(ino: u64) -> FuseAttr {
     let kind = if ino == 1 {
         libc::S_IFDIR
     } else {
         libc::S_IFREG
     };
-    Attr {
+    FuseAttr {
         ino,
         mode: kind | 0o777,
         nlink: 1,
-        ..Attr::default()
+        ..FuseAttr::default()
     }
 }
 
-fn entry(ino: u64) -> Entry {
-    Entry {
+fn entry(ino: u64) -> FuseEntry {
+    FuseEntry {
         ino,
         attr: attr(ino),
         entry_valid: LONG,
         attr_valid: LONG,
-        ..Entry::default()
+        ..FuseEntry::default()
     }
 }
 
@@ -297,6 +297,6 @@ fn a_mount_point_that_is_none_is_refused_with_its_name() {
     let moody = Arc::new(Moody::default());
     let path = std::env::temp_dir().join("zonal-fuse-no-such-directory");
     let (options, config) = Default::default();
-    let error = zonal_fuse::Session::mount(moody, &path, &options, &config).unwrap_err();
+    let error = zonal_fuse::FuseSession::mount(moody, &path, &options, &config).unwrap_err();
     assert!(!error.to_string().is_empty());
 }

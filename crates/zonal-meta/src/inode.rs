@@ -71,7 +71,7 @@ codec_struct! {
         size_limit: u64,
         /// Allocated bytes, as reported.
         allocated: u64,
-        /// Number of the last cut (`zonal_types::cut`).
+        /// Number of the last cut (`zonal_types::truncation`).
         truncate_seq: u64,
         /// Where it cuts.
         truncate_size: u64,

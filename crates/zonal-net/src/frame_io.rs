@@ -17,11 +17,11 @@
 //! bounds of the connection's state; (2) after any error the connection is not used again; (3) a
 //! payload with a checksum is verified before anybody sees it.
 
-mod clock;
 mod socket;
+mod time_limit;
 mod tls;
 
-pub use clock::Clock;
+pub use time_limit::TimeLimit;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -184,7 +184,7 @@ impl Conn {
     pub(crate) fn encrypt_as_client(
         &mut self,
         credential: &Credential,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
         let tls = self.tls.insert(Box::new(Tls::client(credential)?));
         tls.shake_hands(&mut self.socket, clock)
@@ -194,7 +194,7 @@ impl Conn {
     pub(crate) fn encrypt_as_server(
         &mut self,
         credential: &Credential,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
         self.await_bytes(clock)?;
         let arrived = &self.inbuf[self.start..self.end];
@@ -238,7 +238,7 @@ impl Conn {
     ///
     /// # Errors
     /// `TooLong` before anything is sent; all others leave the connection unusable.
-    pub fn send(&mut self, frame: &FrameOut<'_>, clock: &Clock) -> Result<(), IoFail> {
+    pub fn send(&mut self, frame: &FrameOut<'_>, clock: &TimeLimit) -> Result<(), IoFail> {
         let mut header = frame.header;
         let (payload, payload_bytes) = match frame.payload {
             PayloadOut::Slices(slices) => (slices, slices.iter().map(|slice| slice.len()).sum()),
@@ -274,7 +274,7 @@ impl Conn {
         &mut self,
         slices: &mut [IoSlice<'_>],
         mut region: Option<BorrowedFd<'_>>,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<(), IoFail> {
         if let Some(tls) = &mut self.tls {
             self.bytes_out += tls.send(&mut self.socket, slices, clock)?;
@@ -297,7 +297,7 @@ impl Conn {
     ///
     /// # Errors
     /// `TimedOut` leaves the connection usable.
-    pub fn await_bytes(&mut self, clock: &Clock) -> Result<(), IoFail> {
+    pub fn await_bytes(&mut self, clock: &TimeLimit) -> Result<(), IoFail> {
         if !self.has_bytes() {
             self.fill(clock, true)?;
         }
@@ -312,7 +312,7 @@ impl Conn {
         &mut self,
         bounds: FrameBounds,
         body: &mut Vec<u8>,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<Header, IoFail> {
         let mut is_first = !self.has_bytes();
         while self.end - self.start < HEADER_BYTES {
@@ -353,7 +353,7 @@ impl Conn {
         &mut self,
         header: &Header,
         into: &mut [u8],
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<(), IoFail> {
         let bytes = header.inline_bytes();
         fits(bytes, into.len())?;
@@ -385,13 +385,13 @@ impl Conn {
         &mut self,
         header: &Header,
         into: &mut AlignedBuf,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<(), IoFail> {
         into.set_len(header.inline_bytes());
         self.receive_payload(header, into.as_mut_slice(), clock)
     }
 
-    fn receive_all(&mut self, into: &mut [u8], clock: &Clock) -> Result<(), IoFail> {
+    fn receive_all(&mut self, into: &mut [u8], clock: &TimeLimit) -> Result<(), IoFail> {
         let mut rest = into;
         while !rest.is_empty() {
             let received = match &mut self.tls {
@@ -411,7 +411,7 @@ impl Conn {
     }
 
     /// Receives some of what comes next into the small buffer.
-    fn fill(&mut self, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
+    fn fill(&mut self, clock: &TimeLimit, is_first: bool) -> Result<(), IoFail> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {

@@ -8,9 +8,9 @@ use zonal_types::Codec;
 use zonal_wire::frame::Header;
 
 use crate::buffer::AlignedBuf;
-use crate::frame_io::{Clock, Conn, FrameOut, IoFail, PayloadOut};
+use crate::frame_io::{Conn, FrameOut, IoFail, PayloadOut, TimeLimit};
 use crate::identity::Peer;
-use crate::idle::Resumer;
+use crate::idle_connections::Resumer;
 use crate::server::Shared;
 use crate::stream::Stream;
 
@@ -193,7 +193,7 @@ impl ReplyBuilder {
         !self.stream.is_open()
     }
 
-    pub(crate) fn send(&self, conn: &mut Conn, clock: &Clock) -> Result<(), IoFail> {
+    pub(crate) fn send(&self, conn: &mut Conn, clock: &TimeLimit) -> Result<(), IoFail> {
         let slices = &[self.payload.as_slice()];
         let mut frame = FrameOut::message(self.header, &self.body);
         frame.payload = match u32::try_from(self.in_room) {

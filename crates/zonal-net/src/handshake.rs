@@ -27,7 +27,7 @@ use zonal_wire::frame::{FEATURE_PLAIN, Header, Service};
 
 use crate::address::Endpoint;
 use crate::error::{Fault, NetError, TlsFault};
-use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail};
+use crate::frame_io::{Conn, FrameBounds, FrameOut, IoFail, TimeLimit};
 use crate::identity::{Certified, Identity, Peer, Role};
 
 codec_struct! {
@@ -97,7 +97,7 @@ pub fn dial(
     conn: &mut Conn,
     own: &Identity,
     node: NodeId,
-    clock: &Clock,
+    clock: &TimeLimit,
 ) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
     let failed = |fail| name(fail, endpoint, clock);
@@ -181,7 +181,7 @@ pub fn dial(
 pub fn answer(
     conn: &mut Conn,
     own: &Identity,
-    clock: &Clock,
+    clock: &TimeLimit,
     admit: impl FnOnce(&Peer) -> Result<(), NetError>,
 ) -> Result<Peer, NetError> {
     let outcome = answer_inner(conn, own, clock, admit);
@@ -201,7 +201,7 @@ pub fn answer(
 fn answer_inner(
     conn: &mut Conn,
     own: &Identity,
-    clock: &Clock,
+    clock: &TimeLimit,
     admit: impl FnOnce(&Peer) -> Result<(), NetError>,
 ) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
@@ -276,7 +276,7 @@ fn unauthenticated(peer: Endpoint, fault: TlsFault) -> NetError {
 
 /// Tells the peer why the connection ends, as far as that goes without waiting for long.
 pub(crate) fn refuse(conn: &mut Conn, head: Header, code: ErrorCode) {
-    let clock = Clock::start(std::time::Duration::from_millis(200));
+    let clock = TimeLimit::start(std::time::Duration::from_millis(200));
     let message = Handshake::Refused {
         code: code.number(),
     };
@@ -301,11 +301,16 @@ pub(crate) fn refusal(server: Endpoint, code: u16, expected: CellId, found: Cell
     }
 }
 
-fn say(conn: &mut Conn, header: Header, message: &Handshake, clock: &Clock) -> Result<(), IoFail> {
+fn say(
+    conn: &mut Conn,
+    header: Header,
+    message: &Handshake,
+    clock: &TimeLimit,
+) -> Result<(), IoFail> {
     conn.send(&FrameOut::message(header, &message.to_bytes()), clock)
 }
 
-fn hear(conn: &mut Conn, clock: &Clock) -> Result<(Header, Handshake), IoFail> {
+fn hear(conn: &mut Conn, clock: &TimeLimit) -> Result<(Header, Handshake), IoFail> {
     let mut body = Vec::new();
     let header = conn.receive_head(FrameBounds::HANDSHAKE, &mut body, clock)?;
     if header.service != Service::Connection || header.tlv_bytes != 0 {
@@ -327,7 +332,7 @@ fn out_of_turn(peer: Endpoint) -> NetError {
     }
 }
 
-fn name(fail: IoFail, peer: Endpoint, clock: &Clock) -> NetError {
+fn name(fail: IoFail, peer: Endpoint, clock: &TimeLimit) -> NetError {
     match fail {
         IoFail::TimedOut => NetError::TimedOut {
             server: peer,

@@ -26,9 +26,9 @@ use zonal_types::limits::REQUEST_DEADLINE_MS;
 
 use crate::address::{Address, Endpoint};
 use crate::error::NetError;
-use crate::flight::{Canceller, InFlight, PayloadInto, Reply, Request};
-use crate::frame_io::{Clock, Conn, IoFail};
+use crate::frame_io::{Conn, IoFail, TimeLimit};
 use crate::identity::{Identity, Peer};
+use crate::in_flight::{Canceller, InFlight, PayloadInto, Reply, Request};
 use crate::metrics::{PoolMetrics, add};
 
 /// How a pool behaves.
@@ -179,7 +179,7 @@ impl Pool {
     /// # Errors
     /// Any that names the server.
     pub fn probe(&self, to: Address) -> Result<Peer, NetError> {
-        let link = self.connect(to, &Clock::start(self.config.deadline), None)?;
+        let link = self.connect(to, &TimeLimit::start(self.config.deadline), None)?;
         let peer = link.peer.clone();
         self.give_back(to, link);
         Ok(peer)
@@ -312,7 +312,7 @@ pub(crate) fn named(
     fail: &IoFail,
     server: Endpoint,
     operation: &'static str,
-    clock: &Clock,
+    clock: &TimeLimit,
 ) -> NetError {
     match fail {
         IoFail::TimedOut => NetError::TimedOut {

@@ -1,5 +1,5 @@
 //! The server: one thread accepts, others receive, execute and reply, as many as there are busy
-//! connections (`idle.rs`).
+//! connections (`idle_connections.rs`).
 //!
 //! An idle connection costs its sockets' memory, and after [`ServerConfig::patience`] no buffers; a
 //! peer that vanished is noticed by TCP keep-alive. A request on a busy connection is 2 system
@@ -35,17 +35,17 @@ use zonal_types::limits::CONNECTIONS_MAX;
 use zonal_wire::frame::{Header, Service};
 
 use crate::address::Endpoint;
-use crate::conversation::begin;
+use crate::connection_quota::{ConnectionQuota, Party};
 use crate::credential::Serial;
 use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::Conn;
 use crate::handler::Handler;
 use crate::handshake::refuse;
 use crate::identity::{Identity, Peer};
-use crate::idle::{Idle, start_thread};
-use crate::listen::Listeners;
+use crate::idle_connections::{IdleConnections, start_thread};
+use crate::listeners::Listeners;
 use crate::metrics::{ServerMetrics, WarnLimit, add};
-use crate::shares::{Party, Shares};
+use crate::server_connection::begin;
 use crate::strangers::{Source, Strangers};
 use crate::stream::Stream;
 
@@ -63,7 +63,7 @@ pub struct ServerConfig {
     /// Who the server is.
     pub identity: Identity,
     /// Connections served at once; one more is told `Overloaded`, and before that one more of a
-    /// client that has its share (`shares.rs`).
+    /// client that has its share (`connection_quota.rs`).
     pub connections_max: usize,
     /// Bound on the handshake.
     pub handshake_limit: Duration,
@@ -101,7 +101,7 @@ struct Registry {
     open: BTreeMap<u64, Open>,
     strangers: Strangers,
     known: usize,
-    shares: Shares,
+    shares: ConnectionQuota,
 }
 
 #[derive(Debug)]
@@ -166,7 +166,7 @@ pub(crate) struct Shared {
     changed: Condvar,
     started: Instant,
     revoked: RwLock<BTreeSet<Serial>>,
-    pub(crate) idle: Idle,
+    pub(crate) idle: IdleConnections,
 }
 
 impl Shared {
@@ -348,7 +348,7 @@ pub fn serve(
         changed: Condvar::new(),
         started: Instant::now(),
         revoked: RwLock::default(),
-        idle: Idle::new()?,
+        idle: IdleConnections::new()?,
     });
     let addresses = listeners.addresses().to_vec();
     let acceptor = {

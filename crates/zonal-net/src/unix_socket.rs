@@ -28,7 +28,7 @@ use rustix::net::{
 use zonal_types::CellId;
 
 use crate::error::NetError;
-use crate::listen::BACKLOG;
+use crate::listeners::BACKLOG;
 use crate::stream::set_buffers;
 
 /// A socket, and the file that goes with it.

@@ -1,14 +1,14 @@
-//! `/metrics`, `/health` and `/status` over HTTP. One thread gathers the heads of requests ([`heads`]), a few answer them: a client that says
+//! `/metrics`, `/health` and `/status` over HTTP. One thread gathers the heads of requests ([`request_heads`]), a few answer them: a client that says
 //! nothing holds none of these, one that reads slowly one, for a bounded time. `/health` is for supervisors: 200 where every role serves, else 503. With a token they are for those who send it: 401 else, whatever was asked.
 
-mod heads;
 mod http;
+mod request_heads;
 mod token;
 
 use crate::metrics::Metrics;
-use crate::seldom::Seldom;
-use heads::{Arrived, Heads};
+use crate::rate_limited_log::RateLimit;
 use http::{Answer, Asked};
+use request_heads::{Arrived, RequestHeads};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -61,7 +61,7 @@ impl Admin {
             metrics,
             status,
             is_healthy,
-            refused: Seldom::default(),
+            refused: RateLimit::default(),
         });
         let mut admin = Self {
             pages: Arc::clone(&pages),
@@ -118,13 +118,13 @@ struct Pages {
     metrics: Arc<Metrics>,
     status: StatusSource,
     is_healthy: HealthSource,
-    refused: Seldom,
+    refused: RateLimit,
 }
 
 impl Pages {
     /// Gathers heads, until the end.
     fn gather(&self, give: &SyncSender<Arrived>) {
-        let mut heads = Heads::default();
+        let mut heads = RequestHeads::default();
         while !self.is_ending.load(Ordering::Acquire) {
             for arrived in heads.wait(&self.listener) {
                 // Where all who answer are busy and the queue is full, it goes unanswered: its

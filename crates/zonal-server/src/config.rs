@@ -11,9 +11,9 @@
 mod address;
 mod admin;
 mod check;
+mod cross_checks;
 mod raw;
-mod second;
-mod together;
+mod second_node;
 
 use crate::units::Millis;
 use serde::{Deserialize, Serialize};

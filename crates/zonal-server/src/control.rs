@@ -8,8 +8,8 @@
 use crate::access::check_admin;
 use crate::clock;
 use crate::meta_role::MetaRole;
-use crate::scrub::Scrub;
-use crate::seldom::Seldom;
+use crate::rate_limited_log::RateLimit;
+use crate::scrub::ScrubTask;
 use crate::storage_role::{Refused, Storage};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,9 +37,9 @@ struct Held {
 pub struct Control {
     /// This node, and the address that it gave the cell.
     me: (NodeId, SocketAddr),
-    claimed: Seldom,
-    storage: Option<(Arc<Storage>, Arc<Scrub>)>,
-    shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
+    claimed: RateLimit,
+    storage: Option<(Arc<Storage>, Arc<ScrubTask>)>,
+    shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
     held: Mutex<(Option<Held>, bool)>,
     change: Condvar,
 }
@@ -47,12 +47,12 @@ pub struct Control {
 impl Control {
     pub(crate) fn new(
         me: (NodeId, SocketAddr),
-        storage: Option<(Arc<Storage>, Arc<Scrub>)>,
-        shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
+        storage: Option<(Arc<Storage>, Arc<ScrubTask>)>,
+        shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
             me,
-            claimed: Seldom::default(),
+            claimed: RateLimit::default(),
             storage,
             shard,
             held: Mutex::new((None, false)),
@@ -74,7 +74,7 @@ impl Control {
         self.scrubs().flat_map(|scrub| scrub.gauges()).collect()
     }
 
-    fn scrubs(&self) -> impl Iterator<Item = &Arc<Scrub>> {
+    fn scrubs(&self) -> impl Iterator<Item = &Arc<ScrubTask>> {
         let target = self.storage.as_ref().map(|(_, scrub)| scrub);
         let shard = self.shard.as_ref().map(|(_, scrub)| scrub);
         target.into_iter().chain(shard)
@@ -177,7 +177,7 @@ impl Control {
         }
     }
 
-    fn target(&self, wanted: TargetId) -> Result<(&Arc<Storage>, &Arc<Scrub>), Refused> {
+    fn target(&self, wanted: TargetId) -> Result<(&Arc<Storage>, &Arc<ScrubTask>), Refused> {
         match &self.storage {
             Some((storage, scrub)) if storage.id() == wanted => Ok((storage, scrub)),
             _ => Err(Refused {
@@ -187,7 +187,7 @@ impl Control {
         }
     }
 
-    fn shard(&self, wanted: ShardId) -> Result<(&Arc<MetaRole>, &Arc<Scrub>), Refused> {
+    fn shard(&self, wanted: ShardId) -> Result<(&Arc<MetaRole>, &Arc<ScrubTask>), Refused> {
         match &self.shard {
             Some((shard, scrub)) if shard.identity().0 == wanted => Ok((shard, scrub)),
             _ => Err(Refused {
@@ -197,7 +197,7 @@ impl Control {
         }
     }
 
-    fn scrub(&self, of: ScrubOf) -> Result<&Arc<Scrub>, Refused> {
+    fn scrub(&self, of: ScrubOf) -> Result<&Arc<ScrubTask>, Refused> {
         Ok(match of {
             ScrubOf::Target { target } => self.target(target)?.1,
             ScrubOf::Shard { shard } => self.shard(shard)?.1,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_faultfs::build::Choice;
-use zonal_faultfs::{Disk, Session, mount};
+use zonal_faultfs::{Disk, FuseSession, mount};
 use zonal_testkit::{Rng, Scratch, skip_mount};
 use zonal_wire::StorageRequest;
 
@@ -156,7 +156,7 @@ fn states(flushes: usize) -> usize {
 }
 
 /// `None`, said visibly, where this machine cannot mount and need not.
-fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<Session> {
+fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<FuseSession> {
     let mounted = mount(disk, point);
     mounted.map_err(|error| skip_mount(&error)).ok()
 }

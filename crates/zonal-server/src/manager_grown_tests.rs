@@ -1,7 +1,7 @@
 //! The manager's role in a cell that grows, on a real store: joins one at a time, and very many
 //! junctions. `cargo test --profile suite -p zonal-server grown -- --nocapture` prints figures.
 
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::manager_tests::{failed, join, manager, manager_joins};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use zonal_zonemap::{Fetch, FetchError, JunctionChange, ZoneMap};
 const TARGETS: u32 = 300;
 const JUNCTIONS: u64 = 100_000;
 
-fn fetch(manager: &Manager, have: &Arc<ZoneMap>) -> (Arc<ZoneMap>, u32) {
+fn fetch(manager: &ManagerRole, have: &Arc<ZoneMap>) -> (Arc<ZoneMap>, u32) {
     let mut replies = 0;
     let map = Fetch::newer(have.clone()).run(|request| {
         replies += 1;
@@ -60,7 +60,7 @@ fn three_hundred_targets_join_one_at_a_time() {
 }
 
 /// Makes junctions from `first` on, `settled` of them durable at once.
-fn make_junctions(manager: &Manager, first: u64, count: u64, settled: u64) -> Duration {
+fn make_junctions(manager: &ManagerRole, first: u64, count: u64, settled: u64) -> Duration {
     let since = Instant::now();
     for number in first..first + count {
         let add = JunctionChange::Add {

@@ -4,16 +4,16 @@
 //!
 //! Invariants: versions have no gaps; a version is durable before anybody outside hears of it
 //! ([`MapCache::publish`] comes after the sync).
-//! Lock order: the root shard's mutex, then `Manager::core`, then the engine's own.
+//! Lock order: the root shard's mutex, then `ManagerRole::core`, then the engine's own.
 
-mod joining;
-mod revoked;
+mod node_admission;
+mod revocation_list;
 
-use crate::holders::Holders;
 use crate::map_cache::MapCache;
-use crate::starts::{self, StartError};
-use revoked::Revoked;
-pub use revoked::describe as describe_revoked;
+use crate::node_probe::NodeProbe;
+use crate::start_records::{self, StoreStartError};
+use revocation_list::RevocationList;
+pub use revocation_list::describe as describe_revoked;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::Room;
@@ -26,14 +26,14 @@ use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, ZoneMap};
 
 /// The manager role.
-pub struct Manager {
+pub struct ManagerRole {
     engine: Arc<Engine>,
     core: Mutex<Core>,
     /// Held over a join, from looking at the map to changing it. Before `core`.
     joining: Mutex<()>,
     published: Arc<MapCache>,
-    holders: Box<dyn Holders>,
-    revoked: Revoked,
+    holders: Box<dyn NodeProbe>,
+    revoked: RevocationList,
 }
 
 /// Why the map did not change.
@@ -88,7 +88,7 @@ pub enum ManagerError {
     #[error("{error} (node {node} is known at {known}, this server is at {claimed})")]
     StoreTaken {
         /// How it differs.
-        error: StartError,
+        error: StoreStartError,
         /// The node.
         node: NodeId,
         /// Its address.
@@ -104,7 +104,7 @@ pub enum ManagerError {
     Moving,
     /// A store is not the one that was used last.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] StoreStartError),
     /// Joins come as such and are checked as such; junctions change only together with the root
     /// shard.
     #[error("only slots and states of targets are changed by edits from outside")]
@@ -139,7 +139,7 @@ impl ManagerError {
     }
 }
 
-impl Manager {
+impl ManagerRole {
     /// Reads the map, or makes the first one.
     ///
     /// # Errors
@@ -148,11 +148,11 @@ impl Manager {
         engine: Arc<Engine>,
         cell: CellId,
         published: Arc<MapCache>,
-        holders: Box<dyn Holders>,
+        holders: Box<dyn NodeProbe>,
     ) -> Result<Self, ManagerError> {
         let core = Core::load(&*engine, cell).map_err(ManagerError::Stored)?;
         published.publish(Arc::clone(core.durable()));
-        let revoked = Revoked::open(&engine)?;
+        let revoked = RevocationList::open(&engine)?;
         Ok(Self {
             engine,
             revoked,
@@ -256,9 +256,12 @@ impl Manager {
             let MapEdit::RemoveTarget { target } = edit else {
                 continue;
             };
-            if let Some(known) = self.known_start(starts::TARGET, target.0)? {
-                changes.push(KvChange::remove(starts::key(starts::TARGET, target.0)));
-                let gone = starts::removed_key(known.uuid);
+            if let Some(known) = self.known_start(start_records::TARGET, target.0)? {
+                changes.push(KvChange::remove(start_records::key(
+                    start_records::TARGET,
+                    target.0,
+                )));
+                let gone = start_records::removed_key(known.uuid);
                 changes.push(KvChange::put(gone, known.to_bytes()));
             }
         }

@@ -1,9 +1,9 @@
 //! The manager's role on a real store in a temporary folder, without a network.
 
-use crate::holders::{Found, Holders};
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
-use crate::starts::{SHARD, TARGET};
+use crate::node_probe::{NodeProbe, ProbeResult};
+use crate::start_records::{SHARD, TARGET};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -40,28 +40,28 @@ struct Answers {
     asked: Mutex<Vec<(NodeId, SocketAddr, SocketAddr)>>,
 }
 
-impl Holders for Arc<Answers> {
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> Found {
+impl NodeProbe for Arc<Answers> {
+    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
         self.asked.lock().unwrap().push((node, address, claimed_by));
         if self.there.lock().unwrap().contains(&address) {
-            Found::Holder
+            ProbeResult::Holder
         } else {
-            Found::Nobody
+            ProbeResult::Nobody
         }
     }
 }
 
-pub(crate) fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
+pub(crate) fn manager(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
     let (manager, cache, _) = manager_with_holders(dir);
     (manager, cache)
 }
 
-fn manager_with_holders(dir: &Path) -> (Manager, Arc<MapCache>, Arc<Answers>) {
+fn manager_with_holders(dir: &Path) -> (ManagerRole, Arc<MapCache>, Arc<Answers>) {
     let cache = Arc::new(MapCache::here(CELL));
     let engine = engine(dir, StoreKind::Manager);
     let holders = Arc::<Answers>::default();
     let asked = Box::new(Arc::clone(&holders));
-    let manager = Manager::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
+    let manager = ManagerRole::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
     (manager, cache, holders)
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) 
     )
 }
 
-pub(crate) fn manager_joins(manager: &Manager) {
+pub(crate) fn manager_joins(manager: &ManagerRole) {
     manager
         .join(joining(1, 1, "127.0.0.1:7001", vec![]), true)
         .unwrap();
@@ -345,7 +345,7 @@ fn a_node_moves_when_nobody_is_left_where_it_was() {
 fn sets_are_opened_durably_and_no_open_one_is_replaced() {
     let scratch = Scratch::new("sets");
     let zone = ZoneId(2);
-    let open = |manager: &Manager| match manager.open_sets(zone).unwrap() {
+    let open = |manager: &ManagerRole| match manager.open_sets(zone).unwrap() {
         zonal_wire::MetaReply::Sets { map_version, sets } => (map_version, sets),
         other => panic!("{other:?}"),
     };
@@ -518,7 +518,7 @@ fn a_map_that_nobody_could_be_sent_is_refused_and_nothing_is_changed() {
 fn what_was_revoked_stays_so_over_a_restart_and_is_asked_for_once() {
     let scratch = Scratch::new("roles");
     let revoked =
-        |manager: &Manager, have| match manager.handle(ManagerRequest::GetRevoked { have }) {
+        |manager: &ManagerRole, have| match manager.handle(ManagerRequest::GetRevoked { have }) {
             ManagerReply::Revoked { version, serials } => (version, serials),
             other => panic!("{other:?}"),
         };

@@ -5,23 +5,23 @@
 //! that nobody waits for, timers. All sleep until there is something to do; an idle shard wakes
 //! nobody.
 
-mod failed;
 mod host;
+mod store_failures;
 #[cfg(test)]
 mod tests;
 
 use crate::clock;
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
+use crate::medium_health::MediumHealth;
 use crate::peers::Peers;
 use crate::timers::block_on;
-use crate::trouble::Trouble;
-use failed::Failed;
 pub use host::MetaHost;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use store_failures::StoreFailures;
 use zonal_disk::Engine;
 use zonal_driver::{Pace, ShardDriver, ShardParts};
 use zonal_meta::ShardConfig;
@@ -39,13 +39,13 @@ pub struct MetaRole {
 }
 
 /// What [`MetaRole::open`] needs.
-pub struct Parts {
+pub struct MetaRoleParts {
     /// Which shard.
     pub config: ShardConfig,
     /// Its store.
     pub engine: Arc<Engine>,
     /// The manager beside it (the root shard's only).
-    pub manager: Option<Arc<Manager>>,
+    pub manager: Option<Arc<ManagerRole>>,
     /// The map.
     pub map: Arc<MapCache>,
     /// Other servers.
@@ -57,11 +57,11 @@ impl MetaRole {
     ///
     /// # Errors
     /// Where the store cannot be read, is damaged, or is another shard's.
-    pub fn open(parts: Parts, is_new: bool) -> Result<Self, ErrorCode> {
+    pub fn open(parts: MetaRoleParts, is_new: bool) -> Result<Self, ErrorCode> {
         Self::open_at(parts, is_new, Pace::SERVER)
     }
 
-    fn open_at(parts: Parts, is_new: bool, pace: Pace) -> Result<Self, ErrorCode> {
+    fn open_at(parts: MetaRoleParts, is_new: bool, pace: Pace) -> Result<Self, ErrorCode> {
         let host = MetaHost {
             id: parts.config.shard,
             hash_bits: parts.config.hash_bits,
@@ -73,8 +73,8 @@ impl MetaRole {
             later: Default::default(),
             permits: Default::default(),
             failed: AtomicBool::new(false),
-            trouble: Trouble::default(),
-            store_failed: Failed::default(),
+            trouble: MediumHealth::default(),
+            store_failed: StoreFailures::default(),
         };
         let driver = ShardDriver::open(ShardParts {
             config: parts.config,
@@ -117,7 +117,7 @@ impl MetaRole {
     }
 
     /// What went wrong with its store.
-    pub(crate) fn trouble(&self) -> &Trouble {
+    pub(crate) fn trouble(&self) -> &MediumHealth {
         &self.host().trouble
     }
 

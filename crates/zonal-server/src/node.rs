@@ -3,12 +3,12 @@
 use crate::access::{check_manager, check_meta, check_storage};
 use crate::control::Control;
 use crate::grants::{Grants, as_asked_by, as_seen_by};
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
 use crate::meta_role::{Answer, MetaRole};
 use crate::metrics::Metrics;
-use crate::parked;
 use crate::peers::as_part_of;
+use crate::pending_reply;
 use crate::storage_role::Storage;
 use crate::subjects::Subjects;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use zonal_wire::{
 };
 
 /// The roles of a node behind one listener.
-pub struct Node {
+pub struct ServerNode {
     /// Where operations are counted.
     pub metrics: Arc<Metrics>,
     /// The newest zone map.
     pub map: Arc<MapCache>,
     /// The manager role.
-    pub manager: Option<Arc<Manager>>,
+    pub manager: Option<Arc<ManagerRole>>,
     /// The root's shard or a zone's.
     pub shard: Option<Arc<MetaRole>>,
     /// The storage role.
@@ -64,7 +64,7 @@ struct Begun {
     answer: Answer,
 }
 
-impl Node {
+impl ServerNode {
     /// Whether every role serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
@@ -161,7 +161,7 @@ impl Node {
         (peer, header): (&Peer, &Header),
         reply: &mut ReplyBuilder,
     ) -> Option<(Instant, Done)> {
-        let answer = match parked::poll(&mut begun.answer, reply) {
+        let answer = match pending_reply::poll(&mut begun.answer, reply) {
             Poll::Ready(answer) => answer,
             // Its end is what called us. Dropped, the request leaves nothing behind.
             Poll::Pending if was_parked && reply.is_peer_gone() => {
@@ -260,7 +260,7 @@ fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
     reply.close_after();
 }
 
-impl Handler for Node {
+impl Handler for ServerNode {
     fn handle(
         &self,
         peer: &Peer,

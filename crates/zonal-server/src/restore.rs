@@ -8,7 +8,7 @@
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::scrub_record::SHARD_SCRUB_KEY;
-use crate::{starts, stores};
+use crate::{start_records, stores};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -157,7 +157,7 @@ impl NewStore {
     /// # Errors
     /// `Contents` for one that cannot be decoded; what the disk says.
     pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
-        if starts::is_of_shard(&key) || key == SHARD_SCRUB_KEY {
+        if start_records::is_of_shard(&key) || key == SHARD_SCRUB_KEY {
             // The stores that the manager knew, and what was scrubbed, are not those that are made
             // now.
             return Ok(());

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use zonal_net::{Revoker, Serial};
@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// Where the list comes from.
 pub(crate) enum RevokedSource {
     /// The manager is in this node.
-    Here(Arc<Manager>),
+    Here(Arc<ManagerRole>),
     /// The manager is elsewhere.
     Manager(SocketAddr, Arc<Peers>),
 }

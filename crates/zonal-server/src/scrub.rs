@@ -8,15 +8,15 @@
 //! bytes come from the medium. Of a shard every entry of the store is read, and with it every block
 //! of the index in use; what the system caches of the index is not read again from the medium.
 //!
-//! Lock order: `Scrub::control`, then what [`Trouble`](crate::trouble::Trouble) locks.
+//! Lock order: `ScrubTask::control`, then what [`MediumHealth`](crate::medium_health::MediumHealth) locks.
 
 mod chunk;
 mod pass;
 
+use crate::medium_health::MediumHealth;
 use crate::meta_role::MetaRole;
-use crate::scrub_record::{Pace, SCRUB_KEY, SHARD_SCRUB_KEY, ScrubRecord};
+use crate::scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, ScrubPace, ScrubRecord};
 use crate::storage_role::Storage;
-use crate::trouble::Trouble;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zonal_disk::Engine;
@@ -43,7 +43,7 @@ impl Subject {
         }
     }
 
-    fn trouble(&self) -> &Trouble {
+    fn trouble(&self) -> &MediumHealth {
         match self {
             Self::Target(storage) => &storage.trouble,
             Self::Shard(shard) => shard.trouble(),
@@ -66,21 +66,21 @@ impl Subject {
 }
 
 /// The scrub of one store.
-pub struct Scrub {
+pub struct ScrubTask {
     subject: Subject,
-    pace: Pace,
+    pace: ScrubPace,
     control: Mutex<Control>,
     wake: Condvar,
 }
 
-impl Scrub {
+impl ScrubTask {
     /// Starts the thread; a pass that was under way goes on.
     ///
     /// # Errors
     /// Where the system refuses a thread.
     pub(crate) fn start(
         subject: Subject,
-        pace: Pace,
+        pace: ScrubPace,
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
         let (engine, key) = (subject.engine(), subject.key());
         let record = ScrubRecord::load(&**engine, key, pace).unwrap_or_else(|code| {

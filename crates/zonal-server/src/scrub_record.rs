@@ -18,7 +18,7 @@ const FORMAT: u8 = 1;
 
 /// How a scrub goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct ScrubPace {
     /// Bytes a second.
     pub rate: u64,
     /// From the end of a pass to the next, in seconds; 0: only when told.
@@ -49,7 +49,7 @@ codec_struct! {
 
 impl ScrubRecord {
     /// Of a target that was never scrubbed.
-    pub fn new(pace: Pace) -> Self {
+    pub fn new(pace: ScrubPace) -> Self {
         Self {
             format: FORMAT,
             state: ScrubState::Idle,
@@ -69,7 +69,7 @@ impl ScrubRecord {
     ///
     /// # Errors
     /// `Corrupt`, `WrongVersion`, or what `kv` gives.
-    pub fn load(kv: &dyn KvRead, key: &[u8], pace: Pace) -> Result<Self, ErrorCode> {
+    pub fn load(kv: &dyn KvRead, key: &[u8], pace: ScrubPace) -> Result<Self, ErrorCode> {
         let Some(bytes) = kv.get(key)? else {
             return Ok(Self::new(pace));
         };
@@ -91,7 +91,7 @@ impl ScrubRecord {
     }
 
     /// Begins a pass.
-    pub fn begin(&mut self, rate: u64, pace: Pace) {
+    pub fn begin(&mut self, rate: u64, pace: ScrubPace) {
         *self = Self {
             state: ScrubState::Running,
             rate,
@@ -101,7 +101,7 @@ impl ScrubRecord {
     }
 
     /// The pass came to its end.
-    pub fn end(&mut self, state: ScrubState, pace: Pace) {
+    pub fn end(&mut self, state: ScrubState, pace: ScrubPace) {
         self.state = state;
         self.ended = clock::wall();
         self.due = due(pace);
@@ -133,7 +133,7 @@ pub fn describe(value: &[u8]) -> Option<Described> {
 }
 
 /// When the next pass begins by itself.
-fn due(pace: Pace) -> Timestamp {
+fn due(pace: ScrubPace) -> Timestamp {
     let period = i64::try_from(pace.period_seconds).unwrap_or(i64::MAX);
     let now = clock::wall();
     match period {

@@ -1,8 +1,8 @@
 //! Scrubs of a target on real files.
 
 use crate::control::Control;
-use crate::scrub::{Scrub, Subject};
-use crate::scrub_record::Pace;
+use crate::scrub::{ScrubTask, Subject};
+use crate::scrub_record::ScrubPace;
 use crate::storage_io;
 use crate::storage_tests::{Opened, storage, write};
 use std::collections::BTreeSet;
@@ -31,16 +31,16 @@ impl Scrubbed {
         Self::with(dir, |_pace| ())
     }
 
-    fn with(dir: &Path, change: impl FnOnce(&mut Pace)) -> Self {
+    fn with(dir: &Path, change: impl FnOnce(&mut ScrubPace)) -> Self {
         let opened = storage(dir);
         let config = opened.config.storage_role.as_ref().unwrap();
-        let mut pace = Pace {
+        let mut pace = ScrubPace {
             rate: config.scrub_rate,
             period_seconds: config.scrub_period.0 / 1000,
         };
         change(&mut pace);
         let subject = Subject::Target(Arc::clone(&opened.storage));
-        let (scrub, thread) = Scrub::start(subject, pace).unwrap();
+        let (scrub, thread) = ScrubTask::start(subject, pace).unwrap();
         let me = (zonal_types::NodeId(1), "127.0.0.1:1".parse().unwrap());
         let control = Control::new(me, Some((Arc::clone(&opened.storage), scrub)), None);
         Self {

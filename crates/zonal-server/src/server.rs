@@ -5,9 +5,9 @@
 //! threads, a last sync, stores.
 
 mod admin_pages;
+mod cell_join;
 mod credential;
-mod enter;
-mod ports;
+mod port_check;
 mod shard;
 
 use crate::admin::Admin;
@@ -15,14 +15,14 @@ use crate::config::NodeConfig;
 use crate::control::Control;
 use crate::error::ServerError;
 use crate::grants::Grants;
-use crate::holders::NetHolders;
 use crate::map_cache::MapCache;
 use crate::meta_role::MetaRole;
-use crate::node::Node;
+use crate::node::ServerNode;
+use crate::node_probe::NetNodeProbe;
 use crate::peers::Peers;
 use crate::revocations::{Revocations, RevokedSource};
-use crate::scrub::{Scrub, Subject};
-use crate::scrub_record::Pace;
+use crate::scrub::{ScrubTask, Subject};
+use crate::scrub_record::ScrubPace;
 use crate::storage_role::Storage;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
@@ -38,9 +38,9 @@ use zonal_net::{
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
 use admin_pages::{listen_admin, read_token, start_admin};
+use cell_join::{JoinOutcome, enter};
 use credential::read_credential;
-use enter::{Entered, enter};
-use ports::look_at_ports;
+use port_check::look_at_ports;
 use shard::{open_shard, open_shard_store};
 
 /// Formats the stores of a node that are not there yet.
@@ -127,7 +127,7 @@ struct Running {
     revocations: Option<Revocations>,
     server: ServerHandle,
     admin: Option<Admin>,
-    node: Arc<Node>,
+    node: Arc<ServerNode>,
     background: Vec<JoinHandle<()>>,
     checkpointers: Vec<Checkpointer>,
     /// Of the shard. A target's is not for itself: its checkpoint takes what the log forgets from
@@ -162,16 +162,16 @@ impl Running {
             advertised: vec![config.advertise],
             ..ListenConfig::one(config.listen)
         };
-        let holders = NetHolders::new(me.clone(), config.cell);
+        let holders = NetNodeProbe::new(me.clone(), config.cell);
         look_at_ports(config, &listen, &me, &holders)?;
         let store = open_shard_store(config)?;
         let target = storage_io::open(config, &map, &peers)?;
         let listeners = Listeners::bind(&listen, &me)?;
 
         let manager = match enter(config, (&store, &target), (&map, holders), &peers, stop)? {
-            Entered::Manager(manager) => Some(manager),
-            Entered::Node => None,
-            Entered::Stopped => return Ok(None),
+            JoinOutcome::Manager(manager) => Some(manager),
+            JoinOutcome::Node => None,
+            JoinOutcome::Stopped => return Ok(None),
         };
         let mut background = Vec::new();
         let mut checkpointers = Vec::new();
@@ -194,7 +194,7 @@ impl Running {
         });
         let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
         let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
-        let node = Arc::new(Node {
+        let node = Arc::new(ServerNode {
             metrics: Arc::default(),
             map,
             manager,
@@ -263,7 +263,7 @@ impl Running {
 /// What keeps the list of revoked credentials, where there are any.
 fn start_revocations(
     config: &NodeConfig,
-    node: &Node,
+    node: &ServerNode,
     peers: &Arc<Peers>,
     server: &ServerHandle,
 ) -> Result<Option<Revocations>, ServerError> {
@@ -290,7 +290,7 @@ fn start_control(
     background: &mut Vec<JoinHandle<()>>,
 ) -> Result<Arc<Control>, ServerError> {
     let mut start = |subject, pace| {
-        let started = Scrub::start(subject, pace);
+        let started = ScrubTask::start(subject, pace);
         let (scrub, thread) = started.map_err(|source| ServerError::System {
             what: "a thread",
             source,
@@ -298,7 +298,7 @@ fn start_control(
         background.push(thread);
         Ok::<_, ServerError>(scrub)
     };
-    let mut pace = Pace {
+    let mut pace = ScrubPace {
         rate: SCRUB_RATE_DEFAULT,
         period_seconds: SCRUB_PERIOD_MS_DEFAULT / 1000,
     };

@@ -5,7 +5,7 @@ use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
-use crate::seldom::Seldom;
+use crate::rate_limited_log::RateLimit;
 use crate::storage_role::Storage;
 use crate::stores;
 use std::sync::{Arc, Weak};
@@ -47,7 +47,7 @@ pub(crate) fn format(config: &NodeConfig) -> Result<(), ServerError> {
 }
 
 /// A target with its threads.
-pub(crate) struct Opened {
+pub(crate) struct OpenedTarget {
     pub storage: Arc<Storage>,
     /// Ends before the storage is let go.
     pub checkpointer: Checkpointer,
@@ -60,7 +60,7 @@ pub(crate) fn open(
     config: &NodeConfig,
     map: &Arc<MapCache>,
     peers: &Arc<Peers>,
-) -> Result<Option<Opened>, ServerError> {
+) -> Result<Option<OpenedTarget>, ServerError> {
     let Some(storage) = &config.storage_role else {
         return Ok(None);
     };
@@ -109,7 +109,7 @@ pub(crate) fn open(
     if let Err(refused) = opened.resume() {
         tracing::warn!(code = %refused.code, "a deletion from before cannot be finished");
     }
-    Ok(Some(Opened {
+    Ok(Some(OpenedTarget {
         storage: opened,
         checkpointer,
         uuid,
@@ -123,7 +123,7 @@ fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError>
         Some(storage) => storage.checkpoint(),
         None => Ok(()),
     });
-    let failed = Seldom::default();
+    let failed = RateLimit::default();
     let report = Box::new(move |error| {
         if failed.is_due() {
             tracing::error!(%error, "a checkpoint of the target failed");

@@ -8,9 +8,9 @@ mod host;
 
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
+use crate::medium_health::MediumHealth;
 use crate::peers::Peers;
-use crate::seldom::Seldom;
-use crate::trouble::Trouble;
+use crate::rate_limited_log::RateLimit;
 use host::{Payload, TargetDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,7 +29,7 @@ pub struct Storage {
     driver: TargetDriver<TargetDisk>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) segments: Arc<Segments>,
-    pub(crate) trouble: Trouble,
+    pub(crate) trouble: MediumHealth,
 }
 
 impl Storage {
@@ -49,7 +49,7 @@ impl Storage {
             map,
             peers,
             checkpointing: Mutex::new(()),
-            cannot_move: Seldom::default(),
+            cannot_move: RateLimit::default(),
             damaged: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
         };
@@ -57,7 +57,7 @@ impl Storage {
             driver: TargetDriver::new(config.target, target, host),
             engine,
             segments,
-            trouble: Trouble::default(),
+            trouble: MediumHealth::default(),
         }
     }
 

@@ -7,13 +7,13 @@ use zonal_net::{Certified, Peer, Serial};
 use zonal_types::Holder;
 use zonal_types::limits::SUBJECTS_KNOWN_MAX;
 
-type Known = BTreeMap<Serial, (Arc<Certified>, Arc<Holder>)>;
+type StartRecord = BTreeMap<Serial, (Arc<Certified>, Arc<Holder>)>;
 
 /// Holders by the number of their certificate; forgotten together when there are
 /// [`SUBJECTS_KNOWN_MAX`].
 #[derive(Default)]
 pub(crate) struct Subjects {
-    known: Mutex<Known>,
+    known: Mutex<StartRecord>,
 }
 
 impl Subjects {

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use zonal_server::config::{ConfigError, NodeConfig, StoreConfig};
-use zonal_server::units::{Millis, Size};
+use zonal_server::units::{ByteSize, Millis};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -156,7 +156,7 @@ fn with(table: &str, line: &str) -> String {
 
 fn amount(text: &str) -> u64 {
     let text = text.replace(',', "");
-    let size = text.parse::<Size>().map(|size| size.0);
+    let size = text.parse::<ByteSize>().map(|size| size.0);
     let time = || text.parse::<Millis>().map(|time| time.0);
     let plain = |_error| text.parse::<u64>();
     let value = size.or_else(|_error| time()).or_else(plain);

@@ -1,6 +1,6 @@
 //! Changes of the map. Each list of edits makes one new version, whole or not at all.
 
-mod sets;
+mod stripe_sets;
 
 use crate::change::MapChange;
 use crate::map::{Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap};

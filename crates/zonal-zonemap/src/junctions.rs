@@ -280,7 +280,7 @@ pub fn plan(
 
 /// A junction as a check finds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedJunction {
     /// It.
     pub junction: Junction,
     /// Both of its keys are there and say the same.
@@ -289,17 +289,17 @@ pub struct Listed {
 
 /// Gathers junctions from a store's entries, damaged ones too.
 #[derive(Debug, Default)]
-pub struct Listing {
+pub struct JunctionListing {
     by_ino: BTreeMap<Ino, Option<Junction>>,
     by_path: BTreeSet<(Ino, String, ZoneId)>,
 }
 
-impl Listing {
+impl JunctionListing {
     /// All that a store has.
     ///
     /// # Errors
     /// What the store says.
-    pub fn read(kv: &dyn KvRead) -> Result<Vec<Listed>, ErrorCode> {
+    pub fn read(kv: &dyn KvRead) -> Result<Vec<ListedJunction>, ErrorCode> {
         let mut listing = Self::default();
         kv.scan(&key(BY_INO), &key(BY_PATH + 1), &mut |key, value| {
             listing.take(key, value);
@@ -326,7 +326,7 @@ impl Listing {
 
     /// What there is: of a directory whose keys do not agree each key's.
     #[must_use]
-    pub fn finish(mut self) -> Vec<Listed> {
+    pub fn finish(mut self) -> Vec<ListedJunction> {
         let mut all = Vec::new();
         for (ino, junction) in self.by_ino {
             let junction = junction.unwrap_or(Junction {
@@ -335,13 +335,13 @@ impl Listing {
                 zone: ZoneId(0),
             });
             let pair = (ino, junction.path.clone(), junction.zone);
-            all.push(Listed {
+            all.push(ListedJunction {
                 is_whole: self.by_path.remove(&pair),
                 junction,
             });
         }
         let left = self.by_path.into_iter();
-        all.extend(left.map(|(ino, path, zone)| Listed {
+        all.extend(left.map(|(ino, path, zone)| ListedJunction {
             junction: Junction { ino, path, zone },
             is_whole: false,
         }));
@@ -492,7 +492,7 @@ mod tests {
         let mut sound = Kv::new();
         make(&mut sound, &[add(1, "/a"), add(2, "/b")]);
         let wanted = all(&sound).unwrap();
-        let whole = Listing::read(&sound).unwrap();
+        let whole = JunctionListing::read(&sound).unwrap();
         assert!(whole.len() == 2 && whole.iter().all(|of| of.is_whole));
         assert_eq!(anew(&sound, &wanted), Ok(Vec::new()));
         for (at, _) in sound.clone() {
@@ -502,13 +502,13 @@ mod tests {
                     Some(value) => bad.insert(at.clone(), value.to_vec()),
                     None => bad.remove(&at),
                 };
-                let listed = Listing::read(&bad).unwrap();
+                let listed = JunctionListing::read(&bad).unwrap();
                 let is_head = at == key(HEAD);
                 assert_eq!(listed.iter().all(|of| of.is_whole), is_head, "{at:?}");
                 for change in anew(&bad, &wanted).unwrap() {
                     change.apply_to(&mut bad);
                 }
-                assert_eq!(Listing::read(&bad).unwrap(), whole);
+                assert_eq!(JunctionListing::read(&bad).unwrap(), whole);
                 assert_eq!(paths(&bad), ["/a", "/b"]);
             }
         }

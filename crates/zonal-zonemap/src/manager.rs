@@ -48,7 +48,7 @@ struct Whole {
 
 /// A change that was decided and is to be logged: what counts is that these keys are in the log.
 #[derive(Debug)]
-pub struct Planned {
+pub struct PlannedChange {
     /// For the log.
     pub changes: Vec<KvChange>,
     next: Option<(ZoneMap, Blob, usize)>,
@@ -135,7 +135,7 @@ impl Manager {
         edits: &[MapEdit],
         junctions: Vec<JunctionChange>,
         expected: Option<MapVersion>,
-    ) -> Result<Planned, EditError> {
+    ) -> Result<PlannedChange, EditError> {
         let now = self.newest.version;
         if let Some(expected) = expected.filter(|expected| *expected != now) {
             return Err(EditError::VersionMoved { expected, now });
@@ -153,7 +153,7 @@ impl Manager {
             changes.extend(change.to_store());
             Ok((next, Blob(encoded), bytes))
         });
-        Ok(Planned {
+        Ok(PlannedChange {
             next: next.transpose()?,
             changes,
         })
@@ -171,7 +171,7 @@ impl Manager {
     }
 
     /// The plan is in the log; all plans are logged in the order in which they were made.
-    pub fn logged(&mut self, planned: Planned) {
+    pub fn logged(&mut self, planned: PlannedChange) {
         if let Some((next, change, bytes)) = planned.next {
             self.tail.push(next.version, change);
             self.bytes = bytes;

@@ -391,7 +391,7 @@ fn a_stored_map_that_is_damaged_or_of_another_format_is_refused() {
     assert!(load(&keeper.kv).is_ok());
     for (at, value) in keeper.kv.clone() {
         assert!(
-            zonal_zonemap::stored::describe(&at, &value).is_some(),
+            zonal_zonemap::map_records::describe(&at, &value).is_some(),
             "{at:?}"
         );
         let mut bad = keeper.kv.clone();
@@ -400,12 +400,12 @@ fn a_stored_map_that_is_damaged_or_of_another_format_is_refused() {
         bad.insert(at.clone(), value.clone());
         let mut other = at.clone();
         *other.last_mut().unwrap() ^= 4;
-        if zonal_zonemap::stored::is_of_map(&other) {
+        if zonal_zonemap::map_records::is_of_map(&other) {
             bad.insert(other, value);
             assert!(load(&bad).is_err(), "another one's value");
         }
     }
-    let head = zonal_zonemap::stored::MAP_KEY.to_vec();
+    let head = zonal_zonemap::map_records::MAP_KEY.to_vec();
     for format in [1_u16, 3] {
         let mut other = keeper.kv.clone();
         other.get_mut(&head).unwrap()[..2].copy_from_slice(&format.to_le_bytes());

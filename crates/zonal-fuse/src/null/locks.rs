@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::fs::Context;
 use crate::reply::ReplyEmpty;
 use crate::request::Lock;
-use crate::types::{FileLock, LockKind};
+use crate::types::{FileLock, FuseLockKind};
 
 /// Who locks: flock and fcntl locks do not see each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ struct Owner {
 #[derive(Debug)]
 struct Held {
     owner: Owner,
-    kind: LockKind,
+    kind: FuseLockKind,
     pid: u32,
 }
 
@@ -41,13 +41,13 @@ impl File {
         self.held.iter().find(|held| {
             held.owner.flock == want.owner.flock
                 && held.owner.id != want.owner.id
-                && (held.kind == LockKind::Write || want.kind == LockKind::Write)
+                && (held.kind == FuseLockKind::Write || want.kind == FuseLockKind::Write)
         })
     }
 
     fn take(&mut self, lock: Held) {
         self.held.retain(|held| held.owner != lock.owner);
-        if lock.kind != LockKind::Unlock {
+        if lock.kind != FuseLockKind::Unlock {
             self.held.push(lock);
         }
     }
@@ -96,7 +96,7 @@ impl Locks {
         let want = wanted(lock);
         self.with(|files| {
             let held = files.get(&ino).and_then(|file| file.conflict(&want));
-            let (kind, pid) = held.map_or((LockKind::Unlock, 0), |held| (held.kind, held.pid));
+            let (kind, pid) = held.map_or((FuseLockKind::Unlock, 0), |held| (held.kind, held.pid));
             FileLock {
                 start: 0,
                 end: i64::MAX.unsigned_abs(),
@@ -118,7 +118,7 @@ impl Locks {
         let want = wanted(lock);
         let granted = self.with(|files| {
             let file = files.entry(ino).or_default();
-            if lock.kind != LockKind::Unlock && file.conflict(&want).is_some() {
+            if lock.kind != FuseLockKind::Unlock && file.conflict(&want).is_some() {
                 if !wait {
                     return Err((reply, Errno::AGAIN));
                 }

@@ -4,16 +4,16 @@ use rustix::io::Errno;
 
 use super::tree::{Body, Directory};
 use super::{New, NullFs, apply, resized, touched};
-use crate::data::Data;
 use crate::fs::{Context, FileSystem};
 use crate::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyOpen, ReplyStatfs, ReplyWrite,
 };
 use crate::request::{Create, Fallocate, Forgets, Lock, Mknod, Open, Read, Release, Rename, Write};
-use crate::types::{Entry, SetAttr, StatFs};
+use crate::types::{FuseEntry, SetAttr, StatFs};
+use crate::write_data::WriteData;
 
-fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
+fn answer_entry(reply: ReplyEntry, result: Result<FuseEntry, Errno>) {
     match result {
         Ok(entry) => reply.entry(&entry),
         Err(error) => reply.err(error),
@@ -178,7 +178,7 @@ impl FileSystem for NullFs {
         }
     }
 
-    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, _: Data<'_>, reply: ReplyWrite) {
+    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, _: WriteData<'_>, reply: ReplyWrite) {
         let end = write.offset.saturating_add(u64::from(write.size));
         let known = self.tree.with_mut(ino, |node| {
             if end > node.attr.size {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::types::{Attr, Timestamp};
+use crate::types::{FuseAttr, FuseTimestamp};
 
 /// Number of shards; a node's shard is its number modulo this.
 const SHARDS: usize = 64;
@@ -82,7 +82,7 @@ pub(super) enum Body {
 
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) attr: Attr,
+    pub(super) attr: FuseAttr,
     pub(super) body: Body,
 }
 
@@ -137,7 +137,7 @@ impl Tree {
     }
 
     /// Adds a node and numbers it; the first one is the root, 1.
-    pub(super) fn add(&self, mut attr: Attr, body: Body) -> Attr {
+    pub(super) fn add(&self, mut attr: FuseAttr, body: Body) -> FuseAttr {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         attr.ino = number as u64 + 1;
         let (shard, index) = Self::place(attr.ino);
@@ -164,7 +164,7 @@ impl Tree {
         slab.get_mut(index)?.as_deref_mut().map(f)
     }
 
-    pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
+    pub(super) fn attr(&self, ino: u64) -> Option<FuseAttr> {
         self.with(ino, |node| node.attr)
     }
 
@@ -180,12 +180,12 @@ impl Tree {
 }
 
 /// The present time.
-pub(super) fn now() -> Timestamp {
+pub(super) fn now() -> FuseTimestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let secs = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp {
+    FuseTimestamp {
         secs,
         nanos: since.subsec_nanos(),
     }

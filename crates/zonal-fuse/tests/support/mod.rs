@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use zonal_fuse::{FileSystem, MountError, MountOptions, Session, SessionConfig};
+use zonal_fuse::{FileSystem, FuseSession, MountError, MountOptions, SessionConfig};
 
 /// A mount in a directory of its own, taken away at the end also when the test fails.
 pub struct Mount {
     pub path: PathBuf,
-    session: Option<Session>,
+    session: Option<FuseSession>,
 }
 
 impl Mount {
@@ -29,7 +29,7 @@ impl Mount {
     /// The same at a place of the caller's.
     pub fn at_point<F: FileSystem>(fs: Arc<F>, path: &Path) -> Option<Self> {
         let path = path.to_owned();
-        match Session::mount(
+        match FuseSession::mount(
             fs,
             &path,
             &MountOptions::default(),
@@ -57,7 +57,7 @@ impl Mount {
         self.path.join(name)
     }
 
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &FuseSession {
         self.session.as_ref().unwrap()
     }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use zonal_wait::Waiter;
 
-use super::{Clock, IoFail};
+use super::{IoFail, TimeLimit};
 use crate::stream::Stream;
 
 /// A socket, and what was set on it last.
@@ -62,7 +62,7 @@ impl Socket {
         &mut self,
         slices: &[IoSlice<'_>],
         region: Option<BorrowedFd<'_>>,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<usize, SocketFail> {
         loop {
             let limit = socket_limit(clock)?;
@@ -90,7 +90,7 @@ impl Socket {
     pub(crate) fn receive_some(
         &mut self,
         into: &mut [u8],
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<usize, SocketFail> {
         loop {
             self.limit_receive(clock)?;
@@ -125,7 +125,7 @@ impl Socket {
     pub(super) fn receive_long(
         &mut self,
         into: &mut [u8],
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<usize, SocketFail> {
         loop {
             self.limit_receive(clock)?;
@@ -144,7 +144,7 @@ impl Socket {
         }
     }
 
-    fn limit_receive(&mut self, clock: &Clock) -> Result<(), SocketFail> {
+    fn limit_receive(&mut self, clock: &TimeLimit) -> Result<(), SocketFail> {
         let limit = socket_limit(clock)?;
         if limit != self.receive_limit {
             self.stream
@@ -156,6 +156,6 @@ impl Socket {
     }
 }
 
-fn socket_limit(clock: &Clock) -> Result<Option<Duration>, SocketFail> {
+fn socket_limit(clock: &TimeLimit) -> Result<Option<Duration>, SocketFail> {
     clock.socket_limit().map_err(|_over| SocketFail::TimedOut)
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustls::{AlertDescription, CertificateError, ClientConnection, Connection, ServerConnection};
 
 use super::socket::{Socket, SocketFail};
-use super::{Clock, IoFail};
+use super::{IoFail, TimeLimit};
 use crate::credential::{Credential, Serial, server_name, subject_of};
 use crate::error::{Fault, TlsFault};
 use crate::subject::Subject;
@@ -75,7 +75,7 @@ impl Tls {
     pub(super) fn shake_hands(
         &mut self,
         socket: &mut Socket,
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
         while self.session.is_handshaking() {
             self.flush(socket, clock).map_err(|fail| fail.named(true))?;
@@ -96,7 +96,7 @@ impl Tls {
         &mut self,
         socket: &mut Socket,
         slices: &mut [IoSlice<'_>],
-        clock: &Clock,
+        clock: &TimeLimit,
     ) -> Result<u64, IoFail> {
         let mut rest = slices;
         let mut sent = 0;
@@ -116,7 +116,7 @@ impl Tls {
         &mut self,
         socket: &mut Socket,
         into: &mut [u8],
-        clock: &Clock,
+        clock: &TimeLimit,
         is_first: bool,
     ) -> Result<usize, IoFail> {
         loop {
@@ -135,7 +135,7 @@ impl Tls {
     fn take_records(
         &mut self,
         socket: &mut Socket,
-        clock: &Clock,
+        clock: &TimeLimit,
         is_first: bool,
     ) -> Result<bool, IoFail> {
         if self.start == self.end {
@@ -168,7 +168,7 @@ impl Tls {
         Ok(true)
     }
 
-    fn flush(&mut self, socket: &mut Socket, clock: &Clock) -> Result<u64, SocketFail> {
+    fn flush(&mut self, socket: &mut Socket, clock: &TimeLimit) -> Result<u64, SocketFail> {
         let mut out = Records {
             socket,
             clock,
@@ -197,7 +197,7 @@ impl Tls {
 /// Where encrypted records go.
 struct Records<'a> {
     socket: &'a mut Socket,
-    clock: &'a Clock,
+    clock: &'a TimeLimit,
     failed: Option<SocketFail>,
 }
 

@@ -4,9 +4,9 @@
 use super::{Hosts, Link, Pool};
 use crate::address::{Address, Endpoint, is_own};
 use crate::error::NetError;
-use crate::flight::Cancel;
-use crate::frame_io::{Clock, Conn};
+use crate::frame_io::{Conn, TimeLimit};
 use crate::handshake::dial;
+use crate::in_flight::Cancel;
 use crate::metrics::add;
 use crate::stream::Stream;
 use crate::unix_socket;
@@ -33,7 +33,7 @@ impl Pool {
     pub(crate) fn obtain(
         &self,
         to: Address,
-        clock: &Clock,
+        clock: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<(Link, bool), NetError> {
         let refused = match self.connect(to, clock, cancel) {
@@ -65,7 +65,7 @@ impl Pool {
     pub(crate) fn connect(
         &self,
         to: Address,
-        clock: &Clock,
+        clock: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
         self.check_backoff(to)?;
@@ -111,7 +111,7 @@ impl Pool {
     fn connect_now(
         &self,
         to: Address,
-        clock: &Clock,
+        clock: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
         let limit = match clock.left() {
@@ -120,7 +120,7 @@ impl Pool {
             }),
             Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
         };
-        let clock = Clock::start(limit);
+        let clock = TimeLimit::start(limit);
         if let Some(link) = self.connect_unix(to, limit, cancel)? {
             return Ok(link);
         }
@@ -156,7 +156,7 @@ impl Pool {
         let Some(socket) = unix_socket::find(self.identity.cell, to.tcp) else {
             return Ok(None);
         };
-        let clock = Clock::start(limit / 4);
+        let clock = TimeLimit::start(limit / 4);
         let goes_on = || !cancel.is_some_and(Cancel::is_set);
         let buffer = self.config.buffer_bytes;
         let address = &socket.address;
@@ -190,7 +190,7 @@ impl Pool {
         stream: Stream,
         to: Address,
         is_checked: bool,
-        clock: &Clock,
+        clock: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
         let mut conn = Conn::new(Arc::new(stream), is_checked);

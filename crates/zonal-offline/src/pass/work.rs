@@ -11,7 +11,7 @@ use zonal_meta::check::Broken as MetaBroken;
 use zonal_object::{Broken as ObjectBroken, ObjectId};
 use zonal_types::{DataId, Ino};
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::junctions::Listed;
+use zonal_zonemap::junctions::ListedJunction;
 
 /// Most repairs that one pass gathers; what is beyond is found by the next.
 pub(super) const WORK_MAX: usize = 1 << 19;
@@ -59,7 +59,7 @@ pub(crate) struct Work {
     pub corrections: BTreeMap<Ino, Correction>,
     pub junctions: Vec<Mismatch>,
     /// Junctions as the manager's store has them.
-    pub listed: Vec<Listed>,
+    pub listed: Vec<ListedJunction>,
     /// Names of first-level directories.
     pub root: BTreeMap<Ino, String>,
     /// What the manager knows of stores, by their folders.

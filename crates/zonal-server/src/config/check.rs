@@ -2,7 +2,7 @@
 
 use super::raw::{RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
 use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
-use crate::units::{Millis, Size};
+use crate::units::{ByteSize, Millis};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
@@ -73,7 +73,7 @@ impl Source<'_> {
     fn size(
         &self,
         key: &'static str,
-        value: Option<&Spanned<Size>>,
+        value: Option<&Spanned<ByteSize>>,
         default: u64,
         range: RangeInclusive<u64>,
     ) -> Result<u64, ConfigError> {
@@ -84,7 +84,7 @@ impl Source<'_> {
         if range.contains(&size.0) {
             return Ok(size.0);
         }
-        let allowed = format!("{} to {}", Size(*range.start()), Size(*range.end()));
+        let allowed = format!("{} to {}", ByteSize(*range.start()), ByteSize(*range.end()));
         Err(self.range_error(value.span().start, key, &size, allowed))
     }
 
@@ -118,14 +118,14 @@ impl Source<'_> {
 
     fn store(
         &self,
-        log: Option<&Spanned<Size>>,
-        overlay: Option<&Spanned<Size>>,
-        (cache, cache_default): (Option<&Spanned<Size>>, u64),
+        log: Option<&Spanned<ByteSize>>,
+        overlay: Option<&Spanned<ByteSize>>,
+        (cache, cache_default): (Option<&Spanned<ByteSize>>, u64),
     ) -> Result<StoreConfig, ConfigError> {
         let bytes = self.size("log", log, 32 * MIB, 8 * MIB..=GIB)?;
         if bytes % 4096 != 0 {
             let at = log.map_or(0, |value| value.span().start);
-            return Err(self.range_error(at, "log", &Size(bytes), "a multiple of 4 KiB"));
+            return Err(self.range_error(at, "log", &ByteSize(bytes), "a multiple of 4 KiB"));
         }
         Ok(StoreConfig {
             log: bytes,
@@ -134,13 +134,13 @@ impl Source<'_> {
         })
     }
 
-    pub(super) fn inline(&self, inline: Option<&Spanned<Size>>) -> Result<u32, ConfigError> {
+    pub(super) fn inline(&self, inline: Option<&Spanned<ByteSize>>) -> Result<u32, ConfigError> {
         let (default, max) = (u64::from(INLINE_BYTES_DEFAULT), INLINE_BYTES_MAX as u64);
         let bytes = self.size("inline", inline, default, 0..=max)? as u32;
         if !(bytes as usize).is_multiple_of(BLOCK_BYTES) {
             let at = inline.map_or(0, |value| value.span().start);
             let allowed = "a multiple of 4 KiB";
-            return Err(self.range_error(at, "inline", &Size(bytes.into()), allowed));
+            return Err(self.range_error(at, "inline", &ByteSize(bytes.into()), allowed));
         }
         Ok(bytes)
     }
@@ -166,7 +166,7 @@ impl Source<'_> {
         if segment % MIB != 0 {
             let at = raw.segment.as_ref().map_or(0, |value| value.span().start);
             let allowed = "a multiple of 1 MiB";
-            return Err(self.range_error(at, "segment", &Size(segment), allowed));
+            return Err(self.range_error(at, "segment", &ByteSize(segment), allowed));
         }
         let capacity = Some(&raw.capacity);
         Ok(StorageConfig {

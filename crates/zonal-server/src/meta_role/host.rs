@@ -4,15 +4,15 @@
 //! costs no thread. So is a request that waits for its [permit](crate::permits) to call another
 //! shard, to flush or to fetch the map.
 
-use super::failed::Failed;
+use super::store_failures::StoreFailures;
 use crate::clock;
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
+use crate::medium_health::MediumHealth;
 use crate::meta_calls::{LaterCalls, call_target};
 use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::timers::Timers;
-use crate::trouble::Trouble;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::{DiskError, Engine, Room};
@@ -36,7 +36,7 @@ pub struct MetaHost {
     pub(super) id: ShardId,
     pub(super) hash_bits: u32,
     pub(super) engine: Arc<Engine>,
-    pub(super) manager: Option<Arc<Manager>>,
+    pub(super) manager: Option<Arc<ManagerRole>>,
     pub(super) map: Arc<MapCache>,
     pub(super) peers: Arc<Peers>,
     pub(super) timers: Arc<Timers>,
@@ -44,8 +44,8 @@ pub struct MetaHost {
     pub(super) permits: Permits,
     /// The log took no record.
     pub(super) failed: AtomicBool,
-    pub(super) trouble: Trouble,
-    pub(super) store_failed: Failed,
+    pub(super) trouble: MediumHealth,
+    pub(super) store_failed: StoreFailures,
 }
 
 impl MetaHost {

@@ -33,7 +33,7 @@ fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: Pace) -> Arc<MetaRole> 
     map.publish(Arc::new(edited));
     let own = zonal_net::Identity::new(CELL, Role::Server, NodeId(2), None);
     let pool = Arc::new(Pool::new(own, PoolConfig::default()));
-    let parts = Parts {
+    let parts = MetaRoleParts {
         config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
         engine: crate::manager_tests::engine(dir, StoreKind::Shard),
         manager: None,

@@ -1,10 +1,10 @@
 //! A pass over a store: what comes next, how long to sleep, what was found.
 
 use super::chunk::{Verified, verify};
-use super::{Scrub, Subject};
+use super::{ScrubTask, Subject};
 use crate::clock;
+use crate::medium_health::shortened;
 use crate::scrub_record::ScrubRecord;
-use crate::trouble::shortened;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use zonal_net::AlignedBuf;
@@ -44,7 +44,7 @@ enum Work {
     },
 }
 
-impl Scrub {
+impl ScrubTask {
     pub(super) fn run(&self) {
         let mut kept = Instant::now();
         let mut free_at = Instant::now();

@@ -3,7 +3,7 @@
 use crate::admin::{Admin, Token};
 use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
-use crate::node::Node;
+use crate::node::ServerNode;
 use std::net::TcpListener;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
@@ -37,7 +37,7 @@ pub(super) fn listen_admin(config: &NodeConfig) -> Result<Option<TcpListener>, S
 pub(super) fn start_admin(
     config: &NodeConfig,
     listener: Option<TcpListener>,
-    node: &Arc<Node>,
+    node: &Arc<ServerNode>,
     server: &ServerHandle,
     token: Option<Token>,
 ) -> Result<Option<Admin>, ServerError> {
@@ -87,7 +87,7 @@ pub(super) fn start_admin(
         .map_err(|source| ServerError::Listen { address, source })
 }
 
-fn status(config: &NodeConfig, node: &Node) -> serde_json::Value {
+fn status(config: &NodeConfig, node: &ServerNode) -> serde_json::Value {
     let gauges: serde_json::Map<String, serde_json::Value> = node
         .metrics
         .gauges()

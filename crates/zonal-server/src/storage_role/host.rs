@@ -3,7 +3,7 @@
 
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
-use crate::seldom::Seldom;
+use crate::rate_limited_log::RateLimit;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) struct TargetDisk {
     /// Held over a checkpoint.
     pub(super) checkpointing: Mutex<()>,
     /// That pending blocks stay pending.
-    pub(super) cannot_move: Seldom,
+    pub(super) cannot_move: RateLimit,
     pub(super) damaged: AtomicU64,
     pub(super) unreadable: AtomicU64,
 }

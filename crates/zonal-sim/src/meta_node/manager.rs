@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zonal_meta::JunctionChange;
 use zonal_types::{CellId, Codec, ErrorCode, KvChange, ZoneId};
 use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
-use zonal_zonemap::{EditError, Manager, MapEdit, Planned, ZoneMap};
+use zonal_zonemap::{EditError, Manager, MapEdit, PlannedChange, ZoneMap};
 
 /// The manager of what a root's disk has. What is there is made durable before anybody hears of it.
 pub(super) fn load(disk: &Disk, cell: CellId) -> Result<Manager, ErrorCode> {
@@ -58,7 +58,7 @@ impl SimulatedHost {
         published.map_err(|_older| EditError::Broken("the map on the board is newer".into()))
     }
 
-    fn log(&self, planned: &mut Planned) {
+    fn log(&self, planned: &mut PlannedChange) {
         let changes = std::mem::take(&mut planned.changes);
         if !changes.is_empty() {
             self.disk.append_changes(changes);

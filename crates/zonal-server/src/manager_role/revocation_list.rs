@@ -44,11 +44,11 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
 }
 
 /// The list at the manager.
-pub(super) struct Revoked {
+pub(super) struct RevocationList {
     list: Mutex<RevokedList>,
 }
 
-impl Revoked {
+impl RevocationList {
     /// Reads the list.
     pub(super) fn open(engine: &Engine) -> Result<Self, ManagerError> {
         let stored = engine.get(&REVOKED_KEY).map_err(ManagerError::Stored)?;

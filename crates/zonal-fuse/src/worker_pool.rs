@@ -15,7 +15,7 @@
 //!   ever losing its processor (it is the bottleneck);
 //! * when over many requests it was rare that all active workers were busy at once, one parks;
 //! * the first of the parked looks up from time to time: when nobody reads and nothing moves (the
-//!   reader is stuck in a request), it goes in. [`Crew::will_block`] does that without delay.
+//!   reader is stuck in a request), it goes in. [`WorkerPool::will_block`] does that without delay.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -41,7 +41,7 @@ const STUCK: u32 = 5;
 /// What the workers know of each other.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     /// Workers that serve.
     active: AtomicU32,
     /// Workers in read(2).
@@ -60,7 +60,7 @@ pub(crate) struct Crew {
 
 /// What one worker observes of the queue.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct QueueSamples {
     /// Samples of the queue, and those that found it filled.
     samples: u32,
     queued: u32,
@@ -83,7 +83,7 @@ fn preemptions() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
-impl Pulse {
+impl QueueSamples {
     /// Whether another worker would be of use.
     fn sample(&mut self, queue: impl FnOnce() -> bool) -> bool {
         self.queued += u32::from(queue());
@@ -112,7 +112,7 @@ struct Places {
     watched: bool,
 }
 
-impl Crew {
+impl WorkerPool {
     fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +149,7 @@ impl Crew {
     /// Handled a request. Returns whether to park.
     pub(crate) fn handled(
         &self,
-        pulse: &mut Pulse,
+        pulse: &mut QueueSamples,
         answer: Answer,
         queue: impl FnOnce() -> bool,
     ) -> bool {
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     /// Parks a thread and tells when it has been called.
-    fn parked(crew: &Arc<Crew>) -> mpsc::Receiver<bool> {
+    fn parked(crew: &Arc<WorkerPool>) -> mpsc::Receiver<bool> {
         let (sender, receiver) = mpsc::channel();
         let before = crew.parked.load(Ordering::Acquire);
         let inside = crew.clone();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_stuck_reader_is_replaced() {
-        let crew = Arc::new(Crew::default());
+        let crew = Arc::new(WorkerPool::default());
         crew.reads();
         let spare = parked(&crew);
         assert!(spare.recv_timeout(LOOK_IDLE * 3).is_err(), "somebody reads");
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_queue_behind_a_long_request_calls_help_and_stop_ends_all() {
-        let crew = Arc::new(Crew::default());
+        let crew = Arc::new(WorkerPool::default());
         crew.reads();
         let first = parked(&crew);
         let second = parked(&crew);
@@ -302,7 +302,7 @@ mod tests {
         let calls = |answer| {
             crew.reads();
             crew.took();
-            assert!(!crew.handled(&mut Pulse::default(), answer, || true));
+            assert!(!crew.handled(&mut QueueSamples::default(), answer, || true));
             crew.places().calls
         };
         let others_waited = false;
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_worker_too_many_parks() {
-        let (crew, mut pulse) = (Crew::default(), Pulse::default());
+        let (crew, mut pulse) = (WorkerPool::default(), QueueSamples::default());
         crew.reads();
         let mut parks = 0;
         for _ in 0..WINDOW {

@@ -15,11 +15,11 @@ use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::buffer::AlignedBuf;
 use crate::error::{Fault, NetError, RegionFault};
-use crate::frame_io::{Clock, Conn, FrameBounds, IoFail};
+use crate::frame_io::{Conn, FrameBounds, IoFail, TimeLimit};
 use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
-use crate::idle::STAY;
+use crate::idle_connections::STAY;
 use crate::metrics::add;
 use crate::pool::named;
 use crate::server::{Place, Shared};
@@ -30,10 +30,10 @@ pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Left {
     let shared = Arc::clone(&place.shared);
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
-    let clock = Clock::start(shared.config.handshake_limit);
+    let clock = TimeLimit::start(shared.config.handshake_limit);
     let admit = |peer: &Peer| place.take(peer);
     match answer(&mut conn, &shared.config.identity, &clock, admit) {
-        Ok(peer) => Box::new(Conversation::new(place, conn, peer)).serve(),
+        Ok(peer) => Box::new(ServerConnection::new(place, conn, peer)).serve(),
         Err(error) => {
             end(&shared, &mut conn, Err(error));
             Left::Nothing
@@ -61,7 +61,7 @@ fn count_bytes(shared: &Shared, conn: &mut Conn) {
 }
 
 /// A connection whose handshake is done.
-pub(crate) struct Conversation {
+pub(crate) struct ServerConnection {
     shared: Arc<Shared>,
     conn: Conn,
     peer: Peer,
@@ -81,9 +81,9 @@ pub(crate) enum Left {
     /// It has ended.
     Nothing,
     /// No request came for a while.
-    Aside(Box<Conversation>),
+    Aside(Box<ServerConnection>),
     /// Its request waits.
-    Parked(Box<Conversation>),
+    Parked(Box<ServerConnection>),
 }
 
 /// How it goes on with a connection.
@@ -100,7 +100,7 @@ struct Arrived {
     payload: Option<Part>,
 }
 
-impl Conversation {
+impl ServerConnection {
     fn new(place: Place, mut conn: Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
         if peer.shares_regions() {
@@ -164,7 +164,7 @@ impl Conversation {
     /// Receives a request and answers it. `None`: another may come.
     fn answer_next(&mut self) -> Option<Rest> {
         self.place.activity.ends(&self.shared);
-        match self.conn.await_bytes(&Clock::in_steps(STAY, STAY)) {
+        match self.conn.await_bytes(&TimeLimit::in_steps(STAY, STAY)) {
             Ok(()) => self.place.activity.begins(),
             Err(IoFail::TimedOut) => return Some(Rest::Idle),
             Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
@@ -175,7 +175,7 @@ impl Conversation {
             return Some(Rest::Ended(Ok(())));
         }
         let patience = self.shared.config.patience;
-        let (arrived, room) = match self.receive(&Clock::in_steps(patience, STAY)) {
+        let (arrived, room) = match self.receive(&TimeLimit::in_steps(patience, STAY)) {
             Ok(arrived) => arrived,
             Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
             Err(fail) => return Some(Rest::Ended(Err(self.give_up(&fail)))),
@@ -196,7 +196,7 @@ impl Conversation {
             return Some(Rest::Parked);
         }
         self.reply.end_waits();
-        match self.reply.send(&mut self.conn, &Clock::start(patience)) {
+        match self.reply.send(&mut self.conn, &TimeLimit::start(patience)) {
             Ok(()) => add(&self.shared.metrics.frames_out, 1),
             Err(fail) => {
                 if matches!(fail, IoFail::TooLong { .. }) {
@@ -210,7 +210,7 @@ impl Conversation {
     }
 
     /// A request, and the room for its reply's payload.
-    fn receive(&mut self, clock: &Clock) -> Result<(Arrived, Option<Part>), IoFail> {
+    fn receive(&mut self, clock: &TimeLimit) -> Result<(Arrived, Option<Part>), IoFail> {
         let header = self
             .conn
             .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
@@ -298,7 +298,7 @@ impl Conversation {
             fail,
             self.peer.endpoint,
             "a request",
-            &Clock::start(self.shared.config.patience),
+            &TimeLimit::start(self.shared.config.patience),
         )
     }
 }

@@ -4,7 +4,7 @@
 use super::identity;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
-use crate::holders::{Found, Holders};
+use crate::node_probe::{NodeProbe, ProbeResult};
 use crate::stores;
 use zonal_disk::StoreKind;
 use zonal_disk::store::is_in_use;
@@ -16,7 +16,7 @@ pub(super) fn look_at_ports(
     config: &NodeConfig,
     listen: &ListenConfig,
     me: &Identity,
-    holders: &dyn Holders,
+    holders: &dyn NodeProbe,
 ) -> Result<(), ServerError> {
     // Without Unix sockets: they come and go with their folder, which others are about to use.
     let listen = ListenConfig {
@@ -51,11 +51,11 @@ pub(super) fn look_at_ports(
 /// Looks for another server at the address that this node gives the cell, where this node does not
 /// listen yet. A copy of its folder on another machine still has that address: it would join in the
 /// place of the node, and nobody would ever reach it.
-fn look_for_another(config: &NodeConfig, holders: &dyn Holders) -> Result<(), ServerError> {
+fn look_for_another(config: &NodeConfig, holders: &dyn NodeProbe) -> Result<(), ServerError> {
     let found = match holders.ask(config.node, config.advertise, config.listen) {
-        Found::Nobody => return Ok(()),
-        Found::Holder => config.node,
-        Found::Other(node) => node,
+        ProbeResult::Nobody => return Ok(()),
+        ProbeResult::Holder => config.node,
+        ProbeResult::Other(node) => node,
     };
     Err(ServerError::AddressTaken {
         node: config.node,

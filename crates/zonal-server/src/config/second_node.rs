@@ -5,8 +5,8 @@
 //! starts first and stops last, so that the zone's shard always has its target.
 
 use super::check::Source;
+use super::cross_checks::clash;
 use super::raw::{RawMeta, RawNode};
-use super::together::clash;
 use super::{AdminConfig, ConfigError, NodeConfig};
 use toml::Spanned;
 use zonal_types::limits::SET_WIDTH_DEFAULT;

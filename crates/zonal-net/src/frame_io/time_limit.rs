@@ -8,14 +8,14 @@ const LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// A limit of time for a whole step (several system calls).
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub struct TimeLimit {
     start: Instant,
     limit: Option<Duration>,
     /// What is set on the socket instead, so that clocks with different limits set it once.
     step: Option<Duration>,
 }
 
-impl Clock {
+impl TimeLimit {
     /// A clock that starts now.
     #[must_use]
     pub fn start(limit: Duration) -> Self {

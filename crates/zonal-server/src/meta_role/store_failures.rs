@@ -1,20 +1,20 @@
 //! Requests that the store of a shard failed: told in `zonal status`, counted, and in the log.
 
 use super::MetaRole;
-use crate::seldom::Seldom;
+use crate::rate_limited_log::RateLimit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::ErrorCode;
 use zonal_wire::MetaRequest;
 
 /// Counts since the start.
 #[derive(Debug, Default)]
-pub(super) struct Failed {
+pub(super) struct StoreFailures {
     unreadable: AtomicU64,
     damaged: AtomicU64,
-    said: Seldom,
+    said: RateLimit,
 }
 
-impl Failed {
+impl StoreFailures {
     /// Named as in `/metrics`, without the prefix.
     pub(super) fn gauges(&self) -> [(&'static str, u64); 2] {
         [

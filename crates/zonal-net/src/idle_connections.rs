@@ -15,7 +15,7 @@
 //! threads wait, and one that frees buffers; others end; (4) a parked request is resumed once for
 //! each time that it was parked, however many resume it and whenever they do.
 //!
-//! *Lock order*: `Idle::state` is taken last, and never held while a socket is used.
+//! *Lock order*: `IdleConnections::state` is taken last, and never held while a socket is used.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -28,9 +28,9 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
-use crate::conversation::{Conversation, Left};
 use crate::error::NetError;
 use crate::server::Shared;
+use crate::server_connection::{Left, ServerConnection};
 use crate::stream::Stream;
 
 /// How long a thread stays with a connection after a reply.
@@ -43,7 +43,7 @@ const END: u64 = u64::MAX;
 const READY: u64 = u64::MAX - 1;
 
 /// Connections that are aside, and threads.
-pub(crate) struct Idle {
+pub(crate) struct IdleConnections {
     watched: OwnedFd,
     end: OwnedFd,
     /// Counts what is in [`State::ready`].
@@ -58,7 +58,7 @@ struct State {
     aside: BTreeMap<u64, Aside>,
     parked: BTreeMap<u64, Parked>,
     /// Requests that go on.
-    ready: VecDeque<Box<Conversation>>,
+    ready: VecDeque<Box<ServerConnection>>,
     /// Times that a request was parked.
     rounds: u64,
     /// Connections aside that keep their buffers.
@@ -72,7 +72,7 @@ struct State {
 }
 
 struct Aside {
-    conversation: Box<Conversation>,
+    conversation: Box<ServerConnection>,
     since: Instant,
     has_buffers: bool,
 }
@@ -81,7 +81,7 @@ struct Aside {
 struct Parked {
     round: u64,
     /// `None`: its handler has not returned yet.
-    conversation: Option<Box<Conversation>>,
+    conversation: Option<Box<ServerConnection>>,
     is_resumed: bool,
 }
 
@@ -104,12 +104,12 @@ impl Resumer {
 
 /// What a free thread goes on with.
 enum Next {
-    Conversation(Box<Conversation>),
+    Connection(Box<ServerConnection>),
     Nothing,
     End,
 }
 
-impl Idle {
+impl IdleConnections {
     pub(crate) fn new() -> Result<Self, NetError> {
         let local = |errno: Errno| NetError::Local {
             what: "an event descriptor",
@@ -138,7 +138,7 @@ impl Idle {
 
     /// Puts a connection aside. Whoever calls waits for connections next, or sees to it that one
     /// does.
-    fn put(&self, conversation: Box<Conversation>) {
+    fn put(&self, conversation: Box<ServerConnection>) {
         let (id, stream) = (conversation.id(), Arc::clone(conversation.stream()));
         let aside = Aside {
             conversation,
@@ -187,7 +187,7 @@ impl Idle {
     }
 
     /// Keeps a connection whose request was parked, unless it was resumed meanwhile.
-    fn keep(&self, conversation: Box<Conversation>) -> Option<Box<Conversation>> {
+    fn keep(&self, conversation: Box<ServerConnection>) -> Option<Box<ServerConnection>> {
         let (id, stream) = (conversation.id(), Arc::clone(conversation.stream()));
         {
             let mut state = self.state();
@@ -223,12 +223,12 @@ impl Idle {
     }
 
     /// The next request that goes on.
-    fn take_ready(&self) -> Option<Box<Conversation>> {
+    fn take_ready(&self) -> Option<Box<ServerConnection>> {
         rustix::io::read(&self.ready, &mut [0_u8; 8]).ok()?;
         self.state().ready.pop_front()
     }
 
-    fn take(&self, id: u64) -> Option<Box<Conversation>> {
+    fn take(&self, id: u64) -> Option<Box<ServerConnection>> {
         let mut state = self.state();
         if let Some(aside) = state.aside.remove(&id) {
             state.buffered -= usize::from(aside.has_buffers);
@@ -271,8 +271,8 @@ impl Idle {
         }
         let next = match found {
             Ok(Some(END)) => Next::End,
-            Ok(Some(READY)) => self.take_ready().map_or(Next::Nothing, Next::Conversation),
-            Ok(Some(id)) => self.take(id).map_or(Next::Nothing, Next::Conversation),
+            Ok(Some(READY)) => self.take_ready().map_or(Next::Nothing, Next::Connection),
+            Ok(Some(id)) => self.take(id).map_or(Next::Nothing, Next::Connection),
             Ok(None) | Err(_) => Next::Nothing,
         };
         let mut state = self.state();
@@ -316,7 +316,7 @@ impl Idle {
 }
 
 /// A thread that is counted.
-struct Counted<'a>(&'a Idle);
+struct Counted<'a>(&'a IdleConnections);
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
@@ -357,7 +357,7 @@ fn serve_all(shared: &Arc<Shared>, left: Left) {
             match next {
                 Next::Nothing => {}
                 Next::End => return,
-                Next::Conversation(conversation) => {
+                Next::Connection(conversation) => {
                     if is_alone && let Err(error) = start_thread(shared, || Left::Nothing) {
                         // The others wait until this one has its reply.
                         tracing::warn!(%error, "no thread for connections that wait");
@@ -370,7 +370,7 @@ fn serve_all(shared: &Arc<Shared>, left: Left) {
     }
 }
 
-fn settle(idle: &Idle, mut left: Left) {
+fn settle(idle: &IdleConnections, mut left: Left) {
     loop {
         match left {
             Left::Nothing => return,

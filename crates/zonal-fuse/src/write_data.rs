@@ -47,10 +47,10 @@ impl Desk {
 
     /// The `size` bytes behind the head of the WRITE that was read; decoding has seen that they are
     /// there.
-    pub(crate) fn data(&mut self, size: u32) -> Data<'_> {
+    pub(crate) fn data(&mut self, size: u32) -> WriteData<'_> {
         let begin = (self.start + HEAD).min(self.bytes.len());
         let end = (begin + size as usize).min(self.bytes.len());
-        Data {
+        WriteData {
             desk: self,
             range: begin..end,
         }
@@ -59,12 +59,12 @@ impl Desk {
 
 /// The data of a WRITE, in its worker's memory.
 #[derive(Debug)]
-pub struct Data<'a> {
+pub struct WriteData<'a> {
     desk: &'a mut Desk,
     range: Range<usize>,
 }
 
-impl Data<'_> {
+impl WriteData<'_> {
     /// The bytes; they begin on a page.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

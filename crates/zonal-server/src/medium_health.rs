@@ -40,9 +40,9 @@ struct State {
 
 /// Trouble of one role.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble(Mutex<State>);
+pub(crate) struct MediumHealth(Mutex<State>);
 
-impl Trouble {
+impl MediumHealth {
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_first_is_said_and_the_rest_counted() {
-        let trouble = Trouble::default();
+        let trouble = MediumHealth::default();
         assert_eq!(trouble.text(), "");
         trouble.medium("read segment 3");
         trouble.medium("read segment 4");

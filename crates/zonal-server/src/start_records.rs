@@ -24,7 +24,7 @@ const REMOVED: u8 = 3;
 codec_struct! {
     /// What the manager knows of a store.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct Known {
+    pub(crate) struct StartRecord {
         /// Its identity.
         uuid: [u8; 16],
         /// The last start taken.
@@ -34,7 +34,7 @@ codec_struct! {
 
 /// Why a store may not serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
+pub enum StoreStartError {
     /// It was formatted anew, or is another one.
     #[error("{what} {id} is known with another store: this one was formatted apart from it")]
     OtherStore {
@@ -68,7 +68,7 @@ pub enum StartError {
     Kind(u8),
 }
 
-impl StartError {
+impl StoreStartError {
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::OtherStore { .. } | Self::NotNewest { .. } | Self::Removed { .. } => {
@@ -109,7 +109,7 @@ pub(crate) fn is_of_shard(key: &[u8]) -> bool {
 #[must_use]
 pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     let (kind, id) = key.strip_prefix(&KEY)?.split_first()?;
-    let known = Known::from_bytes(value).ok()?;
+    let known = StartRecord::from_bytes(value).ok()?;
     let kind = match *kind {
         SHARD => "shard of node",
         TARGET => "target",
@@ -130,25 +130,28 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
 }
 
 fn known_start(value: &[u8]) -> Option<u64> {
-    Some(Known::from_bytes(value).ok()?.mark.number)
+    Some(StartRecord::from_bytes(value).ok()?.mark.number)
 }
 
 /// Whether `store` may serve, by what is known of it.
 ///
 /// # Errors
-/// See [`StartError`].
-pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), StartError> {
+/// See [`StoreStartError`].
+pub(crate) fn judge(
+    known: Option<&StartRecord>,
+    store: &StoreStart,
+) -> Result<(), StoreStartError> {
     let what = match store.kind {
         SHARD => "shard of node",
         TARGET => "target",
-        other => return Err(StartError::Kind(other)),
+        other => return Err(StoreStartError::Kind(other)),
     };
     let id = store.id;
     let Some(known) = known else {
         return Ok(());
     };
     if known.uuid != store.uuid {
-        return Err(StartError::OtherStore { what, id });
+        return Err(StoreStartError::OtherStore { what, id });
     }
     // A repeated request, or one of the marks that the store knows.
     let mut marks = [store.mark, store.taken]
@@ -160,7 +163,7 @@ pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), Sta
     if is_ahead || marks.any(|mark| mark == known.mark) {
         return Ok(());
     }
-    Err(StartError::NotNewest {
+    Err(StoreStartError::NotNewest {
         what,
         id,
         found: store.taken.number,
@@ -227,8 +230,8 @@ mod tests {
         }
     }
 
-    fn known(number: u64) -> Known {
-        Known {
+    fn known(number: u64) -> StartRecord {
+        StartRecord {
             uuid: [1; 16],
             mark: mark(number),
         }
@@ -248,7 +251,7 @@ mod tests {
         let refused = judge(Some(&known(2)), &store(9, 1));
         assert!(matches!(
             refused,
-            Err(StartError::NotNewest {
+            Err(StoreStartError::NotNewest {
                 found: 1,
                 newest: 2,
                 ..
@@ -263,7 +266,7 @@ mod tests {
         other.uuid = [2; 16];
         assert!(matches!(
             judge(Some(&known(1)), &other),
-            Err(StartError::OtherStore { .. })
+            Err(StoreStartError::OtherStore { .. })
         ));
         // A manager of before.
         assert_eq!(judge(Some(&known(2)), &store(6, 5)), Ok(()));

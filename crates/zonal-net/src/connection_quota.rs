@@ -45,9 +45,9 @@ impl Party {
 
 /// Connections of each party. At most as many as there are connections.
 #[derive(Debug, Default)]
-pub(crate) struct Shares(BTreeMap<Party, usize>);
+pub(crate) struct ConnectionQuota(BTreeMap<Party, usize>);
 
-impl Shares {
+impl ConnectionQuota {
     /// Counts one more connection of a party, where it may have one: `open` are there in all, with
     /// this one, of at most `max`.
     pub(crate) fn join(&mut self, party: Party, open: usize, max: usize) -> bool {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn nobody_takes_what_others_need() {
-        let mut shares = Shares::default();
+        let mut shares = ConnectionQuota::default();
         let max = 1024;
         let mut open = 0;
         let mut join = |party, wanted: usize| {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_can_be_had_again_and_small_servers_do_not_share() {
-        let mut shares = Shares::default();
+        let mut shares = ConnectionQuota::default();
         let one = Party::Process(1);
         for open in 1..=16 {
             assert!(shares.join(one, open, 64));

@@ -170,7 +170,7 @@ pub const fn are_kept() -> bool {
 #[macro_export]
 macro_rules! mark {
     ($name:ident) => {
-        $crate::marks::reach($crate::marks::Mark::$name)
+        $crate::coverage_marks::reach($crate::coverage_marks::Mark::$name)
     };
 }
 
@@ -179,6 +179,6 @@ macro_rules! mark {
 #[macro_export]
 macro_rules! mark {
     ($name:ident) => {{
-        const _: $crate::marks::Mark = $crate::marks::Mark::$name;
+        const _: $crate::coverage_marks::Mark = $crate::coverage_marks::Mark::$name;
     }};
 }

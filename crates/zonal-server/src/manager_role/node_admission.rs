@@ -14,13 +14,13 @@
 //! 3. Nothing is changed by a join that is refused: neither the map nor a record of a start.
 //! 4. The manager's own node is joined by its own process only.
 //!
-//! The address is asked before `Manager::joining` is taken, because that takes seconds where a
+//! The address is asked before `ManagerRole::joining` is taken, because that takes seconds where a
 //! machine is off; a join that came between makes the asking begin again, so what is decided under
 //! the lock was asked of the address that the map has.
 
-use super::{Manager, ManagerError, new_shard};
-use crate::holders::Found;
-use crate::starts::{self, Known, StartError};
+use super::{ManagerError, ManagerRole, new_shard};
+use crate::node_probe::ProbeResult;
+use crate::start_records::{self, StartRecord, StoreStartError};
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, is_title};
@@ -81,10 +81,10 @@ impl Newcomer {
         let mut stores: Vec<(u8, u32)> = self
             .targets
             .iter()
-            .map(|target| (starts::TARGET, target.target.0))
+            .map(|target| (start_records::TARGET, target.target.0))
             .collect();
         if self.meta && !is_manager {
-            stores.push((starts::SHARD, self.node.0));
+            stores.push((start_records::SHARD, self.node.0));
         }
         let mut started: Vec<(u8, u32)> = self
             .starts
@@ -100,7 +100,7 @@ impl Newcomer {
         }
         let differs = self.targets.iter().any(|target| {
             self.starts.iter().any(|start| {
-                (start.kind, start.id) == (starts::TARGET, target.target.0)
+                (start.kind, start.id) == (start_records::TARGET, target.target.0)
                     && start.uuid != target.uuid
             })
         });
@@ -147,7 +147,7 @@ fn left(map: &ZoneMap, node: NodeId, address: SocketAddr) -> Option<SocketAddr> 
     (known != address).then_some(known)
 }
 
-impl Manager {
+impl ManagerRole {
     /// A node joins, and the starts of its stores are taken; durable when this returns. `root`: it
     /// is the manager's own, which brings the root's shard.
     ///
@@ -179,7 +179,7 @@ impl Manager {
         known: &ZoneMap,
         newcomer: Newcomer,
         root: bool,
-        found: Option<Found>,
+        found: Option<ProbeResult>,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
         if !root {
             self.check_identity(known, &newcomer)?;
@@ -191,7 +191,7 @@ impl Manager {
             changes.extend(taken.map_err(|error| newcomer.beside(known, error))?);
         }
         if let Some(node) = known.node(newcomer.node)
-            && found == Some(Found::Holder)
+            && found == Some(ProbeResult::Holder)
         {
             let why = "it is still there: one of the two is a copy, or was not stopped";
             return Err(newcomer.taken(node.address.clone(), why));
@@ -229,10 +229,10 @@ impl Manager {
         }
         let targets = map.targets.iter().filter(|target| target.node == node.id);
         let mut own: Vec<(u8, u32, [u8; 16])> = targets
-            .map(|target| (starts::TARGET, target.id.0, target.uuid))
+            .map(|target| (start_records::TARGET, target.id.0, target.uuid))
             .collect();
-        let shard = self.known_start(starts::SHARD, node.id.0)?;
-        own.extend(shard.map(|known| (starts::SHARD, node.id.0, known.uuid)));
+        let shard = self.known_start(start_records::SHARD, node.id.0)?;
+        own.extend(shard.map(|known| (start_records::SHARD, node.id.0, known.uuid)));
         let is_own = |(kind, id, uuid): &(u8, u32, [u8; 16])| newcomer.has(*kind, *id, *uuid);
         if !own.is_empty() && !own.iter().any(is_own) {
             return taken("it is known with another store, formatted apart from this one");
@@ -240,27 +240,36 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn known_start(&self, kind: u8, id: u32) -> Result<Option<Known>, ManagerError> {
-        let stored = self.engine.get(&starts::key(kind, id));
+    pub(super) fn known_start(
+        &self,
+        kind: u8,
+        id: u32,
+    ) -> Result<Option<StartRecord>, ManagerError> {
+        let stored = self.engine.get(&start_records::key(kind, id));
         let stored = stored.map_err(ManagerError::Stored)?;
-        let known = stored.map(|bytes| Known::from_bytes(&bytes)).transpose();
+        let known = stored
+            .map(|bytes| StartRecord::from_bytes(&bytes))
+            .transpose();
         known.map_err(|_error| ManagerError::Stored(zonal_types::ErrorCode::Corrupt))
     }
 
     /// The change that takes a start; none where it is taken already.
     fn take_start(&self, store: &StoreStart) -> Result<Option<KvChange>, ManagerError> {
-        let removed = self.engine.get(&starts::removed_key(store.uuid));
+        let removed = self.engine.get(&start_records::removed_key(store.uuid));
         if removed.map_err(ManagerError::Stored)?.is_some() {
-            return Err(StartError::Removed { id: store.id }.into());
+            return Err(StoreStartError::Removed { id: store.id }.into());
         }
         let known = self.known_start(store.kind, store.id)?;
-        starts::judge(known.as_ref(), store)?;
-        let next = Known {
+        start_records::judge(known.as_ref(), store)?;
+        let next = StartRecord {
             uuid: store.uuid,
             mark: store.mark,
         };
         let is_new = known.as_ref() != Some(&next);
-        Ok(is_new.then(|| KvChange::put(starts::key(store.kind, store.id), next.to_bytes())))
+        Ok(
+            is_new
+                .then(|| KvChange::put(start_records::key(store.kind, store.id), next.to_bytes())),
+        )
     }
 }
 

@@ -9,9 +9,9 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// One thing to say.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom(Mutex<Option<Instant>>);
+pub(crate) struct RateLimit(Mutex<Option<Instant>>);
 
-impl Seldom {
+impl RateLimit {
     /// Whether it is time to say it; if so, the next time is later.
     pub(crate) fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn the_second_of_two_is_not_said() {
-        let seldom = Seldom::default();
+        let seldom = RateLimit::default();
         assert!(seldom.is_due());
         assert!(!seldom.is_due());
     }

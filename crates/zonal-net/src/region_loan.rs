@@ -1,7 +1,7 @@
 //! What of a client's memory a server may use for one request: the payload of the request, or room
 //! for the reply's.
 //!
-//! *Invariant*: a loan that is dropped without [`Loan::end`] stays the server's: its memory is used
+//! *Invariant*: a loan that is dropped without [`RegionLoan::end`] stays the server's: its memory is used
 //! for nothing else.
 
 use std::os::fd::AsFd;
@@ -14,13 +14,13 @@ use crate::frame_io::{FrameOut, PayloadOut};
 
 /// A part of a region, lent for a request.
 #[derive(Debug)]
-pub(crate) struct Loan {
+pub(crate) struct RegionLoan {
     hold: Hold,
     /// What is held, where it is room for the reply's payload; else it is the request's.
     room: Option<Memory>,
 }
 
-impl Loan {
+impl RegionLoan {
     /// For a request with this payload, or with room for so much of the reply's: where that is long
     /// enough, and in one piece of a region.
     pub(crate) fn of(regions: &Regions, payload: &[&[u8]], room: usize) -> Option<Self> {

@@ -14,7 +14,7 @@ use zonal_wire::{AdminRequest, Header, Service};
 
 /// What is found at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum ProbeResult {
     /// The node that was asked for, or a process that is silent.
     Holder,
     /// Another node of the cell.
@@ -24,18 +24,18 @@ pub enum Found {
 }
 
 /// Asks servers whether they are there.
-pub trait Holders: Send + Sync {
+pub trait NodeProbe: Send + Sync {
     /// Tells the server at `address`, if it is `node`, that `claimed_by` says to be that node.
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> Found;
+    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult;
 }
 
 /// Over the network, within [`HOLDER_ASKED_MS`] for each of at most two tries.
-pub struct NetHolders {
+pub struct NetNodeProbe {
     pool: Pool,
     cell: CellId,
 }
 
-impl NetHolders {
+impl NetNodeProbe {
     /// As `me`.
     #[must_use]
     pub fn new(me: Identity, cell: CellId) -> Self {
@@ -63,8 +63,8 @@ impl NetHolders {
     }
 }
 
-impl Holders for NetHolders {
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> Found {
+impl NodeProbe for NetNodeProbe {
+    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
         let claimed_by = claimed_by.to_string();
         let body = AdminRequest::NumberClaimed { node, claimed_by }.to_bytes();
         let to = Address::new(address, node);
@@ -77,14 +77,14 @@ impl Holders for NetHolders {
     }
 }
 
-fn judge(outcome: &Result<(), NetError>) -> Found {
+fn judge(outcome: &Result<(), NetError>) -> ProbeResult {
     match outcome {
-        Ok(()) | Err(NetError::Refused { .. } | NetError::Lost { .. }) => Found::Holder,
+        Ok(()) | Err(NetError::Refused { .. } | NetError::Lost { .. }) => ProbeResult::Holder,
         Err(NetError::TimedOut { operation, .. }) if *operation != zonal_net::CONNECTING => {
-            Found::Holder
+            ProbeResult::Holder
         }
-        Err(NetError::WrongNode { found, .. }) => Found::Other(*found),
-        Err(_) => Found::Nobody,
+        Err(NetError::WrongNode { found, .. }) => ProbeResult::Other(*found),
+        Err(_) => ProbeResult::Nobody,
     }
 }
 
@@ -97,13 +97,19 @@ mod tests {
     fn a_silent_process_is_there_and_a_closed_port_is_not() {
         let cell = CellId([7; 16]);
         let me = Identity::new(cell, zonal_net::Role::Server, NodeId(1), None);
-        let holders = NetHolders::new(me, cell);
+        let holders = NetNodeProbe::new(me, cell);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let claimed_by = "127.0.0.9:7000".parse().unwrap();
         // It takes connections and never answers.
-        assert_eq!(holders.ask(NodeId(3), address, claimed_by), Found::Holder);
+        assert_eq!(
+            holders.ask(NodeId(3), address, claimed_by),
+            ProbeResult::Holder
+        );
         drop(listener);
-        assert_eq!(holders.ask(NodeId(3), address, claimed_by), Found::Nobody);
+        assert_eq!(
+            holders.ask(NodeId(3), address, claimed_by),
+            ProbeResult::Nobody
+        );
     }
 }

@@ -67,12 +67,12 @@ impl Pending {
 
 /// The connections of a listener, until their heads are complete.
 #[derive(Default)]
-pub(super) struct Heads {
+pub(super) struct RequestHeads {
     /// By age.
     pending: Vec<Pending>,
 }
 
-impl Heads {
+impl RequestHeads {
     /// Waits for something to come; gives what is complete.
     pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<Arrived> {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];

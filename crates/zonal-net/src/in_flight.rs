@@ -11,11 +11,11 @@ use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::address::{Address, Endpoint};
 use crate::error::{Fault, NetError, RegionFault, TlsFault};
-use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, PayloadOut};
+use crate::frame_io::{FrameBounds, FrameOut, IoFail, PayloadOut, TimeLimit};
 use crate::handshake::{Handshake, refusal};
-use crate::loan::Loan;
 use crate::metrics::add;
 use crate::pool::{Link, Pool, named};
+use crate::region_loan::RegionLoan;
 use crate::stream::Stream;
 
 /// A reply that is there is taken, although its time is over: in so much.
@@ -127,12 +127,12 @@ pub struct InFlight<'a> {
     pool: &'a Pool,
     to: Address,
     request: Request<'a>,
-    clock: Clock,
+    clock: TimeLimit,
     link: Link,
     /// The connection was idle before: it may have died unnoticed.
     was_idle: bool,
     is_resent: bool,
-    loan: Option<Loan>,
+    loan: Option<RegionLoan>,
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -150,7 +150,7 @@ impl<'a> InFlight<'a> {
             Duration::from_millis(u64::from(request.header.deadline_ms))
         };
         request.header.deadline_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        let clock = Clock::start(limit);
+        let clock = TimeLimit::start(limit);
         let (link, was_idle) = match pool.take_idle(to) {
             Some(link) => (link, true),
             None => pool.obtain(to, &clock, cancel.as_deref())?,
@@ -272,7 +272,7 @@ impl<'a> InFlight<'a> {
             }
             PayloadInto::One(slice) => conn.receive_payload(&header, slice, &self.clock),
             PayloadInto::Memory => {
-                let room = self.loan.as_mut().and_then(Loan::take_room);
+                let room = self.loan.as_mut().and_then(RegionLoan::take_room);
                 let room = room.filter(|room| payload_bytes <= room.len());
                 let room = room.unwrap_or_else(|| Memory::own(vec![0; payload_bytes]));
                 let room = memory.insert(room);
@@ -346,8 +346,8 @@ impl<'a> InFlight<'a> {
     /// Lends the server what it can use in place.
     fn lend(&mut self) {
         let regions = self.pool.regions_with(&self.link.peer);
-        self.loan =
-            regions.and_then(|regions| Loan::of(regions, self.request.payload, self.request.room));
+        self.loan = regions
+            .and_then(|regions| RegionLoan::of(regions, self.request.payload, self.request.room));
     }
 
     /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its
@@ -399,9 +399,9 @@ pub struct Flight {
     to: Address,
     operation: &'static str,
     header: Header,
-    clock: Clock,
+    clock: TimeLimit,
     link: Link,
-    loan: Option<Loan>,
+    loan: Option<RegionLoan>,
     cancel: Option<Arc<Cancel>>,
 }
 
