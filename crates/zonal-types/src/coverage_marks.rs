@@ -1,23 +1,24 @@
-//! Marks: named points of the cores that are reached seldom. With the feature `marks` (tests and
-//! the simulator) a thread remembers which it passed; without it, as in any release, a mark is
-//! nothing at all.
+//! Coverage marks: named points in the cores that are rarely reached.
 //!
-//! `mark!(AppendPassedOver)` stands where the thing happens. [`NAMES`] lists all, so that a summary
-//! can say what no run reached.
+//! With the feature `marks` (tests and the simulator) each thread remembers the marks it passed.
+//! Without it, as in every release, a mark compiles to nothing.
+//!
+//! `mark!(AppendPassedOver)` stands where the event happens. [`NAMES`] lists all marks, so that a
+//! summary can name those that no run reached.
 
 macro_rules! marks {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A point.
+        /// A coverage mark.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Mark {
             $($(#[$doc])* $name,)*
         }
 
-        /// Names of all points.
+        /// Names of all marks.
         pub const NAMES: &[&str] = &[$(stringify!($name),)*];
 
         impl Mark {
-            /// Its name.
+            /// The mark's name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -29,101 +30,100 @@ macro_rules! marks {
 }
 
 marks! {
-    /// A slot's request was repeated and got its stored reply.
+    /// A request of a session slot was repeated and got its stored reply.
     SlotRepeated,
-    /// The same, after a restart of the shard.
+    /// A request was repeated after a restart of the shard and got its stored reply.
     SlotRepeatedAfterRestart,
-    /// A request of a slot came later than its successor.
+    /// A request of a session slot arrived after its successor.
     SlotLate,
-    /// A request of another incarnation than its session's was refused.
+    /// A shard refused a request whose incarnation differs from that of its session.
     IncarnationRefused,
-    /// A session waits for its client's fence.
+    /// A session waits until targets know its client's fence.
     SessionEnding,
-    /// A target refused a client that is fenced.
+    /// A target refused a fenced client.
     FencedRefused,
-    /// A change waited for a caching client.
+    /// A change waited for the recall of a caching lease.
     RecallWaited,
-    /// An append waited for one before it.
+    /// An append waited for an earlier append.
     AppendWaited,
-    /// An append was told that its ticket is unknown.
+    /// A shard refused an append with an unknown ticket.
     AppendUnknown,
-    /// An unfinished append was passed over.
+    /// A shard skipped an unfinished append.
     AppendPassedOver,
-    /// A report of what was written before a shrink that its writer did not know.
+    /// A client reported a write that was made before a truncation it did not know.
     ReportAfterCut,
-    /// A place that was given to an append was kept where the file was cut behind its beginning.
+    /// An append kept its place although the file was truncated behind the start of that place.
     AppendKeptAfterCut,
-    /// A restarted shard got an append's ticket back.
+    /// A client gave a restarted shard its append ticket back.
     AppendReclaimed,
-    /// An append waited for clients that had not told a restarted shard what they hold.
+    /// An append waited for clients that had not yet reported to a restarted shard what they hold.
     AppendHeldBack,
-    /// The end of a file was lent.
+    /// A shard lent the end of a file.
     EndLent,
-    /// A lent end was wanted by another client.
+    /// A shard recalled a lent end for another client.
     EndRecalled,
-    /// A lent end that was not given back was taken away.
+    /// A shard revoked a lent end that its client did not give back.
     EndTakenAway,
-    /// A restarted shard was told of an end that is lent.
+    /// A client reported a lent end to a restarted shard.
     EndReclaimed,
-    /// Gathered appends were lost with the end that had been lent.
+    /// Gathered appends were lost together with the lent end.
     AppendsLost,
-    /// The end of gathered appends was not answered, and was asked for again.
+    /// The end of gathered appends got no answer and was requested again.
     AppendsUnconfirmed,
-    /// A first-level directory that nobody had settled was asked for again meanwhile.
+    /// A pending first-level directory was requested again before it was settled.
     SettledMeanwhile,
-    /// A client from before a restart was sent to tell what it holds first.
+    /// A shard told a client from before its restart to report what it holds first.
     SilentRefused,
-    /// A lock waited for such clients.
+    /// A lock waited for clients that had not yet reported to a restarted shard what they hold.
     LockHeldBack,
-    /// A client asked for a lock again, since its shard was restarted while the answer was on its
-    /// way.
+    /// A client requested a lock again, because its shard restarted before the answer arrived.
     LockAskedAgain,
-    /// A session ended because its client gave no sign.
+    /// A session expired without a sign of its client.
     SessionExpired,
-    /// An inode without a name went with its last close.
+    /// The last close of an orphan removed its inode.
     OrphanGone,
-    /// A shrink was refused because another is not confirmed.
+    /// A shard refused a truncation because an earlier one is not confirmed.
     TruncateUnconfirmed,
-    /// A client asked the shard to make nobody's what lies behind a file's end.
+    /// A client asked the shard to disown the bytes behind a file's end.
     BehindAsked,
-    /// A target cut an object first, since the writer knew a later shrink.
+    /// A target truncated an object before a write, because the writer knew a later truncation.
     CutFirst,
-    /// A target refused a write that did not know the last shrink.
+    /// A target refused a write whose sender did not know the last truncation.
     CutStale,
-    /// A write to a target was merged anew, since its base had changed.
+    /// A target planned a write again, because its base had changed.
     CommitAgain,
-    /// A write to a deleted object was refused.
+    /// A target refused a write to a deleted object.
     WriteAfterDelete,
     /// A target refused a change that its sender had sent again.
     LateChange,
-    /// A deletion took several records.
+    /// A deletion took several log records.
     DeleteInParts,
     /// A target was full.
     TargetFull,
-    /// A client heard that a target lost what it had acknowledged.
+    /// A client learned that a target lost changes it had acknowledged.
     TargetLostPower,
-    /// A client heard that a shard lost what it had acknowledged.
+    /// A client learned that a shard lost changes it had acknowledged.
     ShardLostPower,
-    /// A client told a restarted shard a size again.
+    /// A client reported a size to a restarted shard again.
     SizeToldAgain,
-    /// A client told a restarted shard what it holds.
+    /// A client reported to a restarted shard what it holds.
     Reclaimed,
-    /// A client opened a new session, since the shard had forgotten the old one.
+    /// A client opened a new session, because the shard had forgotten the old one.
     SessionLost,
-    /// A client that used nothing of a shard ended its session.
+    /// A client ended a session that it no longer used.
     SessionLeft,
-    /// A client took the manager's map for its own, which was not older.
+    /// A client replaced its map by the manager's, which was not newer.
     MapReplaced,
-    /// A write was sent again.
+    /// A client sent a write again.
     WriteRepeated,
-    /// A caller asked a server that is silent, with little patience.
+    /// A caller with a short limit called a server that had been silent.
     SilentServerMet,
-    /// An operation was over before the deadline of its request: a server that it needs did not
+    /// An operation ended before the deadline of its request, because a server it needs did not
     /// answer.
     OperationOver,
-    /// A cut of bytes of which it is not known whether targets have them.
+    /// A truncation covered bytes that targets may or may not have.
     CutOfUnsure,
-    /// An operation was given up while it waited.
+    /// A caller gave up an operation while it waited.
     OperationGivenUp,
 }
 
@@ -137,12 +137,12 @@ mod kept {
         static REACHED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
     }
 
-    /// The point was reached.
+    /// Records that this thread reached the mark.
     pub fn reach(mark: Mark) {
         REACHED.with_borrow_mut(|reached| reached.insert(mark.name()));
     }
 
-    /// Names of the points that this thread reached since it was asked last.
+    /// Takes the names of the marks that this thread reached since the last call.
     #[must_use]
     pub fn take() -> BTreeSet<&'static str> {
         REACHED.take()
@@ -152,20 +152,20 @@ mod kept {
 #[cfg(feature = "marks")]
 pub use kept::{reach, take};
 
-/// Without the feature: nothing is known.
+/// Without the feature nothing is recorded.
 #[cfg(not(feature = "marks"))]
 #[must_use]
 pub fn take() -> std::collections::BTreeSet<&'static str> {
     std::collections::BTreeSet::new()
 }
 
-/// True where points are remembered.
+/// True where marks are recorded.
 #[must_use]
 pub const fn are_kept() -> bool {
     cfg!(feature = "marks")
 }
 
-/// This point was reached.
+/// Records that the mark was reached.
 #[cfg(feature = "marks")]
 #[macro_export]
 macro_rules! mark {
@@ -174,7 +174,7 @@ macro_rules! mark {
     };
 }
 
-/// This point was reached: nothing, but the name must be known.
+/// Without the feature: only checks that the name exists.
 #[cfg(not(feature = "marks"))]
 #[macro_export]
 macro_rules! mark {

@@ -1,13 +1,14 @@
-//! Numbers of cuts: which of a file's cuts targets have seen, and whether what one frees was
-//! counted.
+//! Truncation numbers (`truncate_seq`) order the truncations of a file and tell their kind. They
+//! rise.
 //!
-//! They rise. An even one is a shrink: what it frees was told to the shard when it was written. An
-//! odd one makes nobody's what a client wrote behind the end and never told, where a file is made
-//! longer: what it frees was never counted, so nobody is told of it.
+//! * Even: a program's truncation. The bytes it frees were reported to the shard when they were
+//!   written.
+//! * Odd: disowns bytes behind the end that a client wrote and never reported, where a file is made
+//!   longer. The bytes it frees were never counted, so nobody reports them.
 
 use crate::limits::CUT_NUMBER_MAX;
 
-/// The number of a shrink that follows `last`; `None`: there is none.
+/// The number of the next program's truncation after `last`; `None`: the numbers are used up.
 #[must_use]
 pub const fn next_shrink(last: u64) -> Option<u64> {
     if last >= CUT_NUMBER_MAX {
@@ -16,8 +17,7 @@ pub const fn next_shrink(last: u64) -> Option<u64> {
     Some((last | 1) + 1)
 }
 
-/// The number that follows `last` where what lies behind the end becomes nobody's; `None`: there is
-/// none.
+/// The number of the next disowning truncation after `last`; `None`: the numbers are used up.
 #[must_use]
 pub const fn next_disowning(last: u64) -> Option<u64> {
     match next_shrink(last) {
@@ -26,18 +26,19 @@ pub const fn next_disowning(last: u64) -> Option<u64> {
     }
 }
 
-/// Whether what the cut with this number frees was never counted.
+/// True where the bytes that this truncation frees were never counted.
 #[must_use]
 pub const fn is_disowning(number: u64) -> bool {
     number & 1 == 1
 }
 
-/// How many cuts later a number was given at least; `None` where it was given before.
+/// Lower bound of the truncations from number `before` to `number`; `None` where `number` is the
+/// earlier one.
 #[must_use]
 pub const fn cuts_since(number: u64, before: u64) -> Option<u64> {
     match (number / 2).checked_sub(before / 2) {
         Some(0) if number < before => None,
-        // From before kinds were told apart by numbers.
+        // Numbers of formats before the kinds were distinguished.
         Some(0) if number > before => Some(1),
         cuts => cuts,
     }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_rise_and_tell_their_kind() {
+    fn truncation_numbers_rise_and_encode_their_kind() {
         for last in [0, 1, 2, 3, 1 << 40, CUT_NUMBER_MAX - 4, CUT_NUMBER_MAX - 3] {
             for (next, is_of_kind) in [(next_shrink(last), false), (next_disowning(last), true)] {
                 let next = next.unwrap();
