@@ -1,5 +1,5 @@
 //! The zone map: zones, nodes, targets, shards, partitions, stripe sets; junctions beside it; and
-//! its manager as a value.
+//! the manager that keeps them, as a value without I/O.
 #![forbid(unsafe_code)]
 
 pub mod change;
