@@ -1,10 +1,10 @@
 //! Frames over TCP and Unix sockets: pools of connections, deadlines, handshake, server loop.
 //!
-//! Blocking calls on the calling thread, no runtime, no hand-over between threads: a client's call
-//! is `sendmsg` and `recvmsg`, a server's is the same the other way round, on the thread that owns
-//! the connection. Measured on two cores of a virtual machine that other work kept busy (`--example
-//! net_rate`, best of three, in one run; the rates move by a factor of two between runs, the ratio
-//! less):
+//! Calls block the calling thread: there is no runtime and no hand-over between threads. A client's
+//! call is `sendmsg` and `recvmsg`; a server's is the reverse, on the thread that owns the
+//! connection. Measured with `--example net_rate` on two cores of a virtual machine that other work
+//! kept busy, best of three in one run. Between runs the rates move by a factor of two, the ratio
+//! less.
 //!
 //! | one connection | TCP | Unix socket | ratio |
 //! | --- | --- | --- | --- |
@@ -13,12 +13,12 @@
 //! | read of 1 MiB | 5.5 GB/s | 7.0 GB/s | 1.3 (1.3 to 2.8 in other runs) |
 //! | write of 1 MiB | 2.6 GB/s | 3.8 GB/s | 1.5 |
 //!
-//! A call, counted with strace: `sendmsg`, `recvmsg` on each side and nothing else; with a payload
-//! of more than 8 KiB one `recvmsg` more on the side that receives it. A payload in memory that
-//! client and server share ([`zonal_region`]) is not sent at all.
+//! System calls of a call, counted with strace: `sendmsg` and `recvmsg` on each side. The side that
+//! receives a payload of more than 8 KiB needs one more `recvmsg`. A payload in memory that client
+//! and server share ([`zonal_region`]) is not sent at all.
 //!
-//! [`Pool`] is the client, [`serve`] the server, [`handshake`] what both say first, [`frame_io`]
-//! the bytes, [`credential`] who is who.
+//! Begin at [`Pool`] (the client), [`serve`] (the server), [`handshake`] (the first frames),
+//! [`frame_io`] (frames as bytes) or [`credential`] (identities).
 #![forbid(unsafe_code)]
 
 pub mod address;
