@@ -1,10 +1,10 @@
-//! The reply to READDIR and READDIRPLUS: records aligned to 8 bytes, never more than was asked for.
+//! The reply to READDIR and READDIRPLUS: records aligned to 8 bytes, at most the requested size.
 
 use crate::bytes::Put;
 use crate::encode;
 use crate::types::{FuseEntry, FuseFileKind};
 
-/// Entries of a directory on their way to the kernel.
+/// The entries of a directory in a reply.
 #[derive(Debug)]
 pub struct DirBuffer {
     data: Vec<u8>,
@@ -25,8 +25,9 @@ impl DirBuffer {
         }
     }
 
-    /// Adds an entry to a READDIR. `offset` is the cookie from which a later request continues
-    /// *behind* this entry. Returns false, changing nothing, when it does not fit.
+    /// Adds an entry to a READDIR reply. `offset` is the cookie from which a later request
+    /// continues *behind* this entry. Returns false and changes nothing when the entry does not
+    /// fit.
     #[must_use]
     pub fn add(&mut self, ino: u64, offset: u64, kind: FuseFileKind, name: &[u8]) -> bool {
         if !self.fits(DIRENT, name) {
@@ -36,9 +37,9 @@ impl DirBuffer {
         true
     }
 
-    /// Adds an entry to a READDIRPLUS, with what a LOOKUP would answer. An entry with `ino` 0 (only
-    /// listed, not looked up) is allowed; then `ino` is what the listing shows. "." and ".." must
-    /// be given with an entry of node 0.
+    /// Adds an entry to a READDIRPLUS reply, with the answer of a LOOKUP. An entry with `ino` 0
+    /// (listed but not looked up) is allowed; then `ino` is the number that the listing shows. "."
+    /// and ".." must be given with an entry of node 0.
     #[must_use]
     pub fn add_plus(
         &mut self,
@@ -69,7 +70,7 @@ impl DirBuffer {
         self.data.resize(self.data.len().next_multiple_of(8), 0);
     }
 
-    /// Whether nothing was added (which tells the kernel that the listing is at its end).
+    /// True where no entry was added, which tells the kernel that the listing is at its end.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()

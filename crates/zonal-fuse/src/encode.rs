@@ -1,4 +1,4 @@
-//! Layouts of what is sent to the kernel.
+//! Layouts of replies and notifications to the kernel.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_the_kernels() {
+    fn encoded_sizes_match_the_kernel() {
         let size = |f: &dyn Fn(&mut Vec<u8>)| {
             let mut out = Vec::new();
             f(&mut out);

@@ -1,7 +1,7 @@
 //! Requests of the kernel, decoded from bytes with every bound checked.
 //!
-//! A request is a header, a fixed part that depends on the operation, names or data, and
-//! (announced in the header) an area of extensions at the end. Nothing here trusts a length.
+//! A request is a header, a fixed part that depends on the operation, then names or data. An area
+//! of extensions may follow, whose size is in the header. No length is trusted.
 
 use crate::abi::{self, op};
 use crate::bytes::Reader;
@@ -11,10 +11,10 @@ pub use crate::operation::{
 };
 use crate::types::{FuseLockKind, FuseTimestamp, SetAttr, TimeOrNow};
 
-/// Why bytes are not a request.
+/// Why bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Shorter than its operation needs.
+    /// Fewer bytes than the operation needs.
     #[error("request ends too early")]
     Truncated,
     /// A name without its terminating zero.
@@ -38,9 +38,9 @@ pub struct RequestHeader {
     pub len: u32,
     /// Operation code.
     pub opcode: u32,
-    /// Identity of the request, quoted by the reply.
+    /// Id of the request; the reply quotes it.
     pub unique: u64,
-    /// The inode it is about.
+    /// The request's inode.
     pub nodeid: u64,
     /// Effective file-system user id of the caller.
     pub uid: u32,
@@ -51,7 +51,7 @@ pub struct RequestHeader {
     extensions: usize,
 }
 
-/// What was negotiated and changes layouts.
+/// Negotiated features that change layouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// Minor version in use.
@@ -61,7 +61,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Whether a flag of INIT is in use.
+    /// True where a flag of INIT is in use.
     #[must_use]
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
@@ -73,15 +73,15 @@ impl Protocol {
 pub struct FuseRequest<'a> {
     /// Its header.
     pub header: RequestHeader,
-    /// The group of the caller's supplementary groups that the parent directory belongs to, if the
-    /// kernel sent one (`FUSE_CREATE_SUPP_GROUP`).
+    /// The caller's supplementary group that owns the parent directory, if the kernel sent it
+    /// (`FUSE_CREATE_SUPP_GROUP`).
     pub supplementary_group: Option<u32>,
-    /// What it asks.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
 impl RequestHeader {
-    /// Decodes the header of the bytes of one read of the device.
+    /// Decodes the header of a message read from the device.
     pub fn decode(data: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(data);
         let header = Self {
@@ -104,7 +104,7 @@ impl RequestHeader {
 }
 
 impl<'a> FuseRequest<'a> {
-    /// Decodes what one read of the device returned, whose header was decoded before.
+    /// Decodes a message read from the device, whose header was decoded before.
     pub fn decode(
         header: RequestHeader,
         data: &'a [u8],
@@ -148,7 +148,8 @@ fn extensions(mut area: &[u8]) -> Result<Option<u32>, DecodeError> {
                 group = Some(r.u32()?);
             }
         }
-        // Any other kind is a security context (kind = their number) or newer than this: skipped.
+        // Any other kind is a security context (kind = number of contexts) or newer than this
+        // program: skipped.
         area = area.get(size.next_multiple_of(8)..).unwrap_or_default();
     }
     Ok(group)
@@ -299,7 +300,7 @@ fn init(r: &mut Reader<'_>) -> Result<Init, DecodeError> {
     let minor = r.u32()?;
     let max_readahead = r.u32()?;
     let low = u64::from(r.u32()?);
-    // Older kernels end here.
+    // Older kernels end the structure here.
     let high = if low & abi::init::INIT_EXT == 0 {
         0
     } else {

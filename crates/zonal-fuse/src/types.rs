@@ -15,16 +15,16 @@ pub struct FuseTimestamp {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeOrNow {
-    /// The present time, by whoever keeps the attributes.
+    /// The present time of the side that keeps the attributes.
     Now,
     /// This time.
     At(FuseTimestamp),
 }
 
-/// SETATTR: what to change.
+/// SETATTR: the attributes to change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
-    /// The handle it was asked on (ftruncate).
+    /// The handle of the call (ftruncate).
     pub fh: Option<u64>,
     /// Permission bits.
     pub mode: Option<u32>,
@@ -46,7 +46,7 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
-/// Attributes of an inode, as the kernel takes them.
+/// Attributes of an inode in the kernel's form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FuseAttr {
     /// Inode number.
@@ -75,22 +75,22 @@ pub struct FuseAttr {
     pub blksize: u32,
 }
 
-/// A name's answer: the inode behind it and how long the kernel may believe it.
+/// The answer to a look-up: the inode behind the name, and how long the kernel may cache it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FuseEntry {
-    /// Node id; 0 says "no such name" and is cached for `entry_valid`.
+    /// Node id; 0 means that the name does not exist, cached for `entry_valid`.
     pub ino: u64,
     /// Generation: (ino, generation) is never reused.
     pub generation: u64,
     /// Attributes.
     pub attr: FuseAttr,
-    /// How long the name is believed.
+    /// How long the name is cached.
     pub entry_valid: Duration,
-    /// How long the attributes are believed.
+    /// How long the attributes are cached.
     pub attr_valid: Duration,
 }
 
-/// STATX's answer beyond [`FuseAttr`].
+/// The answer to STATX: attributes beyond [`FuseAttr`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatxReply {
     /// The basic attributes.
@@ -101,11 +101,11 @@ pub struct StatxReply {
     pub attributes: u64,
     /// STATX_ATTR_* known.
     pub attributes_mask: u64,
-    /// How long the attributes are believed.
+    /// How long the attributes are cached.
     pub attr_valid: Duration,
 }
 
-/// STATFS's answer.
+/// The answer to STATFS.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatFs {
     /// Blocks of `frsize` bytes.
@@ -166,9 +166,9 @@ pub struct FileLock {
     pub start: u64,
     /// Last byte, inclusive.
     pub end: u64,
-    /// Kind; [`FuseLockKind::Unlock`] says nothing stands in the way.
+    /// Kind; [`FuseLockKind::Unlock`]: no lock conflicts.
     pub kind: FuseLockKind,
-    /// Process that holds it.
+    /// Process that owns it.
     pub pid: u32,
 }
 
@@ -189,7 +189,7 @@ impl FuseFileKind {
 pub struct OpenFlags(pub u32);
 
 impl OpenFlags {
-    /// Nothing special: the page cache of the file is dropped.
+    /// No flags: the page cache of the file is dropped.
     pub const NONE: Self = Self(0);
     /// Go around the page cache.
     pub const DIRECT_IO: Self = Self(1 << 0);
@@ -204,7 +204,7 @@ impl OpenFlags {
     /// Direct writes of one file may run in parallel.
     pub const PARALLEL_DIRECT_WRITES: Self = Self(1 << 6);
 
-    /// Whether all of `other` is set.
+    /// True where all flags of `other` are set.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

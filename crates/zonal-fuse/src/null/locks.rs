@@ -1,4 +1,4 @@
-//! Locks of the null file system: on whole files, with waiters whose replies are parked.
+//! Locks of the null file system: on whole files; the replies of waiters are parked.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use crate::reply::ReplyEmpty;
 use crate::request::Lock;
 use crate::types::{FileLock, FuseLockKind};
 
-/// Who locks: flock and fcntl locks do not see each other.
+/// Owner of a lock: flock and fcntl locks do not see each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owner {
     flock: bool,
@@ -52,7 +52,7 @@ impl File {
         }
     }
 
-    /// Takes out the waiters that nothing stops any more, in their order.
+    /// Removes the waiters that nothing blocks any more, in their order.
     fn grant(&mut self) -> Vec<ReplyEmpty> {
         let mut granted = Vec::new();
         let mut index = 0;
@@ -106,7 +106,7 @@ impl Locks {
         })
     }
 
-    /// Takes, drops or (with `wait`) parks.
+    /// Takes a lock, drops it, or (with `wait`) parks the reply.
     pub(super) fn set(
         &self,
         ctx: &Context<'_>,
@@ -122,8 +122,8 @@ impl Locks {
                 if !wait {
                     return Err((reply, Errno::AGAIN));
                 }
-                // Parked under the mutex that `interrupt` takes: either it finds the waiter, or
-                // its mark is seen here.
+                // Parked under the mutex that `interrupt` takes: either `interrupt` finds the
+                // waiter, or its mark is seen here.
                 if ctx.interrupted() {
                     return Err((reply, Errno::INTR));
                 }

@@ -1,7 +1,7 @@
-//! A file system in memory that keeps names, attributes and locks and throws data away.
+//! The null file system: keeps names, attributes and locks in memory and throws data away.
 //!
-//! Writes only move the size, reads give zeros: what it takes is the cost of the kernel's protocol,
-//! the ceiling of any file system behind it. It is not a place to keep anything.
+//! Writes only change the size, reads return zeros. So its cost is that of the kernel's protocol:
+//! the ceiling of any FUSE file system.
 
 mod locks;
 mod ops;
@@ -25,14 +25,14 @@ use crate::types::{
 use locks::Locks;
 use tree::{Body, Directory, Node, Tree, now};
 
-/// How the null file system behaves.
+/// Options of the null file system.
 #[derive(Clone, Copy, Debug)]
 pub struct NullOptions {
-    /// How long the kernel believes names.
+    /// How long the kernel caches names.
     pub entry_valid: Duration,
-    /// How long the kernel believes attributes.
+    /// How long the kernel caches attributes.
     pub attr_valid: Duration,
-    /// Open files around the page cache.
+    /// Open files with direct I/O, around the page cache.
     pub direct_io: bool,
     /// Keep the page cache across opens.
     pub keep_cache: bool,
@@ -49,7 +49,7 @@ impl Default for NullOptions {
     }
 }
 
-/// The file system.
+/// The null file system.
 #[derive(Debug)]
 pub struct NullFs {
     options: NullOptions,
@@ -95,7 +95,7 @@ impl NullFs {
         }
     }
 
-    /// How many requests wait for a lock.
+    /// Number of requests that wait for a lock.
     #[must_use]
     pub fn lock_waiters(&self) -> usize {
         self.locks.waiters()
@@ -121,7 +121,7 @@ impl NullFs {
         }
     }
 
-    /// Makes a node under a name.
+    /// Creates a node under a name.
     fn make(
         &self,
         ctx: &Context<'_>,
@@ -171,7 +171,8 @@ impl NullFs {
             .ok_or(Errno::NOENT)
     }
 
-    /// One name less; without names the node stays until the kernel forgets it (it may be open).
+    /// Removes a name of a node. A node without names stays until the kernel forgets it, as it may
+    /// be open.
     fn unlinked(&self, ino: u64) {
         self.tree.with_mut(ino, |node| {
             node.attr.ctime = now();
@@ -296,7 +297,7 @@ impl NullFs {
             if !fits {
                 return Ok(picked);
             }
-            // Attributes are behind other locks: names are copied out first.
+            // Attributes are behind other locks: copy the names out first.
             let mut room = read.size as usize;
             for (cookie, name, ino, mode) in entries.after(read.offset) {
                 let kind = FuseFileKind::from_mode(mode);
@@ -332,7 +333,7 @@ impl NullFs {
     }
 }
 
-/// A node to make.
+/// A node to create.
 struct New {
     mode: u32,
     rdev: u32,

@@ -1,7 +1,8 @@
 //! The nodes of the null file system: a slab in shards, each behind a lock.
 //!
-//! No operation holds two shards' locks at once, so there is no order to keep; what spans two
-//! nodes (make, remove, rename) is not atomic for observers. The kernel's directory locks hide it.
+//! No operation holds the locks of two shards at once, so no order is needed. Operations on two
+//! nodes (create, remove, rename) are not atomic for observers; the kernel's directory locks hide
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use crate::types::{FuseAttr, FuseTimestamp};
 /// Number of shards; a node's shard is its number modulo this.
 const SHARDS: usize = 64;
 
-/// A directory's entries: by name, and by cookie in the order of creation.
+/// The entries of a directory: by name, and by cookie in the order of creation.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     names: HashMap<Arc<[u8]>, (u64, u64)>,
@@ -22,7 +23,7 @@ pub(super) struct Directory {
     pub(super) parent: u64,
 }
 
-/// Cookies below are "." and "..".
+/// Lower cookies are "." and "..".
 pub(super) const FIRST_COOKIE: u64 = 3;
 
 impl Directory {
@@ -38,7 +39,7 @@ impl Directory {
         self.names.get(name).map(|&(ino, _)| ino)
     }
 
-    /// False when the name exists.
+    /// Adds an entry; false where the name exists.
     pub(super) fn insert(&mut self, name: &[u8], ino: u64, mode: u32) -> bool {
         if self.names.contains_key(name) {
             return false;
@@ -61,7 +62,7 @@ impl Directory {
         self.names.is_empty()
     }
 
-    /// Entries behind a cookie: cookie, name, inode, mode.
+    /// The entries after a cookie: cookie, name, inode, mode.
     pub(super) fn after(
         &self,
         cookie: u64,
@@ -72,7 +73,7 @@ impl Directory {
     }
 }
 
-/// What a node is beside its attributes.
+/// Contents of a node besides its attributes.
 #[derive(Debug)]
 pub(super) enum Body {
     Directory(Directory),
@@ -95,7 +96,7 @@ impl Node {
     }
 }
 
-/// Places of nodes; numbers are never reused (the list of a shard only grows).
+/// Slots of nodes. Numbers are never reused, as the list of a shard only grows.
 type Slab = Vec<Option<Box<Node>>>;
 
 #[derive(Debug)]
@@ -168,7 +169,7 @@ impl Tree {
         self.with(ino, |node| node.attr)
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub(super) fn remove(&self, ino: u64) {
         let (shard, index) = Self::place(ino.max(1));
         if let Some(mut slab) = self.write(shard)

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use zonal_fuse::{FileSystem, FuseSession, MountError, MountOptions, SessionConfig};
 
-/// A mount in a directory of its own, taken away at the end also when the test fails.
+/// A temporary mount in a directory of its own, removed at the end, also when the test fails.
 pub struct Mount {
     pub path: PathBuf,
     session: Option<FuseSession>,
 }
 
 impl Mount {
-    /// None, said visibly, when this machine cannot mount and need not.
+    /// Mounts; `None`, with a message, where this machine cannot mount and need not.
     pub fn new<F: FileSystem>(fs: Arc<F>) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl Mount {
         Self::at_point(fs, &path)
     }
 
-    /// The same at a place of the caller's.
+    /// Mounts at a place that the caller chose.
     pub fn at_point<F: FileSystem>(fs: Arc<F>, path: &Path) -> Option<Self> {
         let path = path.to_owned();
         match FuseSession::mount(
@@ -102,7 +102,7 @@ pub fn child(task: &str, path: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills a child with SIGKILL and checks that it dies soon, i.e. is not stuck in the kernel.
+/// Kills a child with SIGKILL and checks that it dies soon: it is not stuck in the kernel.
 pub fn dies_at_once(mut child: Child) {
     let start = Instant::now();
     child.kill().unwrap();
