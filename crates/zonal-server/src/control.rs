@@ -1,9 +1,9 @@
-//! What commands ask of a running server: its health, scrubs, lists of objects, snapshots for
+//! Requests of commands to a running server: health, scrubs, lists of objects, snapshots for
 //! backups. Mounts are refused.
 //!
-//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk, so
-//! there is one at a time, and one that nobody reads goes by itself (a thread that lives as long as
-//! the snapshot). Lock order: `Control::held` is held over nothing else.
+//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk. So
+//! there is one at a time, and a snapshot that is not read expires (a thread that lives as long as
+//! the snapshot). Lock order: no other lock is taken under `Control::held`.
 
 use crate::access::check_admin;
 use crate::clock;
@@ -22,9 +22,9 @@ use zonal_types::{Blob, ErrorCode, KvRead, NodeId, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth, ScrubOf};
 
-/// Bytes of keys and values in one reply; one entry more may pass it.
+/// Bytes of keys and values in one reply; the last entry may exceed it.
 const ENTRIES_BYTES: usize = 256 << 10;
-/// Behind every key of a shard or a manager.
+/// End of the keys of a shard or a manager (exclusive).
 const END_KEY: [u8; 8] = [0xff; 8];
 
 struct Held {
@@ -33,9 +33,9 @@ struct Held {
     used: Instant,
 }
 
-/// Answers commands.
+/// Answers requests of commands.
 pub struct Control {
-    /// This node, and the address that it gave the cell.
+    /// This node, and its advertised address.
     me: (NodeId, SocketAddr),
     claimed: RateLimit,
     storage: Option<(Arc<Storage>, Arc<ScrubTask>)>,
@@ -60,7 +60,7 @@ impl Control {
         })
     }
 
-    /// Ends the scrub's thread and lets go of a snapshot.
+    /// Ends the scrub's thread and drops the snapshot.
     pub(crate) fn stop(&self) {
         for scrub in self.scrubs() {
             scrub.stop_thread();
@@ -69,7 +69,7 @@ impl Control {
         self.change.notify_all();
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     pub(crate) fn gauges(&self) -> Vec<(String, u64)> {
         self.scrubs().flat_map(|scrub| scrub.gauges()).collect()
     }
@@ -165,10 +165,11 @@ impl Control {
         })
     }
 
-    /// Somebody else says to be this node. To answer is all that keeps the number.
+    /// Logs that another server claims to be this node. This answer alone keeps the number for this
+    /// node.
     fn tell_claimed(&self, node: NodeId, claimed_by: &str) {
         let (me, here) = self.me;
-        // It comes from outside: no more than an address of it is told.
+        // The text comes from outside: log it only as a parsed address.
         if let Ok(claimed_by) = claimed_by.parse::<SocketAddr>()
             && node == me
             && self.claimed.is_due()
@@ -233,12 +234,12 @@ impl Control {
             code: ErrorCode::Busy,
             detail: "another command reads a snapshot of this shard".into(),
         };
-        // Looked at before, too: a snapshot takes memory.
+        // Checked before as well: a snapshot takes memory.
         if self.held().0.is_some() {
             return Err(busy());
         }
-        // What is decided from now on goes by this map or a newer one, and all that went by an
-        // older one is in the view.
+        // From now on the shard decides by this map or a newer one. The view has all decisions that
+        // went by an older one.
         let map_version = shard.adopt_newest_map();
         let view = Arc::new(shard.engine().view().map_err(Refused::by_host)?);
         let position = view.position().0;
@@ -273,14 +274,14 @@ impl Control {
         })
     }
 
-    /// Lets go of a snapshot that nobody reads any more.
+    /// Drops the snapshot once it was not read for a while.
     fn watch(&self, id: u64) {
         let term = Duration::from_millis(SNAPSHOT_TERM_MS);
         let mut held = self.held();
         while let Some(snapshot) = held.0.as_ref().filter(|held| held.id == id) {
             let left = term.saturating_sub(snapshot.used.elapsed());
             if left.is_zero() {
-                tracing::warn!("a snapshot that nobody reads is given up");
+                tracing::warn!("dropping a snapshot that was not read");
                 held.0 = None;
                 return;
             }
@@ -301,7 +302,7 @@ impl Control {
     }
 }
 
-/// Of a shard that refuses new names.
+/// Status of a shard that refuses new names.
 const FULL: &str = "its disk is full: new names are refused until some are removed";
 
 fn of_role(role: String, serves: bool, trouble: String) -> RoleHealth {

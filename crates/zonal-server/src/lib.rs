@@ -1,8 +1,8 @@
 //! The server process: roles over their cores, configuration, metrics, admin HTTP.
 //!
-//! [`server::run`] is the entry. [`node::Node`] hands requests to [`manager_role`], [`meta_role`]
-//! and [`storage_role`], each of which drives a core that decides; what is here reads and writes
-//! files, waits, and calls other servers.
+//! [`server::run`] is the entry. [`node::ServerNode`] hands requests to [`manager_role`],
+//! [`meta_role`] and [`storage_role`]. Each role drives a core, which decides; this crate reads and
+//! writes files, waits, and calls other servers.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -39,11 +39,12 @@ mod scrub_record;
 #[cfg(test)]
 mod scrub_tests;
 pub mod server;
-mod start_records;
+
 mod storage_io;
 pub mod storage_role;
 #[cfg(test)]
 mod storage_tests;
+mod store_starts;
 mod stores;
 mod subjects;
 mod timers;
@@ -53,4 +54,4 @@ pub use config::NodeConfig;
 pub use error::ServerError;
 pub use manager_role::describe_revoked;
 pub use scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, describe as describe_scrub};
-pub use start_records::describe as describe_start;
+pub use store_starts::describe as describe_start;

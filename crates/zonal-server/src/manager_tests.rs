@@ -1,9 +1,9 @@
-//! The manager's role on a real store in a temporary folder, without a network.
+//! The manager role on a real store in a temporary folder, without a network.
 
 use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
 use crate::node_probe::{NodeProbe, ProbeResult};
-use crate::start_records::{SHARD, TARGET};
+use crate::store_starts::{SHARD, TARGET};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use zonal_zonemap::MapEdit;
 
 const CELL: CellId = CellId([7; 16]);
 
-/// The engine of a store with a small log, which is made where it is not there.
+/// The engine of a store with a small log, created where it does not exist.
 pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
     let identity = Identity {
         cell: CELL.0,
@@ -33,7 +33,7 @@ pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
     Arc::new(Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap())
 }
 
-/// What is found at the addresses of nodes, and who was asked there.
+/// Probe results by address, and the addresses that were probed.
 #[derive(Default)]
 struct Answers {
     there: Mutex<BTreeSet<SocketAddr>>,
@@ -140,7 +140,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
         {
             assert_eq!(failed(&manager.handle(request.clone())), None);
             assert_eq!(cache.current().version, MapVersion(3 + index as u64));
-            // Coming back changes nothing.
+            // A repeated join changes nothing.
             assert_eq!(failed(&manager.handle(request)), None);
             assert_eq!(cache.current().version, MapVersion(3 + index as u64));
         }
@@ -159,7 +159,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
 }
 
 #[test]
-fn what_does_not_fit_the_map_is_refused() {
+fn a_join_that_conflicts_with_the_map_is_refused() {
     let scratch = Scratch::new("roles");
     let (manager, cache) = manager(&scratch);
     manager_joins(&manager);
@@ -194,7 +194,7 @@ fn what_does_not_fit_the_map_is_refused() {
     assert_eq!(cache.current(), before);
 }
 
-/// A start of target 1 by a node: marks by number, the last of them is proposed.
+/// A start of target 1 by a node. Marks are given by number; the last of them is proposed.
 fn start(node: u32, uuid: u8, taken: u64, proposed: &[u64]) -> ManagerRequest {
     let address = format!("127.0.0.1:{}", 7000 + node);
     joining(
@@ -226,7 +226,7 @@ fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
     }
     let (manager, _) = manager(&scratch);
     for request in [
-        // Of when 1 was the last; on another node; formatted anew.
+        // An image from when 1 was the last start; another node; formatted anew.
         start(3, 1, 1, &[2]),
         start(4, 1, 3, &[4]),
         start(3, 2, 3, &[4]),
@@ -269,8 +269,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
     };
     for address in [here, there] {
         for others in [
-            // A copied node.toml over stores of its own, with a target of its own number, or of the
-            // node's.
+            // A copied node.toml over other stores, with a target number of its own or the node's.
             vec![store(TARGET, 6, 60, 0, &[1])],
             vec![store(SHARD, 3, 31, 0, &[1]), store(TARGET, 6, 60, 0, &[1])],
             vec![store(SHARD, 3, 31, 0, &[1])],
@@ -285,7 +284,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
     let (node, asked, by) = *holders.asked.lock().unwrap().last().unwrap();
     assert_eq!(node, NodeId(3));
     assert_eq!((asked, by), (here.parse().unwrap(), there.parse().unwrap()));
-    // The manager's own number, and the target of another node.
+    // The manager's own number with the target of another node.
     let stores = vec![store(TARGET, 6, 60, 0, &[1])];
     let told = kept(joining(1, 1, there, stores), ErrorCode::WrongTarget);
     assert!(
@@ -295,7 +294,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
     let stores = vec![store(TARGET, 5, 51, 0, &[1])];
     let told = kept(joining(4, 1, there, stores), ErrorCode::WrongTarget);
     assert!(told.contains(here) && told.contains(there), "{told}");
-    // Of none of them was a start kept: the numbers are free for the nodes that they are of.
+    // No start of any of them was kept: the numbers are still free for their nodes.
     let stores = vec![store(TARGET, 6, 66, 0, &[1])];
     assert_eq!(failed(&manager.handle(joining(6, 1, there, stores))), None);
     assert_eq!(
@@ -305,7 +304,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
 }
 
 #[test]
-fn a_node_moves_when_nobody_is_left_where_it_was() {
+fn a_node_moves_once_its_old_address_is_dead() {
     let scratch = Scratch::new("moves");
     let (manager, cache, holders) = manager_with_holders(&scratch);
     manager_joins(&manager);
@@ -322,7 +321,7 @@ fn a_node_moves_when_nobody_is_left_where_it_was() {
     assert_eq!(failed(&reply), Some(ErrorCode::WrongTarget));
     let told = detail(reply);
     assert!(told.contains(here) && told.contains(there), "{told}");
-    // No start of the copy was taken: the node itself goes on, and comes up again where it is.
+    // No start of the copy was taken: the node itself goes on, and comes up again at its address.
     let mut third = own(1, 3);
     third[0].mark.tag = 99;
     third[0].proposed[0].tag = 99;
@@ -335,14 +334,14 @@ fn a_node_moves_when_nobody_is_left_where_it_was() {
     let map = cache.current();
     assert_eq!(map.node(NodeId(3)).unwrap().address, there);
     assert_eq!(map.sets.len(), 1, "the same target");
-    // A new store may come with a known one.
+    // A new store may join beside a known one.
     let mut both = own(4, 5);
     both.push(store(TARGET, 6, 60, 0, &[1]));
     assert_eq!(failed(&manager.handle(joining(3, 1, there, both))), None);
 }
 
 #[test]
-fn sets_are_opened_durably_and_no_open_one_is_replaced() {
+fn sets_are_opened_durably_and_open_ones_are_never_replaced() {
     let scratch = Scratch::new("sets");
     let zone = ZoneId(2);
     let open = |manager: &ManagerRole| match manager.open_sets(zone).unwrap() {
@@ -433,7 +432,7 @@ fn a_join_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn a_store_that_was_taken_out_does_not_come_back_and_its_numbers_are_free() {
+fn a_removed_store_is_refused_and_its_numbers_are_free() {
     let scratch = Scratch::new("taken-out");
     let (manager, cache) = manager(&scratch);
     manager_joins(&manager);
@@ -496,7 +495,7 @@ fn a_map_that_nobody_could_be_sent_is_refused_and_nothing_is_changed() {
     let is_same = |error: &ManagerError| matches!(error, ManagerError::Edit(error) if std::mem::discriminant(error) == std::mem::discriminant(&too_large));
     assert!(refused.as_ref().is_err_and(is_same), "{refused:?}");
     assert_eq!(cache.current(), before);
-    // In smaller steps it goes, and whoever asks gets it in parts that can be sent.
+    // Smaller steps succeed, and clients fetch the map in parts of bounded size.
     for some in many.chunks(500) {
         let map = manager.append(Vec::new(), some, None).unwrap();
         manager.settle(map).unwrap();

@@ -1,8 +1,8 @@
-//! The newest zone map that this process knows.
+//! Map cache: the newest zone map that this process knows.
 //!
-//! On the manager's process the manager puts it here once it is durable; elsewhere it is fetched at
-//! start and when a request's header shows that there is a newer one. A header that lies costs one
-//! fetch in [`REFETCH_MS`].
+//! In the manager's process the manager publishes each durable map here. Elsewhere the map is
+//! fetched at start, and when a request's header names a newer version. A header with a false
+//! version costs one fetch in [`REFETCH_MS`].
 
 use crate::clock;
 use crate::join::chain;
@@ -17,44 +17,44 @@ use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 /// Least time between two fetches.
 const REFETCH_MS: u64 = 50;
 
-/// Where newer maps come from.
+/// Source of newer maps.
 enum Origin {
-    /// The manager is in this node.
+    /// The manager is in this process and publishes.
     Here,
-    /// The manager is elsewhere.
+    /// The manager at this address, which is fetched from.
     Manager(SocketAddr, Arc<Peers>),
 }
 
-/// The newest map known here.
+/// The map cache.
 pub struct MapCache {
     origin: Origin,
     map: RwLock<Arc<ZoneMap>>,
-    /// Locked for a moment only, never while the manager is asked.
+    /// Locked for a moment only, never during a fetch.
     fetching: Mutex<Fetching>,
-    /// A fetch has ended.
+    /// Signalled when a fetch ends.
     fetched: Condvar,
 }
 
-/// Why a map was not fetched.
+/// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
 enum Unfetched {
-    /// The manager does not answer.
+    /// The manager did not answer.
     #[error(transparent)]
     Peer(PeerError),
-    /// What it answers is of no use.
+    /// The manager's answer was unusable.
     #[error(transparent)]
     Answer(#[from] FetchError),
 }
 
-/// What is known of fetches.
+/// State of fetches.
 #[derive(Default)]
 struct Fetching {
     is_under_way: bool,
-    /// When the last one ended.
+    /// End of the last fetch.
     ended: Option<Instant>,
 }
 
-/// The right to ask the manager, which one thread has at a time.
+/// The right to fetch; one thread has it at a time.
 struct Turn<'a>(&'a MapCache);
 
 impl Drop for Turn<'_> {
@@ -69,13 +69,13 @@ impl Drop for Turn<'_> {
 }
 
 impl MapCache {
-    /// For a manager's node: only [`Self::publish`] changes it.
+    /// The cache of the manager's node: only [`Self::publish`] changes it.
     #[must_use]
     pub fn here(cell: CellId) -> Self {
         Self::new(cell, Origin::Here)
     }
 
-    /// For any other node.
+    /// The cache of any other node.
     #[must_use]
     pub fn of_manager(cell: CellId, manager: SocketAddr, peers: Arc<Peers>) -> Self {
         Self::new(cell, Origin::Manager(manager, peers))
@@ -96,7 +96,7 @@ impl MapCache {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a map here, where it is newer.
+    /// Stores a map where it is newer.
     pub fn publish(&self, map: Arc<ZoneMap>) {
         let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.version > known.version {
@@ -105,27 +105,27 @@ impl MapCache {
         }
     }
 
-    /// The map, fetched where a sender has a newer one.
+    /// The newest map; fetches first where the sender's version `hint` is newer.
     pub fn at_least(&self, hint: MapVersion) -> Arc<ZoneMap> {
         let known = self.current();
         if hint <= known.version {
             return known;
         }
         if !self.ask() && self.current().version < hint {
-            // An answer has just come, from before the sender's map. A header that lies holds up
-            // its own request.
+            // A fetch has just ended with a map older than the sender's. So a header with a false
+            // version delays only its own request.
             std::thread::sleep(Duration::from_millis(REFETCH_MS));
             self.ask();
         }
         self.current()
     }
 
-    /// Asks the manager; an unreachable one leaves the map as it is.
+    /// Fetches from the manager; an unreachable one leaves the map as it is.
     pub fn refresh(&self) {
         self.ask();
     }
 
-    /// The same; false where nobody was asked, because an answer has just come.
+    /// As [`Self::refresh`]; false where no fetch was made, because one has just ended.
     fn ask(&self) -> bool {
         let Origin::Manager(manager, peers) = &self.origin else {
             return true;
@@ -146,8 +146,8 @@ impl MapCache {
         true
     }
 
-    /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a
-    /// newer map than `before`.
+    /// Waits for a fetch in progress. `None` where one has just ended, or has brought a newer map
+    /// than `before`.
     fn take_turn(&self, before: MapVersion) -> Option<Turn<'_>> {
         let fetching = self.fetching.lock();
         let fetching = fetching.unwrap_or_else(PoisonError::into_inner);
@@ -172,7 +172,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn only_newer_maps_are_taken() {
+    fn only_newer_maps_are_published() {
         let cell = CellId([3; 16]);
         let cache = MapCache::here(cell);
         let mut map = ZoneMap::new(cell);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_asks_at_a_time_and_holds_no_lock() {
+    fn one_thread_fetches_at_a_time_and_holds_no_lock() {
         let cache = MapCache::here(CellId([3; 16]));
         let none = MapVersion(0);
         let has_ended = AtomicBool::new(false);

@@ -1,9 +1,8 @@
-//! The role of a shard: a [`ShardDriver`] on a store, with the threads of the shard's own work.
+//! The meta role: a [`ShardDriver`] on a store, with the threads of the shard's own work.
 //!
 //! A request runs on the thread that received it. One that waits is a future without a thread,
-//! which the connection keeps ([`crate::parked`]). Threads: housekeeping, deletions, fences, calls
-//! that nobody waits for, timers. All sleep until there is something to do; an idle shard wakes
-//! nobody.
+//! which the connection keeps ([`crate::pending_reply`]). Threads: housekeeping, deletions, fences,
+//! deferred calls, timers. All sleep until there is work; an idle shard wakes none of them.
 
 mod host;
 mod store_failures;
@@ -30,7 +29,7 @@ use zonal_types::{Epoch, ErrorCode, Holder, MapVersion, SessionId, ShardId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
 
-/// A reply to come.
+/// The future of a reply.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
 
 /// The shard of a node.
@@ -38,22 +37,22 @@ pub struct MetaRole {
     driver: ShardDriver<MetaHost>,
 }
 
-/// What [`MetaRole::open`] needs.
+/// Parts of the role, for [`MetaRole::open`].
 pub struct MetaRoleParts {
-    /// Which shard.
+    /// The shard's config.
     pub config: ShardConfig,
     /// Its store.
     pub engine: Arc<Engine>,
     /// The manager beside it (the root shard's only).
     pub manager: Option<Arc<ManagerRole>>,
-    /// The map.
+    /// The map cache.
     pub map: Arc<MapCache>,
-    /// Other servers.
+    /// Calls to other servers.
     pub peers: Arc<Peers>,
 }
 
 impl MetaRole {
-    /// Loads the shard; an empty store becomes this shard's first.
+    /// Loads the shard; an empty store becomes this shard's.
     ///
     /// # Errors
     /// Where the store cannot be read, is damaged, or is another shard's.
@@ -116,7 +115,7 @@ impl MetaRole {
         &self.host().engine
     }
 
-    /// What went wrong with its store.
+    /// Health of its store's medium.
     pub(crate) fn trouble(&self) -> &MediumHealth {
         &self.host().trouble
     }
@@ -158,35 +157,35 @@ impl MetaRole {
         reply
     }
 
-    /// Sessions behind `after`; true: nothing follows.
+    /// Up to `limit` sessions after `after`; the flag is true where none follows.
     pub(crate) fn sessions(&self, after: SessionId, limit: u32) -> (Vec<SessionEntry>, bool) {
         let now = clock::instant();
         self.driver
             .with_shard(|shard| shard.sessions(after, limit, now))
     }
 
-    /// Which shard it is, and its epoch.
+    /// The shard's id and epoch.
     pub(crate) fn identity(&self) -> (ShardId, Epoch) {
         self.driver.identity()
     }
 
-    /// Whether it serves.
+    /// True where it serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.host().is_healthy()
     }
 
-    /// Whether it refuses what adds to the name space, for want of space.
+    /// True where it refuses new names, for want of space.
     pub(crate) fn is_full(&self) -> bool {
         self.host().is_full()
     }
 
-    /// Asks the manager for its map, and goes by it from now on: the version.
+    /// Fetches the manager's map, which the shard uses from now on; returns its version.
     pub(crate) fn adopt_newest_map(&self) -> MapVersion {
         block_on(self.driver.adopt_newest_map())
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     #[must_use]
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let host = self.host();

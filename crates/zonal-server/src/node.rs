@@ -1,4 +1,4 @@
-//! One node: hands each request to the role it is for, measures it, and tells of slow ones.
+//! A node: hands each request to its role, measures it, and logs slow ones.
 
 use crate::access::{check_manager, check_meta, check_storage};
 use crate::control::Control;
@@ -24,9 +24,9 @@ use zonal_wire::{
 
 /// The roles of a node behind one listener.
 pub struct ServerNode {
-    /// Where operations are counted.
+    /// Metrics of operations.
     pub metrics: Arc<Metrics>,
-    /// The newest zone map.
+    /// The map cache.
     pub map: Arc<MapCache>,
     /// The manager role.
     pub manager: Option<Arc<ManagerRole>>,
@@ -34,38 +34,38 @@ pub struct ServerNode {
     pub shard: Option<Arc<MetaRole>>,
     /// The storage role.
     pub storage: Option<Arc<Storage>>,
-    /// Answers commands.
+    /// Answers requests of commands.
     pub control: Arc<Control>,
-    /// What clients with a scope have open.
+    /// Files that clients with a scope have open.
     pub(crate) grants: Grants,
-    /// Who peers have proved to be.
+    /// Proved identities of peers.
     pub(crate) subjects: Subjects,
     /// Requests that take longer are logged.
     pub slow: Duration,
 }
 
-/// What a request was, for metrics and logs.
+/// A finished request, for metrics and logs.
 struct Done {
     tag: u8,
     name: &'static str,
     failed: Option<ErrorCode>,
-    /// It waits by its nature, so its time says nothing.
+    /// The request is a long poll, so its duration means nothing.
     waits: bool,
 }
 
-/// A request to the shard, until it is answered.
+/// A request to the shard that is not yet answered.
 struct Begun {
     start: Instant,
     tag: u8,
     name: &'static str,
     waits: bool,
-    /// The client that opens a session.
+    /// Name of the client that opens a session.
     client: Option<String>,
     answer: Answer,
 }
 
 impl ServerNode {
-    /// Whether every role serves.
+    /// True where every role serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.storage.as_ref().is_none_or(|role| role.is_healthy())
@@ -154,7 +154,7 @@ impl ServerNode {
         })
     }
 
-    /// Answers a request to the shard; `None` where it is parked.
+    /// Continues a request to the shard; `None` where it is parked.
     fn go_on(
         mut begun: Box<Begun>,
         was_parked: bool,
@@ -163,7 +163,7 @@ impl ServerNode {
     ) -> Option<(Instant, Done)> {
         let answer = match pending_reply::poll(&mut begun.answer, reply) {
             Poll::Ready(answer) => answer,
-            // Its end is what called us. Dropped, the request leaves nothing behind.
+            // The peer's end has resumed the request. Dropping it leaves nothing behind.
             Poll::Pending if was_parked && reply.is_peer_gone() => {
                 reply.close_after();
                 return None;
@@ -244,9 +244,9 @@ impl ServerNode {
     }
 }
 
-/// A message that cannot be decoded ends its connection; the sender hears why.
+/// A message that cannot be decoded ends its connection; the sender gets the reason.
 fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
-    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = format_args!("{:016x}", header.trace.0), "a message that cannot be decoded");
+    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = format_args!("{:016x}", header.trace.0), "cannot decode a message");
     let code = ErrorNumber(ErrorCode::Protocol);
     let detail = "the message cannot be decoded".to_owned();
     match header.service {

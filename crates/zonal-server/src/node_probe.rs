@@ -1,9 +1,15 @@
-//! Whether a server is still there that has a node's number, asked before another one gets it.
+//! Node probe: checks whether a server with a node's number still answers, before another server
+//! gets the number.
 //!
-//! The question is at the same time the news: a node that hears that its number is claimed
-//! elsewhere logs both addresses. A process that takes the connection and then says nothing counts
-//! as there: it may be stopped, and go on later. A machine that does not take the connection, a
-//! refused connection, and any other server at that address count as gone.
+//! The probe also announces the claim: a node that hears that its number is claimed elsewhere logs
+//! both addresses.
+//!
+//! | at the address | the node counts as |
+//! | --- | --- |
+//! | the node | there |
+//! | a process that accepts and stays silent | there: it may be stopped, and go on later |
+//! | a machine that does not accept | gone |
+//! | a refused connection, any other server | gone |
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,31 +18,32 @@ use zonal_types::limits::HOLDER_ASKED_MS;
 use zonal_types::{CellId, Codec, NodeId};
 use zonal_wire::{AdminRequest, Header, Service};
 
-/// What is found at an address.
+/// Result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// The node that was asked for, or a process that is silent.
+    /// The node itself, or a silent process.
     Holder,
     /// Another node of the cell.
     Other(NodeId),
-    /// Neither.
+    /// Neither of them.
     Nobody,
 }
 
-/// Asks servers whether they are there.
+/// Probes servers.
 pub trait NodeProbe: Send + Sync {
-    /// Tells the server at `address`, if it is `node`, that `claimed_by` says to be that node.
+    /// Probes `address`. If the server there is `node`, it learns that `claimed_by` claims its
+    /// number.
     fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult;
 }
 
-/// Over the network, within [`HOLDER_ASKED_MS`] for each of at most two tries.
+/// Probes over the network. Each of at most two attempts takes at most [`HOLDER_ASKED_MS`].
 pub struct NetNodeProbe {
     pool: Pool,
     cell: CellId,
 }
 
 impl NetNodeProbe {
-    /// As `me`.
+    /// Probes with this identity.
     #[must_use]
     pub fn new(me: Identity, cell: CellId) -> Self {
         let limit = Duration::from_millis(HOLDER_ASKED_MS);
@@ -70,7 +77,7 @@ impl NodeProbe for NetNodeProbe {
         let to = Address::new(address, node);
         let mut outcome = self.ask_once(to, &body);
         if matches!(outcome, Err(NetError::Lost { .. })) {
-            // It was about to end, perhaps.
+            // The server may have been about to end.
             outcome = self.ask_once(to, &body);
         }
         judge(&outcome)
@@ -94,14 +101,14 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_silent_process_is_there_and_a_closed_port_is_not() {
+    fn a_probe_takes_a_silent_process_as_there_and_a_closed_port_as_gone() {
         let cell = CellId([7; 16]);
         let me = Identity::new(cell, zonal_net::Role::Server, NodeId(1), None);
         let holders = NetNodeProbe::new(me, cell);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let claimed_by = "127.0.0.9:7000".parse().unwrap();
-        // It takes connections and never answers.
+        // This listener accepts connections and never answers.
         assert_eq!(
             holders.ask(NodeId(3), address, claimed_by),
             ProbeResult::Holder

@@ -1,5 +1,5 @@
-//! A target on its disk: what drives it ([`zonal_driver::storage`]) with an engine and segment
-//! files, its figures, and its replies on a connection.
+//! The storage role: a target on its disk. Drives [`zonal_driver::storage`] with an engine and
+//! segment files, and sends its replies.
 //!
 //! Lock order: `TargetDisk::checkpointing`, the target's mutex, then the engine's own. No segment
 //! is touched under the mutex.
@@ -33,7 +33,7 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Puts an opened target to work.
+    /// Starts an opened target.
     #[must_use]
     pub fn new(
         config: &StorageConfig,
@@ -61,7 +61,7 @@ impl Storage {
         }
     }
 
-    /// Which target it is.
+    /// The target's id.
     pub(crate) fn id(&self) -> TargetId {
         self.driver.id()
     }
@@ -70,7 +70,7 @@ impl Storage {
         self.driver.lock()
     }
 
-    /// What drives it.
+    /// The target's driver.
     #[cfg(test)]
     pub(crate) fn driver(&self) -> &TargetDriver<TargetDisk> {
         &self.driver
@@ -115,7 +115,7 @@ impl Storage {
         }
     }
 
-    /// Goes on with deletions that were begun before a restart.
+    /// Continues deletions that were begun before a restart.
     pub(crate) fn resume(&self) -> Result<(), Refused> {
         at_once(self.driver.resume()).unwrap_or_else(|waits| Err(waited(waits)))
     }
@@ -128,19 +128,19 @@ impl Storage {
         })
     }
 
-    /// Why it does not serve, where it does not.
+    /// Why it does not serve; `None` where it serves.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.driver.failure()
     }
 
-    /// Whether it serves.
+    /// True where it serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.failure().is_none()
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     #[must_use]
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let (space, pending) = {
@@ -181,7 +181,7 @@ impl Storage {
         ]
     }
 
-    /// Everything durable, at the end.
+    /// Makes everything durable, at the end.
     ///
     /// # Errors
     /// Where the disk fails.
@@ -190,7 +190,7 @@ impl Storage {
     }
 }
 
-/// A call of [`TargetDisk`] did not block.
+/// A call of [`TargetDisk`] was not ready when polled, which does not happen.
 fn waited(waits: NotReady) -> Refused {
     debug_assert!(false, "{waits}");
     Refused::new(ErrorCode::Io, waits.to_string())

@@ -1,26 +1,26 @@
-//! Sizes and times as people write them in configs: a number and a unit, `64 MiB`, `500 ms`.
+//! Sizes and times in configs: a number and a unit, `64 MiB`, `500 ms`.
 //!
-//! A number without a unit is refused: nobody should have to guess whether 10 means seconds.
+//! A number without a unit is refused: a reader should not have to guess whether 10 means seconds.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a size or time could not be read.
+/// Why a size or time is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// There is no number in front.
+    /// The text does not begin with a number.
     #[error("\"{0}\" does not begin with a number")]
     NoNumber(String),
-    /// There is a part behind a point.
-    #[error("\"{0}\" is no whole number: write it in the next smaller unit")]
+    /// The number has a fraction.
+    #[error("\"{0}\" is not a whole number: write it in the next smaller unit")]
     NotWhole(String),
     /// The unit is missing or unknown.
     #[error("\"{text}\" needs a unit: {units}")]
     BadUnit {
-        /// What was written.
+        /// The text.
         text: String,
-        /// The units that there are.
+        /// The known units.
         units: &'static str,
     },
     /// The value does not fit 64 bits.
@@ -54,7 +54,7 @@ pub struct ByteSize(pub u64);
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// The same time for the standard library.
+    /// The time as a `Duration`.
     #[must_use]
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0)
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_units_parse_back() {
         for size in [0, 1, 4096, 1 << 20, 3 << 30, 1_000_000] {
             assert_eq!(ByteSize(size).to_string().parse(), Ok(ByteSize(size)));
         }

@@ -1,8 +1,8 @@
-//! Heads of requests for admin pages, gathered on one thread, so that a connection that says
-//! nothing, or half of something, holds none of the threads that answer.
+//! Gathers the heads of requests for admin pages on one thread, so that a silent or half-sent
+//! request holds none of the threads that answer.
 //!
-//! At most [`PENDING_MAX`] connections have not said all; the oldest makes room for a new one. Each
-//! ends after [`PATIENCE`].
+//! At most [`PENDING_MAX`] connections have an incomplete head; a new one displaces the oldest.
+//! Each ends after [`PATIENCE`].
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::http::{self, Asked, HEAD_MAX, PATIENCE};
 
-/// Connections whose request is not complete.
+/// Connections whose request is incomplete.
 const PENDING_MAX: usize = 64;
-/// Before another try, where the system has no descriptors.
+/// Pause before the next attempt where the system has no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection with what it wants, or the code with which it is refused.
+/// A connection with its request, or with the status code of a refusal.
 pub(super) struct Arrived {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
@@ -32,11 +32,11 @@ struct Pending {
 }
 
 enum Progress {
-    /// More is to come.
+    /// The head is incomplete.
     Waits,
-    /// Complete, or refused.
+    /// The head is complete, or refused.
     Done(Result<Asked, u16>),
-    /// The other side went away.
+    /// The client went away.
     Gone,
 }
 
@@ -65,15 +65,15 @@ impl Pending {
     }
 }
 
-/// The connections of a listener, until their heads are complete.
+/// The connections of a listener whose heads are incomplete.
 #[derive(Default)]
 pub(super) struct RequestHeads {
-    /// By age.
+    /// Incomplete ones by age.
     pending: Vec<Pending>,
 }
 
 impl RequestHeads {
-    /// Waits for something to come; gives what is complete.
+    /// Waits for bytes; returns the connections whose head is complete.
     pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<Arrived> {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         let streams = self.pending.iter();
@@ -131,7 +131,7 @@ impl RequestHeads {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::debug!(%error, "an admin connection is not accepted");
-                // Without descriptors it would fail at once, again and again.
+                // Without descriptors accepting would fail at once, again and again.
                 std::thread::sleep(PAUSE);
             }
         }

@@ -1,4 +1,4 @@
-//! From what is written to a config: defaults and ranges.
+//! From the raw config to a checked one: defaults and ranges.
 
 use super::raw::{RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
 use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
@@ -17,25 +17,25 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it, and
-/// small files lie in it.
+/// Default cache of a shard's index: look-ups in large directories touch all parts of it, and it
+/// has the inline bytes of small files.
 const SHARD_CACHE_DEFAULT: u64 = 128 * MIB;
 
-/// Cache of the root shard's index where nothing is set: it has first-level directories, and files
-/// beside them.
+/// Default cache of the root shard's index: it has first-level directories and the files beside
+/// them.
 const ROOT_CACHE_DEFAULT: u64 = 48 * MIB;
 
-/// Cache of a target's index where nothing is set.
+/// Default cache of a target's index.
 const TARGET_CACHE_DEFAULT: u64 = 16 * MIB;
 
-/// The text being read, to turn positions into lines.
+/// The text of the file, to turn positions into lines.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
 }
 
-/// `file` as seen from `folder`, as the paths are written: where the folder is a link to another
-/// disk, `..` is still the folder that it lies in, not the one that it leads to.
+/// Path of `file` relative to `folder`, lexically. Where the folder is a link to another disk, `..`
+/// is still the folder that has the link, not the one above its destination.
 pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
     let mut base = folder.to_owned();
     let mut rest = file.components().peekable();
@@ -224,7 +224,7 @@ impl Source<'_> {
         })
     }
 
-    /// A node's number, under `key`.
+    /// The number of a node, from `key`.
     pub(super) fn number(
         &self,
         key: &'static str,
@@ -262,7 +262,7 @@ impl Source<'_> {
         }
     }
 
-    /// The node at the top of a file, with all its roles but a second shard.
+    /// The node at the top of a file, with all its roles except a second shard.
     pub(super) fn node(&self, raw: &RawNode) -> Result<NodeConfig, ConfigError> {
         let cell: CellId = raw.cell.get_ref().parse().map_err(|_error| {
             let at = raw.cell.span().start;
@@ -287,7 +287,7 @@ impl Source<'_> {
             (Some(_), None) => advertise,
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
-        // Beside [manager] it is of another node.
+        // Beside [manager], [meta] belongs to the second node.
         let meta = raw.meta.as_ref().map(Spanned::get_ref);
         let meta = meta.filter(|_| raw.manager.is_none());
         let inline = match (&raw.manager, meta) {
@@ -332,7 +332,7 @@ impl Source<'_> {
     }
 }
 
-/// Without `.` components, so that what is printed reads well.
+/// Removes `.` components, for readable output.
 fn clean(path: &Path) -> PathBuf {
     let kept: PathBuf = path
         .components()

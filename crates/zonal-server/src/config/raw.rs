@@ -1,4 +1,4 @@
-//! `node.toml` as it is written: keys and what is optional, each value with its place.
+//! `node.toml` before checks: keys, some optional; each value with its position in the file.
 
 use super::ZoneConfig;
 use crate::units::{ByteSize, Millis};
@@ -73,10 +73,10 @@ pub(super) struct RawMeta {
     pub(super) overlay: Option<Spanned<ByteSize>>,
     pub(super) cache: Option<Spanned<ByteSize>>,
     pub(super) inline: Option<Spanned<ByteSize>>,
-    /// Known so that the refusal can say where they belong.
+    /// Accepted here only so that the error can name the right table.
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
-    /// Of a second node, where [manager] has the one at the top.
+    /// Keys of a second node, beside [manager] at the top.
     pub(super) node: Option<Spanned<u32>>,
     pub(super) listen: Option<Spanned<String>>,
     pub(super) advertise: Option<Spanned<String>>,

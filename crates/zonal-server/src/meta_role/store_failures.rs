@@ -1,4 +1,4 @@
-//! Requests that the store of a shard failed: told in `zonal status`, counted, and in the log.
+//! Requests that failed because of a shard's store: shown in `zonal status`, counted, and logged.
 
 use super::MetaRole;
 use crate::rate_limited_log::RateLimit;
@@ -15,7 +15,7 @@ pub(super) struct StoreFailures {
 }
 
 impl StoreFailures {
-    /// Named as in `/metrics`, without the prefix.
+    /// Gauges, named as in `/metrics` without the prefix.
     pub(super) fn gauges(&self) -> [(&'static str, u64); 2] {
         [
             ("read_errors_total", self.unreadable.load(Ordering::Relaxed)),
@@ -25,7 +25,7 @@ impl StoreFailures {
 }
 
 impl MetaRole {
-    /// A request ends with this error.
+    /// Notes a request that ends with this error.
     pub(super) fn note_failure(&self, request: &MetaRequest, code: ErrorCode) {
         let operation = request.name();
         let (count, text) = match code {

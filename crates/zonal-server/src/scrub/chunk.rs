@@ -1,4 +1,4 @@
-//! One chunk of a target, read from the medium and compared with its checksums.
+//! Verifies one chunk of a target: reads it from the medium and compares it with its checksums.
 
 use crate::storage_role::Storage;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use zonal_net::AlignedBuf;
 use zonal_object::{Cut, ObjectId, ReadPlan};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 
-/// What a chunk was found to be.
+/// Result of verifying a chunk.
 #[derive(Default)]
 pub(super) struct Verified {
     pub(super) bytes: u64,
@@ -54,7 +54,7 @@ pub(super) fn verify(
     }
 }
 
-/// Reads what the plan wants from the medium; a run that cannot be read is read block by block.
+/// Reads the runs of a plan from the medium; a run that cannot be read is read block by block.
 fn read(storage: &Storage, plan: &ReadPlan, offset: u64, buffer: &mut [u8]) -> Verified {
     let mut found = Verified::default();
     for read in plan.reads() {

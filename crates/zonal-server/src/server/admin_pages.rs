@@ -1,4 +1,4 @@
-//! What the admin pages of a node show.
+//! Contents of a node's admin pages.
 
 use crate::admin::{Admin, Token};
 use crate::config::{AdminConfig, NodeConfig};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use zonal_net::ServerHandle;
 use zonal_types::limits::REGION_BYTES_MAX;
 
-/// What requests for them must carry.
+/// Reads the token that requests for the pages must carry.
 pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerError> {
     let admin = config.admin.as_ref();
     let Some(path) = admin.and_then(|admin| admin.token_file.as_ref()) else {
@@ -22,7 +22,7 @@ pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerErr
     Ok(Some(token))
 }
 
-/// Takes the address of the pages, where there are to be any: they answer a moment later.
+/// Binds the address of the admin pages, where there are any; they answer a moment later.
 pub(super) fn listen_admin(config: &NodeConfig) -> Result<Option<TcpListener>, ServerError> {
     let Some(AdminConfig { listen, .. }) = config.admin else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! How a node comes into its cell: the manager takes it and the starts of its stores together.
+//! A node's join at its start: the manager admits the node and takes the starts of its stores
+//! together.
 
 use super::shard::ShardStore;
 use crate::config::NodeConfig;
@@ -8,19 +9,19 @@ use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
 use crate::node_probe::NetNodeProbe;
 use crate::peers::Peers;
-use crate::{start_records, storage_io};
+use crate::{storage_io, store_starts};
 use std::sync::Arc;
 use zonal_disk::StoreDir;
 use zonal_types::ErrorCode;
 use zonal_wire::StoreStart;
 
-/// How a node came into its cell.
+/// Outcome of a join.
 pub(super) enum JoinOutcome {
-    /// As its manager.
+    /// The node joined as the manager's.
     Manager(Arc<ManagerRole>),
-    /// As any other.
+    /// The node joined as any other.
     Node,
-    /// It was told to stop before.
+    /// The server was told to stop first.
     Stopped,
 }
 
@@ -53,7 +54,7 @@ pub(super) fn enter(
     Ok(entered)
 }
 
-/// The stores that this node has opened, each with the start that is to be taken.
+/// The open stores of this node, each with the start to be taken.
 fn opened_stores(
     config: &NodeConfig,
     shard: Option<&ShardStore>,
@@ -63,7 +64,7 @@ fn opened_stores(
     if let Some(shard) = shard {
         out.push((
             shard.dir.clone(),
-            start_records::SHARD,
+            store_starts::SHARD,
             config.node.0,
             shard.uuid,
         ));
@@ -71,13 +72,13 @@ fn opened_stores(
     if let (Some(target), Some(storage)) = (target, &config.storage_role) {
         out.push((
             target.dir.clone(),
-            start_records::TARGET,
+            store_starts::TARGET,
             storage.target.0,
             target.uuid,
         ));
     }
     let begun = out.into_iter().map(|(dir, kind, id, uuid)| {
-        let start = start_records::begin(&dir, kind, id, uuid);
+        let start = store_starts::begin(&dir, kind, id, uuid);
         let start = start.map_err(|source| ServerError::Store {
             dir: dir.path().to_owned(),
             source,
@@ -88,7 +89,7 @@ fn opened_stores(
 }
 
 fn taken(dir: &StoreDir, start: &StoreStart) -> Result<(), ServerError> {
-    start_records::taken(dir, start).map_err(|source| ServerError::Store {
+    store_starts::taken(dir, start).map_err(|source| ServerError::Store {
         dir: dir.path().to_owned(),
         source,
     })

@@ -1,5 +1,5 @@
-//! Whether a node can listen, and is the only one at its address, found out before its stores are
-//! opened: that writes in them.
+//! Port check: whether a node can listen and is the only one at its address. Done before its stores
+//! are opened, as opening writes to them.
 
 use super::identity;
 use crate::config::NodeConfig;
@@ -10,15 +10,16 @@ use zonal_disk::StoreKind;
 use zonal_disk::store::is_in_use;
 use zonal_net::{Identity, ListenConfig, Listeners};
 
-/// Listens for a moment. A store that is not this node's, or that another process has open, is the
-/// better reason.
+/// Listens for a moment. Where that fails, an error about the stores comes first: a store that is
+/// not this node's, or that another process has open.
 pub(super) fn look_at_ports(
     config: &NodeConfig,
     listen: &ListenConfig,
     me: &Identity,
     holders: &dyn NodeProbe,
 ) -> Result<(), ServerError> {
-    // Without Unix sockets: they come and go with their folder, which others are about to use.
+    // Without Unix sockets: they come and go with their folder, which other servers are about to
+    // use.
     let listen = ListenConfig {
         has_unix: false,
         ..listen.clone()
@@ -41,16 +42,16 @@ pub(super) fn look_at_ports(
         expected.id = id;
         stores::uuid(&dir, &expected)?;
         if is_in_use(&dir) {
-            // Opening it says so.
+            // Opening the store reports it.
             return Ok(());
         }
     }
     Err(taken.into())
 }
 
-/// Looks for another server at the address that this node gives the cell, where this node does not
-/// listen yet. A copy of its folder on another machine still has that address: it would join in the
-/// place of the node, and nobody would ever reach it.
+/// Probes the node's advertised address, where this node does not listen yet. A copy of its folder
+/// on another machine still has that address. It would join in place of the node, and no client
+/// could reach it.
 fn look_for_another(config: &NodeConfig, holders: &dyn NodeProbe) -> Result<(), ServerError> {
     let found = match holders.ask(config.node, config.advertise, config.listen) {
         ProbeResult::Nobody => return Ok(()),

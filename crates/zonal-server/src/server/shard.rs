@@ -1,4 +1,4 @@
-//! The store of a node's shard, opened, and the role on it.
+//! The shard of a node at start: opens its store and creates the meta role on it.
 
 use super::identity;
 use crate::config::NodeConfig;
@@ -8,7 +8,7 @@ use crate::map_cache::MapCache;
 use crate::meta_role::{MetaRole, MetaRoleParts};
 use crate::peers::Peers;
 use crate::rate_limited_log::RateLimit;
-use crate::{clock, start_records, stores};
+use crate::{clock, store_starts, stores};
 use std::sync::Arc;
 use zonal_disk::{Checkpointer, DiskError, Engine, StoreDir, StoreKind, spawn_checkpointer};
 use zonal_meta::ShardConfig;
@@ -22,7 +22,7 @@ pub(super) struct ShardStore {
     pub(super) dir: StoreDir,
     pub(super) uuid: [u8; 16],
     pub(super) checkpointer: Checkpointer,
-    /// There is nothing in it but a zone map.
+    /// It has nothing but a zone map.
     pub(super) is_new: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>
         let mut is_new = true;
         engine
             .scan(&[], &[0xff; 8], &mut |key, _value| {
-                is_new = map_records::is_of_map(key) || start_records::is_record(key);
+                is_new = map_records::is_of_map(key) || store_starts::is_record(key);
                 is_new
             })
             .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;
