@@ -2,8 +2,8 @@
 
 use crate::fs::{Context, FileSystem};
 use crate::reply::{
-    Raw, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr,
+    PendingReply, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr,
 };
 use crate::request::Operation;
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ pub(crate) fn dispatch<F: FileSystem + ?Sized>(
     c: &Context<'_>,
     ino: u64,
     operation: Operation<'_>,
-    raw: Raw,
+    raw: PendingReply,
 ) {
     use Operation as O;
     match operation {
@@ -54,7 +54,7 @@ fn handle<F: FileSystem + ?Sized>(
     c: &Context<'_>,
     ino: u64,
     operation: Operation<'_>,
-    raw: Raw,
+    raw: PendingReply,
 ) {
     use Operation as O;
     match operation {

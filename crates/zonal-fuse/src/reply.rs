@@ -20,7 +20,7 @@ use crate::worker_pool::LONG;
 
 /// The obligation to answer one request.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct PendingReply {
     channel: Arc<Channel>,
     unique: u64,
     open: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Raw {
 /// before the answer and not after it: the caller queues its next request at once, which needs no
 /// other worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AnswerTiming {
     /// The request took little time, or another thread answered it.
     #[default]
     Short,
@@ -42,21 +42,21 @@ pub(crate) enum Answer {
 
 thread_local! {
     static BEGAN: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
-    static ANSWER: Cell<Answer> = const { Cell::new(Answer::Short) };
+    static ANSWER: Cell<AnswerTiming> = const { Cell::new(AnswerTiming::Short) };
 }
 
 /// Notes that this thread took a request from the kernel; `is_bulk`: with much data.
 pub(crate) fn began(is_bulk: bool) {
-    ANSWER.set(Answer::Short);
+    ANSWER.set(AnswerTiming::Short);
     BEGAN.set(Some((Instant::now(), is_bulk)));
 }
 
 /// The observation for the request that this thread took last.
-pub(crate) fn answer() -> Answer {
+pub(crate) fn answer() -> AnswerTiming {
     ANSWER.take()
 }
 
-impl Raw {
+impl PendingReply {
     pub(crate) fn new(channel: Arc<Channel>, unique: u64) -> Self {
         Self {
             channel,
@@ -85,8 +85,8 @@ impl Raw {
         if is_bulk || began.elapsed() >= LONG {
             let others_waited = self.channel.has_request();
             ANSWER.set(match is_bulk {
-                true => Answer::Bulk { others_waited },
-                false => Answer::Long { others_waited },
+                true => AnswerTiming::Bulk { others_waited },
+                false => AnswerTiming::Long { others_waited },
             });
         }
     }
@@ -124,7 +124,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         if self.open {
             self.open = false;
@@ -138,10 +138,10 @@ macro_rules! reply {
         $(#[$doc])*
         #[derive(Debug)]
         #[must_use = "a dropped reply answers EIO"]
-        pub struct $name { raw: Raw $(, $extra: $type)? }
+        pub struct $name { raw: PendingReply $(, $extra: $type)? }
 
         impl $name {
-            pub(crate) fn new(raw: Raw $(, $extra: $type)?) -> Self {
+            pub(crate) fn new(raw: PendingReply $(, $extra: $type)?) -> Self {
                 Self { raw $(, $extra)? }
             }
 

@@ -20,7 +20,7 @@ use crate::fs::{Context, FileSystem, Slot};
 use crate::init::{self, KernelInfo, SessionConfig};
 use crate::mount::{self, MountError, MountOptions};
 use crate::notify::Notifier;
-use crate::reply::{self, Raw, ReplyWrite};
+use crate::reply::{self, PendingReply, ReplyWrite};
 use crate::request::{FuseRequest, Operation, Protocol, RequestHeader};
 use crate::worker_pool::{QueueSamples, WorkerPool};
 use crate::write_data::RequestBuffer;
@@ -342,7 +342,7 @@ fn one<F: FileSystem>(
                 slot,
                 pool: &shared.pool,
             };
-            let raw = Raw::new(channel.clone(), header.unique);
+            let raw = PendingReply::new(channel.clone(), header.unique);
             // A panic drops the reply, which answers EIO.
             let result = if let Operation::Write(write) = operation {
                 let data = buffer.data(write.size);

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::reply::Answer;
+use crate::reply::AnswerTiming;
 
 /// A request that took at least this long counts as one that waited.
 pub(crate) const LONG: Duration = Duration::from_micros(60);
@@ -60,7 +60,7 @@ pub(crate) struct WorkerPool {
     window: AtomicU32,
     needed: AtomicU32,
     stopped: AtomicBool,
-    places: Mutex<Places>,
+    places: Mutex<ParkedWorkers>,
     called: Condvar,
 }
 
@@ -112,7 +112,7 @@ impl QueueSamples {
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct ParkedWorkers {
     /// Calls that no parked worker has followed yet.
     calls: u32,
     /// A parked worker looks from time to time.
@@ -120,7 +120,7 @@ struct Places {
 }
 
 impl WorkerPool {
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn places(&self) -> MutexGuard<'_, ParkedWorkers> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,18 +157,18 @@ impl WorkerPool {
     pub(crate) fn handled(
         &self,
         pulse: &mut QueueSamples,
-        answer: Answer,
+        answer: AnswerTiming,
         queue: impl FnOnce() -> bool,
     ) -> bool {
         let window = self.window.fetch_add(1, Ordering::Relaxed) + 1;
         if self.parked.load(Ordering::Relaxed) > 0 && self.reading.load(Ordering::Relaxed) == 0 {
             let wanted = match answer {
-                Answer::Bulk { others_waited } => others_waited,
-                Answer::Long { others_waited } => {
+                AnswerTiming::Bulk { others_waited } => others_waited,
+                AnswerTiming::Long { others_waited } => {
                     others_waited || (self.active.load(Ordering::Relaxed) > 1 && queue())
                 }
                 // One in four is a sample.
-                Answer::Short => window.is_multiple_of(4) && pulse.sample(queue),
+                AnswerTiming::Short => window.is_multiple_of(4) && pulse.sample(queue),
             };
             if wanted {
                 self.call();
@@ -314,13 +314,13 @@ mod tests {
         };
         let others_waited = false;
         pool.joins();
-        let alone = calls(Answer::Long { others_waited });
+        let alone = calls(AnswerTiming::Long { others_waited });
         assert_eq!(alone, 0, "one client needs one worker");
         pool.joins();
-        let stream = calls(Answer::Bulk { others_waited });
+        let stream = calls(AnswerTiming::Bulk { others_waited });
         assert_eq!(stream, 0, "a stream needs one worker");
         pool.leaves();
-        calls(Answer::Long {
+        calls(AnswerTiming::Long {
             others_waited: true,
         });
         pool.reads();
@@ -341,7 +341,7 @@ mod tests {
         for _ in 0..WINDOW {
             pool.reads();
             pool.took();
-            parks += u32::from(pool.handled(&mut pulse, Answer::Short, || false));
+            parks += u32::from(pool.handled(&mut pulse, AnswerTiming::Short, || false));
         }
         assert_eq!(parks, 1);
         // A single worker is not parked.
@@ -349,7 +349,7 @@ mod tests {
         for _ in 0..2 * WINDOW {
             pool.reads();
             pool.took();
-            assert!(!pool.handled(&mut pulse, Answer::Short, || false));
+            assert!(!pool.handled(&mut pulse, AnswerTiming::Short, || false));
         }
     }
 }

@@ -40,7 +40,7 @@ impl std::fmt::Debug for Authority {
 }
 
 /// A new credential.
-pub struct Issued {
+pub struct IssuedCredential {
     /// The file's content: private key, certificate, certificate of the authority.
     pub pem: String,
     /// Serial number of the certificate.
@@ -49,7 +49,7 @@ pub struct Issued {
     pub expires: u64,
 }
 
-impl std::fmt::Debug for Issued {
+impl std::fmt::Debug for IssuedCredential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Issued")
             .field("serial", &self.serial)
@@ -112,7 +112,11 @@ impl Authority {
     ///
     /// # Errors
     /// Where the subject belongs to another cell, or cannot be encoded.
-    pub fn issue(&self, subject: &Subject, term: Duration) -> Result<Issued, CredentialError> {
+    pub fn issue(
+        &self,
+        subject: &Subject,
+        term: Duration,
+    ) -> Result<IssuedCredential, CredentialError> {
         if subject.cell != self.cell {
             return Err(CredentialError::Malformed("the subject is of another cell"));
         }
@@ -142,7 +146,7 @@ impl Authority {
             .push(DnType::CommonName, common_name(subject));
         let expires = set_term(&mut params, term)?;
         let certificate = params.signed_by(&key, &self.issuer)?;
-        Ok(Issued {
+        Ok(IssuedCredential {
             pem: format!(
                 "{}{}{}",
                 key.serialize_pem(),

@@ -53,13 +53,13 @@ pub struct ReplyBuilder {
     /// A [`Resumer`] of this request exists.
     has_resumer: bool,
     /// State that the handler keeps with a request that it parks.
-    parked: Option<Kept>,
+    parked: Option<ParkedState>,
     /// That state once the request is resumed.
-    resumed: Option<Kept>,
+    resumed: Option<ParkedState>,
 }
 
 /// State that a handler keeps with a parked request.
-pub type Kept = Box<dyn Any + Send>;
+pub type ParkedState = Box<dyn Any + Send>;
 
 impl ReplyBuilder {
     pub(crate) fn new(header: Header, stream: Arc<Stream>, place: (Weak<Shared>, u64)) -> Self {
@@ -111,12 +111,12 @@ impl ReplyBuilder {
     /// Parks the request without a thread and sends no reply now. The handler is called again once
     /// the [`Resumer`] is used or the peer has gone away ([`Self::is_peer_gone`]);
     /// [`Self::take_kept`] then returns `kept`.
-    pub fn park(&mut self, kept: Kept) {
+    pub fn park(&mut self, kept: ParkedState) {
         self.parked = Some(kept);
     }
 
     /// Takes the state that the request was parked with.
-    pub fn take_kept(&mut self) -> Option<Kept> {
+    pub fn take_kept(&mut self) -> Option<ParkedState> {
         self.resumed.take()
     }
 

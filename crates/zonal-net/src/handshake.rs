@@ -29,7 +29,7 @@ use zonal_wire::frame::{FEATURE_PLAIN, Header, Service};
 use crate::address::Endpoint;
 use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::{Conn, FrameBounds, FrameOut, IoFail, TimeLimit};
-use crate::identity::{Certified, Identity, Peer, Role};
+use crate::identity::{Identity, Peer, PeerCertificate, Role};
 
 codec_struct! {
     /// The first message of a connection.
@@ -107,7 +107,7 @@ pub fn dial(
             let (subject, serial) = conn
                 .encrypt_as_client(credential, time_limit)
                 .map_err(failed)?;
-            Some(Arc::new(Certified { subject, serial }))
+            Some(Arc::new(PeerCertificate { subject, serial }))
         }
         _ => None,
     };
@@ -214,7 +214,7 @@ fn answer_inner(
             let (subject, serial) = conn
                 .encrypt_as_server(credential, time_limit)
                 .map_err(failed)?;
-            Some(Arc::new(Certified { subject, serial }))
+            Some(Arc::new(PeerCertificate { subject, serial }))
         }
         (Endpoint::Local { uid, .. }, _) if !is_trusted(uid) => {
             return Err(unauthenticated(endpoint, TlsFault::User));

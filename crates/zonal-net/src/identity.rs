@@ -115,12 +115,12 @@ pub struct Peer {
     /// It is configured to continue in the clear with peers that are, too.
     pub offers_plain: bool,
     /// Its certificate, where it has shown one.
-    pub certified: Option<Arc<Certified>>,
+    pub certified: Option<Arc<PeerCertificate>>,
 }
 
 /// A certificate that was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certified {
+pub struct PeerCertificate {
     /// Its subject.
     pub subject: Subject,
     /// Its serial number.

@@ -57,8 +57,8 @@ pub(crate) struct IdleConnections {
 
 #[derive(Default)]
 struct State {
-    aside: BTreeMap<u64, Aside>,
-    parked: BTreeMap<u64, Parked>,
+    aside: BTreeMap<u64, IdleConnection>,
+    parked: BTreeMap<u64, ParkedRequest>,
     /// Connections with a resumed request.
     ready: VecDeque<Box<ServerConnection>>,
     /// How often a request was parked.
@@ -73,14 +73,14 @@ struct State {
     is_ending: bool,
 }
 
-struct Aside {
+struct IdleConnection {
     connection: Box<ServerConnection>,
     since: Instant,
     has_buffers: bool,
 }
 
 /// A parked request.
-struct Parked {
+struct ParkedRequest {
     round: u64,
     /// `None`: its handler has not returned yet.
     connection: Option<Box<ServerConnection>>,
@@ -106,7 +106,7 @@ impl Resumer {
 }
 
 /// The next work of a waiting thread.
-enum Next {
+enum NextWork {
     Connection(Box<ServerConnection>),
     Nothing,
     End,
@@ -143,7 +143,7 @@ impl IdleConnections {
     /// that another thread does.
     fn put(&self, connection: Box<ServerConnection>) {
         let (id, stream) = (connection.id(), Arc::clone(connection.stream()));
-        let aside = Aside {
+        let aside = IdleConnection {
             connection,
             since: Instant::now(),
             has_buffers: true,
@@ -174,7 +174,7 @@ impl IdleConnections {
         let mut state = self.state();
         state.rounds += 1;
         let round = state.rounds;
-        let parked = Parked {
+        let parked = ParkedRequest {
             round,
             connection: None,
             is_resumed: false,
@@ -256,7 +256,7 @@ impl IdleConnections {
     }
 
     /// Waits for a connection. The flag is true where no other thread waits now.
-    fn wait(&self, patience: Duration) -> (Next, bool) {
+    fn wait(&self, patience: Duration) -> (NextWork, bool) {
         let sweeps = {
             let mut state = self.state();
             let sweeps = state.buffered > 0 && !state.is_swept;
@@ -274,13 +274,17 @@ impl IdleConnections {
             self.sweep(patience);
         }
         let next = match found {
-            Ok(Some(END)) => Next::End,
-            Ok(Some(READY)) => self.take_ready().map_or(Next::Nothing, Next::Connection),
-            Ok(Some(id)) => self.take(id).map_or(Next::Nothing, Next::Connection),
-            Ok(None) | Err(_) => Next::Nothing,
+            Ok(Some(END)) => NextWork::End,
+            Ok(Some(READY)) => self
+                .take_ready()
+                .map_or(NextWork::Nothing, NextWork::Connection),
+            Ok(Some(id)) => self
+                .take(id)
+                .map_or(NextWork::Nothing, NextWork::Connection),
+            Ok(None) | Err(_) => NextWork::Nothing,
         };
         let mut state = self.state();
-        if !matches!(next, Next::Nothing) {
+        if !matches!(next, NextWork::Nothing) {
             state.free -= 1;
         }
         (next, state.free == 0)
@@ -321,9 +325,9 @@ impl IdleConnections {
 }
 
 /// A counted thread.
-struct Counted<'a>(&'a IdleConnections);
+struct CountedThread<'a>(&'a IdleConnections);
 
-impl Drop for Counted<'_> {
+impl Drop for CountedThread<'_> {
     fn drop(&mut self) {
         self.0.state().threads -= 1;
         self.0.ended.notify_all();
@@ -342,11 +346,11 @@ pub(crate) fn start_thread(
         .stack_size(shared.config.stack_bytes)
         .spawn(move || {
             let shared = for_thread;
-            let _counted = Counted(&shared.idle);
+            let _counted = CountedThread(&shared.idle);
             serve_all(&shared, first());
         });
     if spawned.is_err() {
-        drop(Counted(&shared.idle));
+        drop(CountedThread(&shared.idle));
     }
     spawned.map(drop)
 }
@@ -360,9 +364,9 @@ fn serve_all(shared: &Arc<Shared>, left: ServeOutcome) {
         loop {
             let (next, is_alone) = idle.wait(shared.config.patience);
             match next {
-                Next::Nothing => {}
-                Next::End => return,
-                Next::Connection(connection) => {
+                NextWork::Nothing => {}
+                NextWork::End => return,
+                NextWork::Connection(connection) => {
                     if is_alone && let Err(error) = start_thread(shared, || ServeOutcome::Ended) {
                         // The other connections wait until this one has its reply.
                         tracing::warn!(%error, "cannot start a thread for waiting connections");

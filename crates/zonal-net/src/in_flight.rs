@@ -399,7 +399,7 @@ impl<'a> InFlight<'a> {
 /// A call in flight that borrows nothing. It is not sent again where an idle connection turns out
 /// to be dead: it fails with [`NetError::Lost`], and the caller repeats it.
 #[derive(Debug)]
-pub struct Flight {
+pub struct DetachedCall {
     pool: Arc<Pool>,
     to: Address,
     operation: &'static str,
@@ -413,8 +413,8 @@ pub struct Flight {
 impl InFlight<'_> {
     /// Releases the request's bytes. `pool` must be the pool that the request was started on.
     #[must_use]
-    pub fn detach(self, pool: Arc<Pool>) -> Flight {
-        Flight {
+    pub fn detach(self, pool: Arc<Pool>) -> DetachedCall {
+        DetachedCall {
             pool,
             to: self.to,
             operation: self.request.operation,
@@ -427,7 +427,7 @@ impl InFlight<'_> {
     }
 }
 
-impl Flight {
+impl DetachedCall {
     /// A handle that cancels this call from another thread.
     pub fn canceller(&mut self) -> Canceller {
         let cancel = self.cancel.get_or_insert_default();

@@ -45,14 +45,14 @@ pub mod subject;
 pub mod unix_socket;
 
 pub use address::{Address, Endpoint};
-pub use authority::{Authority, Issued};
+pub use authority::{Authority, IssuedCredential};
 pub use buffer::AlignedBuf;
 pub use credential::{Credential, CredentialError, Serial};
 pub use error::{Fault, NetError, RegionFault, TlsFault};
-pub use handler::{Handler, Kept, ReplyBuilder};
-pub use identity::{Certified, Identity, Peer, Role, Transport};
+pub use handler::{Handler, ParkedState, ReplyBuilder};
+pub use identity::{Identity, Peer, PeerCertificate, Role, Transport};
 pub use idle_connections::Resumer;
-pub use in_flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
+pub use in_flight::{Canceller, DetachedCall, InFlight, PayloadInto, Reply, Request};
 pub use listeners::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};
 pub use pool::{CONNECTING, Pool, PoolConfig};

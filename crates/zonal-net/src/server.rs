@@ -100,14 +100,14 @@ impl ServerConfig {
 struct Registry {
     next: u64,
     /// Open connections by age.
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenConnection>,
     strangers: Strangers,
     known: usize,
     shares: ConnectionQuota,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     stream: Arc<Stream>,
     activity: Arc<Activity>,
     /// Certificate of a known connection.
@@ -446,7 +446,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         open.stream.shut();
         add(&shared.metrics.strangers_ended, 1);
     }
-    let open = Open {
+    let open = OpenConnection {
         stream: Arc::clone(&stream),
         activity: Arc::clone(&activity),
         serial: None,
@@ -455,7 +455,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
     registry.open.insert(id, open);
     drop(registry);
     add(&shared.metrics.connections, 1);
-    let place = Place {
+    let place = ConnectionPlace {
         shared: Arc::clone(shared),
         id,
         source,
@@ -481,7 +481,7 @@ fn overloaded(shared: &Shared, stream: Arc<Stream>) {
 }
 
 /// A connection's place in the registry.
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     pub(crate) shared: Arc<Shared>,
     id: u64,
     source: Source,
@@ -489,7 +489,7 @@ pub(crate) struct Place {
     pub(crate) activity: Arc<Activity>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Number of its connection.
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -534,7 +534,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut registry = self.shared.registry();
         match self.party.get() {

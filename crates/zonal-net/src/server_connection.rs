@@ -23,11 +23,11 @@ use crate::identity::Peer;
 use crate::idle_connections::STAY;
 use crate::metrics::add;
 use crate::pool::named;
-use crate::server::{Place, Shared};
+use crate::server::{ConnectionPlace, Shared};
 use crate::stream::Stream;
 
 /// Runs the handshake, and serves the requests that follow at once.
-pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> ServeOutcome {
+pub(crate) fn begin(place: ConnectionPlace, stream: Arc<Stream>) -> ServeOutcome {
     let shared = Arc::clone(&place.shared);
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
@@ -74,7 +74,7 @@ pub(crate) struct ServerConnection {
     region: Option<Arc<Mapping>>,
     reply: ReplyBuilder,
     /// Declared last, so that it is freed last, also where a thread panics.
-    place: Place,
+    place: ConnectionPlace,
 }
 
 /// State of a connection after a thread served it.
@@ -102,7 +102,7 @@ struct Arrived {
 }
 
 impl ServerConnection {
-    fn new(place: Place, mut conn: Conn, peer: Peer) -> Self {
+    fn new(place: ConnectionPlace, mut conn: Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
         if peer.shares_regions() {
             conn.take_regions();

@@ -147,7 +147,7 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
 pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;
-    use zonal_net::{Certified, Serial, Subject};
+    use zonal_net::{PeerCertificate, Serial, Subject};
     use zonal_types::{Blob, CellId, MapVersion, NodeId, ZoneId};
     use zonal_wire::JoinTarget;
 
@@ -156,7 +156,7 @@ pub(crate) mod tests {
     pub(crate) fn peer(role: Role, node: u32, subject: Option<&str>) -> Peer {
         let certified = subject.map(|subject| {
             let subject = Subject::parse(&format!("zonal://{CELL}/{subject}")).unwrap();
-            Arc::new(Certified {
+            Arc::new(PeerCertificate {
                 subject,
                 serial: Serial(1),
             })

@@ -12,8 +12,8 @@ mod token;
 
 use crate::metrics::Metrics;
 use crate::rate_limited_log::RateLimit;
-use http::{Answer, Asked};
-use request_heads::{Arrived, RequestHeads};
+use http::{PageAnswer, PageRequest};
+use request_heads::{CompleteHead, RequestHeads};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -128,7 +128,7 @@ struct Pages {
 
 impl Pages {
     /// Gathers heads until the server ends.
-    fn gather(&self, give: &SyncSender<Arrived>) {
+    fn gather(&self, give: &SyncSender<CompleteHead>) {
         let mut heads = RequestHeads::default();
         while !self.is_ending.load(Ordering::Acquire) {
             for arrived in heads.wait(&self.listener) {
@@ -142,7 +142,7 @@ impl Pages {
     }
 
     /// Answers requests until the gathering thread ends.
-    fn serve(&self, take: &Mutex<Receiver<Arrived>>) {
+    fn serve(&self, take: &Mutex<Receiver<CompleteHead>>) {
         loop {
             let next = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(arrived) = next else {
@@ -155,13 +155,13 @@ impl Pages {
         }
     }
 
-    fn one(&self, mut arrived: Arrived) -> std::io::Result<()> {
+    fn one(&self, mut arrived: CompleteHead) -> std::io::Result<()> {
         let asked = match arrived.asked {
             Ok(asked) => asked,
             Err(code) => return http::refuse(&mut arrived.stream, code),
         };
         let (code, headers, text) = self.answer(&asked, arrived.peer);
-        let answer = Answer {
+        let answer = PageAnswer {
             code,
             headers,
             text,
@@ -169,7 +169,7 @@ impl Pages {
         http::write(&mut arrived.stream, &asked, &answer)
     }
 
-    fn answer(&self, asked: &Asked, peer: SocketAddr) -> (u16, Headers, String) {
+    fn answer(&self, asked: &PageRequest, peer: SocketAddr) -> (u16, Headers, String) {
         if !self.may_see(asked) {
             if self.refused.is_due() {
                 tracing::warn!(%peer, "an admin request without the token is refused");
@@ -193,7 +193,7 @@ impl Pages {
         }
     }
 
-    fn may_see(&self, asked: &Asked) -> bool {
+    fn may_see(&self, asked: &PageRequest) -> bool {
         let Some(token) = &self.token else {
             return true;
         };

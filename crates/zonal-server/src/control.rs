@@ -10,7 +10,7 @@ use crate::clock;
 use crate::meta_role::MetaRole;
 use crate::rate_limited_log::RateLimit;
 use crate::scrub::ScrubTask;
-use crate::storage_role::{Refused, Storage};
+use crate::storage_role::{Refused, StorageRole};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const ENTRIES_BYTES: usize = 256 << 10;
 /// End of the keys of a shard or a manager (exclusive).
 const END_KEY: [u8; 8] = [0xff; 8];
 
-struct Held {
+struct HeldSnapshot {
     id: u64,
     view: Arc<View>,
     used: Instant,
@@ -38,16 +38,16 @@ pub struct Control {
     /// This node, and its advertised address.
     me: (NodeId, SocketAddr),
     claimed: RateLimit,
-    storage: Option<(Arc<Storage>, Arc<ScrubTask>)>,
+    storage: Option<(Arc<StorageRole>, Arc<ScrubTask>)>,
     shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
-    held: Mutex<(Option<Held>, bool)>,
+    held: Mutex<(Option<HeldSnapshot>, bool)>,
     change: Condvar,
 }
 
 impl Control {
     pub(crate) fn new(
         me: (NodeId, SocketAddr),
-        storage: Option<(Arc<Storage>, Arc<ScrubTask>)>,
+        storage: Option<(Arc<StorageRole>, Arc<ScrubTask>)>,
         shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -80,7 +80,7 @@ impl Control {
         target.into_iter().chain(shard)
     }
 
-    fn held(&self) -> MutexGuard<'_, (Option<Held>, bool)> {
+    fn held(&self) -> MutexGuard<'_, (Option<HeldSnapshot>, bool)> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,7 +178,7 @@ impl Control {
         }
     }
 
-    fn target(&self, wanted: TargetId) -> Result<(&Arc<Storage>, &Arc<ScrubTask>), Refused> {
+    fn target(&self, wanted: TargetId) -> Result<(&Arc<StorageRole>, &Arc<ScrubTask>), Refused> {
         match &self.storage {
             Some((storage, scrub)) if storage.id() == wanted => Ok((storage, scrub)),
             _ => Err(Refused {
@@ -211,8 +211,8 @@ impl Control {
             let (id, _) = shard.identity();
             let trouble = match shard.engine().failure() {
                 Some(why) => why.to_owned(),
-                None if shard.is_full() => [FULL, &shard.trouble().text()].join("; "),
-                None => shard.trouble().text(),
+                None if shard.is_full() => [FULL, &shard.medium_health().text()].join("; "),
+                None => shard.medium_health().text(),
             };
             let trouble = trouble.trim_end_matches("; ").to_owned();
             roles.push(of_role(format!("shard {id}"), shard.is_healthy(), trouble));
@@ -221,7 +221,7 @@ impl Control {
             let role = format!("target {}", storage.id());
             let trouble = match storage.failure() {
                 Some(why) => why,
-                None => storage.trouble.text(),
+                None => storage.medium_health.text(),
             };
             roles.push(of_role(role, storage.is_healthy(), trouble));
         }
@@ -249,7 +249,7 @@ impl Control {
             if held.0.is_some() || held.1 {
                 return Err(busy());
             }
-            held.0 = Some(Held {
+            held.0 = Some(HeldSnapshot {
                 id,
                 view,
                 used: Instant::now(),

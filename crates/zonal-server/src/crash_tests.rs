@@ -4,7 +4,7 @@
 //!   that was durable then.
 //! * A full disk is used to its end.
 
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use crate::storage_tests::{ask, delete, object, pattern, read, storage, try_write, write};
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn next_step(rng: &mut Rng, number: usize) -> Step {
     }
 }
 
-fn carry_out(storage: &Storage, step: &Step) {
+fn carry_out(storage: &StorageRole, step: &Step) {
     match step {
         Step::Write { id, at, bytes } => write(storage, *id, *at as u64, bytes),
         Step::Punch { id, at, length } => {
@@ -85,7 +85,7 @@ fn carry_out(storage: &Storage, step: &Step) {
     }
 }
 
-fn held(storage: &Storage) -> Contents {
+fn held(storage: &StorageRole) -> Contents {
     (0..OBJECTS)
         .map(|id| read(storage, id, 0, 2 * REACH))
         .collect()
@@ -101,7 +101,7 @@ struct History {
 }
 
 impl History {
-    fn run(storage: &Storage, disk: &Disk, seed: u64, count: usize) -> Self {
+    fn run(storage: &StorageRole, disk: &Disk, seed: u64, count: usize) -> Self {
         let mut rng = Rng(seed);
         let mut history = Self::default();
         for number in 0..count {

@@ -23,19 +23,19 @@ use zonal_wire::{ManagerReply, ManagerRequest, MetaReply, MetaRequest, ObjectRef
 
 /// An answer of a shard.
 #[derive(Clone)]
-struct Granted {
+struct Grant {
     until: Instant,
     place: BytesPlace,
 }
 
-type Kept = BTreeMap<(Serial, DataId, FileUse), Granted>;
+type GrantCache = BTreeMap<(Serial, DataId, FileUse), Grant>;
 
 /// Asks shards, and caches their answers for a while.
 pub(crate) struct Grants {
     map: Arc<MapCache>,
     peers: Arc<Peers>,
     /// How long a certificate may use a file's bytes, and for which use.
-    kept: Mutex<Kept>,
+    kept: Mutex<GrantCache>,
 }
 
 impl Grants {
@@ -94,7 +94,7 @@ impl Grants {
             kept.clear();
         }
         let until = asked.plus_ms(GRANT_MS);
-        let granted = Granted {
+        let granted = Grant {
             until,
             place: place.clone(),
         };
@@ -124,7 +124,7 @@ impl Grants {
         Err(Refused::new(ErrorCode::Access, detail))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, GrantCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(code(&reader, &truncate(77)), Err(ErrorCode::ReadOnly));
         // A shard's answer counts for its time, for that certificate and that file.
         let serial = scoped.certified.as_ref().unwrap().serial;
-        let granted = |until| Granted {
+        let granted = |until| Grant {
             until,
             place: place(77),
         };
@@ -404,7 +404,7 @@ mod tests {
         let grants = grants();
         let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));
         let serial = scoped.certified.as_ref().unwrap().serial;
-        let granted = Granted {
+        let granted = Grant {
             until: clock::instant().plus_ms(60_000),
             place: place(77),
         };

@@ -39,7 +39,6 @@ mod scrub_record;
 #[cfg(test)]
 mod scrub_tests;
 pub mod server;
-
 mod storage_io;
 pub mod storage_role;
 #[cfg(test)]

@@ -30,14 +30,14 @@ pub struct MapCache {
     origin: Origin,
     map: RwLock<Arc<ZoneMap>>,
     /// Locked for a moment only, never during a fetch.
-    fetching: Mutex<Fetching>,
+    fetching: Mutex<FetchState>,
     /// Signalled when a fetch ends.
     fetched: Condvar,
 }
 
 /// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
-enum Unfetched {
+enum MapFetchError {
     /// The manager did not answer.
     #[error(transparent)]
     Peer(PeerError),
@@ -48,16 +48,16 @@ enum Unfetched {
 
 /// State of fetches.
 #[derive(Default)]
-struct Fetching {
+struct FetchState {
     is_under_way: bool,
     /// End of the last fetch.
     ended: Option<Instant>,
 }
 
 /// The right to fetch; one thread has it at a time.
-struct Turn<'a>(&'a MapCache);
+struct FetchTurn<'a>(&'a MapCache);
 
-impl Drop for Turn<'_> {
+impl Drop for FetchTurn<'_> {
     fn drop(&mut self) {
         let fetching = self.0.fetching.lock();
         let mut fetching = fetching.unwrap_or_else(PoisonError::into_inner);
@@ -134,8 +134,11 @@ impl MapCache {
         let Some(_turn) = self.take_turn(before) else {
             return false;
         };
-        let ask =
-            |request: &ManagerRequest| peers.manager(*manager, request).map_err(Unfetched::Peer);
+        let ask = |request: &ManagerRequest| {
+            peers
+                .manager(*manager, request)
+                .map_err(MapFetchError::Peer)
+        };
         match Fetch::newer(self.current()).run(ask) {
             Ok(map) if map.cell == self.current().cell => self.publish(map),
             Ok(_other) => tracing::error!("the manager sent the zone map of another cell"),
@@ -148,7 +151,7 @@ impl MapCache {
 
     /// Waits for a fetch in progress. `None` where one has just ended, or has brought a newer map
     /// than `before`.
-    fn take_turn(&self, before: MapVersion) -> Option<Turn<'_>> {
+    fn take_turn(&self, before: MapVersion) -> Option<FetchTurn<'_>> {
         let fetching = self.fetching.lock();
         let fetching = fetching.unwrap_or_else(PoisonError::into_inner);
         let free = self
@@ -162,7 +165,7 @@ impl MapCache {
             return None;
         }
         fetching.is_under_way = true;
-        Some(Turn(self))
+        Some(FetchTurn(self))
     }
 }
 

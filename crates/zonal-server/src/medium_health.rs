@@ -82,16 +82,16 @@ mod tests {
 
     #[test]
     fn the_first_error_is_shown_and_the_rest_counted() {
-        let trouble = MediumHealth::default();
-        assert_eq!(trouble.text(), "");
-        trouble.medium("read segment 3");
-        trouble.medium("read segment 4");
-        trouble.damage("block 5");
+        let health = MediumHealth::default();
+        assert_eq!(health.text(), "");
+        health.medium("read segment 3");
+        health.medium("read segment 4");
+        health.damage("block 5");
         assert_eq!(
-            trouble.text(),
+            health.text(),
             "the medium failed (2 times), first: read segment 3; stored data is damaged: block 5"
         );
-        trouble.no_damage();
-        assert!(!trouble.text().contains("damaged"));
+        health.no_damage();
+        assert!(!health.text().contains("damaged"));
     }
 }

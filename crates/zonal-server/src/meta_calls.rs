@@ -13,7 +13,7 @@ const LATER_MAX: usize = 1_024;
 
 /// The queue of deferred calls.
 #[derive(Default)]
-pub(crate) struct LaterCalls {
+pub(crate) struct DeferredCalls {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -24,7 +24,7 @@ struct Queue {
     is_stopping: bool,
 }
 
-impl LaterCalls {
+impl DeferredCalls {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,7 +30,7 @@ use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
 
 /// The future of a reply.
-pub(crate) type Answer = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
+pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
 
 /// The shard of a node.
 pub struct MetaRole {
@@ -72,7 +72,7 @@ impl MetaRole {
             later: Default::default(),
             permits: Default::default(),
             failed: AtomicBool::new(false),
-            trouble: MediumHealth::default(),
+            medium_health: MediumHealth::default(),
             store_failed: StoreFailures::default(),
         };
         let driver = ShardDriver::open(ShardParts {
@@ -116,8 +116,8 @@ impl MetaRole {
     }
 
     /// Health of its store's medium.
-    pub(crate) fn trouble(&self) -> &MediumHealth {
-        &self.host().trouble
+    pub(crate) fn medium_health(&self) -> &MediumHealth {
+        &self.host().medium_health
     }
 
     /// Begins to answer a request.
@@ -126,7 +126,7 @@ impl MetaRole {
         header: &Header,
         from: Option<Arc<Holder>>,
         request: MetaRequest,
-    ) -> Answer {
+    ) -> ReplyFuture {
         let (role, header) = (Arc::clone(self), *header);
         Box::pin(async move { role.serve(&header, from.as_ref(), &request).await })
     }

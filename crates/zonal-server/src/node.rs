@@ -5,11 +5,11 @@ use crate::control::Control;
 use crate::grants::{Grants, as_asked_by, as_seen_by};
 use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
-use crate::meta_role::{Answer, MetaRole};
+use crate::meta_role::{MetaRole, ReplyFuture};
 use crate::metrics::Metrics;
 use crate::peers::as_part_of;
 use crate::pending_reply;
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use std::sync::Arc;
 use std::task::Poll;
@@ -33,7 +33,7 @@ pub struct ServerNode {
     /// The root's shard or a zone's.
     pub shard: Option<Arc<MetaRole>>,
     /// The storage role.
-    pub storage: Option<Arc<Storage>>,
+    pub storage: Option<Arc<StorageRole>>,
     /// Answers requests of commands.
     pub control: Arc<Control>,
     /// Files that clients with a scope have open.
@@ -45,7 +45,7 @@ pub struct ServerNode {
 }
 
 /// A finished request, for metrics and logs.
-struct Done {
+struct FinishedRequest {
     tag: u8,
     name: &'static str,
     failed: Option<ErrorCode>,
@@ -54,14 +54,14 @@ struct Done {
 }
 
 /// A request to the shard that is not yet answered.
-struct Begun {
+struct PendingRequest {
     start: Instant,
     tag: u8,
     name: &'static str,
     waits: bool,
     /// Name of the client that opens a session.
     client: Option<String>,
-    answer: Answer,
+    answer: ReplyFuture,
 }
 
 impl ServerNode {
@@ -80,7 +80,7 @@ impl ServerNode {
         }
     }
 
-    fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+    fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<FinishedRequest> {
         let request = AdminRequest::from_bytes(body).ok()?;
         let answer = self.control.handle(peer.role, &request);
         reply.message(&answer);
@@ -88,7 +88,7 @@ impl ServerNode {
             AdminReply::Failed { code, .. } => Some(code.0),
             _ => None,
         };
-        Some(Done {
+        Some(FinishedRequest {
             tag: request.tag(),
             name: request.name(),
             failed,
@@ -96,7 +96,12 @@ impl ServerNode {
         })
     }
 
-    fn manager(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+    fn manager(
+        &self,
+        peer: &Peer,
+        body: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Option<FinishedRequest> {
         let request = ManagerRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let answer = match &self.manager {
@@ -118,7 +123,7 @@ impl ServerNode {
             ManagerReply::Failed { code, .. } => Some(code.0),
             _ => None,
         };
-        Some(Done {
+        Some(FinishedRequest {
             tag,
             name,
             failed,
@@ -127,7 +132,7 @@ impl ServerNode {
     }
 
     /// Begins a request to the shard.
-    fn meta(&self, peer: &Peer, header: &Header, body: &[u8]) -> Option<Begun> {
+    fn meta(&self, peer: &Peer, header: &Header, body: &[u8]) -> Option<PendingRequest> {
         let request = MetaRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let waits = matches!(request, MetaRequest::PollEvents { .. });
@@ -135,7 +140,7 @@ impl ServerNode {
             MetaRequest::OpenSession { name, .. } => Some(name.clone()),
             _ => None,
         };
-        let refuse = |code| -> Answer {
+        let refuse = |code| -> ReplyFuture {
             let code = ErrorNumber(code);
             Box::pin(std::future::ready(MetaReply::Failed { code }))
         };
@@ -144,7 +149,7 @@ impl ServerNode {
             Some(shard) => shard.answer(header, self.subjects.holder(peer), request),
             None => refuse(ErrorCode::NotOwner),
         };
-        Some(Begun {
+        Some(PendingRequest {
             start: Instant::now(),
             tag,
             name,
@@ -156,11 +161,11 @@ impl ServerNode {
 
     /// Continues a request to the shard; `None` where it is parked.
     fn go_on(
-        mut begun: Box<Begun>,
+        mut begun: Box<PendingRequest>,
         was_parked: bool,
         (peer, header): (&Peer, &Header),
         reply: &mut ReplyBuilder,
-    ) -> Option<(Instant, Done)> {
+    ) -> Option<(Instant, FinishedRequest)> {
         let answer = match pending_reply::poll(&mut begun.answer, reply) {
             Poll::Ready(answer) => answer,
             // The peer's end has resumed the request. Dropping it leaves nothing behind.
@@ -183,7 +188,7 @@ impl ServerNode {
             tracing::info!(%client, incarnation, name, peer = %peer.endpoint, session = session.0, resumed, "a session is opened");
         }
         reply.message(&answer);
-        let done = Done {
+        let done = FinishedRequest {
             tag: begun.tag,
             name: begun.name,
             failed: match answer {
@@ -203,7 +208,7 @@ impl ServerNode {
         body: &[u8],
         payload: &[u8],
         reply: &mut ReplyBuilder,
-    ) -> Option<Done> {
+    ) -> Option<FinishedRequest> {
         let request = StorageRequest::from_bytes(body).ok()?;
         let failed = match &self.storage {
             Some(_) if let Err(code) = check_storage(peer, &request) => {
@@ -235,7 +240,7 @@ impl ServerNode {
                 Some(ErrorCode::WrongTarget)
             }
         };
-        Some(Done {
+        Some(FinishedRequest {
             tag: request.tag(),
             name: request.name(),
             failed,

@@ -1,6 +1,6 @@
 //! Pending replies: the connection keeps a reply that is not ready, without a thread.
 
-use crate::meta_role::Answer;
+use crate::meta_role::ReplyFuture;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use zonal_net::{ReplyBuilder, Resumer};
@@ -20,7 +20,7 @@ impl Wake for Resume {
 
 /// Polls a reply. Where it is pending, polls it again with the connection's resumer as waker, so
 /// that no wake-up in between is lost. A reply that is ready at once costs one poll only.
-pub(crate) fn poll(answer: &mut Answer, reply: &mut ReplyBuilder) -> Poll<MetaReply> {
+pub(crate) fn poll(answer: &mut ReplyFuture, reply: &mut ReplyBuilder) -> Poll<MetaReply> {
     let mut context = Context::from_waker(Waker::noop());
     if let Poll::Ready(ready) = answer.as_mut().poll(&mut context) {
         return Poll::Ready(ready);

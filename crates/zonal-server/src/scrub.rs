@@ -18,7 +18,7 @@ mod pass;
 use crate::medium_health::MediumHealth;
 use crate::meta_role::MetaRole;
 use crate::scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, ScrubPace, ScrubRecord};
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zonal_disk::Engine;
@@ -33,7 +33,7 @@ struct Control {
 /// The store that is scrubbed.
 #[derive(Clone)]
 pub(crate) enum Subject {
-    Target(Arc<Storage>),
+    Target(Arc<StorageRole>),
     Shard(Arc<MetaRole>),
 }
 
@@ -45,10 +45,10 @@ impl Subject {
         }
     }
 
-    fn trouble(&self) -> &MediumHealth {
+    fn medium_health(&self) -> &MediumHealth {
         match self {
-            Self::Target(storage) => &storage.trouble,
-            Self::Shard(shard) => shard.trouble(),
+            Self::Target(storage) => &storage.medium_health,
+            Self::Shard(shard) => shard.medium_health(),
         }
     }
 

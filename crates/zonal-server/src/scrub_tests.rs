@@ -137,7 +137,7 @@ fn unlike(seed: u64, length: usize) -> Vec<u8> {
     words.flatten().take(length).collect()
 }
 
-fn fill(storage: &crate::storage_role::Storage) {
+fn fill(storage: &crate::storage_role::StorageRole) {
     for id in 1..=20 {
         // Large and small writes, with holes, some of them only in the log.
         write(storage, id, (id - 1) * 300_000, &unlike(id, 700_000));

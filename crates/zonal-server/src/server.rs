@@ -24,7 +24,7 @@ use crate::peers::Peers;
 use crate::revocations::{Revocations, RevokedSource};
 use crate::scrub::{ScrubTask, Subject};
 use crate::scrub_record::ScrubPace;
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -286,7 +286,7 @@ fn start_revocations(
 /// Starts the handler of commands, with the scrubs of the node's stores.
 fn start_control(
     config: &NodeConfig,
-    storage: Option<Arc<Storage>>,
+    storage: Option<Arc<StorageRole>>,
     shard: Option<Arc<MetaRole>>,
     background: &mut Vec<JoinHandle<()>>,
 ) -> Result<Arc<Control>, ServerError> {

@@ -5,7 +5,7 @@ use crate::error::ServerError;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use crate::rate_limited_log::RateLimit;
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use crate::stores;
 use std::sync::{Arc, Weak};
 use zonal_disk::{
@@ -19,7 +19,7 @@ use zonal_types::ErrorCode;
 /// Moves everything into the index, as the last step of an orderly end. After a loss of power, a
 /// record that only the log has is dropped where its data do not match: they may never have
 /// arrived. Data that the index knows and that do not match are damage.
-pub(crate) fn close(storage: &Storage) {
+pub(crate) fn close(storage: &StorageRole) {
     if let Err(error) = storage.checkpoint() {
         tracing::warn!(%error, "the last checkpoint of the target failed");
     }
@@ -47,7 +47,7 @@ pub(crate) fn format(config: &NodeConfig) -> Result<(), ServerError> {
 
 /// An open target with its threads.
 pub(crate) struct OpenedTarget {
-    pub storage: Arc<Storage>,
+    pub storage: Arc<StorageRole>,
     /// Ends before the storage is dropped.
     pub checkpointer: Checkpointer,
     pub uuid: [u8; 16],
@@ -93,7 +93,7 @@ pub(crate) fn open(
     engine
         .set_data_sync(Arc::clone(&segments) as Arc<dyn zonal_disk::DataSync>)
         .map_err(failed)?;
-    let opened = Arc::new(Storage::new(
+    let opened = Arc::new(StorageRole::new(
         storage,
         target,
         engine,
@@ -116,8 +116,8 @@ pub(crate) fn open(
     }))
 }
 
-fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError> {
-    let weak: Weak<Storage> = Arc::downgrade(storage);
+fn start_checkpointer(storage: &Arc<StorageRole>) -> Result<Checkpointer, DiskError> {
+    let weak: Weak<StorageRole> = Arc::downgrade(storage);
     let job = Box::new(move |_engine: &Engine| match weak.upgrade() {
         Some(storage) => storage.checkpoint(),
         None => Ok(()),

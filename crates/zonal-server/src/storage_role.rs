@@ -25,14 +25,14 @@ use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 
 /// The storage role.
-pub struct Storage {
+pub struct StorageRole {
     driver: TargetDriver<TargetDisk>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) segments: Arc<Segments>,
-    pub(crate) trouble: MediumHealth,
+    pub(crate) medium_health: MediumHealth,
 }
 
-impl Storage {
+impl StorageRole {
     /// Starts an opened target.
     #[must_use]
     pub fn new(
@@ -57,7 +57,7 @@ impl Storage {
             driver: TargetDriver::new(config.target, target, host),
             engine,
             segments,
-            trouble: MediumHealth::default(),
+            medium_health: MediumHealth::default(),
         }
     }
 
@@ -102,8 +102,10 @@ impl Storage {
             }
             Err(NotAdmitted::Refused(refused)) => {
                 match refused.code {
-                    ErrorCode::Io if self.is_healthy() => self.trouble.medium(&refused.detail),
-                    ErrorCode::Corrupt => self.trouble.damage(&refused.detail),
+                    ErrorCode::Io if self.is_healthy() => {
+                        self.medium_health.medium(&refused.detail)
+                    }
+                    ErrorCode::Corrupt => self.medium_health.damage(&refused.detail),
                     _ => {}
                 }
                 reply.message(&StorageReply::Failed {

@@ -4,7 +4,7 @@ use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use crate::storage_io;
-use crate::storage_role::{Refused, Storage};
+use crate::storage_role::{Refused, StorageRole};
 use std::path::Path;
 use std::sync::Arc;
 use zonal_driver::at_once;
@@ -20,7 +20,7 @@ use zonal_zonemap::{MapEdit, ZoneMap};
 const CELL: CellId = CellId([7; 16]);
 
 pub(crate) struct Opened {
-    pub storage: Arc<Storage>,
+    pub storage: Arc<StorageRole>,
     pub config: NodeConfig,
     map: Arc<MapCache>,
     _checkpointer: zonal_disk::Checkpointer,
@@ -87,7 +87,7 @@ impl ReplyRoom for Reply {
 }
 
 fn ask_by(
-    storage: &Storage,
+    storage: &StorageRole,
     request: &StorageRequest,
     payload: &[u8],
     reply: &mut Reply,
@@ -99,7 +99,7 @@ fn ask_by(
 
 /// The target's answer, with the payload of its reply.
 pub(crate) fn ask(
-    storage: &Storage,
+    storage: &StorageRole,
     request: &StorageRequest,
     payload: &[u8],
 ) -> Result<Vec<u8>, Refused> {
@@ -108,7 +108,7 @@ pub(crate) fn ask(
 }
 
 pub(crate) fn try_write(
-    storage: &Storage,
+    storage: &StorageRole,
     id: u64,
     offset: u64,
     bytes: &[u8],
@@ -127,11 +127,16 @@ fn write_at(id: u64, offset: u64) -> StorageRequest {
     }
 }
 
-pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
+pub(crate) fn write(storage: &StorageRole, id: u64, offset: u64, bytes: &[u8]) {
     try_write(storage, id, offset, bytes).unwrap();
 }
 
-fn try_read(storage: &Storage, id: u64, offset: u64, length: usize) -> Result<Vec<u8>, Refused> {
+fn try_read(
+    storage: &StorageRole,
+    id: u64,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>, Refused> {
     let request = StorageRequest::Read {
         object: object(id),
         offset,
@@ -140,11 +145,11 @@ fn try_read(storage: &Storage, id: u64, offset: u64, length: usize) -> Result<Ve
     ask(storage, &request, &[])
 }
 
-pub(crate) fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
+pub(crate) fn read(storage: &StorageRole, id: u64, offset: u64, length: usize) -> Vec<u8> {
     try_read(storage, id, offset, length).unwrap()
 }
 
-pub(crate) fn delete(storage: &Storage, id: u64) {
+pub(crate) fn delete(storage: &StorageRole, id: u64) {
     let request = StorageRequest::Delete {
         target: TargetId(1),
         objects: vec![(DataId(id), Column(0))],
@@ -256,7 +261,7 @@ fn damage_segments(dir: &Path) {
 }
 
 /// Length of the first block of an object as read; `None` for damage.
-fn first_block(storage: &Storage, id: u64) -> Option<usize> {
+fn first_block(storage: &StorageRole, id: u64) -> Option<usize> {
     match try_read(storage, id, 0, 4096) {
         Ok(bytes) => Some(bytes.len()),
         Err(refused) => {
@@ -367,7 +372,10 @@ fn by_slot(map: &ZoneMap, set: StripeSetId, slot: u16) -> (Header, StorageReques
     (header, StorageRequest::Stat { object })
 }
 
-fn refused(storage: &Storage, (header, request): &(Header, StorageRequest)) -> Option<ErrorCode> {
+fn refused(
+    storage: &StorageRole,
+    (header, request): &(Header, StorageRequest),
+) -> Option<ErrorCode> {
     match at_once(storage.driver().admit(header, request)).unwrap() {
         Ok(()) => None,
         Err(NotAdmitted::Refused(refused)) => Some(refused.code),

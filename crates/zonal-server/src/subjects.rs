@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use zonal_net::{Certified, Peer, Serial};
+use zonal_net::{Peer, PeerCertificate, Serial};
 use zonal_types::Holder;
 use zonal_types::limits::SUBJECTS_KNOWN_MAX;
 
-type StartRecord = BTreeMap<Serial, (Arc<Certified>, Arc<Holder>)>;
+type KnownHolders = BTreeMap<Serial, (Arc<PeerCertificate>, Arc<Holder>)>;
 
 /// Holders by serial number of their certificate; all are dropped when there are
 /// [`SUBJECTS_KNOWN_MAX`].
 #[derive(Default)]
 pub(crate) struct Subjects {
-    known: Mutex<StartRecord>,
+    known: Mutex<KnownHolders>,
 }
 
 impl Subjects {

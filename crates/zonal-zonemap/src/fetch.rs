@@ -62,7 +62,7 @@ impl FetchError {
 
 /// The parts of a map received so far.
 #[derive(Debug)]
-struct Parts {
+struct ReceivedParts {
     version: MapVersion,
     total: u64,
     bytes: Vec<u8>,
@@ -76,7 +76,7 @@ pub struct Fetch {
     believes: bool,
     /// The next request asks for the whole map.
     whole: bool,
-    parts: Option<Parts>,
+    parts: Option<ReceivedParts>,
     replies: u32,
     anew: u32,
 }
@@ -218,7 +218,7 @@ impl Fetch {
             }
             self.parts = None;
         }
-        let parts = self.parts.get_or_insert_with(|| Parts {
+        let parts = self.parts.get_or_insert_with(|| ReceivedParts {
             version,
             total,
             bytes: Vec::new(),

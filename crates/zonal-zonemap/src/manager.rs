@@ -32,7 +32,7 @@ pub struct Manager {
     /// Encoded bytes of the newest map.
     bytes: usize,
     tail: Tail,
-    whole: Option<Whole>,
+    whole: Option<EncodedMap>,
 }
 
 /// The last changes, each with the version that it makes. Kept in memory only: after a start of the
@@ -45,7 +45,7 @@ struct Tail {
 
 /// An encoded map that clients fetch in parts.
 #[derive(Debug)]
-struct Whole {
+struct EncodedMap {
     version: MapVersion,
     bytes: Vec<u8>,
 }
@@ -248,7 +248,7 @@ impl Manager {
             whole.version == newest || (is_long && self.tail.reaches(whole.version))
         });
         if !is_kept {
-            self.whole = Some(Whole {
+            self.whole = Some(EncodedMap {
                 version: newest,
                 bytes: self.durable.to_bytes(),
             });

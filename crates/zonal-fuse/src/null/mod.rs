@@ -127,7 +127,7 @@ impl NullFs {
         ctx: &Context<'_>,
         parent: u64,
         name: &[u8],
-        new: New,
+        new: NewNode,
     ) -> Result<FuseEntry, Errno> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -334,13 +334,13 @@ impl NullFs {
 }
 
 /// A node to create.
-struct New {
+struct NewNode {
     mode: u32,
     rdev: u32,
     body: Body,
 }
 
-impl New {
+impl NewNode {
     fn attr(&self, ctx: &Context<'_>) -> FuseAttr {
         let size = if let Body::Symlink(target) = &self.body {
             target.len() as u64

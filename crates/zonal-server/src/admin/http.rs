@@ -18,7 +18,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The parts of a request that matter here.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PageRequest {
     /// Path without the query.
     pub path: String,
     /// Value of the only `Authorization` line.
@@ -31,14 +31,14 @@ pub(super) struct Asked {
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PageAnswer {
     pub code: u16,
     pub headers: &'static [(&'static str, &'static str)],
     pub text: String,
 }
 
 /// Parses a head. `None`: it is incomplete. `Err`: the status code of a refusal.
-pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
+pub(super) fn parse(head: &[u8]) -> Result<Option<PageRequest>, u16> {
     let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
     let mut request = httparse::Request::new(&mut lines);
     match request.parse(head) {
@@ -61,7 +61,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
         (Some(only), None) => std::str::from_utf8(only.value).ok().map(str::to_owned),
         _ => None,
     };
-    Ok(Some(Asked {
+    Ok(Some(PageRequest {
         path: path.unwrap_or_default().to_owned(),
         authorization,
         is_head,
@@ -70,13 +70,13 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
 }
 
 pub(super) fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
-    let asked = Asked {
+    let asked = PageRequest {
         path: String::new(),
         authorization: None,
         is_head: false,
         minor: 1,
     };
-    let answer = Answer {
+    let answer = PageAnswer {
         code,
         headers: &[("Content-Type", "text/plain")],
         text: format!("{}\n", reason(code)),
@@ -85,7 +85,11 @@ pub(super) fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
 }
 
 /// Writes the answer; the caller then closes the connection.
-pub(super) fn write(stream: &mut TcpStream, asked: &Asked, answer: &Answer) -> std::io::Result<()> {
+pub(super) fn write(
+    stream: &mut TcpStream,
+    asked: &PageRequest,
+    answer: &PageAnswer,
+) -> std::io::Result<()> {
     let mut text = format!(
         "HTTP/1.{} {} {}\r\nContent-Length: {}\r\nConnection: close\r\n",
         asked.minor,

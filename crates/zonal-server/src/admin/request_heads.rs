@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::http::{self, Asked, HEAD_MAX, PATIENCE};
+use super::http::{self, HEAD_MAX, PATIENCE, PageRequest};
 
 /// Connections whose request is incomplete.
 const PENDING_MAX: usize = 64;
@@ -18,48 +18,48 @@ const PENDING_MAX: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection with its request, or with the status code of a refusal.
-pub(super) struct Arrived {
+pub(super) struct CompleteHead {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    pub(super) asked: Result<Asked, u16>,
+    pub(super) asked: Result<PageRequest, u16>,
 }
 
-struct Pending {
+struct PendingHead {
     stream: TcpStream,
     peer: SocketAddr,
     head: Vec<u8>,
     since: Instant,
 }
 
-enum Progress {
+enum HeadProgress {
     /// The head is incomplete.
     Waits,
     /// The head is complete, or refused.
-    Done(Result<Asked, u16>),
+    Done(Result<PageRequest, u16>),
     /// The client went away.
     Gone,
 }
 
-impl Pending {
-    fn read(&mut self) -> Progress {
+impl PendingHead {
+    fn read(&mut self) -> HeadProgress {
         let mut some = [0; 2048];
         loop {
             match self.stream.read(&mut some) {
-                Ok(0) => return Progress::Gone,
+                Ok(0) => return HeadProgress::Gone,
                 Ok(count) => {
                     self.head.extend_from_slice(&some[..count]);
                     match http::parse(&self.head) {
-                        Ok(Some(asked)) => return Progress::Done(Ok(asked)),
-                        Err(code) => return Progress::Done(Err(code)),
+                        Ok(Some(asked)) => return HeadProgress::Done(Ok(asked)),
+                        Err(code) => return HeadProgress::Done(Err(code)),
                         Ok(None) if self.head.len() >= HEAD_MAX => {
-                            return Progress::Done(Err(431));
+                            return HeadProgress::Done(Err(431));
                         }
                         Ok(None) => {}
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Progress::Waits,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return HeadProgress::Waits,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Progress::Gone,
+                Err(_) => return HeadProgress::Gone,
             }
         }
     }
@@ -69,12 +69,12 @@ impl Pending {
 #[derive(Default)]
 pub(super) struct RequestHeads {
     /// Incomplete ones by age.
-    pending: Vec<Pending>,
+    pending: Vec<PendingHead>,
 }
 
 impl RequestHeads {
     /// Waits for bytes; returns the connections whose head is complete.
-    pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<Arrived> {
+    pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<CompleteHead> {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         let streams = self.pending.iter();
         fds.extend(streams.map(|pending| PollFd::new(&pending.stream, PollFlags::IN)));
@@ -92,11 +92,11 @@ impl RequestHeads {
                 return pending.since.elapsed() < PATIENCE;
             }
             match pending.read() {
-                Progress::Waits => pending.since.elapsed() < PATIENCE,
-                Progress::Gone => false,
-                Progress::Done(asked) => {
+                HeadProgress::Waits => pending.since.elapsed() < PATIENCE,
+                HeadProgress::Gone => false,
+                HeadProgress::Done(asked) => {
                     if let Ok(stream) = pending.stream.try_clone() {
-                        arrived.push(Arrived {
+                        arrived.push(CompleteHead {
                             stream,
                             peer: pending.peer,
                             asked,
@@ -121,7 +121,7 @@ impl RequestHeads {
                 if self.pending.len() >= PENDING_MAX {
                     self.pending.remove(0);
                 }
-                self.pending.push(Pending {
+                self.pending.push(PendingHead {
                     stream,
                     peer,
                     head: Vec::new(),

@@ -20,7 +20,7 @@ pub(crate) const REVOKED_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf3];
 codec_struct! {
     /// The list in its stored form.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
-    pub struct RevokedList {
+    pub struct RevocationRecord {
         /// Rises with each change.
         version: u64,
         /// Serial numbers, in rising order.
@@ -35,7 +35,7 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     if key != REVOKED_KEY {
         return None;
     }
-    let list = RevokedList::from_bytes(value).ok()?;
+    let list = RevocationRecord::from_bytes(value).ok()?;
     let serials = list.serials.iter().map(|serial| format!("{serial:016x}"));
     Some(
         Described::new("revoked credentials")
@@ -46,7 +46,7 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
 
 /// The manager's list.
 pub(super) struct RevocationList {
-    list: Mutex<RevokedList>,
+    list: Mutex<RevocationRecord>,
 }
 
 impl RevocationList {
@@ -54,9 +54,9 @@ impl RevocationList {
     pub(super) fn open(engine: &Engine) -> Result<Self, ManagerError> {
         let stored = engine.get(&REVOKED_KEY).map_err(ManagerError::Stored)?;
         let list = match stored {
-            Some(bytes) => RevokedList::from_bytes(&bytes)
+            Some(bytes) => RevocationRecord::from_bytes(&bytes)
                 .map_err(|_error| ManagerError::Stored(ErrorCode::Corrupt))?,
-            None => RevokedList::default(),
+            None => RevocationRecord::default(),
         };
         Ok(Self {
             list: Mutex::new(list),
@@ -89,7 +89,7 @@ impl RevocationList {
             return Err(ManagerError::TooManyRevoked);
         }
         if all.len() > list.serials.len() {
-            let next = RevokedList {
+            let next = RevocationRecord {
                 version: list.version + 1,
                 serials: all.into_iter().collect(),
             };

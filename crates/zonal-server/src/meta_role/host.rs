@@ -9,7 +9,7 @@ use crate::clock;
 use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
 use crate::medium_health::MediumHealth;
-use crate::meta_calls::{LaterCalls, call_target};
+use crate::meta_calls::{DeferredCalls, call_target};
 use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::timers::Timers;
@@ -39,11 +39,11 @@ pub struct MetaHost {
     pub(super) map: Arc<MapCache>,
     pub(super) peers: Arc<Peers>,
     pub(super) timers: Arc<Timers>,
-    pub(super) later: LaterCalls,
+    pub(super) later: DeferredCalls,
     pub(super) permits: Permits,
     /// An append to the log failed.
     pub(super) failed: AtomicBool,
-    pub(super) trouble: MediumHealth,
+    pub(super) medium_health: MediumHealth,
     pub(super) store_failed: StoreFailures,
 }
 
@@ -174,7 +174,7 @@ impl ShardHost for MetaHost {
         let appended = self.try_append(effect, junctions, durability);
         appended.map_err(|error| {
             tracing::error!(%error, "the shard stops serving: its log takes no record");
-            self.trouble.medium(&error.to_string());
+            self.medium_health.medium(&error.to_string());
             self.failed.store(true, Ordering::Release);
             match error {
                 ManagerError::Disk(error) => error.code(),
@@ -187,7 +187,7 @@ impl ShardHost for MetaHost {
         let position = self.engine.head();
         let _permit = self.permits.flush().await;
         let flushed = self.engine.sync(position);
-        Ok(flushed.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
+        Ok(flushed.inspect_err(|error| self.medium_health.medium(&error.to_string()))?)
     }
 
     async fn publish(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {

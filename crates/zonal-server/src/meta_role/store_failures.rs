@@ -30,14 +30,14 @@ impl MetaRole {
         let operation = request.name();
         let (count, text) = match code {
             ErrorCode::Io if self.is_healthy() => {
-                self.trouble().medium(operation);
+                self.medium_health().medium(operation);
                 (
                     &self.host().store_failed.unreadable,
                     "the store cannot be read",
                 )
             }
             ErrorCode::Corrupt => {
-                self.trouble().damage(operation);
+                self.medium_health().damage(operation);
                 (&self.host().store_failed.damaged, "stored data is damaged")
             }
             _ => return,

@@ -225,7 +225,7 @@ impl ScrubTask {
                 });
             }
             let text = format!("object {object} at byte {offset}: {detail}");
-            self.subject.trouble().damage(&text);
+            self.subject.medium_health().damage(&text);
         }
     }
 
@@ -243,7 +243,7 @@ impl ScrubTask {
                 "a scrub has ended"
             );
             if record.damaged_blocks == 0 {
-                self.subject.trouble().no_damage();
+                self.subject.medium_health().no_damage();
             }
         });
     }
@@ -251,7 +251,7 @@ impl ScrubTask {
     fn fail(&self, pass: &ScrubRecord, code: ErrorCode) {
         tracing::error!(of = self.subject.name(), %code, "scrub: the index cannot be read further");
         self.subject
-            .trouble()
+            .medium_health()
             .damage("the index cannot be read whole");
         self.change(|record| {
             if record.started == pass.started {
