@@ -44,5 +44,8 @@ fuzz_target!(|data: &[u8]| {
     let key = [&JUNCTION_KEY[..], key].concat();
     let _ = junctions::describe(&key, value);
     let store = BTreeMap::from([(key, value.to_vec())]);
-    let _ = (JunctionListing::read(&store), junctions::page(&store, None, 9));
+    let _ = (
+        JunctionListing::read(&store),
+        junctions::page(&store, None, 9),
+    );
 });

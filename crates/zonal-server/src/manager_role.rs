@@ -33,7 +33,7 @@ pub struct ManagerRole {
     /// Held during a join, from reading the map to changing it. Taken before `core`.
     joining: Mutex<()>,
     published: Arc<MapCache>,
-    holders: Box<dyn NodeProbe>,
+    probe: Box<dyn NodeProbe>,
     revoked: RevocationList,
 }
 
@@ -149,7 +149,7 @@ impl ManagerRole {
         engine: Arc<Engine>,
         cell: CellId,
         published: Arc<MapCache>,
-        holders: Box<dyn NodeProbe>,
+        probe: Box<dyn NodeProbe>,
     ) -> Result<Self, ManagerError> {
         let core = Core::load(&*engine, cell).map_err(ManagerError::Stored)?;
         published.publish(Arc::clone(core.durable()));
@@ -160,7 +160,7 @@ impl ManagerRole {
             core: Mutex::new(core),
             joining: Mutex::new(()),
             published,
-            holders,
+            probe,
         })
     }
 

@@ -41,7 +41,7 @@ struct Answers {
 }
 
 impl NodeProbe for Arc<Answers> {
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
+    fn probe(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
         self.asked.lock().unwrap().push((node, address, claimed_by));
         if self.there.lock().unwrap().contains(&address) {
             ProbeResult::Holder
@@ -52,17 +52,17 @@ impl NodeProbe for Arc<Answers> {
 }
 
 pub(crate) fn manager(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
-    let (manager, cache, _) = manager_with_holders(dir);
+    let (manager, cache, _) = manager_with_probe(dir);
     (manager, cache)
 }
 
-fn manager_with_holders(dir: &Path) -> (ManagerRole, Arc<MapCache>, Arc<Answers>) {
+fn manager_with_probe(dir: &Path) -> (ManagerRole, Arc<MapCache>, Arc<Answers>) {
     let cache = Arc::new(MapCache::here(CELL));
     let engine = engine(dir, StoreKind::Manager);
-    let holders = Arc::<Answers>::default();
-    let asked = Box::new(Arc::clone(&holders));
+    let probe = Arc::<Answers>::default();
+    let asked = Box::new(Arc::clone(&probe));
     let manager = ManagerRole::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
-    (manager, cache, holders)
+    (manager, cache, probe)
 }
 
 fn store(kind: u8, id: u32, uuid: u8, taken: u64, proposed: &[u64]) -> StoreStart {
@@ -247,7 +247,7 @@ fn detail(reply: ManagerReply) -> String {
 #[test]
 fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_nothing() {
     let scratch = Scratch::new("numbers");
-    let (manager, cache, holders) = manager_with_holders(&scratch);
+    let (manager, cache, probe) = manager_with_probe(&scratch);
     manager_joins(&manager);
     let (here, there) = ("127.0.0.1:7003", "127.0.0.9:7003");
     let own = |taken, mark| {
@@ -281,7 +281,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
             assert!(told.contains(here) && told.contains(address), "{told}");
         }
     }
-    let (node, asked, by) = *holders.asked.lock().unwrap().last().unwrap();
+    let (node, asked, by) = *probe.asked.lock().unwrap().last().unwrap();
     assert_eq!(node, NodeId(3));
     assert_eq!((asked, by), (here.parse().unwrap(), there.parse().unwrap()));
     // The manager's own number with the target of another node.
@@ -306,7 +306,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
 #[test]
 fn a_node_moves_once_its_old_address_is_dead() {
     let scratch = Scratch::new("moves");
-    let (manager, cache, holders) = manager_with_holders(&scratch);
+    let (manager, cache, probe) = manager_with_probe(&scratch);
     manager_joins(&manager);
     let (here, there) = ("127.0.0.1:7003", "127.0.0.9:7003");
     let own = |taken, mark| vec![store(TARGET, 5, 50, taken, &[mark])];
@@ -316,7 +316,7 @@ fn a_node_moves_once_its_old_address_is_dead() {
     );
     let version = cache.current().version;
     // A copy of its folder, with the marks of this moment.
-    holders.there.lock().unwrap().insert(here.parse().unwrap());
+    probe.there.lock().unwrap().insert(here.parse().unwrap());
     let reply = manager.handle(joining(3, 1, there, own(1, 2)));
     assert_eq!(failed(&reply), Some(ErrorCode::WrongTarget));
     let told = detail(reply);
@@ -327,7 +327,7 @@ fn a_node_moves_once_its_old_address_is_dead() {
     third[0].proposed[0].tag = 99;
     assert_eq!(failed(&manager.handle(joining(3, 1, here, third))), None);
     assert_eq!(cache.current().version, version);
-    holders.there.lock().unwrap().clear();
+    probe.there.lock().unwrap().clear();
     let mut fourth = own(3, 4);
     fourth[0].taken.tag = 99;
     assert_eq!(failed(&manager.handle(joining(3, 1, there, fourth))), None);

@@ -33,7 +33,7 @@ pub enum ProbeResult {
 pub trait NodeProbe: Send + Sync {
     /// Probes `address`. If the server there is `node`, it learns that `claimed_by` claims its
     /// number.
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult;
+    fn probe(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult;
 }
 
 /// Probes over the network. Each of at most two attempts takes at most [`HOLDER_ASKED_MS`].
@@ -58,7 +58,7 @@ impl NetNodeProbe {
         Self { pool, cell }
     }
 
-    fn ask_once(&self, to: Address, body: &[u8]) -> Result<(), NetError> {
+    fn probe_once(&self, to: Address, body: &[u8]) -> Result<(), NetError> {
         let request = Request {
             operation: "NumberClaimed",
             header: Header::request(Service::Admin, self.cell),
@@ -71,14 +71,14 @@ impl NetNodeProbe {
 }
 
 impl NodeProbe for NetNodeProbe {
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
+    fn probe(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
         let claimed_by = claimed_by.to_string();
         let body = AdminRequest::NumberClaimed { node, claimed_by }.to_bytes();
         let to = Address::new(address, node);
-        let mut outcome = self.ask_once(to, &body);
+        let mut outcome = self.probe_once(to, &body);
         if matches!(outcome, Err(NetError::Lost { .. })) {
             // The server may have been about to end.
-            outcome = self.ask_once(to, &body);
+            outcome = self.probe_once(to, &body);
         }
         judge(&outcome)
     }
@@ -104,18 +104,18 @@ mod tests {
     fn a_probe_takes_a_silent_process_as_there_and_a_closed_port_as_gone() {
         let cell = CellId([7; 16]);
         let me = Identity::new(cell, zonal_net::Role::Server, NodeId(1), None);
-        let holders = NetNodeProbe::new(me, cell);
+        let probe = NetNodeProbe::new(me, cell);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let claimed_by = "127.0.0.9:7000".parse().unwrap();
         // This listener accepts connections and never answers.
         assert_eq!(
-            holders.ask(NodeId(3), address, claimed_by),
+            probe.probe(NodeId(3), address, claimed_by),
             ProbeResult::Holder
         );
         drop(listener);
         assert_eq!(
-            holders.ask(NodeId(3), address, claimed_by),
+            probe.probe(NodeId(3), address, claimed_by),
             ProbeResult::Nobody
         );
     }

@@ -39,9 +39,9 @@ use zonal_net::{
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
 use admin_pages::{listen_admin, read_token, start_admin};
-use cell_join::{JoinOutcome, enter};
+use cell_join::{JoinOutcome, join_cell};
 use credential::read_credential;
-use port_check::look_at_ports;
+use port_check::check_ports;
 use shard::{open_shard, open_shard_store};
 
 /// Formats the stores of a node that do not exist yet.
@@ -163,13 +163,13 @@ impl Running {
             advertised: vec![config.advertise],
             ..ListenConfig::one(config.listen)
         };
-        let holders = NetNodeProbe::new(me.clone(), config.cell);
-        look_at_ports(config, &listen, &me, &holders)?;
+        let probe = NetNodeProbe::new(me.clone(), config.cell);
+        check_ports(config, &listen, &me, &probe)?;
         let store = open_shard_store(config)?;
         let target = storage_io::open(config, &map, &peers)?;
         let listeners = Listeners::bind(&listen, &me)?;
 
-        let manager = match enter(config, (&store, &target), (&map, holders), &peers, stop)? {
+        let manager = match join_cell(config, (&store, &target), (&map, probe), &peers, stop)? {
             JoinOutcome::Manager(manager) => Some(manager),
             JoinOutcome::Node => None,
             JoinOutcome::Stopped => return Ok(None),

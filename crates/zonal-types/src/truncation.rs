@@ -10,7 +10,7 @@ use crate::limits::CUT_NUMBER_MAX;
 
 /// The number of the next program's truncation after `last`; `None`: the numbers are used up.
 #[must_use]
-pub const fn next_shrink(last: u64) -> Option<u64> {
+pub const fn next_truncation(last: u64) -> Option<u64> {
     if last >= CUT_NUMBER_MAX {
         return None;
     }
@@ -20,7 +20,7 @@ pub const fn next_shrink(last: u64) -> Option<u64> {
 /// The number of the next disowning truncation after `last`; `None`: the numbers are used up.
 #[must_use]
 pub const fn next_disowning(last: u64) -> Option<u64> {
-    match next_shrink(last) {
+    match next_truncation(last) {
         Some(next) if next < CUT_NUMBER_MAX => Some(next | 1),
         _ => None,
     }
@@ -35,7 +35,7 @@ pub const fn is_disowning(number: u64) -> bool {
 /// Lower bound of the truncations from number `before` to `number`; `None` where `number` is the
 /// earlier one.
 #[must_use]
-pub const fn cuts_since(number: u64, before: u64) -> Option<u64> {
+pub const fn truncations_since(number: u64, before: u64) -> Option<u64> {
     match (number / 2).checked_sub(before / 2) {
         Some(0) if number < before => None,
         // Numbers of formats before the kinds were distinguished.
@@ -51,22 +51,26 @@ mod tests {
     #[test]
     fn truncation_numbers_rise_and_encode_their_kind() {
         for last in [0, 1, 2, 3, 1 << 40, CUT_NUMBER_MAX - 4, CUT_NUMBER_MAX - 3] {
-            for (next, is_of_kind) in [(next_shrink(last), false), (next_disowning(last), true)] {
+            for (next, is_of_kind) in [(next_truncation(last), false), (next_disowning(last), true)]
+            {
                 let next = next.unwrap();
                 assert!(next > last && next <= CUT_NUMBER_MAX, "{last}");
                 assert!(is_disowning(next) == is_of_kind, "{last}");
-                assert!(cuts_since(next, last) == Some(1), "{last}");
+                assert!(truncations_since(next, last) == Some(1), "{last}");
             }
         }
-        assert_eq!(next_shrink(CUT_NUMBER_MAX - 2), Some(CUT_NUMBER_MAX));
+        assert_eq!(next_truncation(CUT_NUMBER_MAX - 2), Some(CUT_NUMBER_MAX));
         assert_eq!(next_disowning(CUT_NUMBER_MAX - 2), None);
         for last in [CUT_NUMBER_MAX, CUT_NUMBER_MAX + 1, u64::MAX] {
-            assert_eq!((next_shrink(last), next_disowning(last)), (None, None));
+            assert_eq!((next_truncation(last), next_disowning(last)), (None, None));
         }
-        let later = next_disowning(4).and_then(next_shrink).unwrap();
-        assert_eq!(cuts_since(later, 4), Some(2));
-        assert_eq!(cuts_since(7, 7), Some(0));
-        assert_eq!((cuts_since(6, 7), cuts_since(5, 7)), (None, None));
-        assert_eq!(cuts_since(7, 6), Some(1));
+        let later = next_disowning(4).and_then(next_truncation).unwrap();
+        assert_eq!(truncations_since(later, 4), Some(2));
+        assert_eq!(truncations_since(7, 7), Some(0));
+        assert_eq!(
+            (truncations_since(6, 7), truncations_since(5, 7)),
+            (None, None)
+        );
+        assert_eq!(truncations_since(7, 6), Some(1));
     }
 }

@@ -143,7 +143,7 @@ impl AppendPlace {
     /// (appended, then cut), after others nothing.
     #[must_use]
     pub fn left(&self, truncate_seq: u64, truncate_size: u64) -> Option<u32> {
-        match truncation::cuts_since(truncate_seq, self.truncate_seq)? {
+        match truncation::truncations_since(truncate_seq, self.truncate_seq)? {
             0 => Some(self.length),
             1 => {
                 let within = truncate_size.checked_sub(self.offset)?;

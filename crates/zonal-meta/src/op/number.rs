@@ -40,7 +40,7 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
         return Err(ErrorCode::TruncateUnconfirmed);
     };
     inode.truncate_seq =
-        truncation::next_shrink(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
+        truncation::next_truncation(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
     set(inode, to, is_pushed);
     Ok(())
 }
@@ -50,7 +50,7 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
 pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     let to = bound(tx, inode, inode.size);
     let is_open = is_push_open(inode) || others_hold(tx, inode.ino);
-    let next = truncation::next_shrink(inode.truncate_seq);
+    let next = truncation::next_truncation(inode.truncate_seq);
     let (Some(to), Some(next)) = (to.filter(|_to| !is_open), next) else {
         // What is behind the end now is not only what the session knows of.
         tx.volatile.push(Volatile::Unowned(inode.ino));

@@ -163,7 +163,7 @@ impl ManagerRole {
                 left(map, newcomer.node, newcomer.address).filter(|_| is_asked)
             };
             let asked = to_ask(&self.newest_map());
-            let ask = |address| self.holders.ask(newcomer.node, address, newcomer.address);
+            let ask = |address| self.probe.probe(newcomer.node, address, newcomer.address);
             let found = asked.map(ask);
             let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
             let map = self.newest_map();

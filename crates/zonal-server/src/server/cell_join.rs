@@ -26,10 +26,10 @@ pub(super) enum JoinOutcome {
 }
 
 /// Joins with the starts of the node's stores, and notes in the stores that they are taken.
-pub(super) fn enter(
+pub(super) fn join_cell(
     config: &NodeConfig,
     (store, target): (&Option<ShardStore>, &Option<storage_io::OpenedTarget>),
-    (map, holders): (&Arc<MapCache>, NetNodeProbe),
+    (map, probe): (&Arc<MapCache>, NetNodeProbe),
     peers: &Peers,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<JoinOutcome, ServerError> {
@@ -38,9 +38,9 @@ pub(super) fn enter(
     let opened = opened_stores(config, shard, target.as_ref())?;
     let starts = opened.iter().map(|(_, start)| start.clone()).collect();
     let join = join::request(config, config.advertise, uuid, starts);
-    let entered = match (&config.manager_role, store) {
+    let outcome = match (&config.manager_role, store) {
         (Some(_), Some(store)) => {
-            let manager = open_manager(config, store, map, holders)?;
+            let manager = open_manager(config, store, map, probe)?;
             let joined = manager.join(join, true);
             joined.map_err(|error| refused(config, &error))?;
             JoinOutcome::Manager(manager)
@@ -51,7 +51,7 @@ pub(super) fn enter(
     for (dir, start) in &opened {
         taken(dir, start)?;
     }
-    Ok(entered)
+    Ok(outcome)
 }
 
 /// The open stores of this node, each with the start to be taken.
@@ -107,10 +107,10 @@ fn open_manager(
     config: &NodeConfig,
     store: &ShardStore,
     map: &Arc<MapCache>,
-    holders: NetNodeProbe,
+    probe: NetNodeProbe,
 ) -> Result<Arc<ManagerRole>, ServerError> {
     let engine = Arc::clone(&store.engine);
-    ManagerRole::open(engine, config.cell, Arc::clone(map), Box::new(holders))
+    ManagerRole::open(engine, config.cell, Arc::clone(map), Box::new(probe))
         .and_then(|manager| manager.set_width(config.set_width).map(|()| manager))
         .map(Arc::new)
         .map_err(|error| match error {

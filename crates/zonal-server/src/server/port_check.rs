@@ -12,11 +12,11 @@ use zonal_net::{Identity, ListenConfig, Listeners};
 
 /// Listens for a moment. Where that fails, an error about the stores comes first: a store that is
 /// not this node's, or that another process has open.
-pub(super) fn look_at_ports(
+pub(super) fn check_ports(
     config: &NodeConfig,
     listen: &ListenConfig,
     me: &Identity,
-    holders: &dyn NodeProbe,
+    probe: &dyn NodeProbe,
 ) -> Result<(), ServerError> {
     // Without Unix sockets: they come and go with their folder, which other servers are about to
     // use.
@@ -25,7 +25,7 @@ pub(super) fn look_at_ports(
         ..listen.clone()
     };
     let Err(taken) = Listeners::bind(&listen, me) else {
-        return look_for_another(config, holders);
+        return probe_advertised_address(config, probe);
     };
     let roles = [
         (config.manager_role.is_some(), StoreKind::Manager),
@@ -52,8 +52,8 @@ pub(super) fn look_at_ports(
 /// Probes the node's advertised address, where this node does not listen yet. A copy of its folder
 /// on another machine still has that address. It would join in place of the node, and no client
 /// could reach it.
-fn look_for_another(config: &NodeConfig, holders: &dyn NodeProbe) -> Result<(), ServerError> {
-    let found = match holders.ask(config.node, config.advertise, config.listen) {
+fn probe_advertised_address(config: &NodeConfig, probe: &dyn NodeProbe) -> Result<(), ServerError> {
+    let found = match probe.probe(config.node, config.advertise, config.listen) {
         ProbeResult::Nobody => return Ok(()),
         ProbeResult::Holder => config.node,
         ProbeResult::Other(node) => node,
