@@ -57,7 +57,7 @@ pub(crate) struct IdleConnections {
 
 #[derive(Default)]
 struct State {
-    aside: BTreeMap<u64, IdleConnection>,
+    idle: BTreeMap<u64, IdleConnection>,
     parked: BTreeMap<u64, ParkedRequest>,
     /// Connections with a resumed request.
     ready: VecDeque<Box<ServerConnection>>,
@@ -143,7 +143,7 @@ impl IdleConnections {
     /// that another thread does.
     fn put(&self, connection: Box<ServerConnection>) {
         let (id, stream) = (connection.id(), Arc::clone(connection.stream()));
-        let aside = IdleConnection {
+        let idle = IdleConnection {
             connection,
             since: Instant::now(),
             has_buffers: true,
@@ -151,7 +151,7 @@ impl IdleConnections {
         {
             let mut state = self.state();
             state.buffered += 1;
-            state.aside.insert(id, aside);
+            state.idle.insert(id, idle);
         }
         if let Err(errno) = self.watch(id, &stream, EventFlags::IN | EventFlags::RDHUP) {
             // Out of memory: an unwatched connection would never be served again.
@@ -234,9 +234,9 @@ impl IdleConnections {
 
     fn take(&self, id: u64) -> Option<Box<ServerConnection>> {
         let mut state = self.state();
-        if let Some(aside) = state.aside.remove(&id) {
-            state.buffered -= usize::from(aside.has_buffers);
-            return Some(aside.connection);
+        if let Some(idle) = state.idle.remove(&id) {
+            state.buffered -= usize::from(idle.has_buffers);
+            return Some(idle.connection);
         }
         // The peer is gone.
         let connection = state.parked.get_mut(&id)?.connection.take();
@@ -295,10 +295,10 @@ impl IdleConnections {
         let mut state = self.state();
         let state = &mut *state;
         state.is_swept = false;
-        for aside in state.aside.values_mut() {
-            if aside.has_buffers && aside.since.elapsed() >= patience {
-                aside.connection.free();
-                aside.has_buffers = false;
+        for idle in state.idle.values_mut() {
+            if idle.has_buffers && idle.since.elapsed() >= patience {
+                idle.connection.free();
+                idle.has_buffers = false;
                 state.buffered -= 1;
             }
         }
@@ -315,11 +315,11 @@ impl IdleConnections {
             .wait_timeout_while(self.state(), limit, |state| state.threads > 0)
             .unwrap_or_else(PoisonError::into_inner);
         let left = state.threads;
-        let aside = std::mem::take(&mut state.aside);
+        let idle = std::mem::take(&mut state.idle);
         let parked = std::mem::take(&mut state.parked);
         let ready = std::mem::take(&mut state.ready);
         drop(state);
-        drop((aside, parked, ready));
+        drop((idle, parked, ready));
         left
     }
 }

@@ -29,8 +29,8 @@ mod tests {
 
     #[test]
     fn a_repeated_message_is_suppressed() {
-        let seldom = RateLimit::default();
-        assert!(seldom.is_due());
-        assert!(!seldom.is_due());
+        let limit = RateLimit::default();
+        assert!(limit.is_due());
+        assert!(!limit.is_due());
     }
 }

@@ -103,7 +103,7 @@ impl StorageRole {
             Err(NotAdmitted::Refused(refused)) => {
                 match refused.code {
                     ErrorCode::Io if self.is_healthy() => {
-                        self.medium_health.medium(&refused.detail)
+                        self.medium_health.medium(&refused.detail);
                     }
                     ErrorCode::Corrupt => self.medium_health.damage(&refused.detail),
                     _ => {}

@@ -40,7 +40,7 @@ pub enum SlotVerdict {
     },
     /// The slot does not exist, or was never this target's with this epoch.
     Absent,
-    /// The sender's map is newer, and this map does not have the slot that the request names.
+    /// The sender's map is newer, and this map does not have the slot with that epoch.
     Newer,
 }
 
@@ -85,7 +85,7 @@ impl ZoneMap {
     pub fn judge_shard(&self, shard: ShardId, own: Epoch, claimed: Epoch) -> ShardVerdict {
         let known = self.shard(shard).map_or(Epoch(0), |shard| shard.epoch);
         if own == Epoch(0) {
-            // The shard is new to this map, so there is nothing to compare with.
+            // The owner started with a map without this shard, so it has no epoch to compare with.
             ShardVerdict::Current
         } else if known.max(claimed) > own {
             ShardVerdict::Lost
