@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use zonal_fuse::abi;
-use zonal_fuse::request::{Header, Protocol, Request};
+use zonal_fuse::request::{FuseRequest, Protocol, RequestHeader};
 
 fuzz_target!(|data: &[u8]| {
     let [version, operation, rest @ ..] = data else {
@@ -21,9 +21,9 @@ fuzz_target!(|data: &[u8]| {
             bytes[..4].copy_from_slice(&length.to_le_bytes());
             bytes[4..8].copy_from_slice(&u32::from(*operation).to_le_bytes());
         }
-        if let Ok(header) = Header::decode(&bytes) {
-            let _ =
-                Request::decode(header, &bytes, &protocol).map(|request| format!("{request:?}"));
+        if let Ok(header) = RequestHeader::decode(&bytes) {
+            let _ = FuseRequest::decode(header, &bytes, &protocol)
+                .map(|request| format!("{request:?}"));
         }
     }
 });

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_types::{CellId, Codec, Ino, PartitionId, StripeSetId, TargetId};
 use zonal_wire::ManagerReply;
-use zonal_zonemap::junctions::{self, JUNCTION_KEY, Listing};
-use zonal_zonemap::{Assembly, Fetch, MapChange, MapEdit, ZoneMap, stored};
+use zonal_zonemap::junctions::{self, JUNCTION_KEY, JunctionListing};
+use zonal_zonemap::{Assembly, Fetch, MapChange, MapEdit, ZoneMap, map_records};
 
 fuzz_target!(|data: &[u8]| {
     let edits = Vec::<MapEdit>::from_bytes(data);
@@ -40,9 +40,12 @@ fuzz_target!(|data: &[u8]| {
     // Decode the input as an entry of a store, too.
     let (key, value) = data.split_at(data.len() / 2);
     let _ = Assembly::default().take(key, value);
-    let _ = stored::describe(key, value);
+    let _ = map_records::describe(key, value);
     let key = [&JUNCTION_KEY[..], key].concat();
     let _ = junctions::describe(&key, value);
     let store = BTreeMap::from([(key, value.to_vec())]);
-    let _ = (Listing::read(&store), junctions::page(&store, None, 9));
+    let _ = (
+        JunctionListing::read(&store),
+        junctions::page(&store, None, 9),
+    );
 });

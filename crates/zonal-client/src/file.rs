@@ -22,7 +22,7 @@ use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
-use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, cut};
+use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation};
 use zonal_wire::StorageReply;
 
 /// Open and dirty files by inode.
@@ -251,7 +251,7 @@ impl<N: Net> FileState<N> {
         let left = left_of(&self.data, truncate_seq, end);
         if left < end
             && end > end_of_inline(&self.data)
-            && cut::is_disowning(self.data.truncate_seq)
+            && truncation::is_disowning(self.data.truncate_seq)
         {
             self.failures.note(ErrorCode::Io);
         }

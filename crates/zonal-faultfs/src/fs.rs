@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use zonal_fuse::request::{Create, Fallocate, Lock, Mknod, Open, Read, Release, Rename, Write};
 use zonal_fuse::{
-    Attr, Context, Data, Entry, Errno, FileKind, FileSystem, LockKind, MountError, MountOptions,
-    OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Session, SessionConfig, SetAttr, StatFs, Timestamp,
+    Context, Errno, FileSystem, FuseAttr, FuseEntry, FuseFileKind, FuseLockKind, FuseSession,
+    FuseTimestamp, MountError, MountOptions, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, SessionConfig,
+    SetAttr, StatFs, WriteData,
 };
 
 use crate::disk::Disk;
@@ -20,14 +21,14 @@ use crate::disk::Disk;
 ///
 /// # Errors
 /// Where the machine cannot mount.
-pub fn mount(disk: &Arc<Disk>, path: &Path) -> Result<Session, MountError> {
+pub fn mount(disk: &Arc<Disk>, path: &Path) -> Result<FuseSession, MountError> {
     let options = MountOptions {
         source: "zonal:faults".into(),
         subtype: "zonal-faultfs".into(),
         ..MountOptions::default()
     };
     let fs = Arc::new(Faulty(Arc::clone(disk)));
-    Session::mount(fs, path, &options, &SessionConfig::default())
+    FuseSession::mount(fs, path, &options, &SessionConfig::default())
 }
 
 struct Faulty(Arc<Disk>);
@@ -44,13 +45,13 @@ fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
 }
 
 impl Faulty {
-    fn attr(&self, node: u64) -> Result<Attr, Errno> {
+    fn attr(&self, node: u64) -> Result<FuseAttr, Errno> {
         let metadata = self.0.metadata(node)?;
-        let time = |secs: i64, nanos: i64| Timestamp {
+        let time = |secs: i64, nanos: i64| FuseTimestamp {
             secs,
             nanos: u32::try_from(nanos).unwrap_or(0),
         };
-        Ok(Attr {
+        Ok(FuseAttr {
             ino: node,
             size: metadata.len(),
             blocks: metadata.blocks(),
@@ -66,11 +67,11 @@ impl Faulty {
         })
     }
 
-    fn entry(&self, node: u64) -> Result<Entry, Errno> {
-        Ok(Entry {
+    fn entry(&self, node: u64) -> Result<FuseEntry, Errno> {
+        Ok(FuseEntry {
             ino: node,
             attr: self.attr(node)?,
-            ..Entry::default()
+            ..FuseEntry::default()
         })
     }
 
@@ -82,12 +83,12 @@ impl Faulty {
         };
         let mut buffer = reply.buffer();
         for (cookie, (found, node, mode)) in (1..).zip(entries) {
-            let (kind, bytes) = (FileKind::from_mode(mode), found.as_bytes());
+            let (kind, bytes) = (FuseFileKind::from_mode(mode), found.as_bytes());
             if cookie <= read.offset {
                 continue;
             }
             let fits = if plus {
-                buffer.add_plus(&Entry::default(), node, cookie, kind, bytes)
+                buffer.add_plus(&FuseEntry::default(), node, cookie, kind, bytes)
             } else {
                 buffer.add(node, cookie, kind, bytes)
             };
@@ -98,13 +99,13 @@ impl Faulty {
         reply.entries(&buffer);
     }
 
-    fn made(&self, parent: u64, name: &Path, folder: bool) -> Result<Entry, Errno> {
+    fn made(&self, parent: u64, name: &Path, folder: bool) -> Result<FuseEntry, Errno> {
         let node = self.0.make(parent, name, folder)?;
         self.entry(node)
     }
 }
 
-fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
+fn answer_entry(reply: ReplyEntry, result: Result<FuseEntry, Errno>) {
     match result {
         Ok(entry) => reply.entry(&entry),
         Err(error) => reply.err(error),
@@ -194,7 +195,14 @@ impl FileSystem for Faulty {
         }
     }
 
-    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
+    fn write(
+        &self,
+        _: &Context<'_>,
+        ino: u64,
+        write: &Write,
+        data: WriteData<'_>,
+        reply: ReplyWrite,
+    ) {
         match self.0.write(ino, write.offset, data.bytes()) {
             Ok(()) => reply.written(write.size),
             Err(error) => reply.err(error),
@@ -234,7 +242,7 @@ impl FileSystem for Faulty {
     }
 
     fn setlk(&self, _: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
-        let takes = lock.kind != LockKind::Unlock;
+        let takes = lock.kind != FuseLockKind::Unlock;
         answer(reply, self.0.lock_file(ino, lock.owner, takes));
     }
 

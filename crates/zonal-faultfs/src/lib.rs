@@ -20,4 +20,4 @@ pub mod history;
 
 pub use disk::Disk;
 pub use fs::mount;
-pub use zonal_fuse::Session;
+pub use zonal_fuse::FuseSession;

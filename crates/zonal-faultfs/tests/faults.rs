@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, control, mount};
-use zonal_fuse::{MountError, Session};
+use zonal_fuse::{FuseSession, MountError};
 use zonal_testkit::Scratch;
 
 /// A folder on a disk that fails.
 struct Mounted {
     disk: Arc<Disk>,
-    session: Option<Session>,
+    session: Option<FuseSession>,
     dir: Scratch,
 }
 

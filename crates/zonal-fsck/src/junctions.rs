@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, ZoneId};
-use zonal_zonemap::junctions::Listed;
+use zonal_zonemap::junctions::ListedJunction;
 use zonal_zonemap::{Junction, ZoneMap};
 
 /// A disagreement between root entry, junction and inode.
@@ -73,7 +73,7 @@ pub struct FirstLevel {
 #[must_use]
 pub fn compare(
     map: &ZoneMap,
-    junctions: &[Listed],
+    junctions: &[ListedJunction],
     entries: &[RootEntry],
     directories: &[FirstLevel],
     is_known: &dyn Fn(Ino) -> bool,
@@ -84,7 +84,7 @@ pub fn compare(
         .map(|directory| (directory.ino, directory.is_detached))
         .collect();
     let mut listed: BTreeMap<Ino, Option<&Junction>> = BTreeMap::new();
-    for Listed { junction, is_whole } in junctions {
+    for ListedJunction { junction, is_whole } in junctions {
         let one = listed.entry(junction.ino);
         one.and_modify(|one| *one = None)
             .or_insert(is_whole.then_some(junction));
@@ -121,7 +121,7 @@ pub fn compare(
             mismatches.push(Mismatch::NoEntry { ino: *ino, zone });
         }
     }
-    for Listed { junction, .. } in junctions {
+    for ListedJunction { junction, .. } in junctions {
         if !named.contains_key(&junction.ino) {
             mismatches.push(Mismatch::Extra {
                 path: junction.path.clone(),

@@ -1,6 +1,6 @@
-//! Rates of file-system operations in a directory: `rates DIR [threads] [seconds]`.
+//! Measures rates of file-system operations in a directory: `rates DIR [threads] [seconds]`.
 //!
-//! One line per operation with operations (or bytes) per second, summed over the threads.
+//! Prints one line per operation with operations (or bytes) per second, summed over the threads.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,7 @@
 //! Numbers of the kernel's FUSE protocol 7.45: operation codes, flags, sizes of structures.
 //!
-//! Written by hand from the protocol's definition; the layouts of requests are in `request`, of
-//! replies in `encode`. Names follow the kernel's without their `FUSE_` prefix.
+//! Written by hand from the protocol's definition. The layouts of requests are in `request`, those
+//! of replies in `encode`. Names are the kernel's without the prefix `FUSE_`.
 #![allow(
     missing_docs,
     reason = "the kernel's own names; its documentation describes them"
@@ -11,7 +11,7 @@
 pub const MAJOR: u32 = 7;
 /// The newest minor version this crate speaks.
 pub const MINOR: u32 = 45;
-/// The oldest minor version accepted (Linux 5.4): everything decoded here has one layout since.
+/// The oldest minor version accepted (Linux 5.4): the layouts decoded here have not changed since.
 pub const MINOR_MIN: u32 = 31;
 /// The node id of the mount's root.
 pub const ROOT_ID: u64 = 1;
@@ -22,7 +22,7 @@ pub const IN_HEADER: usize = 40;
 pub const OUT_HEADER: usize = 16;
 /// Size of the fixed part of a WRITE behind the header.
 pub const WRITE_IN: usize = 40;
-/// The bit of `unique` that tells an INTERRUPT from the request it is about.
+/// The bit of `unique` that distinguishes an INTERRUPT from its request.
 pub const INTERRUPT_BIT: u64 = 1;
 
 pub mod op {

@@ -1,7 +1,7 @@
-//! Reading and writing the kernel's structures as bytes, with every bound checked.
+//! Reads and writes the kernel's structures as bytes, with every bound checked.
 //!
-//! The FUSE protocol is in the byte order of the machine (both ends are the same machine); this
-//! is the only module that turns numbers into bytes, and no structure is ever transmuted.
+//! The FUSE protocol uses the byte order of the machine, as both ends are the same machine. Only
+//! this module turns numbers into bytes; no structure is ever transmuted.
 #![expect(
     clippy::host_endian_bytes,
     reason = "the kernel's FUSE protocol is in host order"
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// A name that ends with a zero byte, without it.
+    /// A name that ends with a zero byte, returned without it.
     pub(crate) fn name(&mut self) -> Result<&'a [u8], DecodeError> {
         let end = self
             .data
@@ -66,13 +66,13 @@ impl<'a> Reader<'a> {
         Ok(name)
     }
 
-    /// What is left.
+    /// The bytes that are left.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.data
     }
 }
 
-/// Appending numbers to a message.
+/// Appends numbers to a message.
 pub(crate) trait Put {
     fn put(&mut self, bytes: &[u8]);
 
@@ -99,8 +99,8 @@ impl Put for Vec<u8> {
     }
 }
 
-/// A message on the stack, for the small fixed replies. What does not fit is left out (the
-/// capacities are constants that cover the largest structure, see the tests of `encode`).
+/// A message on the stack, for the small fixed replies. Bytes past the capacity are dropped; the
+/// capacities are constants that cover the largest structure (see the tests of `encode`).
 pub(crate) struct Fixed<const N: usize> {
     data: [u8; N],
     len: usize,

@@ -1,6 +1,6 @@
-//! One open descriptor of /dev/fuse: reading requests, writing replies and notifications.
+//! One open descriptor of /dev/fuse: reads requests, writes replies and notifications.
 //!
-//! A reply has to be written to the descriptor its request was read from.
+//! A reply must be written to the descriptor that its request was read from.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -34,25 +34,24 @@ impl Channel {
         Self { fd }
     }
 
-    /// Another descriptor of the same mount, with a queue of its own.
+    /// Another descriptor of the same mount, with a read queue of its own.
     pub(crate) fn try_clone(&self) -> Result<Self, Errno> {
         let fd = open_device()?;
         clone_ioctl(fd.as_fd(), self.fd.as_fd())?;
         Ok(Self { fd })
     }
 
-    /// A descriptor of the same mount that only this thread has, in a table of descriptors of its
-    /// own that has no other of the mount: while the thread is in a call on it, all others are
-    /// closed where the process is killed. This one itself where that cannot be had.
+    /// A descriptor of the same mount for this thread alone, in a descriptor table of its own
+    /// without any other descriptor of the mount. While the thread is in a call on it, killing the
+    /// process still closes all other descriptors. Falls back to this descriptor where that fails.
     pub(crate) fn alone(self: &Arc<Self>) -> Arc<Self> {
-        // Linux 5.9.
+        // Needs Linux 5.9.
         if close_range(u32::MAX, u32::MAX).is_err() || unshare_files().is_err() {
             return self.clone();
         }
         let own = self.try_clone().map_or_else(|_| self.clone(), Arc::new);
         let kept = own.fd.as_raw_fd().unsigned_abs();
-        // Nothing of the standard streams; the table is this thread's, and what is asked for is
-        // there.
+        // Keep the standard streams; the table is this thread's own, and the range exists.
         let _ = close_range(FIRST, kept.saturating_sub(1));
         let _ = close_range(kept.saturating_add(1), u32::MAX);
         own
@@ -62,7 +61,7 @@ impl Channel {
         rustix::io::read(&self.fd, buffer)
     }
 
-    /// Whether a request is waiting to be read.
+    /// True where a request is waiting to be read.
     pub(crate) fn has_request(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         rustix::event::poll(
@@ -75,7 +74,7 @@ impl Channel {
         .is_ok_and(|ready| ready > 0)
     }
 
-    /// Sends a whole message: the kernel takes it at once or not at all.
+    /// Sends a whole message: the kernel takes all of it or none.
     pub(crate) fn write(&self, message: &[u8]) -> Result<(), Errno> {
         rustix::io::write(&self.fd, message).map(drop)
     }
@@ -105,17 +104,17 @@ impl Channel {
     }
 }
 
-/// The first descriptor behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST: u32 = 3;
 
 #[expect(unsafe_code, reason = "the safe wrapper is deprecated")]
 fn unshare_files() -> Result<(), Errno> {
-    // SAFETY: who asks for it uses no descriptor of another thread afterwards: see
+    // SAFETY: the calling thread uses no descriptor of another thread afterwards: see
     // `Notifier::alone`.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }
 }
 
-/// Closes descriptors from `first` to `last`, in the table of this thread.
+/// Closes the descriptors `first` to `last` in the table of this thread.
 #[expect(unsafe_code, reason = "no safe wrapper exists for close_range")]
 fn close_range(first: u32, last: u32) -> Result<(), Errno> {
     if first > last {

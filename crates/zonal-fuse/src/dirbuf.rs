@@ -1,10 +1,10 @@
-//! The reply to READDIR and READDIRPLUS: records aligned to 8 bytes, never more than was asked for.
+//! The reply to READDIR and READDIRPLUS: records aligned to 8 bytes, at most the requested size.
 
 use crate::bytes::Put;
 use crate::encode;
-use crate::types::{Entry, FileKind};
+use crate::types::{FuseEntry, FuseFileKind};
 
-/// Entries of a directory on their way to the kernel.
+/// The entries of a directory in a reply.
 #[derive(Debug)]
 pub struct DirBuffer {
     data: Vec<u8>,
@@ -25,10 +25,11 @@ impl DirBuffer {
         }
     }
 
-    /// Adds an entry to a READDIR. `offset` is the cookie from which a later request continues
-    /// *behind* this entry. Returns false, changing nothing, when it does not fit.
+    /// Adds an entry to a READDIR reply. `offset` is the cookie from which a later request
+    /// continues *behind* this entry. Returns false and changes nothing when the entry does not
+    /// fit.
     #[must_use]
-    pub fn add(&mut self, ino: u64, offset: u64, kind: FileKind, name: &[u8]) -> bool {
+    pub fn add(&mut self, ino: u64, offset: u64, kind: FuseFileKind, name: &[u8]) -> bool {
         if !self.fits(DIRENT, name) {
             return false;
         }
@@ -36,16 +37,16 @@ impl DirBuffer {
         true
     }
 
-    /// Adds an entry to a READDIRPLUS, with what a LOOKUP would answer. An entry with `ino` 0 (only
-    /// listed, not looked up) is allowed; then `ino` is what the listing shows. "." and ".." must
-    /// be given with an entry of node 0.
+    /// Adds an entry to a READDIRPLUS reply, with the answer of a LOOKUP. An entry with `ino` 0
+    /// (listed but not looked up) is allowed; then `ino` is the number that the listing shows. "."
+    /// and ".." must be given with an entry of node 0.
     #[must_use]
     pub fn add_plus(
         &mut self,
-        entry: &Entry,
+        entry: &FuseEntry,
         ino: u64,
         offset: u64,
-        kind: FileKind,
+        kind: FuseFileKind,
         name: &[u8],
     ) -> bool {
         if !self.fits(encode::ENTRY_OUT + DIRENT, name) {
@@ -60,7 +61,7 @@ impl DirBuffer {
         self.data.len() + (fixed + name.len()).next_multiple_of(8) <= self.limit
     }
 
-    fn dirent(&mut self, ino: u64, offset: u64, kind: FileKind, name: &[u8]) {
+    fn dirent(&mut self, ino: u64, offset: u64, kind: FuseFileKind, name: &[u8]) {
         self.data.u64(ino);
         self.data.u64(offset);
         self.data.u32(u32::try_from(name.len()).unwrap_or(u32::MAX));
@@ -69,7 +70,7 @@ impl DirBuffer {
         self.data.resize(self.data.len().next_multiple_of(8), 0);
     }
 
-    /// Whether nothing was added (which tells the kernel that the listing is at its end).
+    /// True where no entry was added, which tells the kernel that the listing is at its end.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
@@ -89,16 +90,16 @@ mod tests {
     #[test]
     fn records_are_aligned_and_bounded() {
         let mut buffer = DirBuffer::new(64);
-        assert!(buffer.add(5, 1, FileKind::from_mode(libc::S_IFREG), b"abc"));
+        assert!(buffer.add(5, 1, FuseFileKind::from_mode(libc::S_IFREG), b"abc"));
         assert_eq!(buffer.as_bytes().len(), 32);
-        assert!(buffer.add(6, 2, FileKind::from_mode(libc::S_IFDIR), b"12345678"));
+        assert!(buffer.add(6, 2, FuseFileKind::from_mode(libc::S_IFDIR), b"12345678"));
         assert_eq!(buffer.as_bytes().len(), 64);
-        assert!(!buffer.add(7, 3, FileKind::from_mode(libc::S_IFREG), b""));
+        assert!(!buffer.add(7, 3, FuseFileKind::from_mode(libc::S_IFREG), b""));
         let mut plus = DirBuffer::new(151);
-        assert!(!plus.add_plus(&Entry::default(), 5, 1, FileKind(8), b"a"));
+        assert!(!plus.add_plus(&FuseEntry::default(), 5, 1, FuseFileKind(8), b"a"));
         assert!(plus.is_empty());
         let mut plus = DirBuffer::new(160);
-        assert!(plus.add_plus(&Entry::default(), 5, 1, FileKind(8), b"a"));
+        assert!(plus.add_plus(&FuseEntry::default(), 5, 1, FuseFileKind(8), b"a"));
         assert_eq!(plus.as_bytes().len(), 160);
     }
 }

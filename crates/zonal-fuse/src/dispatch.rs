@@ -1,23 +1,23 @@
-//! From a decoded request to the file system's method.
+//! Dispatch: from a decoded request to the file system's method.
 
 use crate::fs::{Context, FileSystem};
 use crate::reply::{
-    Raw, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr,
+    PendingReply, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr,
 };
 use crate::request::Operation;
 use rustix::io::Errno;
 
-/// The kernel takes a target of less than a page.
+/// The kernel takes a link target of less than a page.
 const LINK_MAX: usize = 4095;
 
-/// Hands one request that wants a reply to the file system; but for WRITE, which comes with memory.
+/// Hands a request that wants a reply to the file system; except WRITE, which comes with memory.
 pub(crate) fn dispatch<F: FileSystem + ?Sized>(
     fs: &F,
     c: &Context<'_>,
     ino: u64,
     operation: Operation<'_>,
-    raw: Raw,
+    raw: PendingReply,
 ) {
     use Operation as O;
     match operation {
@@ -54,7 +54,7 @@ fn handle<F: FileSystem + ?Sized>(
     c: &Context<'_>,
     ino: u64,
     operation: Operation<'_>,
-    raw: Raw,
+    raw: PendingReply,
 ) {
     use Operation as O;
     match operation {

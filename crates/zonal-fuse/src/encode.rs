@@ -1,10 +1,10 @@
-//! Layouts of what is sent to the kernel.
+//! Layouts of replies and notifications to the kernel.
 
 use std::time::Duration;
 
 use crate::abi;
 use crate::bytes::Put;
-use crate::types::{Attr, Entry, FileLock, OpenFlags, StatFs, StatxReply, Timestamp};
+use crate::types::{FileLock, FuseAttr, FuseEntry, FuseTimestamp, OpenFlags, StatFs, StatxReply};
 
 /// Size of `fuse_entry_out`.
 pub(crate) const ENTRY_OUT: usize = 128;
@@ -23,11 +23,11 @@ pub(crate) fn header(out: &mut impl Put, payload: usize, error: i32, unique: u64
     clippy::cast_sign_loss,
     reason = "the kernel reads the 64 bits as signed seconds"
 )]
-fn secs(time: Timestamp) -> u64 {
+fn secs(time: FuseTimestamp) -> u64 {
     time.secs as u64
 }
 
-pub(crate) fn attr(out: &mut impl Put, a: &Attr) {
+pub(crate) fn attr(out: &mut impl Put, a: &FuseAttr) {
     out.u64(a.ino);
     out.u64(a.size);
     out.u64(a.blocks);
@@ -46,7 +46,7 @@ pub(crate) fn attr(out: &mut impl Put, a: &Attr) {
     out.u32(0);
 }
 
-pub(crate) fn entry(out: &mut impl Put, e: &Entry) {
+pub(crate) fn entry(out: &mut impl Put, e: &FuseEntry) {
     out.u64(e.ino);
     out.u64(e.generation);
     out.u64(e.entry_valid.as_secs());
@@ -56,7 +56,7 @@ pub(crate) fn entry(out: &mut impl Put, e: &Entry) {
     attr(out, &e.attr);
 }
 
-pub(crate) fn attr_out(out: &mut impl Put, a: &Attr, valid: Duration) {
+pub(crate) fn attr_out(out: &mut impl Put, a: &FuseAttr, valid: Duration) {
     out.u64(valid.as_secs());
     out.u32(valid.subsec_nanos());
     out.u32(0);
@@ -88,7 +88,7 @@ pub(crate) fn lock(out: &mut impl Put, l: &FileLock) {
     out.u32(l.pid);
 }
 
-fn statx_time(out: &mut impl Put, time: Timestamp) {
+fn statx_time(out: &mut impl Put, time: FuseTimestamp) {
     out.i64(time.secs);
     out.u32(time.nanos);
     out.u32(0);
@@ -136,17 +136,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_the_kernels() {
+    fn encoded_sizes_match_the_kernel() {
         let size = |f: &dyn Fn(&mut Vec<u8>)| {
             let mut out = Vec::new();
             f(&mut out);
             out.len()
         };
         assert_eq!(size(&|o| header(o, 0, 0, 1)), abi::OUT_HEADER);
-        assert_eq!(size(&|o| attr(o, &Attr::default())), 88);
-        assert_eq!(size(&|o| entry(o, &Entry::default())), ENTRY_OUT);
+        assert_eq!(size(&|o| attr(o, &FuseAttr::default())), 88);
+        assert_eq!(size(&|o| entry(o, &FuseEntry::default())), ENTRY_OUT);
         assert_eq!(
-            size(&|o| attr_out(o, &Attr::default(), Duration::ZERO)),
+            size(&|o| attr_out(o, &FuseAttr::default(), Duration::ZERO)),
             104
         );
         assert_eq!(size(&|o| open_out(o, 0, OpenFlags::NONE)), 16);

@@ -1,14 +1,12 @@
-//! The trait a file system implements, one method per operation.
+//! The trait that a file system implements, one method per operation.
 //!
 //! Methods run on the session's worker threads, many at a time. A reply may be kept and answered
-//! later by another thread; such a *parked* request must be known to [`FileSystem::interrupt`].
+//! later by another thread; [`FileSystem::interrupt`] must know these *parked* requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-use crate::crew::Crew;
-use crate::data::Data;
 use crate::init::KernelInfo;
 use crate::notify::Notifier;
 use crate::reply::{
@@ -20,8 +18,10 @@ use crate::request::{
     SetXattr, Statx, Write,
 };
 use crate::types::SetAttr;
+use crate::worker_pool::WorkerPool;
+use crate::write_data::WriteData;
 
-/// What a worker is doing, for interrupts.
+/// The request of a worker, for interrupts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Slot {
@@ -31,10 +31,10 @@ pub(crate) struct Slot {
     pub(crate) interrupted: AtomicU64,
 }
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Identity of the request, as [`FileSystem::interrupt`] names it.
+    /// Id of the request, as [`FileSystem::interrupt`] gets it.
     pub unique: u64,
     /// Effective file-system user id.
     pub uid: u32,
@@ -42,60 +42,60 @@ pub struct Context<'a> {
     pub gid: u32,
     /// Thread id of the caller; 0 for requests of the kernel's own (write-back, read-ahead).
     pub pid: u32,
-    /// For operations that make an inode: the one of the caller's supplementary groups that the
-    /// parent directory belongs to, if any.
+    /// For operations that create an inode: the caller's supplementary group that owns the parent
+    /// directory, if any.
     pub supplementary_group: Option<u32>,
     pub(crate) slot: &'a Slot,
-    pub(crate) crew: &'a Crew,
+    pub(crate) pool: &'a WorkerPool,
 }
 
 impl Context<'_> {
-    /// Whether the caller was hit by a signal since the request was taken up.
+    /// True where a signal hit the caller since the worker took the request.
     ///
     /// To park a request without losing an interrupt: make it known to `interrupt` first, then
-    /// ask this; when true, take it back and answer EINTR.
+    /// check this; when true, take it back and answer EINTR.
     #[must_use]
     pub fn interrupted(&self) -> bool {
         self.slot.interrupted.load(Ordering::SeqCst) == self.unique
     }
 
-    /// Says that this request is going to wait for long (milliseconds, or for another request):
-    /// when no other worker reads requests, one is woken at once. Without it that takes a few
-    /// milliseconds. Not worth it for a round trip.
+    /// Announces that this request is going to wait for long (milliseconds, or for another
+    /// request). When no other worker reads requests, one is woken at once; without the
+    /// announcement that takes a few milliseconds. Not worth it for a round trip.
     pub fn will_block(&self) {
-        self.crew.will_block();
+        self.pool.will_block();
     }
 
     /// Workers that are parked because the load does not need them.
     #[must_use]
     pub fn parked_workers(&self) -> u32 {
-        self.crew.parked_now()
+        self.pool.parked_now()
     }
 }
 
-/// A file system. Everything not implemented answers ENOSYS, which the kernel remembers for
-/// several operations as "never ask again" (access, flush, fsync, xattrs, locks, statx and more).
+/// A file system. Methods that are not implemented answer ENOSYS. For several operations the kernel
+/// takes that as "never ask again" (access, flush, fsync, xattrs, locks, statx and more).
 #[expect(
     unused_variables,
     reason = "defaults ignore their arguments, whose names document"
 )]
 pub trait FileSystem: Send + Sync + 'static {
-    /// The mount is up; no request was handed out yet.
+    /// Called when the mount is up, before the first request.
     fn init(&self, kernel: &KernelInfo, notifier: &Notifier) {}
 
-    /// The mount is gone and every worker has ended.
+    /// Called when the mount is gone and every worker has ended.
     fn destroy(&self) {}
 
-    /// The caller of a request was hit by a signal. When the request is parked, answer it EINTR
-    /// and return true; return false when it is not known (the session then tells the worker that
-    /// handles it, or lets the kernel repeat the interrupt). Runs beside everything else; must
-    /// not wait.
+    /// Called when a signal hit the caller of a request. For a parked request, answer it EINTR and
+    /// return true. For an unknown request return false; the session then tells the worker that
+    /// handles it, or lets the kernel repeat the interrupt. Runs beside everything else; must not
+    /// wait.
     fn interrupt(&self, unique: u64) -> bool {
         false
     }
 
-    /// A worker has had a request for a while; told again and again, about four times a second. The
-    /// caller may be about to die, and where all workers wait nobody reads the kernel's word of it.
+    /// Called about four times a second while a worker has had a request for a while. The caller
+    /// may be about to die, and where all workers wait, none of them reads the kernel's INTERRUPT.
     /// Runs beside everything else; must not wait.
     fn lingers(&self, unique: u64) {}
 
@@ -105,12 +105,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Several FORGETs.
     fn batch_forget(&self, forgets: Forgets<'_>) {}
 
-    /// Finds a name. "." and ".." are asked for by file handles (NFS export).
+    /// Looks up a name. File handles (NFS export) look up "." and "..".
     fn lookup(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         reply.err(Errno::NOSYS);
     }
 
-    /// Attributes.
+    /// Returns attributes.
     fn getattr(&self, ctx: &Context<'_>, ino: u64, fh: Option<u64>, reply: ReplyAttr) {
         reply.err(Errno::NOSYS);
     }
@@ -125,12 +125,12 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn readlink(&self, ctx: &Context<'_>, ino: u64, reply: ReplyData) {
         reply.err(Errno::NOSYS);
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn symlink(
         &self,
         ctx: &Context<'_>,
@@ -142,12 +142,12 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Makes a file that is not a directory or symbolic link.
+    /// Creates a file that is neither a directory nor a symbolic link.
     fn mknod(&self, ctx: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, reply: ReplyEntry) {
         reply.err(Errno::NOSYS);
     }
 
-    /// Makes a directory; `umask` is not applied to `mode` yet.
+    /// Creates a directory; `umask` is not applied to `mode` yet.
     fn mkdir(
         &self,
         ctx: &Context<'_>,
@@ -175,7 +175,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Another name for a file.
+    /// Adds a name to a file.
     fn link(
         &self,
         ctx: &Context<'_>,
@@ -187,12 +187,12 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Opens a file; truncates it when `flags` has O_TRUNC (there is no SETATTR for that).
+    /// Opens a file; truncates it when `flags` has O_TRUNC (no SETATTR is sent for it).
     fn open(&self, ctx: &Context<'_>, ino: u64, open: &Open, reply: ReplyOpen) {
         reply.opened(0, crate::types::OpenFlags::NONE);
     }
 
-    /// Makes (when missing) and opens a file.
+    /// Creates (when missing) and opens a file.
     fn create(
         &self,
         ctx: &Context<'_>,
@@ -204,7 +204,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Makes and opens a file without a name in the file system of `parent` (O_TMPFILE).
+    /// Creates and opens a file without a name in the file system of `parent` (O_TMPFILE).
     fn tmpfile(&self, ctx: &Context<'_>, parent: u64, create: &Create, reply: ReplyCreate) {
         reply.err(Errno::NOSYS);
     }
@@ -215,11 +215,18 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Writes.
-    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
+    fn write(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        write: &Write,
+        data: WriteData<'_>,
+        reply: ReplyWrite,
+    ) {
         reply.err(Errno::NOSYS);
     }
 
-    /// Figures of the file system.
+    /// Returns the figures of the file system.
     fn statfs(&self, ctx: &Context<'_>, ino: u64, reply: ReplyStatfs) {
         reply.err(Errno::NOSYS);
     }
@@ -244,7 +251,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.opened(0, crate::types::OpenFlags::NONE);
     }
 
-    /// Lists a directory behind the cookie `read.offset`.
+    /// Lists a directory after the cookie `read.offset`.
     fn readdir(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
         reply.err(Errno::NOSYS);
     }
@@ -269,12 +276,12 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// An extended attribute.
+    /// Returns the value of an extended attribute.
     fn getxattr(&self, ctx: &Context<'_>, ino: u64, name: &[u8], reply: ReplyXattr) {
         reply.err(Errno::NOSYS);
     }
 
-    /// Names of extended attributes.
+    /// Returns the names of extended attributes.
     fn listxattr(&self, ctx: &Context<'_>, ino: u64, reply: ReplyXattr) {
         reply.err(Errno::NOSYS);
     }
@@ -289,7 +296,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// The lock that stands in the way.
+    /// Returns a conflicting lock.
     fn getlk(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyLock) {
         reply.err(Errno::NOSYS);
     }
@@ -299,7 +306,8 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Takes a lock; park the reply until it is granted or interrupted (EINTR).
+    /// Takes a lock; the reply is parked until the lock is granted or the request interrupted
+    /// (EINTR).
     fn setlkw(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
         reply.err(Errno::NOSYS);
     }
@@ -309,12 +317,12 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOTTY);
     }
 
-    /// Reserves, punches, zeroes.
+    /// Reserves space, punches holes, zeroes ranges.
     fn fallocate(&self, ctx: &Context<'_>, ino: u64, change: &Fallocate, reply: ReplyEmpty) {
         reply.err(Errno::OPNOTSUPP);
     }
 
-    /// SEEK_DATA, SEEK_HOLE; ENOSYS makes the kernel take everything for data.
+    /// SEEK_DATA, SEEK_HOLE; ENOSYS makes the kernel treat the whole file as data.
     fn lseek(
         &self,
         ctx: &Context<'_>,
@@ -327,7 +335,7 @@ pub trait FileSystem: Send + Sync + 'static {
         reply.err(Errno::NOSYS);
     }
 
-    /// Copies between files; ENOSYS makes the kernel read and write.
+    /// Copies between files; ENOSYS makes the kernel read and write instead.
     fn copy_file_range(&self, ctx: &Context<'_>, ino: u64, copy: &CopyFileRange, reply: ReplyCopy) {
         reply.err(Errno::NOSYS);
     }

@@ -1,4 +1,4 @@
-//! INIT: what this side wants, what the kernel offers, what comes out.
+//! INIT: negotiates features and sizes with the kernel.
 
 use rustix::io::Errno;
 
@@ -6,9 +6,9 @@ use crate::abi::{self, init};
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
 use crate::encode;
-use crate::request::{Header, Init, Operation, Protocol, Request};
+use crate::request::{FuseRequest, Init, Operation, Protocol, RequestHeader};
 
-/// Wishes of the mounter.
+/// Options of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
     /// Worker threads, each with a descriptor of its own; only as many read as the load needs.
@@ -19,20 +19,20 @@ pub struct SessionConfig {
     pub max_readahead: u32,
     /// Largest READ and WRITE, bytes (a multiple of the page size).
     pub max_write: u32,
-    /// Requests of read-ahead and write-back under way at most.
+    /// Read-ahead and write-back requests in flight, at most.
     pub max_background: u16,
-    /// From so many on the kernel holds read-ahead back.
+    /// Number of those requests from which the kernel holds read-ahead back.
     pub congestion_threshold: u16,
-    /// The kernel keeps written data and is the only judge of size and mtime: for mounts whose
-    /// tree nobody else writes.
+    /// The kernel keeps written data and alone decides size and mtime: only for mounts whose tree
+    /// no other client writes.
     pub writeback_cache: bool,
-    /// The kernel keeps the targets of symbolic links.
+    /// The kernel caches the targets of symbolic links.
     pub cache_symlinks: bool,
-    /// Ask READDIRPLUS always, rather than when the kernel sees that attributes are used.
+    /// Use READDIRPLUS always, rather than when the kernel sees that attributes are used.
     pub readdirplus_always: bool,
-    /// The kernel checks permissions, ACLs included, with the attributes that it caches (implies
-    /// default_permissions). Needed where names are cached: a cached name is followed without
-    /// asking.
+    /// The kernel checks permissions, ACLs included, with its cached attributes (implies
+    /// default_permissions). Needed where names are cached: the kernel follows a cached name
+    /// without a request.
     pub check_permissions: bool,
 }
 
@@ -53,7 +53,7 @@ impl Default for SessionConfig {
     }
 }
 
-/// What was agreed with the kernel.
+/// The outcome of the negotiation with the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelInfo {
     /// Minor version in use.
@@ -69,14 +69,14 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
-    /// A cached name can be made to be asked for at its next use, with all that hangs on it left as
-    /// it is (FUSE_EXPIRE_ONLY, Linux 6.3).
+    /// True where the kernel can expire a cached name (FUSE_EXPIRE_ONLY, Linux 6.3). It then asks
+    /// again at the next use, and leaves everything below the name as it is.
     #[must_use]
     pub fn has_expire_only(&self) -> bool {
         self.flags & init::HAS_EXPIRE_ONLY != 0
     }
 
-    /// FUSE_NOTIFY_PRUNE exists.
+    /// True where FUSE_NOTIFY_PRUNE exists.
     #[must_use]
     pub fn has_prune(&self) -> bool {
         self.minor >= 45
@@ -90,7 +90,7 @@ impl KernelInfo {
     }
 }
 
-/// Why the mount could not be agreed on.
+/// Why the negotiation failed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub enum InitError {
     /// The device failed.
@@ -99,12 +99,13 @@ pub enum InitError {
     /// The kernel is too old.
     #[error("the kernel speaks FUSE {0}.{1}, older than {major}.{minor} (Linux 5.4)", major = abi::MAJOR, minor = abi::MINOR_MIN)]
     TooOld(u32, u32),
-    /// Something else than INIT came first.
+    /// The first request was not INIT.
     #[error("the kernel did not start with INIT")]
     Unexpected,
 }
 
-/// Flags always wanted. Never AUTO_INVAL_DATA (pages are dropped when told to), never NO_OPEN.
+/// Flags that are always requested. Never AUTO_INVAL_DATA (pages are dropped by notification),
+/// never NO_OPEN.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -185,7 +186,7 @@ pub(crate) fn negotiate(
     channel: &Channel,
     config: &SessionConfig,
 ) -> Result<KernelInfo, InitError> {
-    // The device takes no smaller buffer than this for its first read.
+    // The device accepts no smaller buffer for its first read.
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let count = match channel.read(&mut buffer) {
@@ -198,15 +199,15 @@ pub(crate) fn negotiate(
             minor: abi::MINOR,
             flags: 0,
         };
-        let request = Header::decode(data)
-            .and_then(|header| Request::decode(header, data, &protocol))
+        let request = RequestHeader::decode(data)
+            .and_then(|header| FuseRequest::decode(header, data, &protocol))
             .map_err(|_| InitError::Unexpected)?;
         let Operation::Init(kernel) = request.operation else {
             return Err(InitError::Unexpected);
         };
         let unique = request.header.unique;
         if kernel.major > abi::MAJOR {
-            // It will come again with our major version.
+            // The kernel sends INIT again with this major version.
             let mut out = Fixed::<80>::new();
             encode::header(&mut out, 64, 0, unique);
             out.u32(abi::MAJOR);
@@ -225,7 +226,7 @@ pub(crate) fn negotiate(
     }
 }
 
-/// The size of a worker's buffer behind the start of a message, bytes.
+/// Bytes of a worker's buffer after the start of a message.
 pub(crate) fn buffer_size(info: &KernelInfo) -> usize {
     // Header, fixed part, data; extensions and long names of small requests fit in the slack.
     (abi::IN_HEADER + abi::WRITE_IN + info.max_write as usize + PAGE as usize).max(64 * 1024)
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_gets_what_it_knows() {
+    fn an_old_kernel_gets_only_flags_it_knows() {
         let old = Init {
             major: 7,
             minor: 31,
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn unwanted_flags_stay_off() {
+    fn unrequested_flags_stay_off() {
         let new = Init {
             major: 7,
             minor: 45,

@@ -16,18 +16,18 @@ use rustix::net::{
 };
 
 use crate::channel;
-use crate::flags::Flags;
+use crate::mount_flags::Flags;
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What /proc/mounts shows as the source.
+    /// The source that /proc/mounts shows.
     pub source: String,
     /// Shown as `fuse.SUBTYPE`.
     pub subtype: String,
-    /// Everybody may use the mount, not only its owner. By default where its owner is root.
+    /// All users may use the mount, not only its owner. The default where its owner is root.
     pub allow_other: bool,
-    /// Read only, no set-id bits, and the like.
+    /// Flags such as read-only and no set-id bits.
     pub flags: Flags,
     /// Largest READ, bytes.
     pub max_read: u32,
@@ -38,7 +38,7 @@ impl Default for MountOptions {
         Self {
             source: "zonal".into(),
             subtype: "zonal".into(),
-            // The helper refuses it to others, unless /etc/fuse.conf says otherwise.
+            // The helper refuses it to ordinary users, unless /etc/fuse.conf allows it.
             allow_other: rustix::process::geteuid().is_root(),
             flags: Flags::SAFE,
             max_read: 1 << 20,
@@ -74,13 +74,13 @@ pub enum MountError {
     /// Not root, and there is no helper.
     #[error("mounting needs root or the program fusermount3, which is not installed")]
     NoHelper,
-    /// Not root, and the helper does not let others use the mount.
+    /// Not root, and the helper does not let other users use the mount.
     #[error("fusermount3 refuses allow_other to ordinary users")]
     AllowOther,
     /// Not root, and the helper failed.
     #[error("mounting needs root or fusermount3: {0}")]
     Helper(String),
-    /// Talking to the kernel failed.
+    /// The negotiation with the kernel failed.
     #[error(transparent)]
     Init(#[from] crate::init::InitError),
     /// Threads could not be started.
@@ -89,7 +89,7 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// What to do about it.
+    /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -128,11 +128,11 @@ fn device_error(error: Errno) -> MountError {
     }
 }
 
-/// Mounts; the descriptor returned is bound to the mount, INIT is waiting to be read.
+/// Mounts; returns a descriptor bound to the mount, with INIT waiting to be read.
 pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() {
         match direct(path, options) {
-            // Root without the right to mount (a container): the helper cannot either.
+            // Root without the right to mount (a container): the helper cannot mount either.
             Err(MountError::Mount(_, Errno::PERM)) if helper_exists() => {}
             other => return other,
         }
@@ -189,7 +189,7 @@ fn escaped(value: &str) -> String {
 }
 
 fn helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    // The helper opens the device itself, but with our rights: tell the likely cause first.
+    // The helper opens the device itself with this user's rights: report the likely cause first.
     channel::open_device().map(drop).map_err(device_error)?;
     let failed = |what: String| MountError::Helper(what);
     let (ours, theirs) = rustix::net::socketpair(
@@ -211,7 +211,7 @@ fn helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     receive(&ours).ok_or_else(|| failed(format!("{HELPER} passed no descriptor")))
 }
 
-/// The helper's options.
+/// Option list for the helper.
 fn helper_list(options: &MountOptions) -> String {
     let mut list = format!(
         "{},fsname={},subtype={},max_read={}",
@@ -233,7 +233,8 @@ fn helper_list(options: &MountOptions) -> String {
 }
 
 fn run_helper(list: &str, path: &Path, socket: OwnedFd) -> Result<Output, MountError> {
-    // Its end of the pair is its standard input, so no descriptor leaks into other children.
+    // The helper's end of the pair is its standard input, so no descriptor leaks into other
+    // children.
     Command::new(HELPER)
         .args(["-o", list, "--"])
         .arg(path)
@@ -252,7 +253,7 @@ fn not_run(error: &std::io::Error) -> MountError {
     }
 }
 
-/// The descriptor the helper sent.
+/// Receives the descriptor that the helper sent.
 fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -265,22 +266,23 @@ fn receive(socket: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// Takes a mount out of the tree at once; files that are open stay usable until they are closed.
-/// Also removes the mount of a process that died.
+/// Removes a mount from the tree at once; open files stay usable until they are closed. Also
+/// removes the mount of a dead process.
 pub fn unmount(path: &Path) -> Result<(), MountError> {
     detach(path, UnmountFlags::DETACH)
 }
 
-/// As [`unmount`], and ends the connection: everything under way or open fails.
+/// As [`unmount`], and ends the connection: every request in flight fails, and so does every use of
+/// an open file.
 pub fn abort(path: &Path) -> Result<(), MountError> {
     detach(path, UnmountFlags::DETACH | UnmountFlags::FORCE)
 }
 
-/// Ends the connection of a mount, and leaves the mount where it is: everything under way and after
-/// it fails.
+/// Ends the connection of a mount but leaves the mount in place: every request in flight or later
+/// fails.
 pub fn end_connection(path: &Path) -> Result<(), MountError> {
     let name = |error| MountError::Mount(path.display().to_string(), error);
-    // Held open it is busy, so that only the connection ends.
+    // An open descriptor keeps the mount busy, so that only the connection ends.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = rustix::fs::open(path, flags, Mode::empty()).map_err(name)?;
     let outcome = rustix::mount::unmount(path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
@@ -317,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_of_the_device_have_names() {
+    fn device_errors_are_explained() {
         assert!(matches!(
             device_error(Errno::ACCESS),
             MountError::DeviceDenied
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_helper_is_told_only_what_it_knows() {
+    fn the_helper_gets_only_options_it_knows() {
         let mut options = MountOptions {
             allow_other: false,
             ..MountOptions::default()

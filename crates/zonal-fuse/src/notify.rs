@@ -1,14 +1,20 @@
-//! Notifications: telling the kernel that what it caches is no longer true.
+//! Notifications: tell the kernel that a cached name, attribute or page is out of date.
 //!
-//! Which of them may wait, and for what: `inval_inode` with a negative offset (attributes only)
-//! never waits. `inval_inode` of a range waits for page locks, and writes dirty pages (mmap,
-//! write-back cache) to the file system before it returns: a thread that must answer those WRITEs
-//! must not call it. `inval_entry` and `delete` take the parent directory's lock, which the kernel
-//! also holds around LOOKUP, CREATE, UNLINK and READDIR of that directory: never call them from a
-//! thread that serves requests, nor while holding what such a request waits for. `store` waits for
-//! page locks. `prune` may write back and drops inodes. `inval_entry` that does not only expire
-//! takes away what is mounted on the name or below it, as does a look-up that finds something else
-//! there.
+//! | notification | may wait for |
+//! | --- | --- |
+//! | `inval_inode`, negative offset (attributes only) | nothing |
+//! | `inval_inode`, a range | page locks; dirty pages being written |
+//! | `inval_entry`, `delete` | the lock of the parent directory |
+//! | `store` | page locks |
+//! | `prune` | write-back of the inodes that it drops |
+//!
+//! * `inval_inode` of a range writes dirty pages (mmap, write-back cache) to the file system before
+//!   it returns. A thread that must answer those WRITEs must not call it.
+//! * The kernel also holds the parent directory's lock around LOOKUP, CREATE, UNLINK and READDIR of
+//!   that directory. A thread that serves requests must never call `inval_entry` or `delete`, nor
+//!   may a thread that holds a resource needed by these requests.
+//! * `inval_entry` that does not only expire removes mounts on the name or below it. So does a
+//!   look-up that finds another inode there.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -27,15 +33,16 @@ pub struct Notifier {
     kernel: KernelInfo,
 }
 
-/// Sends notifications that wait for directories' locks, from the one thread that it was made on.
+/// Sends notifications that wait for directories' locks. Bound to the thread that created it.
 ///
-/// A thread that sleeps in such a call keeps the descriptors of its table open, also when its
-/// process is killed; the kernel fails what the process had read only when they are closed, and of
-/// that something may hold the lock. So this thread's table has one of its own and no other.
+/// A thread that sleeps in one of these calls keeps the descriptors of its table open, also when
+/// its process is killed. Only when they are closed does the kernel fail the requests that the
+/// process had read, and one of these may hold the lock. So this thread's table has a single
+/// descriptor of the mount.
 #[derive(Debug)]
 pub struct LoneNotifier {
     notifier: Notifier,
-    /// Its descriptor means nothing on another thread.
+    /// The descriptor is not valid on another thread.
     _here: PhantomData<*const ()>,
 }
 
@@ -54,7 +61,7 @@ impl LoneNotifier {
 /// Most node ids in one PRUNE.
 const PRUNE_MAX: usize = 512;
 
-/// Ok(false) when the kernel did not have the thing.
+/// Ok(false) where the kernel did not have the item.
 fn known(result: Result<(), Errno>) -> Result<bool, Errno> {
     match result {
         Ok(()) => Ok(true),
@@ -68,8 +75,8 @@ impl Notifier {
         Self { channel, kernel }
     }
 
-    /// For this thread, which from now on uses no other descriptor of the process but the standard
-    /// streams.
+    /// Binds this thread, which from now on uses no other descriptor of the process but the
+    /// standard streams.
     #[must_use]
     pub fn alone(&self) -> LoneNotifier {
         LoneNotifier {
@@ -78,13 +85,13 @@ impl Notifier {
         }
     }
 
-    /// Whether [`Notifier::inval_entry`] can only expire (Linux 6.3); else it drops.
+    /// True where [`Notifier::inval_entry`] can expire a name without dropping it (Linux 6.3).
     #[must_use]
     pub fn has_expire_only(&self) -> bool {
         self.kernel.has_expire_only()
     }
 
-    /// Whether [`Notifier::prune`] works (Linux 6.18, protocol 7.45).
+    /// True where [`Notifier::prune`] works (Linux 6.18, protocol 7.45).
     #[must_use]
     pub fn has_prune(&self) -> bool {
         self.kernel.has_prune()
@@ -103,7 +110,7 @@ impl Notifier {
         )
     }
 
-    /// Drops a name (or, with `expire_only`, makes the kernel ask at its next use).
+    /// Drops a name; with `expire_only` the kernel asks again at the name's next use instead.
     pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<bool, Errno> {
         let mut out = Fixed::<16>::new();
         out.u64(parent);
@@ -116,7 +123,7 @@ impl Notifier {
         )
     }
 
-    /// A name was removed elsewhere: drops it when it still leads to `child`.
+    /// Drops a name that was removed elsewhere, where it still leads to `child`.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<bool, Errno> {
         let mut out = Fixed::<24>::new();
         out.u64(parent);
@@ -129,7 +136,8 @@ impl Notifier {
         )
     }
 
-    /// Puts data into the page cache of an inode; grows its size when it ends behind.
+    /// Puts data into the page cache of an inode; grows the inode's size where the data end behind
+    /// it.
     pub fn store(&self, ino: u64, offset: u64, data: &[u8]) -> Result<bool, Errno> {
         let mut out = Fixed::<24>::new();
         out.u64(ino);
@@ -139,7 +147,7 @@ impl Notifier {
         known(self.channel.notify(notify::STORE, out.as_slice(), data))
     }
 
-    /// Drops the unused names of inodes, and the inodes when nothing else holds them.
+    /// Drops the unused names of inodes, and the inodes where nothing else uses them.
     pub fn prune(&self, inodes: &[u64]) -> Result<(), Errno> {
         if !self.has_prune() {
             return Err(Errno::NOSYS);

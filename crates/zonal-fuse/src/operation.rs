@@ -1,7 +1,7 @@
-//! What a request asks, decoded: one structure an operation.
+//! Decoded operations of the kernel: one structure for each.
 
 use crate::bytes::Reader;
-use crate::types::{LockKind, SetAttr};
+use crate::types::{FuseLockKind, SetAttr};
 
 macro_rules! fields {
     ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$fdoc:meta])* $field:ident: $type:ty),* $(,)? }) => {
@@ -22,7 +22,7 @@ Mknod {
 });
 fields!(/// RENAME and RENAME2.
 Rename<'a> {
-    /// Name in the directory the request is about.
+    /// Name in the request's directory.
     name: &'a [u8],
     /// Directory of the new name.
     new_parent: u64,
@@ -55,7 +55,7 @@ Read {
     fh: u64,
     /// Position in bytes, or the cookie of a directory.
     offset: u64,
-    /// At most so many bytes.
+    /// Bytes to return, at most.
     size: u32,
     /// Flags of open(2) of the handle.
     flags: u32,
@@ -68,7 +68,7 @@ Write {
     fh: u64,
     /// Position in bytes.
     offset: u64,
-    /// Bytes that follow: a [`crate::Data`].
+    /// Bytes that follow: a [`crate::WriteData`].
     size: u32,
     /// Flags of open(2) of the handle.
     flags: u32,
@@ -85,7 +85,7 @@ Release {
     fh: u64,
     /// Flags of open(2) of the handle.
     flags: u32,
-    /// Flush is asked for.
+    /// The release includes a flush.
     flush: bool,
     /// Drop the flock(2) lock of `lock_owner`.
     flock_unlock: bool,
@@ -114,7 +114,7 @@ Lock {
     /// Last byte, inclusive; `i64::MAX` is the end of the file.
     end: u64,
     /// Kind.
-    kind: LockKind,
+    kind: FuseLockKind,
     /// Process.
     pid: u32,
     /// flock(2) rather than fcntl(2).
@@ -132,7 +132,7 @@ Ioctl<'a> {
     arg: u64,
     /// Input.
     data: &'a [u8],
-    /// Room for output.
+    /// Bytes available for output.
     out_size: u32,
 });
 fields!(/// FALLOCATE.
@@ -148,7 +148,7 @@ Fallocate {
 });
 fields!(/// COPY_FILE_RANGE.
 CopyFileRange {
-    /// Handle copied from (of the inode the request is about).
+    /// Handle copied from, of the request's inode.
     fh_in: u64,
     /// Position copied from.
     offset_in: u64,
@@ -203,7 +203,7 @@ impl Iterator for Forgets<'_> {
     }
 }
 
-/// What a request asks.
+/// The operation of a request.
 #[derive(Debug)]
 #[expect(
     missing_docs,

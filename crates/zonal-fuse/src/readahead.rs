@@ -1,13 +1,13 @@
 //! The kernel's read-ahead of a mount.
 //!
-//! INIT can only lower it below the kernel's default of 128 KiB; raising it goes by
+//! INIT can only lower it below the kernel's default of 128 KiB. Raising it needs
 //! /sys/class/bdi/MAJOR:MINOR/read_ahead_kb, which only root may write. Measured through a whole
 //! cell on one machine: a cold stream at 4 MiB is 1.2 times one at 128 KiB; 8 MiB gains nothing.
 
 use std::path::Path;
 
-/// Sets the read-ahead of the mount at `path`. Without the right to do so the kernel's default
-/// stays.
+/// Sets the read-ahead of the mount at `path`, in bytes. Where this process may not, the kernel's
+/// default stays.
 pub(crate) fn set(path: &Path, bytes: u32) {
     let Some(device) = device_of(path) else {
         return;
@@ -18,8 +18,8 @@ pub(crate) fn set(path: &Path, bytes: u32) {
     }
 }
 
-/// `MAJOR:MINOR` of what is mounted last at `path`, from /proc/self/mountinfo: asking the mount
-/// itself would need a worker.
+/// `MAJOR:MINOR` of the topmost mount at `path`, from /proc/self/mountinfo. Asking the mount itself
+/// would need a worker.
 fn device_of(path: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     device_in(&table, path.to_str()?)
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_mount_at_a_path_counts() {
+    fn the_topmost_mount_at_a_path_counts() {
         let table = "1 0 0:5 / /mnt/a rw - ext4 x rw\n2 0 0:39 / /mnt/a rw - fuse.zonal y rw\n3 0 0:40 / /mnt/a\\040b rw - t z rw\n";
         assert_eq!(device_in(table, "/mnt/a").as_deref(), Some("0:39"));
         assert_eq!(device_in(table, "/mnt/a b").as_deref(), Some("0:40"));

@@ -1,6 +1,6 @@
 //! Replies: each answers one request once, at once or later, from any thread.
 //!
-//! A reply owns what it needs; answering consumes it. One that is dropped unanswered (a panic, a
+//! A reply owns all it needs; answering consumes it. A reply dropped without an answer (a panic, a
 //! forgotten branch) answers EIO, so that no caller waits for ever.
 
 use std::cell::Cell;
@@ -13,50 +13,50 @@ use rustix::io::Errno;
 use crate::abi;
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
-use crate::crew::LONG;
 use crate::dirbuf::DirBuffer;
 use crate::encode;
-use crate::types::{Attr, Entry, FileLock, OpenFlags, StatFs, StatxReply};
+use crate::types::{FileLock, FuseAttr, FuseEntry, OpenFlags, StatFs, StatxReply};
+use crate::worker_pool::LONG;
 
 /// The obligation to answer one request.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct PendingReply {
     channel: Arc<Channel>,
     unique: u64,
     open: bool,
 }
 
-/// What a worker saw when it was about to answer its request. Whether others waited is asked then
-/// and not behind the answer: its caller queues its next request at once, and needs nobody else for
-/// it.
+/// The worker's observation when it was about to answer its request. It checks for waiting requests
+/// before the answer and not after it: the caller queues its next request at once, which needs no
+/// other worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// It took no time, or was not answered by this thread.
+pub(crate) enum AnswerTiming {
+    /// The request took little time, or another thread answered it.
     #[default]
     Short,
-    /// It took long.
+    /// The request took long.
     Long { others_waited: bool },
-    /// It had much data.
+    /// The request had much data.
     Bulk { others_waited: bool },
 }
 
 thread_local! {
     static BEGAN: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
-    static ANSWER: Cell<Answer> = const { Cell::new(Answer::Short) };
+    static ANSWER: Cell<AnswerTiming> = const { Cell::new(AnswerTiming::Short) };
 }
 
-/// This thread took a request from the kernel; `is_bulk`: with much data.
+/// Notes that this thread took a request from the kernel; `is_bulk`: with much data.
 pub(crate) fn began(is_bulk: bool) {
-    ANSWER.set(Answer::Short);
+    ANSWER.set(AnswerTiming::Short);
     BEGAN.set(Some((Instant::now(), is_bulk)));
 }
 
-/// Of the request that this thread took last.
-pub(crate) fn answer() -> Answer {
+/// The observation for the request that this thread took last.
+pub(crate) fn answer() -> AnswerTiming {
     ANSWER.take()
 }
 
-impl Raw {
+impl PendingReply {
     pub(crate) fn new(channel: Arc<Channel>, unique: u64) -> Self {
         Self {
             channel,
@@ -72,7 +72,7 @@ impl Raw {
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(error) => {
                 tracing::warn!(%error, unique = self.unique, "the kernel refused a reply");
-                // It still waits for one (EINVAL leaves the request unanswered).
+                // The caller still waits for an answer (EINVAL leaves the request unanswered).
                 let _ = self.channel.status(self.unique, Errno::IO.raw_os_error());
             }
         }
@@ -85,8 +85,8 @@ impl Raw {
         if is_bulk || began.elapsed() >= LONG {
             let others_waited = self.channel.has_request();
             ANSWER.set(match is_bulk {
-                true => Answer::Bulk { others_waited },
-                false => Answer::Long { others_waited },
+                true => AnswerTiming::Bulk { others_waited },
+                false => AnswerTiming::Long { others_waited },
             });
         }
     }
@@ -124,7 +124,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         if self.open {
             self.open = false;
@@ -138,19 +138,19 @@ macro_rules! reply {
         $(#[$doc])*
         #[derive(Debug)]
         #[must_use = "a dropped reply answers EIO"]
-        pub struct $name { raw: Raw $(, $extra: $type)? }
+        pub struct $name { raw: PendingReply $(, $extra: $type)? }
 
         impl $name {
-            pub(crate) fn new(raw: Raw $(, $extra: $type)?) -> Self {
+            pub(crate) fn new(raw: PendingReply $(, $extra: $type)?) -> Self {
                 Self { raw $(, $extra)? }
             }
 
-            /// Answers an error.
+            /// Answers with an error.
             pub fn err(self, error: Errno) {
                 self.raw.status(error.raw_os_error());
             }
 
-            /// The identity of the request, as [`crate::FileSystem::interrupt`] will name it.
+            /// Id of the request, as [`crate::FileSystem::interrupt`] gets it.
             #[must_use]
             pub fn unique(&self) -> u64 {
                 self.raw.unique
@@ -191,51 +191,53 @@ reply!(/// IOCTL.
     ReplyIoctl, size: usize);
 
 impl ReplyEmpty {
-    /// Done.
+    /// Answers with success.
     pub fn ok(self) {
         self.raw.status(0);
     }
 }
 
 impl ReplyEntry {
-    /// The inode behind the name. Node 0 says that there is none, believed for `entry_valid`.
-    pub fn entry(self, entry: &Entry) {
+    /// Answers with the inode behind the name. Node 0 means that the name does not exist; the
+    /// kernel caches that for `entry_valid`.
+    pub fn entry(self, entry: &FuseEntry) {
         self.raw.fixed(|out| encode::entry(out, entry));
     }
 
-    /// There is no such name, believed for `valid`. (Answer ENOENT when it must not be cached.)
+    /// Answers that the name does not exist, cached for `valid` (a negative entry). Answer ENOENT
+    /// when it must not be cached.
     pub fn negative(self, valid: Duration) {
-        self.entry(&Entry {
+        self.entry(&FuseEntry {
             entry_valid: valid,
-            ..Entry::default()
+            ..FuseEntry::default()
         });
     }
 }
 
 impl ReplyAttr {
-    /// The attributes, believed for `valid`.
-    pub fn attr(self, attr: &Attr, valid: Duration) {
+    /// Answers with attributes, cached for `valid`.
+    pub fn attr(self, attr: &FuseAttr, valid: Duration) {
         self.raw.fixed(|out| encode::attr_out(out, attr, valid));
     }
 }
 
 impl ReplyStatx {
-    /// The attributes.
+    /// Answers with attributes.
     pub fn statx(self, statx: &StatxReply) {
         self.raw.fixed(|out| encode::statx(out, statx));
     }
 }
 
 impl ReplyOpen {
-    /// Opened under this handle.
+    /// Answers with the handle of an opened file.
     pub fn opened(self, fh: u64, flags: OpenFlags) {
         self.raw.fixed(|out| encode::open_out(out, fh, flags));
     }
 }
 
 impl ReplyCreate {
-    /// Made and opened under this handle.
-    pub fn created(self, entry: &Entry, fh: u64, flags: OpenFlags) {
+    /// Answers with the entry and handle of a created file.
+    pub fn created(self, entry: &FuseEntry, fh: u64, flags: OpenFlags) {
         self.raw.fixed(|out| {
             encode::entry(out, entry);
             encode::open_out(out, fh, flags);
@@ -244,14 +246,14 @@ impl ReplyCreate {
 }
 
 impl ReplyData {
-    /// How many bytes the kernel takes.
+    /// Bytes that the kernel takes at most.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The data, in one piece, sent from where it is. Less than asked for means the end of the
-    /// file: the kernel fills the page with zeros.
+    /// Answers with data in one piece, sent from its place in memory. Fewer bytes than requested
+    /// mean the end of the file: the kernel fills the page with zeros.
     pub fn data(self, data: &[u8]) {
         let data = data.get(..self.size).unwrap_or(data);
         self.raw.bytes(data);
@@ -259,7 +261,7 @@ impl ReplyData {
 }
 
 impl ReplyWrite {
-    /// So many bytes were taken.
+    /// Answers with the number of bytes written.
     pub fn written(self, size: u32) {
         self.raw.fixed(|out| {
             out.u32(size);
@@ -269,7 +271,8 @@ impl ReplyWrite {
 }
 
 impl ReplyCopy {
-    /// So many bytes were copied. (The older form carries 32 bits; a copy must be kept below.)
+    /// Answers with the number of bytes copied. (The older form has 32 bits; a copy must stay
+    /// below.)
     pub fn copied(self, size: u64) {
         let wide = self.wide;
         self.raw.fixed(|out| {
@@ -284,21 +287,21 @@ impl ReplyCopy {
 }
 
 impl ReplyStatfs {
-    /// The figures.
+    /// Answers with the figures.
     pub fn statfs(self, figures: &StatFs) {
         self.raw.fixed(|out| encode::statfs(out, figures));
     }
 }
 
 impl ReplyXattr {
-    /// The size of the caller's buffer; 0 asks for the size of the value only.
+    /// Size of the caller's buffer; 0 asks for the size of the value only.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// The value (or the list of names, each ended by a zero byte): answers its size when only
-    /// that was asked for, and ERANGE when it does not fit.
+    /// Answers with the value (or the list of names, each ended by a zero byte). Where only the
+    /// size was requested it answers the size; ERANGE where the value does not fit.
     pub fn value(self, value: &[u8]) {
         if self.size == 0 {
             let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
@@ -315,34 +318,34 @@ impl ReplyXattr {
 }
 
 impl ReplyLock {
-    /// The lock in the way (or one of kind `Unlock`).
+    /// Answers with a conflicting lock, or one of kind `Unlock`.
     pub fn lock(self, lock: &FileLock) {
         self.raw.fixed(|out| encode::lock(out, lock));
     }
 }
 
 impl ReplyLseek {
-    /// The position found.
+    /// Answers with the position found.
     pub fn offset(self, offset: u64) {
         self.raw.fixed(|out| out.u64(offset));
     }
 }
 
 impl ReplyDirectory {
-    /// An empty buffer of the size asked for.
+    /// An empty buffer of the requested size.
     #[must_use]
     pub fn buffer(&self) -> DirBuffer {
         DirBuffer::new(self.size)
     }
 
-    /// Sends the entries; an empty buffer is the end of the listing.
+    /// Answers with entries; an empty buffer ends the listing.
     pub fn entries(self, buffer: &DirBuffer) {
         self.raw.bytes(buffer.as_bytes());
     }
 }
 
 impl ReplyIoctl {
-    /// Result and output.
+    /// Answers with result and output.
     pub fn done(self, result: i32, data: &[u8]) {
         let data = data.get(..self.size).unwrap_or(data);
         let mut body = Vec::with_capacity(16 + data.len());

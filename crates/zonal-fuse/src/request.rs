@@ -1,7 +1,7 @@
 //! Requests of the kernel, decoded from bytes with every bound checked.
 //!
-//! A request is a header, a fixed part that depends on the operation, names or data, and
-//! (announced in the header) an area of extensions at the end. Nothing here trusts a length.
+//! A request is a header, a fixed part that depends on the operation, then names or data. An area
+//! of extensions may follow, whose size is in the header. No length is trusted.
 
 use crate::abi::{self, op};
 use crate::bytes::Reader;
@@ -9,12 +9,12 @@ pub use crate::operation::{
     CopyFileRange, Create, Fallocate, Forgets, Init, Ioctl, Lock, Mknod, Open, Operation, Read,
     Release, Rename, SetXattr, Statx, Write,
 };
-use crate::types::{LockKind, SetAttr, TimeOrNow, Timestamp};
+use crate::types::{FuseLockKind, FuseTimestamp, SetAttr, TimeOrNow};
 
-/// Why bytes are not a request.
+/// Why bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Shorter than its operation needs.
+    /// Fewer bytes than the operation needs.
     #[error("request ends too early")]
     Truncated,
     /// A name without its terminating zero.
@@ -33,14 +33,14 @@ pub enum DecodeError {
 
 /// The header every request starts with.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub struct RequestHeader {
     /// Length with header, bytes.
     pub len: u32,
     /// Operation code.
     pub opcode: u32,
-    /// Identity of the request, quoted by the reply.
+    /// Id of the request; the reply quotes it.
     pub unique: u64,
-    /// The inode it is about.
+    /// The request's inode.
     pub nodeid: u64,
     /// Effective file-system user id of the caller.
     pub uid: u32,
@@ -51,7 +51,7 @@ pub struct Header {
     extensions: usize,
 }
 
-/// What was negotiated and changes layouts.
+/// Negotiated features that change layouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// Minor version in use.
@@ -61,7 +61,7 @@ pub struct Protocol {
 }
 
 impl Protocol {
-    /// Whether a flag of INIT is in use.
+    /// True where a flag of INIT is in use.
     #[must_use]
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
@@ -70,18 +70,18 @@ impl Protocol {
 
 /// A decoded request.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct FuseRequest<'a> {
     /// Its header.
-    pub header: Header,
-    /// The group of the caller's supplementary groups that the parent directory belongs to, if the
-    /// kernel sent one (`FUSE_CREATE_SUPP_GROUP`).
+    pub header: RequestHeader,
+    /// The caller's supplementary group that owns the parent directory, if the kernel sent it
+    /// (`FUSE_CREATE_SUPP_GROUP`).
     pub supplementary_group: Option<u32>,
-    /// What it asks.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-impl Header {
-    /// Decodes the header of the bytes of one read of the device.
+impl RequestHeader {
+    /// Decodes the header of a message read from the device.
     pub fn decode(data: &[u8]) -> Result<Self, DecodeError> {
         let mut r = Reader::new(data);
         let header = Self {
@@ -103,13 +103,13 @@ impl Header {
     }
 }
 
-impl<'a> Request<'a> {
-    /// Decodes what one read of the device returned, whose header was decoded before.
+impl<'a> FuseRequest<'a> {
+    /// Decodes a message read from the device, whose header was decoded before.
     pub fn decode(
-        header: Header,
+        header: RequestHeader,
         data: &'a [u8],
         protocol: &Protocol,
-    ) -> Result<Request<'a>, DecodeError> {
+    ) -> Result<FuseRequest<'a>, DecodeError> {
         let end = header.len as usize;
         let body_end = end
             .checked_sub(header.extensions)
@@ -122,7 +122,7 @@ impl<'a> Request<'a> {
             _ => extensions(data.get(body_end..end).ok_or(DecodeError::BadLength)?)?,
         };
         let operation = operation(header.opcode, &mut Reader::new(body), protocol)?;
-        Ok(Request {
+        Ok(FuseRequest {
             header,
             supplementary_group,
             operation,
@@ -148,7 +148,8 @@ fn extensions(mut area: &[u8]) -> Result<Option<u32>, DecodeError> {
                 group = Some(r.u32()?);
             }
         }
-        // Any other kind is a security context (kind = their number) or newer than this: skipped.
+        // Any other kind is a security context (kind = number of contexts) or newer than this
+        // program: skipped.
         area = area.get(size.next_multiple_of(8)..).unwrap_or_default();
     }
     Ok(group)
@@ -299,7 +300,7 @@ fn init(r: &mut Reader<'_>) -> Result<Init, DecodeError> {
     let minor = r.u32()?;
     let max_readahead = r.u32()?;
     let low = u64::from(r.u32()?);
-    // Older kernels end here.
+    // Older kernels end the structure here.
     let high = if low & abi::init::INIT_EXT == 0 {
         0
     } else {
@@ -340,7 +341,7 @@ fn setattr(r: &mut Reader<'_>) -> Result<SetAttr, DecodeError> {
         if has(now) {
             Some(TimeOrNow::Now)
         } else {
-            has(set).then_some(TimeOrNow::At(Timestamp { secs, nanos }))
+            has(set).then_some(TimeOrNow::At(FuseTimestamp { secs, nanos }))
         }
     };
     Ok(SetAttr {
@@ -351,7 +352,7 @@ fn setattr(r: &mut Reader<'_>) -> Result<SetAttr, DecodeError> {
         size: has(fattr::SIZE).then_some(size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_ns),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_ns),
-        ctime: has(fattr::CTIME).then_some(Timestamp {
+        ctime: has(fattr::CTIME).then_some(FuseTimestamp {
             secs: ctime,
             nanos: ctime_ns,
         }),
@@ -446,7 +447,7 @@ fn release(r: &mut Reader<'_>) -> Result<Release, DecodeError> {
 fn lock(r: &mut Reader<'_>) -> Result<Lock, DecodeError> {
     let (fh, owner, start, end) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
     let kind = r.u32()?;
-    let kind = LockKind::from_raw(kind).ok_or(DecodeError::BadLock(kind))?;
+    let kind = FuseLockKind::from_raw(kind).ok_or(DecodeError::BadLock(kind))?;
     let pid = r.u32()?;
     let flock = r.u32()? & abi::LK_FLOCK != 0;
     Ok(Lock {

@@ -1,7 +1,7 @@
 //! A mounted file system: worker threads between the kernel and a [`FileSystem`].
 //!
-//! Each worker has a descriptor and a buffer of its own and carries a request to its end; there is
-//! no hand-over between threads. See [`crate`] for the number of workers.
+//! Each worker has a descriptor and a buffer of its own and carries a request to its end, without a
+//! hand-over between threads. See [`crate`] for the number of workers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -15,38 +15,38 @@ use zonal_wait::Waiter;
 
 use crate::abi;
 use crate::channel::Channel;
-use crate::crew::{Crew, Pulse};
-use crate::data::Desk;
 use crate::dispatch::dispatch;
 use crate::fs::{Context, FileSystem, Slot};
 use crate::init::{self, KernelInfo, SessionConfig};
 use crate::mount::{self, MountError, MountOptions};
 use crate::notify::Notifier;
-use crate::reply::{self, Raw, ReplyWrite};
-use crate::request::{Header, Operation, Protocol, Request};
+use crate::reply::{self, PendingReply, ReplyWrite};
+use crate::request::{FuseRequest, Operation, Protocol, RequestHeader};
+use crate::worker_pool::{QueueSamples, WorkerPool};
+use crate::write_data::RequestBuffer;
 
-/// How often the watch looks for requests that take long.
+/// Period of the check for requests that take long.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Requests of so many bytes are worth a worker whose memory is in the processor's cache.
+/// A request of this many bytes is worth a worker whose memory is in the processor's cache.
 const BULK: usize = 64 << 10;
 
-/// What the workers share.
+/// State shared by the workers.
 struct Shared<F> {
     fs: Arc<F>,
     protocol: Protocol,
     channels: Vec<Arc<Channel>>,
     slots: Vec<Slot>,
     running: AtomicUsize,
-    crew: Crew,
+    pool: WorkerPool,
     buffer: usize,
-    /// The thread that looks for requests that take long.
+    /// The thread that checks for requests that take long.
     watch: OnceLock<Thread>,
 }
 
 /// A running mount. Dropping it unmounts (lazily) and does not wait.
 #[derive(Debug)]
-pub struct Session {
+pub struct FuseSession {
     path: PathBuf,
     threads: Vec<JoinHandle<()>>,
     notifier: Notifier,
@@ -54,7 +54,7 @@ pub struct Session {
     mounted: bool,
 }
 
-impl Session {
+impl FuseSession {
     /// Mounts `fs` on `path` and starts the workers. The mount answers when this returns.
     pub fn mount<F: FileSystem>(
         fs: Arc<F>,
@@ -90,7 +90,7 @@ impl Session {
             protocol: kernel.protocol(),
             slots: channels.iter().map(|_| Slot::default()).collect(),
             running: AtomicUsize::new(channels.len()),
-            crew: Crew::default(),
+            pool: WorkerPool::default(),
             channels,
             buffer: init::buffer_size(&kernel),
             watch: OnceLock::new(),
@@ -126,31 +126,31 @@ impl Session {
         })
     }
 
-    /// To tell the kernel what changed elsewhere.
+    /// The handle that tells the kernel about changes made elsewhere.
     #[must_use]
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
 
-    /// What was agreed with the kernel.
+    /// The outcome of the negotiation with the kernel.
     #[must_use]
     pub fn kernel(&self) -> &KernelInfo {
         &self.kernel
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the mount was taken away (umount(8), abort) and all workers have ended.
+    /// True where the mount was removed (umount(8), abort) and all workers have ended.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits until the mount is taken away by someone else.
+    /// Waits until another process removes the mount.
     pub fn wait(mut self) {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -158,8 +158,8 @@ impl Session {
         self.mounted = false;
     }
 
-    /// Unmounts, waits up to `patience` for open files to be closed, then aborts. All workers
-    /// have ended when this returns. Must not be called by a worker.
+    /// Unmounts, waits up to `patience` for open files to be closed, then aborts. All workers have
+    /// ended when this returns. A worker must not call it.
     pub fn unmount(mut self, patience: Duration) -> Result<(), MountError> {
         self.mounted = false;
         if self.is_ended() {
@@ -167,7 +167,7 @@ impl Session {
         }
         match rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Once detached nobody can reach the mount by name to abort it: wait first.
+            // A detached mount cannot be reached by name to be aborted: wait first.
             Err(Errno::BUSY) => {
                 let mut left = patience;
                 let step = Duration::from_millis(10);
@@ -193,7 +193,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for FuseSession {
     fn drop(&mut self) {
         if self.mounted && !self.is_ended() {
             let _ = mount::unmount(&self.path);
@@ -208,11 +208,11 @@ fn pin_to(index: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// A worker's life.
+/// Main loop of a worker.
 fn run<F: FileSystem>(shared: &Shared<F>, index: usize) {
     if let (Some(channel), Some(slot)) = (shared.channels.get(index), shared.slots.get(index)) {
-        // One reads, the others wait until they are needed.
-        if index == 0 || shared.crew.park() {
+        // One worker reads, the others wait until they are needed.
+        if index == 0 || shared.pool.park() {
             serve(shared, channel, slot);
         }
     }
@@ -224,8 +224,8 @@ fn run<F: FileSystem>(shared: &Shared<F>, index: usize) {
     }
 }
 
-/// Tells the file system of requests that take long. A worker that reads the kernel's interrupts
-/// may not be left then.
+/// Tells the file system about requests that take long: no worker may be left to read the kernel's
+/// interrupts.
 fn watch<F: FileSystem>(shared: &Shared<F>) {
     let mut seen = vec![0; shared.slots.len()];
     while shared.running.load(Ordering::Acquire) > 0 {
@@ -233,8 +233,8 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
         for (slot, before) in shared.slots.iter().zip(&mut seen) {
             let current = slot.current.load(Ordering::SeqCst);
             if std::mem::replace(before, current) == current && current != 0 {
-                // Nothing is answered here, so a panic concerns this look only; it was logged by
-                // the hook.
+                // No request is answered here, so a panic affects this check only; the hook has
+                // logged it.
                 let _ = catch_unwind(AssertUnwindSafe(|| shared.fs.lingers(current)));
             }
         }
@@ -242,49 +242,50 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
 }
 
 fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot) {
-    let mut desk = Desk::new(shared.buffer);
-    let crew = &shared.crew;
-    let mut pulse = Pulse::default();
-    crew.joins();
+    let mut buffer = RequestBuffer::new(shared.buffer);
+    let pool = &shared.pool;
+    let mut pulse = QueueSamples::default();
+    pool.joins();
     let mut waiter = Waiter::default();
     let mut failures = 0;
     loop {
-        let is_alone = crew.reads();
-        // Only looked for: another worker may take it first, and this one sleeps in the read then.
+        let is_alone = pool.reads();
+        // Only a check: another worker may take the request first, and then this one sleeps in the
+        // read.
         let look = || channel.has_request().then_some(());
         let is_there = is_alone && waiter.look(look).is_some();
-        let taken = channel.read(desk.room());
+        let taken = channel.read(buffer.room());
         if !is_there {
-            // Beside others nobody looked: how long that took tells nothing, and who is alone next
-            // sleeps at first.
+            // With other readers nobody spun: the time taken tells nothing, and a worker that is
+            // alone next sleeps at first.
             waiter.slept();
         }
         match taken {
             Ok(count) => {
-                crew.took();
+                pool.took();
                 failures = 0;
                 reply::began(count >= BULK);
-                one(shared, channel, slot, &mut desk, count);
+                one(shared, channel, slot, &mut buffer, count);
                 let queue = || channel.has_request();
-                if crew.handled(&mut pulse, reply::answer(), queue) {
-                    crew.leaves();
-                    if !crew.park() {
+                if pool.handled(&mut pulse, reply::answer(), queue) {
+                    pool.leaves();
+                    if !pool.park() {
                         return;
                     }
-                    crew.joins();
+                    pool.joins();
                 }
             }
-            // ENOENT: the caller gave up before we took the request.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => crew.missed(),
+            // ENOENT: the caller gave up before this worker took the request.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => pool.missed(),
             Err(error) => {
-                crew.missed();
+                pool.missed();
                 failures += 1;
                 let gone = matches!(error, Errno::NODEV | Errno::CONNABORTED);
                 if !gone {
                     tracing::error!(%error, "reading the FUSE device failed");
                 }
                 if gone || failures > 100 {
-                    crew.stop();
+                    pool.stop();
                     return;
                 }
             }
@@ -292,23 +293,23 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     }
 }
 
-/// Handles what one read returned.
+/// Handles one message read from the device.
 fn one<F: FileSystem>(
     shared: &Shared<F>,
     channel: &Arc<Channel>,
     slot: &Slot,
-    desk: &mut Desk,
+    buffer: &mut RequestBuffer,
     count: usize,
 ) {
-    let data = desk.message(count);
-    let header = match Header::decode(data) {
+    let data = buffer.message(count);
+    let header = match RequestHeader::decode(data) {
         Ok(header) => header,
         Err(error) => {
             tracing::error!(%error, "the kernel sent an unreadable header");
             return;
         }
     };
-    let request = match Request::decode(header, data, &shared.protocol) {
+    let request = match FuseRequest::decode(header, data, &shared.protocol) {
         Ok(request) => request,
         Err(error) => {
             tracing::error!(%error, opcode = header.opcode, "the kernel sent a bad request");
@@ -339,12 +340,12 @@ fn one<F: FileSystem>(
                 pid: header.pid,
                 supplementary_group: request.supplementary_group,
                 slot,
-                crew: &shared.crew,
+                pool: &shared.pool,
             };
-            let raw = Raw::new(channel.clone(), header.unique);
+            let raw = PendingReply::new(channel.clone(), header.unique);
             // A panic drops the reply, which answers EIO.
             let result = if let Operation::Write(write) = operation {
-                let data = desk.data(write.size);
+                let data = buffer.data(write.size);
                 let reply = ReplyWrite::new(raw);
                 catch_unwind(AssertUnwindSafe(|| {
                     fs.write(&context, header.nodeid, &write, data, reply);
@@ -375,10 +376,10 @@ fn wants_reply(opcode: u32) -> bool {
     )
 }
 
-/// The caller of request `unique` was hit by a signal. There is no reply to this, except EAGAIN,
+/// Handles INTERRUPT: a signal hit the caller of request `unique`. It has no reply, except EAGAIN,
 /// which makes the kernel send it again (and ENOSYS, which would end interrupts for ever).
 fn interrupt<F: FileSystem>(shared: &Shared<F>, unique: u64) {
-    // Mark first: a worker that parks the request now sees the mark, or we see it parked.
+    // Mark first: a worker that parks the request now sees the mark, or it is found parked here.
     let mut handled = false;
     for slot in &shared.slots {
         if slot.current.load(Ordering::SeqCst) == unique {
@@ -389,8 +390,8 @@ fn interrupt<F: FileSystem>(shared: &Shared<F>, unique: u64) {
     if shared.fs.interrupt(unique) || handled {
         return;
     }
-    // Neither parked nor at work: answered meanwhile, or taken by a worker that has not marked
-    // it yet. Only the descriptor that the request was read from knows it.
+    // Neither parked nor at work: the request was answered meanwhile, or a worker has taken it and
+    // not marked it yet. Only the descriptor that the request was read from knows it.
     std::thread::sleep(Duration::from_micros(100));
     let again = unique | abi::INTERRUPT_BIT;
     for channel in &shared.channels {

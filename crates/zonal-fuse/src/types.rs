@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A time: seconds since 1970 (negative before) and nanoseconds below 1e9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp {
+pub struct FuseTimestamp {
     /// Seconds.
     pub secs: i64,
     /// Nanoseconds.
@@ -15,16 +15,16 @@ pub struct Timestamp {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeOrNow {
-    /// The present time, by whoever keeps the attributes.
+    /// The present time of the side that keeps the attributes.
     Now,
     /// This time.
-    At(Timestamp),
+    At(FuseTimestamp),
 }
 
-/// SETATTR: what to change.
+/// SETATTR: the attributes to change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
-    /// The handle it was asked on (ftruncate).
+    /// The handle of the call (ftruncate).
     pub fh: Option<u64>,
     /// Permission bits.
     pub mode: Option<u32>,
@@ -39,16 +39,16 @@ pub struct SetAttr {
     /// Modification time.
     pub mtime: Option<TimeOrNow>,
     /// Change time (sent with the write-back cache only).
-    pub ctime: Option<Timestamp>,
+    pub ctime: Option<FuseTimestamp>,
     /// Lock owner (truncation).
     pub lock_owner: Option<u64>,
     /// Clear set-user-id and set-group-id.
     pub kill_suidgid: bool,
 }
 
-/// Attributes of an inode, as the kernel takes them.
+/// Attributes of an inode in the kernel's form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attr {
+pub struct FuseAttr {
     /// Inode number.
     pub ino: u64,
     /// Size, bytes.
@@ -56,11 +56,11 @@ pub struct Attr {
     /// Allocated blocks of 512 bytes.
     pub blocks: u64,
     /// Access time.
-    pub atime: Timestamp,
+    pub atime: FuseTimestamp,
     /// Modification time.
-    pub mtime: Timestamp,
+    pub mtime: FuseTimestamp,
     /// Change time.
-    pub ctime: Timestamp,
+    pub ctime: FuseTimestamp,
     /// Type and permission bits.
     pub mode: u32,
     /// Links.
@@ -75,37 +75,37 @@ pub struct Attr {
     pub blksize: u32,
 }
 
-/// A name's answer: the inode behind it and how long the kernel may believe it.
+/// The answer to a look-up: the inode behind the name, and how long the kernel may cache it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Entry {
-    /// Node id; 0 says "no such name" and is cached for `entry_valid`.
+pub struct FuseEntry {
+    /// Node id; 0 means that the name does not exist, cached for `entry_valid`.
     pub ino: u64,
     /// Generation: (ino, generation) is never reused.
     pub generation: u64,
     /// Attributes.
-    pub attr: Attr,
-    /// How long the name is believed.
+    pub attr: FuseAttr,
+    /// How long the name is cached.
     pub entry_valid: Duration,
-    /// How long the attributes are believed.
+    /// How long the attributes are cached.
     pub attr_valid: Duration,
 }
 
-/// STATX's answer beyond [`Attr`].
+/// The answer to STATX: attributes beyond [`FuseAttr`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatxReply {
     /// The basic attributes.
-    pub attr: Attr,
+    pub attr: FuseAttr,
     /// Birth time, when known.
-    pub btime: Option<Timestamp>,
+    pub btime: Option<FuseTimestamp>,
     /// STATX_ATTR_* set.
     pub attributes: u64,
     /// STATX_ATTR_* known.
     pub attributes_mask: u64,
-    /// How long the attributes are believed.
+    /// How long the attributes are cached.
     pub attr_valid: Duration,
 }
 
-/// STATFS's answer.
+/// The answer to STATFS.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatFs {
     /// Blocks of `frsize` bytes.
@@ -128,7 +128,7 @@ pub struct StatFs {
 
 /// Kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockKind {
+pub enum FuseLockKind {
     /// Shared.
     Read,
     /// Exclusive.
@@ -137,7 +137,7 @@ pub enum LockKind {
     Unlock,
 }
 
-impl LockKind {
+impl FuseLockKind {
     /// From F_RDLCK, F_WRLCK, F_UNLCK.
     #[must_use]
     pub fn from_raw(raw: u32) -> Option<Self> {
@@ -166,17 +166,17 @@ pub struct FileLock {
     pub start: u64,
     /// Last byte, inclusive.
     pub end: u64,
-    /// Kind; [`LockKind::Unlock`] says nothing stands in the way.
-    pub kind: LockKind,
-    /// Process that holds it.
+    /// Kind; [`FuseLockKind::Unlock`]: no lock conflicts.
+    pub kind: FuseLockKind,
+    /// Process that owns it.
     pub pid: u32,
 }
 
 /// Type of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileKind(pub(crate) u32);
+pub struct FuseFileKind(pub(crate) u32);
 
-impl FileKind {
+impl FuseFileKind {
     /// From the type bits of a mode.
     #[must_use]
     pub fn from_mode(mode: u32) -> Self {
@@ -189,7 +189,7 @@ impl FileKind {
 pub struct OpenFlags(pub u32);
 
 impl OpenFlags {
-    /// Nothing special: the page cache of the file is dropped.
+    /// No flags: the page cache of the file is dropped.
     pub const NONE: Self = Self(0);
     /// Go around the page cache.
     pub const DIRECT_IO: Self = Self(1 << 0);
@@ -204,7 +204,7 @@ impl OpenFlags {
     /// Direct writes of one file may run in parallel.
     pub const PARALLEL_DIRECT_WRITES: Self = Self(1 << 6);
 
-    /// Whether all of `other` is set.
+    /// True where all flags of `other` are set.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -7,7 +7,7 @@
 )]
 
 use zonal_fuse::abi::{self, op};
-use zonal_fuse::request::{DecodeError, Header, Operation, Protocol, Request};
+use zonal_fuse::request::{DecodeError, FuseRequest, Operation, Protocol, RequestHeader};
 use zonal_testkit::Rng;
 
 const NEW: Protocol = Protocol {
@@ -36,8 +36,8 @@ fn message(opcode: u32, body: &[u8], extensions: &[u8]) -> Vec<u8> {
     out
 }
 
-fn decode<'a>(data: &'a [u8], protocol: &Protocol) -> Result<Request<'a>, DecodeError> {
-    let request = Request::decode(Header::decode(data)?, data, protocol)?;
+fn decode<'a>(data: &'a [u8], protocol: &Protocol) -> Result<FuseRequest<'a>, DecodeError> {
+    let request = FuseRequest::decode(RequestHeader::decode(data)?, data, protocol)?;
     if let Operation::BatchForget(forgets) = request.operation {
         assert!(forgets.count() <= data.len());
         return Err(DecodeError::Truncated);
@@ -55,7 +55,7 @@ fn body(fixed: usize, size: Option<(usize, u32)>, tail: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Operation, a valid body, and how many of its bytes it needs at least.
+/// Operation, a valid body, and the length of its shortest valid prefix.
 fn valid() -> Vec<(u32, Vec<u8>, usize)> {
     let all = |opcode, body: Vec<u8>| {
         let need = body.len();
@@ -119,7 +119,7 @@ fn every_prefix_of_a_valid_request_is_an_error() {
         assert!(!matches!(request.operation, Operation::Unknown), "{opcode}");
         assert_eq!((request.header.unique, request.header.nodeid), (42, 7));
         for len in 0..whole.len() {
-            // As read, with the header telling the true length: refused by the header.
+            // The header has the true length, which the prefix does not match.
             assert!(decode(&whole[..len], &NEW).is_err(), "{opcode} at {len}");
         }
         for len in 0..need {
@@ -134,7 +134,7 @@ fn every_prefix_of_a_valid_request_is_an_error() {
 }
 
 #[test]
-fn contents_come_out() {
+fn requests_decode_to_their_contents() {
     let whole = message(op::RENAME2, &body(16, None, b"old\0new\0"), &[]);
     let Operation::Rename(rename) = decode(&whole, &NEW).unwrap().operation else {
         panic!()
@@ -151,13 +151,13 @@ fn contents_come_out() {
         panic!()
     };
     assert_eq!((set.name, set.value), (&b"user.a"[..], &b"val"[..]));
-    // A WRITE that announces more than it has.
+    // A WRITE that announces more bytes than it has.
     let whole = message(op::WRITE, &body(40, Some((16, u32::MAX)), b"data"), &[]);
     assert_eq!(decode(&whole, &NEW).unwrap_err(), DecodeError::Truncated);
     // A lock of a kind that does not exist.
     let whole = message(op::SETLK, &body(48, Some((32, 9)), b""), &[]);
     assert_eq!(decode(&whole, &NEW).unwrap_err(), DecodeError::BadLock(9));
-    // More to forget than is there.
+    // A BATCH_FORGET that announces more inodes than it has.
     let whole = message(
         op::BATCH_FORGET,
         &body(8, Some((0, u32::MAX)), &[0; 32]),

@@ -28,7 +28,7 @@ fn strict() -> NullOptions {
     }
 }
 
-/// What a child of a test does; not a test by itself.
+/// Runs in a child of a test; not a test by itself.
 #[test]
 fn task_of_a_child() {
     let (Ok(task), Ok(path)) = (
@@ -89,7 +89,7 @@ fn names_and_attributes(dir: &Path) {
         fs::remove_dir(at("d")).unwrap_err().kind(),
         ErrorKind::DirectoryNotEmpty
     );
-    // A file that is open outlives its name.
+    // An open file outlives its name.
     fs::remove_file(at("d/h")).unwrap();
     fs::remove_file(at("d/f")).unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
@@ -160,13 +160,13 @@ fn big_reads_and_writes() {
 }
 
 #[test]
-fn a_killed_lock_waiter_dies_and_frees_its_place() {
+fn a_killed_lock_waiter_dies_and_leaves_the_queue() {
     let Some((null, mount)) = mounted(strict()) else {
         return;
     };
     let path = mount.at("locked");
     let file = File::create(&path).unwrap();
-    // Both kinds at once: they must not see each other.
+    // Both kinds of lock at once: they must not see each other.
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
     for task in ["flock", "fcntl"] {
@@ -186,7 +186,7 @@ fn a_killed_lock_waiter_dies_and_frees_its_place() {
 }
 
 #[test]
-fn an_open_file_does_not_keep_unmount_waiting_for_ever() {
+fn unmount_does_not_wait_for_an_open_file_for_ever() {
     let Some((_, mount)) = mounted(NullOptions::default()) else {
         return;
     };

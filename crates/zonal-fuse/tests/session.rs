@@ -1,5 +1,4 @@
-//! What the session does around a file system: panics, late and lost answers, interrupts,
-//! notifications.
+//! The session around a file system: panics, late and lost answers, interrupts, notifications.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test program")]
 
 mod support;
@@ -12,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use support::{Mount, child, dies_at_once, until};
-use zonal_fuse::{Abort, Attr, Context, Entry, Errno, FileSystem, ReplyAttr, ReplyEntry};
+use zonal_fuse::{Abort, Context, Errno, FileSystem, FuseAttr, FuseEntry, ReplyAttr, ReplyEntry};
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// The name that is looked up says what happens.
+/// A file system whose behaviour depends on the name looked up.
 #[derive(Default)]
 struct Moody {
     lookups: AtomicU32,
@@ -27,27 +26,27 @@ struct Moody {
     destroyed: AtomicU32,
 }
 
-fn attr(ino: u64) -> Attr {
+fn attr(ino: u64) -> FuseAttr {
     let kind = if ino == 1 {
         libc::S_IFDIR
     } else {
         libc::S_IFREG
     };
-    Attr {
+    FuseAttr {
         ino,
         mode: kind | 0o777,
         nlink: 1,
-        ..Attr::default()
+        ..FuseAttr::default()
     }
 }
 
-fn entry(ino: u64) -> Entry {
-    Entry {
+fn entry(ino: u64) -> FuseEntry {
+    FuseEntry {
         ino,
         attr: attr(ino),
         entry_valid: LONG,
         attr_valid: LONG,
-        ..Entry::default()
+        ..FuseEntry::default()
     }
 }
 
@@ -61,7 +60,7 @@ impl FileSystem for Moody {
         if parked.as_ref().is_none_or(|reply| reply.unique() != unique) {
             return false;
         }
-        // Pretend twice not to know it: the kernel must ask again.
+        // Pretend twice that the request is unknown: the kernel must send the interrupt again.
         if self.interrupts.fetch_add(1, Ordering::SeqCst) < 2 {
             return false;
         }
@@ -100,7 +99,7 @@ fn mounted() -> Option<(Arc<Moody>, Mount)> {
     Mount::new(moody.clone()).map(|mount| (moody, mount))
 }
 
-/// What a child of a test does; not a test by itself.
+/// Runs in a child of a test; not a test by itself.
 #[test]
 fn task_of_a_child() {
     let Ok(path) = std::env::var("ZONAL_FUSE_PATH") else {
@@ -112,8 +111,8 @@ fn task_of_a_child() {
     let _ = fs::metadata(path);
 }
 
-/// Mounts in `dir`, looks a name up that is never found, and has the kernel drop a name of that
-/// directory: `dir/waits` is there then.
+/// Mounts in `dir`, looks up a name whose answer never comes, and makes the kernel drop a name of
+/// that directory. The file `dir/waits` then exists.
 fn waits_for_a_lock(dir: &Path) -> ! {
     let moody = Arc::new(Moody::default());
     let mount = Mount::at_point(moody.clone(), &dir.join("point")).unwrap();
@@ -132,7 +131,7 @@ fn waits_for_a_lock(dir: &Path) -> ! {
     }
 }
 
-/// Waits for the end of a child, at most `limit`.
+/// Waits for a child to end, at most `limit`.
 fn ends_within(child: &mut std::process::Child, limit: Duration) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < limit {
@@ -144,8 +143,8 @@ fn ends_within(child: &mut std::process::Child, limit: Duration) -> bool {
     false
 }
 
-/// A mount of another process, which waits for the lock of a directory that a look-up of its own
-/// holds; and that look-up.
+/// A mount of another process that waits for the lock of a directory, held by a look-up of its own;
+/// and that look-up.
 fn other_process(dir: &Path) -> Option<(std::process::Child, std::process::Child, Abort)> {
     if !rustix::process::geteuid().is_root() {
         zonal_testkit::skip_mount(&"only root sees where another process waits");
@@ -165,14 +164,14 @@ fn other_process(dir: &Path) -> Option<(std::process::Child, std::process::Child
 }
 
 #[test]
-fn a_mount_that_waits_for_a_directory_ends_when_it_is_killed() {
+fn a_killed_mount_ends_while_it_waits_for_a_directory_lock() {
     let dir = zonal_testkit::Scratch::new("killed-while-it-waits");
     let Some((mut mount, mut lookup, abort)) = other_process(&dir) else {
         return;
     };
     mount.kill().unwrap();
     let ended = [&mut mount, &mut lookup].map(|child| ends_within(child, Duration::from_secs(5)));
-    // Where that failed nobody else could end them.
+    // Where that failed, only this abort can end them.
     abort.end().unwrap();
     let _ = zonal_fuse::unmount(&dir.join("point"));
     mount.wait().unwrap();
@@ -181,7 +180,7 @@ fn a_mount_that_waits_for_a_directory_ends_when_it_is_killed() {
 }
 
 #[test]
-fn a_connection_is_ended_when_its_mount_point_is_gone() {
+fn a_connection_is_aborted_after_its_mount_point_is_gone() {
     let Some((moody, mount)) = mounted() else {
         return;
     };
@@ -211,7 +210,7 @@ fn a_connection_is_ended_when_its_mount_point_is_gone() {
 }
 
 #[test]
-fn a_panic_and_a_lost_reply_answer_eio_and_the_mount_lives() {
+fn a_panic_and_a_lost_reply_answer_eio_and_the_mount_goes_on() {
     let Some((moody, mount)) = mounted() else {
         return;
     };
@@ -242,7 +241,7 @@ fn a_worker_in_a_request_learns_of_the_interrupt() {
 }
 
 #[test]
-fn an_interrupt_nobody_knows_is_sent_again() {
+fn an_unknown_interrupt_is_sent_again() {
     let Some((moody, mount)) = mounted() else {
         return;
     };
@@ -293,10 +292,10 @@ fn notifications_make_the_kernel_ask_again() {
 }
 
 #[test]
-fn a_mount_point_that_is_none_is_refused_with_its_name() {
+fn an_invalid_mount_point_is_refused_by_name() {
     let moody = Arc::new(Moody::default());
     let path = std::env::temp_dir().join("zonal-fuse-no-such-directory");
     let (options, config) = Default::default();
-    let error = zonal_fuse::Session::mount(moody, &path, &options, &config).unwrap_err();
+    let error = zonal_fuse::FuseSession::mount(moody, &path, &options, &config).unwrap_err();
     assert!(!error.to_string().is_empty());
 }

@@ -70,7 +70,7 @@ codec_struct! {
         size_limit: u64,
         /// Allocated bytes, as reported.
         allocated: u64,
-        /// Number of the last truncation (`zonal_types::cut`).
+        /// Number of the last truncation (`zonal_types::truncation`).
         truncate_seq: u64,
         /// Size of the last truncation.
         truncate_size: u64,

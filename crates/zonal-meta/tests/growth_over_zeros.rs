@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use zonal_types::{ErrorCode, FileData, Ino, cut};
+use zonal_types::{ErrorCode, FileData, Ino, truncation};
 use zonal_wire::meta::flags::O_RDWR;
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -68,7 +68,7 @@ fn growth_disowns_bytes_behind_the_old_end() {
     let (mut cell, mut one, mut two, f) = file(8000);
     assert_eq!(one.truncate(&mut cell, f, 50_000, 0), Ok(false), "no push");
     let (number, at) = last(&mut one, &mut cell, f);
-    assert!(cut::is_disowning(number) && at == 8000);
+    assert!(truncation::is_disowning(number) && at == 8000);
     // The second number truncates there, too: columns have not seen the first.
     assert_eq!(two.truncate(&mut cell, f, 90_000, 0), Ok(false));
     let (again, at) = last(&mut one, &mut cell, f);
@@ -105,7 +105,7 @@ fn bytes_written_since_the_last_number_are_not_cut_by_the_next() {
     );
     confirm(&mut one, &mut cell, f);
     let (number, at) = last(&mut one, &mut cell, f);
-    assert!(!cut::is_disowning(number) && at == 50_000);
+    assert!(!truncation::is_disowning(number) && at == 50_000);
     cell.assert_sound();
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use zonal_client::names::Found;
 use zonal_fuse::{
-    Attr as KernelAttr, Entry as KernelEntry, Errno, TimeOrNow, Timestamp as KernelTime,
+    Errno, FuseAttr as KernelAttr, FuseEntry as KernelEntry, FuseTimestamp as KernelTime, TimeOrNow,
 };
 use zonal_types::{Attr, ErrorCode, Name, Timestamp};
 use zonal_wire::SetTime;

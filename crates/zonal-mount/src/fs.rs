@@ -17,9 +17,9 @@ use zonal_fuse::request::{
     Statx, Write,
 };
 use zonal_fuse::{
-    Context, Data, Errno, FileSystem, Flags, KernelInfo, Notifier, ReplyAttr, ReplyCopy,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
+    Context, Errno, FileSystem, Flags, KernelInfo, Notifier, ReplyAttr, ReplyCopy, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr, WriteData,
 };
 use zonal_native::RealNet;
 use zonal_native::waiters::Waiters;
@@ -302,7 +302,14 @@ impl FileSystem for ZonalFs {
         self.do_read(ctx, Ino(ino), read, reply);
     }
 
-    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
+    fn write(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        write: &Write,
+        data: WriteData<'_>,
+        reply: ReplyWrite,
+    ) {
         let outcome = self.do_write(ctx, Ino(ino), write, data);
         // Of its own pages the kernel knows where they end.
         if outcome.is_err() && !write.from_cache {

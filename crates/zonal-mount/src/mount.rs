@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_client::{Client, Options};
-use zonal_fuse::{MountError, MountOptions, Session, SessionConfig};
+use zonal_fuse::{FuseSession, MountError, MountOptions, SessionConfig};
 use zonal_native::RealNet;
 use zonal_native::block_on;
 use zonal_net::{Identity, Pool, PoolConfig};
@@ -51,7 +51,7 @@ pub enum StartError {
 
 /// A running mount.
 pub struct Mounted {
-    session: Session,
+    session: FuseSession,
     background: Background,
     fs: Arc<ZonalFs>,
 }
@@ -82,7 +82,7 @@ impl Mounted {
         let weak = Arc::downgrade(&fs);
         fs.client
             .when_to_drop(move || weak.upgrade().is_some_and(|fs| fs.drop_all_cached()));
-        let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
+        let session = FuseSession::mount(fs.clone(), path, &config.mount, &config.session)?;
         let background = Background::start(&fs).map_err(StartError::Threads)?;
         Ok(Self {
             session,

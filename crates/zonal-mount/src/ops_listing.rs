@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use zonal_client::directories::Part;
 use zonal_client::names::Found;
 use zonal_fuse::ReplyDirectory;
-use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
+use zonal_fuse::{
+    Context, DirBuffer, FuseEntry as KernelEntry, FuseFileKind as KernelKind, OpenFlags,
+};
 use zonal_native::block_on;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::meta::flags::R_OK;

@@ -20,7 +20,7 @@ use crate::fs::ZonalFs;
 use zonal_client::LockOutcome;
 use zonal_client::seen::Changed;
 use zonal_fuse::request::Lock;
-use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
+use zonal_fuse::{Context, Errno, FileLock, FuseLockKind as KernelKind, ReplyEmpty};
 use zonal_native::block_on;
 use zonal_native::waiters::{Queued, Taken, Waiter};
 use zonal_types::{ErrorCode, Ino};

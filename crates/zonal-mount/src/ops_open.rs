@@ -13,7 +13,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use zonal_client::names::{NewFile, Opened};
 use zonal_fuse::request::{Create, Open};
-use zonal_fuse::{Context, Entry as KernelEntry, OpenFlags};
+use zonal_fuse::{Context, FuseEntry as KernelEntry, OpenFlags};
 use zonal_native::RealNet;
 use zonal_native::block_on;
 use zonal_types::{Attr, ErrorCode, Ino};

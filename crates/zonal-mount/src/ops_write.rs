@@ -13,7 +13,7 @@ use crate::tails::Stale;
 use std::time::Duration;
 use zonal_client::{File, Run};
 use zonal_fuse::request::Write;
-use zonal_fuse::{Context, Data};
+use zonal_fuse::{Context, WriteData};
 use zonal_native::RealNet;
 use zonal_native::block_on;
 use zonal_types::limits::REGION_PAYLOAD_MIN;
@@ -53,7 +53,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         write: &Write,
-        data: Data<'_>,
+        data: WriteData<'_>,
     ) -> Result<(u32, ToDrop), ErrorCode> {
         let call = self.begin(ctx);
         let file = self.file(ino)?;
@@ -84,7 +84,7 @@ impl ZonalFs {
         call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
-        data: Data<'_>,
+        data: WriteData<'_>,
     ) -> Result<ToDrop, ErrorCode> {
         let (from, to) = (write.offset, end_of(write));
         let (number, left) = self.tails.write_back_begins(file.ino, from, to);
@@ -109,7 +109,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
-        data: Data<'_>,
+        data: WriteData<'_>,
     ) -> Result<ToDrop, ErrorCode> {
         let (ino, from, to) = (file.ino, write.offset, end_of(write));
         let (gap, asks) = self.tails.page_write(ino, from, to);
@@ -159,7 +159,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
-        data: Data<'_>,
+        data: WriteData<'_>,
     ) -> Result<ToDrop, ErrorCode> {
         let (ino, appends) = (file.ino, write.fh & HANDLE_APPEND != 0);
         // Where an append goes is not known yet. It is behind the end, where the kernel writes no
@@ -205,7 +205,7 @@ impl ZonalFs {
         call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
-        data: Data<'_>,
+        data: WriteData<'_>,
     ) -> Result<(), ErrorCode> {
         let kill = write.kill_suidgid;
         if data.bytes().len() < KEEP_MIN {
@@ -223,7 +223,7 @@ impl ZonalFs {
         call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
-        data: Data<'_>,
+        data: WriteData<'_>,
     ) -> Result<u64, ErrorCode> {
         let kill = write.kill_suidgid;
         let append = |bytes| block_on(call.append(file, bytes, kill));

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::OperationContext;
 use zonal_client::net::{Message, Net, NetFailure, News, Reply};
 use zonal_client::run::Brought;
-use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
+use zonal_net::{Address, Canceller, DetachedCall, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, ShardId, Timestamp};
 use zonal_wire::Service;
@@ -36,7 +36,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A request under way.
 pub struct RealPending {
-    flight: Flight,
+    flight: DetachedCall,
     canceller: Canceller,
 }
 
@@ -104,7 +104,7 @@ fn failure(error: &NetError) -> NetFailure {
 fn watched<T>(
     context: &OperationContext,
     pending: RealPending,
-    finish: impl FnOnce(Flight) -> Result<T, NetError>,
+    finish: impl FnOnce(DetachedCall) -> Result<T, NetError>,
 ) -> Result<T, NetFailure> {
     context.waits(&pending.canceller.waker())?;
     let outcome = finish(pending.flight);

@@ -1,4 +1,5 @@
-//! Rates of small calls and throughput of large payloads, TCP against Unix socket, on this machine.
+//! Measures rates of small calls and throughput of large payloads, TCP against Unix socket, on this
+//! machine.
 //!
 //! `cargo run --release -p zonal-net --example net_rate`
 #![expect(clippy::print_stdout, reason = "it prints a table")]
@@ -15,7 +16,8 @@ use zonal_wire::{Header, Service};
 
 const CELL: CellId = CellId([1; 16]);
 
-/// Body "r" and a length: a payload of that length. Anything else: an empty reply.
+/// Body "r" and a length: replies with a payload of that length. Any other body: replies with
+/// nothing.
 struct Work;
 
 impl Handler for Work {
@@ -30,7 +32,7 @@ impl Handler for Work {
         if let Some(length) = body.strip_prefix(b"r")
             && let Ok(length) = length.try_into()
         {
-            // As a server that reads from its page cache into the buffer, without the reading.
+            // Like a server that reads from its page cache into the buffer, but without the read.
             reply.payload_mut(u32::from_le_bytes(length) as usize);
         }
         reply.body_mut().extend_from_slice(b"done");

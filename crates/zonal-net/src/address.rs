@@ -1,4 +1,4 @@
-//! Where a server is: a TCP address. On the same machine a Unix socket stands for it
+//! Address of a server: a TCP address. On the same machine a Unix socket stands for it
 //! ([`crate::unix_socket`]).
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,12 +10,12 @@ use zonal_types::NodeId;
 pub struct Address {
     /// Its TCP address.
     pub tcp: SocketAddr,
-    /// The node expected there; 0: whichever answers.
+    /// The node expected there; 0: any.
     pub node: NodeId,
 }
 
 impl Address {
-    /// The address of whichever node answers there.
+    /// Address of any node that answers there.
     #[must_use]
     pub fn any_node(tcp: SocketAddr) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl Address {
         }
     }
 
-    /// The address of this node.
+    /// Address of this node.
     #[must_use]
     pub fn new(tcp: SocketAddr, node: NodeId) -> Self {
         Self { tcp, node }
@@ -48,7 +48,7 @@ pub enum Endpoint {
     Tcp(SocketAddr),
     /// A server reached by the Unix socket that stands for its TCP address.
     Unix(SocketAddr),
-    /// A client on this machine that came by the Unix socket.
+    /// A client on this machine, connected by the Unix socket.
     Local {
         /// Its user id.
         uid: u32,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_ours_and_the_documentation_range_is_not() {
+    fn loopback_belongs_to_this_machine_and_the_documentation_range_does_not() {
         assert!(is_own("127.0.0.1".parse().unwrap()));
         assert!(!is_own("192.0.2.1".parse().unwrap()));
     }

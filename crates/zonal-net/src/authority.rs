@@ -1,6 +1,7 @@
-//! The authority of a cell: makes credentials for servers, admins and clients. Not needed to serve.
+//! The authority of a cell: issues credentials for servers, admins and clients. Serving does not
+//! need it.
 //!
-//! *Invariant*: a server's certificate alone is good for server authentication.
+//! *Invariant*: only a server's certificate is valid for server authentication.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,9 +18,9 @@ use zonal_types::CellId;
 use crate::credential::{CredentialError, SERVER_DNS_NAME, Serial};
 use crate::subject::{Subject, SubjectKind};
 
-/// How long an authority lasts.
+/// Term of an authority.
 const AUTHORITY_TERM: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-/// Clocks of other machines may be behind by this much.
+/// How far clocks of other machines may be behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// A cell's authority, with its private key.
@@ -38,17 +39,17 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// A credential that was just made.
-pub struct Issued {
+/// A new credential.
+pub struct IssuedCredential {
     /// The file's content: private key, certificate, certificate of the authority.
     pub pem: String,
-    /// Number of the certificate.
+    /// Serial number of the certificate.
     pub serial: Serial,
-    /// When its term ends, in seconds since 1970.
+    /// End of its term, in seconds since 1970.
     pub expires: u64,
 }
 
-impl std::fmt::Debug for Issued {
+impl std::fmt::Debug for IssuedCredential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Issued")
             .field("serial", &self.serial)
@@ -57,7 +58,7 @@ impl std::fmt::Debug for Issued {
 }
 
 impl Authority {
-    /// Makes a new one.
+    /// Creates an authority.
     ///
     /// # Errors
     /// Where this machine gives no random bytes.
@@ -73,10 +74,10 @@ impl Authority {
         })
     }
 
-    /// Reads its file.
+    /// Parses an authority's file.
     ///
     /// # Errors
-    /// Where that is none.
+    /// Where the text is not an authority's.
     pub fn from_pem(pem: &str) -> Result<Self, CredentialError> {
         let key = KeyPair::from_pem(pem).map_err(|_error| {
             CredentialError::Malformed("there is no authority's private key in it")
@@ -95,7 +96,7 @@ impl Authority {
         })
     }
 
-    /// The file's content, secret.
+    /// The contents of its file, which are secret.
     #[must_use]
     pub fn to_pem(&self) -> String {
         format!("{}{}", self.key_pem, self.certificate_pem)
@@ -107,16 +108,20 @@ impl Authority {
         self.cell
     }
 
-    /// Makes a credential.
+    /// Issues a credential.
     ///
     /// # Errors
-    /// Where the subject is of another cell, or cannot be written.
-    pub fn issue(&self, subject: &Subject, term: Duration) -> Result<Issued, CredentialError> {
+    /// Where the subject belongs to another cell, or cannot be encoded.
+    pub fn issue(
+        &self,
+        subject: &Subject,
+        term: Duration,
+    ) -> Result<IssuedCredential, CredentialError> {
         if subject.cell != self.cell {
             return Err(CredentialError::Malformed("the subject is of another cell"));
         }
         let uri = subject.to_string();
-        // What cannot be read again is not made.
+        // Refuse to issue a subject that cannot be parsed again.
         Subject::parse(&uri)?;
         let key = KeyPair::generate_for(&PKCS_ED25519)?;
         let serial = random_serial()?;
@@ -141,7 +146,7 @@ impl Authority {
             .push(DnType::CommonName, common_name(subject));
         let expires = set_term(&mut params, term)?;
         let certificate = params.signed_by(&key, &self.issuer)?;
-        Ok(Issued {
+        Ok(IssuedCredential {
             pem: format!(
                 "{}{}{}",
                 key.serialize_pem(),
@@ -189,7 +194,7 @@ fn cell_of(certificate: &CertificateDer<'_>) -> Result<CellId, CredentialError> 
     cell.and_then(|cell| cell.parse().ok()).ok_or(bad)
 }
 
-/// Sets the term from now on; returns its end.
+/// Sets the term, which starts now; returns its end.
 fn set_term(params: &mut CertificateParams, term: Duration) -> Result<u64, CredentialError> {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -208,7 +213,7 @@ fn at(since_epoch: Duration) -> Result<OffsetDateTime, CredentialError> {
         .ok_or(CredentialError::Malformed("the term is too long"))
 }
 
-/// Never 0, and positive in two's complement.
+/// A random serial number: never 0, and positive in two's complement.
 fn random_serial() -> Result<Serial, CredentialError> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| CredentialError::Refused(error.to_string()))?;

@@ -1,15 +1,16 @@
 //! Payload buffers: page-aligned, reused by each request of a connection, zeroed only when they
 //! grow.
 //!
-//! *Invariants*: (1) the visible part starts at a multiple of 4096, so that it can go to a file
-//! opened with O_DIRECT; (2) at most `PAYLOAD_BYTES_MAX` bytes are visible; (3) what is visible
-//! after [`AlignedBuf::set_len`] may hold bytes of an earlier request of the same connection: who
-//! makes a part visible fills it.
+//! *Invariants*:
+//! 1. The visible part starts at a multiple of 4096, as files opened with O_DIRECT need.
+//! 2. At most `PAYLOAD_BYTES_MAX` bytes are visible.
+//! 3. After [`AlignedBuf::set_len`] the visible part may hold bytes of an earlier request of the
+//!    same connection; the caller fills it.
 
 use zonal_types::limits::PAYLOAD_BYTES_MAX;
 
 const PAGE: usize = 4096;
-/// Smallest allocation; a buffer doubles from here, so that it settles after few requests.
+/// Smallest allocation. A buffer doubles from here, so it settles after few requests.
 const SMALLEST: usize = 64 * 1024;
 
 /// A page-aligned byte buffer that keeps its memory.
@@ -27,13 +28,13 @@ impl AlignedBuf {
         Self::default()
     }
 
-    /// Visible bytes.
+    /// Number of visible bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True where nothing is visible.
+    /// True where no byte is visible.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -47,15 +48,15 @@ impl AlignedBuf {
             .unwrap_or_default()
     }
 
-    /// The visible bytes, to write.
+    /// The visible bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.storage
             .get_mut(self.start..self.start + self.len)
             .unwrap_or_default()
     }
 
-    /// Makes `len` bytes visible (at most `PAYLOAD_BYTES_MAX`); what they hold is unspecified.
-    /// Growing past the memory at hand does not keep what was there.
+    /// Makes `len` bytes visible (at most `PAYLOAD_BYTES_MAX`); their contents are unspecified.
+    /// Growing past the allocation drops the old contents.
     pub fn set_len(&mut self, len: usize) {
         let len = len.min(PAYLOAD_BYTES_MAX);
         if self.storage.len() < self.start + len || self.storage.is_empty() {
@@ -64,7 +65,7 @@ impl AlignedBuf {
         self.len = len;
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub fn free(&mut self) {
         *self = Self::default();
     }

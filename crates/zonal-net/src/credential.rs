@@ -1,8 +1,8 @@
-//! A credential: the private key and the certificate of one subject, with the certificate of its
-//! cell's authority, in one PEM file.
+//! Credential: private key and certificate of one subject, with the certificate of its cell's
+//! authority, in one PEM file.
 //!
-//! *Invariants*: (1) the certificate is the authority's and belongs to the key; (2) the private key
-//! leaves this type in TLS signatures only.
+//! *Invariants*: (1) the authority signed the certificate, and it matches the key; (2) the private
+//! key leaves this type in TLS signatures only.
 
 use std::sync::Arc;
 
@@ -17,38 +17,38 @@ use webpki::EndEntityCert;
 
 use crate::subject::{Subject, SubjectKind};
 
-/// The DNS name in every server's certificate. Who a server is says its subject; the name tells
-/// servers from clients.
+/// The DNS name in every server's certificate. It tells servers from clients; the subject tells
+/// which server it is.
 pub(crate) const SERVER_DNS_NAME: &str = "server.zonal";
-/// What the connection carries (RFC 7301).
+/// ALPN protocol name (RFC 7301).
 const PROTOCOL: &[u8] = b"zonal/1";
-/// Bytes of a credential's file at most.
+/// Bytes of a credential's file.
 pub const CREDENTIAL_BYTES_MAX: usize = 64 << 10;
 
-/// Serial number of a certificate; revocations name it.
+/// Serial number of a certificate; a revocation names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Serial(pub u64);
 
-/// Why a file is no credential of this machine's time.
+/// Why a file is not a valid credential.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// Not the three parts, or parts that do not belong together.
-    #[error("no credential: {0}")]
+    /// The file does not have the three parts, or the parts do not belong together.
+    #[error("not a credential: {0}")]
     Malformed(&'static str),
-    /// The library refuses the key or the certificate.
+    /// The TLS library refused the key or the certificate.
     #[error("the credential cannot be used: {0}")]
     Refused(String),
-    /// Its subject is none of ours.
+    /// The subject is not one of this program's.
     #[error(transparent)]
     Subject(#[from] crate::subject::SubjectError),
 }
 
-/// Who this process is, and how it proves that.
+/// A process's proof of identity.
 pub struct Credential {
     subject: Subject,
     serial: Serial,
     own: CertificateDer<'static>,
-    /// Takes certificates of all who call a server; each subject's is one.
+    /// Verifies the certificates of a server's callers; each caller's subject is checked apart.
     callers: Arc<dyn ClientCertVerifier>,
     client: Arc<ClientConfig>,
     server: Option<Arc<ServerConfig>>,
@@ -63,10 +63,10 @@ impl std::fmt::Debug for Credential {
 }
 
 impl Credential {
-    /// Reads the bytes of a credential's file.
+    /// Parses the contents of a credential's file.
     ///
     /// # Errors
-    /// Where they are no credential. Whether it is valid today is seen when it is used.
+    /// Where they are not a credential. The term is checked when the credential is used.
     pub fn from_pem(pem: &[u8]) -> Result<Self, CredentialError> {
         if pem.len() > CREDENTIAL_BYTES_MAX {
             return Err(CredentialError::Malformed("the file is too long"));
@@ -109,22 +109,22 @@ impl Credential {
         })
     }
 
-    /// Who it makes its holder.
+    /// The subject that its holder is.
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// Number of its certificate.
+    /// Serial number of its certificate.
     #[must_use]
     pub fn serial(&self) -> Serial {
         self.serial
     }
 
-    /// Whether it is the authority's and valid at this moment.
+    /// Checks that the authority signed it and that it is valid now.
     ///
     /// # Errors
-    /// Where it has expired, is not valid yet, or is of another authority.
+    /// Where it has expired, is not valid yet, or belongs to another authority.
     pub fn check_now(&self) -> Result<(), CredentialError> {
         self.callers
             .verify_client_cert(&self.own, &[], UnixTime::now())?;
@@ -135,7 +135,7 @@ impl Credential {
         &self.client
     }
 
-    /// `None`: not a server's.
+    /// TLS configuration of a server; `None`: the credential is not a server's.
     pub(crate) fn server_config(&self) -> Option<&Arc<ServerConfig>> {
         self.server.as_ref()
     }
@@ -143,13 +143,13 @@ impl Credential {
 
 /// The name that every server's certificate has.
 pub(crate) fn server_name() -> ServerName<'static> {
-    // A literal that is valid.
+    // The literal is a valid name.
     ServerName::try_from(SERVER_DNS_NAME).unwrap_or(ServerName::IpAddress(
         std::net::Ipv4Addr::UNSPECIFIED.into(),
     ))
 }
 
-/// Subject and number of a certificate that was verified, or is one's own.
+/// Subject and serial number of a certificate that was verified, or is this process's own.
 pub(crate) fn subject_of(
     certificate: &CertificateDer<'_>,
 ) -> Result<(Subject, Serial), CredentialError> {
@@ -204,7 +204,7 @@ fn client_config(
         .with_webpki_verifier(servers)
         .with_client_auth_cert(chain, key)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    // A pool keeps its connections, and each shows its certificates.
+    // Resumption gains nothing: a pool keeps its connections, and each must show its certificates.
     config.resumption = Resumption::disabled();
     Ok(config)
 }

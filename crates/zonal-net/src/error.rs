@@ -1,4 +1,4 @@
-//! What can go wrong between two processes, always with the peer named.
+//! Errors between two processes; each names the peer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use crate::address::Endpoint;
 /// Why a call, a handshake or a listener failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// No (complete) answer within the deadline; the request may have been executed.
+    /// No complete answer arrived within the deadline; the request may have been executed.
     #[error("{server} did not answer {operation} within {ms} ms")]
     TimedOut {
-        /// Who did not answer.
+        /// The silent server.
         server: Endpoint,
-        /// What was asked.
+        /// The operation of the call.
         operation: &'static str,
         /// The deadline.
         ms: u64,
@@ -25,38 +25,38 @@ pub enum NetError {
     /// No connection could be made; nothing was executed.
     #[error("{server} cannot be reached")]
     Unreachable {
-        /// Who.
+        /// The server.
         server: Endpoint,
         /// The system's reason.
         #[source]
         source: io::Error,
     },
-    /// The connection broke after the request was sent; it may have been executed.
+    /// The connection broke after the request was sent; the request may have been executed.
     #[error("the connection to {peer} broke during {operation}")]
     Lost {
         /// The other side.
         peer: Endpoint,
-        /// What was asked.
+        /// The operation of the call.
         operation: &'static str,
         /// The system's reason.
         #[source]
         source: io::Error,
     },
-    /// The peer sent what the protocol does not allow; the connection is closed.
+    /// The peer broke the protocol; the connection is closed.
     #[error("{peer} broke the protocol: {fault}")]
     Protocol {
         /// The other side.
         peer: Endpoint,
-        /// How.
+        /// The violation.
         fault: Fault,
     },
-    /// One side has no credential, or one that the other does not take, or it claims to be another
-    /// one than that says.
+    /// One side has no credential, has one that the other refuses, or claims another identity than
+    /// its credential's.
     #[error("{peer} is not authenticated: {fault}")]
     Unauthenticated {
         /// The other side.
         peer: Endpoint,
-        /// Why.
+        /// The reason.
         fault: TlsFault,
     },
     /// The peer belongs to another cell.
@@ -69,49 +69,49 @@ pub enum NetError {
         /// The peer's cell.
         found: CellId,
     },
-    /// There is no protocol version that both sides speak.
+    /// The two sides have no protocol version in common.
     #[error("{peer} speaks other protocol versions than this program")]
     WrongVersion {
         /// The other side.
         peer: Endpoint,
     },
-    /// Another node answers at this address.
+    /// Another node answered at this address.
     #[error("{peer} is node {found}, not node {expected}")]
     WrongNode {
         /// The other side.
         peer: Endpoint,
-        /// The node dialled.
+        /// The node that was dialled.
         expected: NodeId,
         /// The node that answered.
         found: NodeId,
     },
-    /// The server did not take the request; nothing was executed.
+    /// The server refused the request; nothing was executed.
     #[error("{server} refused: {code}")]
     Refused {
-        /// Who refused.
+        /// The server.
         server: Endpoint,
-        /// Why.
+        /// The reason.
         code: ErrorCode,
     },
-    /// What was to be sent is past a bound of the frame; nothing was sent.
+    /// The frame to send exceeds a bound; nothing was sent.
     #[error("{what} of {bytes} bytes is past the bound of {max}")]
     TooLong {
-        /// Body, TLVs or payload.
+        /// The part: body, TLVs or payload.
         what: &'static str,
         /// Its length.
         bytes: usize,
         /// The bound.
         max: usize,
     },
-    /// The call was ended by its [`crate::Canceller`]; it may have been executed.
+    /// A [`crate::Canceller`] ended the call; the request may have been executed.
     #[error("{operation} at {server} was cancelled")]
     Cancelled {
-        /// Who was asked.
+        /// The server that was called.
         server: Endpoint,
-        /// What was asked.
+        /// The operation of the call.
         operation: &'static str,
     },
-    /// Without a credential, a server listens on loopback only.
+    /// Without a credential a server listens on loopback only.
     #[error(
         "will not listen on {address} without a credential. Hint: set `key_file`, or listen on 127.0.0.1"
     )]
@@ -128,18 +128,18 @@ pub enum NetError {
         #[source]
         source: io::Error,
     },
-    /// The Unix socket of a server's address cannot be made.
+    /// The Unix socket of a server's address cannot be created.
     #[error("the Unix socket {}: {why}", path.display())]
     BindUnix {
         /// Its path.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// This machine refused a thread, a descriptor or random bytes.
     #[error("this machine refused {what}")]
     Local {
-        /// What was wanted.
+        /// The resource that was refused.
         what: &'static str,
         /// The system's reason.
         #[source]
@@ -148,13 +148,13 @@ pub enum NetError {
 }
 
 impl NetError {
-    /// True where nobody answered: not within the deadline, or no machine at that address at all. A
+    /// True where nothing answered: no reply within the deadline, or no machine at that address. A
     /// refused connection is an answer.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         match self {
             Self::TimedOut { .. } => true,
-            // Also of a connection that is not tried again so soon.
+            // Also where back-off skipped the connection attempt.
             Self::Unreachable { source, .. } | Self::Lost { source, .. } => matches!(
                 source.kind(),
                 io::ErrorKind::TimedOut
@@ -165,7 +165,7 @@ impl NetError {
         }
     }
 
-    /// The number that stands for this error towards programs and other servers.
+    /// The error code for programs and other servers.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -187,7 +187,7 @@ impl NetError {
         }
     }
 
-    /// True where another try may succeed without anybody changing a configuration.
+    /// True where another attempt may succeed without a change of any configuration.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -206,7 +206,7 @@ impl NetError {
         }
     }
 
-    /// True where the server may have executed the request although this error came back.
+    /// True where the server may have executed the request despite this error.
     #[must_use]
     pub fn may_have_executed(&self) -> bool {
         matches!(
@@ -219,27 +219,27 @@ impl NetError {
     }
 }
 
-/// What is wrong with memory that a peer names.
+/// Why shared memory that a peer names is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RegionFault {
-    /// None was sent on this connection, or none was offered for this reply.
-    #[error("there is none")]
+    /// No region was sent on this connection, or no room was offered for this reply.
+    #[error("no region is shared")]
     None,
-    /// The part is not all within it.
-    #[error("the part is not within it")]
+    /// The part is not entirely inside the region.
+    #[error("the part is outside of the region")]
     Outside,
-    /// What was sent is not mapped.
+    /// The region that was sent cannot be mapped.
     #[error(transparent)]
     Refused(#[from] MapError),
 }
 
-/// Why two sides do not come to an encrypted connection.
+/// Why an encrypted connection was not established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
     /// One side has a credential and the other has none.
     #[error("one of the two has a credential and the other has none")]
     Absent,
-    /// The peer's certificate is of another authority, or not for this use.
+    /// The peer's certificate is from another authority, or not for this use.
     #[error("its certificate is not one of this cell's authority for this use")]
     Untrusted,
     /// The peer's certificate has expired.
@@ -249,42 +249,41 @@ pub enum TlsFault {
     #[error("its certificate is not valid yet, or a clock is wrong")]
     NotYetValid,
     /// The peer's certificate has no subject of this program.
-    #[error("its certificate names no subject of a cell")]
+    #[error("its certificate has no subject of a cell")]
     Subject,
     /// The peer's certificate is revoked.
     #[error("its credential is revoked")]
     Revoked,
-    /// The peer claims a role, a node or a cell that is not in its certificate.
-    #[error("it claims what its certificate does not say")]
+    /// The peer claims a role, a node or a cell that its certificate does not have.
+    #[error("it claims an identity that its certificate does not have")]
     Claim,
-    /// The peer refuses the certificate of this process.
-    #[error("it does not take the credential of this process")]
+    /// The peer refused this process's certificate.
+    #[error("it refuses the credential of this process")]
     Refused,
-    /// A local process of another user.
+    /// The peer is a local process of another user.
     #[error("it belongs to another user")]
     User,
-    /// A server whose credential is not a server's.
+    /// The credential of the server is not a server's.
     #[error("the credential is not a server's")]
     NoServer,
-    /// What came is no TLS, or was changed on its way.
+    /// The peer's bytes are not TLS, or were changed on the way.
     #[error("the encrypted connection is damaged, or the other side does not encrypt")]
     Broken,
 }
 
-/// How a peer broke the protocol.
+/// A violation of the protocol by a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Magic, checksum, a length or a reserved field of the header is wrong.
+    /// The header's magic, checksum, a length or a reserved field is wrong.
     #[error("a frame header is not valid")]
     Header,
-    /// The header is in order but speaks another version.
+    /// The header is valid but has another version.
     #[error("a frame has an unknown version")]
     Version,
-    /// A frame that has no place here (a reply for a request, another request's reply, a second
-    /// hello).
+    /// A frame out of turn (a reply for a request, another request's reply, a second hello).
     #[error("a frame came out of turn")]
     OutOfTurn,
-    /// More bytes than this state of the connection allows.
+    /// The frame announces more bytes than this state of the connection allows.
     #[error("a frame has {bytes} bytes where {room} are allowed")]
     TooLong {
         /// Bytes announced.
@@ -292,19 +291,19 @@ pub enum Fault {
         /// Bytes allowed.
         room: usize,
     },
-    /// The payload does not have the checksum that the header gives.
+    /// The payload does not match the checksum in the header.
     #[error("a payload fails its checksum")]
     Checksum,
     /// A handshake message cannot be decoded.
     #[error("a handshake message cannot be decoded")]
     Message(#[from] CodecError),
-    /// The cell id of a frame is not the connection's.
+    /// The frame's cell id is not the connection's.
     #[error("a frame names another cell")]
     Cell,
-    /// A frame was begun and not completed in time.
+    /// The peer began a frame and did not complete it in time.
     #[error("a frame was not completed in time")]
     Stalled,
-    /// A region that cannot be used, or a part outside of it.
+    /// A region cannot be used, or the peer named a part outside of it.
     #[error("a frame names memory that is not shared: {0}")]
     Region(#[from] RegionFault),
     /// The connection ended inside a frame.
@@ -337,7 +336,7 @@ mod tests {
             operation: crate::CONNECTING,
             ms: 1,
         };
-        // Not tried again so soon after nobody took the connection.
+        // Back-off skips attempts for a while after a connection failed.
         let backed_off = NetError::Unreachable {
             server,
             source: io::ErrorKind::TimedOut.into(),

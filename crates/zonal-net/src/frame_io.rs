@@ -1,8 +1,8 @@
-//! Frames on a stream.
+//! Frames on a stream: sending and receiving.
 //!
 //! Sending is one `sendmsg` of header, body, TLVs and payload slices; the payload is not copied.
-//! Receiving reads into a small buffer (header, body, and whatever of the payload came along), then
-//! the rest of the payload straight to where the caller wants it.
+//! Receiving first reads into a small buffer: header, body, and the part of the payload that came
+//! along. The rest of the payload then goes straight to the caller's memory.
 //!
 //! | frame | system calls to receive it, when all of it has arrived |
 //! | --- | --- |
@@ -10,18 +10,20 @@
 //! | longer body | 2 |
 //! | payload of any length (waits inside the kernel, MSG_WAITALL) | 2 |
 //!
-//! So a call is 2 system calls on the client and 2 on the server, 3 where a payload of more than 8
-//! KiB comes in. Limits of time are set on the socket only when they change.
+//! So a call is 2 system calls on the client and 2 on the server. The side that receives a payload
+//! of more than 8 KiB makes 3. Time limits are set on the socket only when they change.
 //!
-//! *Invariants*: (1) nothing is allocated for a frame before its header is checked against the
-//! bounds of the connection's state; (2) after any error the connection is not used again; (3) a
-//! payload with a checksum is verified before anybody sees it.
+//! *Invariants*:
+//! 1. Nothing is allocated for a frame before its header is checked against the bounds of the
+//!    connection's state.
+//! 2. After any error the connection is not used again.
+//! 3. A payload with a checksum is verified before the caller gets it.
 
-mod clock;
 mod socket;
+mod time_limit;
 mod tls;
 
-pub use clock::Clock;
+pub use time_limit::TimeLimit;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -45,20 +47,20 @@ use tls::Tls;
 /// one call.
 const IN_BYTES: usize = 8192;
 
-/// Why a frame could not be sent or received; callers add who and what.
+/// Why a frame could not be sent or received; callers add the peer and the operation.
 #[derive(Debug)]
 pub enum IoFail {
-    /// The clock ended.
+    /// The time limit passed.
     TimedOut,
     /// The peer closed or reset the connection before the first byte of the frame.
     Closed(Errno),
     /// The connection broke inside a frame.
     Broken(Errno),
-    /// The frame is not allowed.
+    /// The frame breaks the protocol.
     Fault(Fault),
-    /// What was to be sent is past a bound; nothing was sent.
+    /// The frame to send exceeds a bound; nothing was sent.
     TooLong {
-        /// Which part.
+        /// The part.
         what: &'static str,
         /// Its length.
         bytes: usize,
@@ -77,32 +79,32 @@ impl IoFail {
     }
 }
 
-/// How long the parts of the next frame may be.
+/// Bounds of the next frame's parts.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameBounds {
     /// Body and TLVs together.
     pub body: usize,
-    /// Payload.
+    /// Payload bytes.
     pub payload: usize,
 }
 
 impl FrameBounds {
-    /// What the format allows.
+    /// The bounds of the format.
     pub const FULL: Self = Self {
         body: BODY_BYTES_MAX + TLV_BYTES_MAX,
         payload: PAYLOAD_BYTES_MAX,
     };
-    /// What a stranger may send before the handshake is done.
+    /// The bounds before the handshake is done.
     pub const HANDSHAKE: Self = Self {
         body: 1024,
         payload: 0,
     };
 }
 
-/// What to send.
+/// A frame to send.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameOut<'a> {
-    /// Header; lengths and checksum are filled in.
+    /// Header; sending fills in lengths and checksum.
     pub header: Header,
     /// Encoded message.
     pub body: &'a [u8],
@@ -110,8 +112,8 @@ pub struct FrameOut<'a> {
     pub tlv: &'a [u8],
     /// Payload.
     pub payload: PayloadOut<'a>,
-    /// The region of the payload or of the room for the reply's, where the peer does not have it
-    /// yet.
+    /// The region of the payload, or of the room for the reply's payload, where the peer does not
+    /// have it yet.
     pub region: Option<BorrowedFd<'a>>,
 }
 
@@ -134,11 +136,11 @@ impl<'a> FrameOut<'a> {
 pub enum PayloadOut<'a> {
     /// Any number of slices, sent behind the message.
     Slices(&'a [&'a [u8]]),
-    /// In the region that client and server share: nothing is sent.
+    /// The payload lies in the region that client and server share: nothing is sent.
     Region {
         /// First byte in the region (a request's), 0 in a reply.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
 }
@@ -159,7 +161,7 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Frames on `stream`; `is_checked`: payloads that are sent carry a checksum.
+    /// Frames on `stream`; `is_checked`: sent payloads carry a checksum.
     #[must_use]
     pub fn new(stream: Arc<Stream>, is_checked: bool) -> Self {
         Self {
@@ -180,55 +182,56 @@ impl Conn {
         &self.socket.stream
     }
 
-    /// From here on all bytes are encrypted, and the peer, a server, is who this says.
+    /// Encrypts all bytes from here on, and verifies that the peer is a server.
     pub(crate) fn encrypt_as_client(
         &mut self,
         credential: &Credential,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
         let tls = self.tls.insert(Box::new(Tls::client(credential)?));
-        tls.shake_hands(&mut self.socket, clock)
+        tls.shake_hands(&mut self.socket, time_limit)
     }
 
-    /// The same at a server, where the client begins with it.
+    /// Encrypts all bytes from here on, where the client begins with TLS.
     pub(crate) fn encrypt_as_server(
         &mut self,
         credential: &Credential,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
-        self.await_bytes(clock)?;
+        self.await_bytes(time_limit)?;
         let arrived = &self.inbuf[self.start..self.end];
         let Some(tls) = Tls::server(credential, arrived)? else {
             return Err(IoFail::Fault(Fault::Tls(TlsFault::Absent)));
         };
         (self.start, self.end) = (0, 0);
         let tls = self.tls.insert(Box::new(tls));
-        tls.shake_hands(&mut self.socket, clock)
+        tls.shake_hands(&mut self.socket, time_limit)
     }
 
-    /// Both sides have agreed that what follows is in the clear. Nothing of it was sent yet.
+    /// Stops encrypting, after both sides agreed to continue in the clear and before anything else
+    /// was sent.
     pub(crate) fn stop_encrypting(&mut self) {
         self.tls = None;
     }
 
-    /// Gives back what is not needed while nothing comes.
+    /// Frees buffers that an idle connection does not need.
     pub(crate) fn free(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.free();
         }
     }
 
-    /// From now on the peer may send descriptors of regions.
+    /// Allows the peer to send descriptors of regions from now on.
     pub fn take_regions(&mut self) {
         self.socket.takes_regions = self.stream().endpoint().is_unix();
     }
 
-    /// The region that came last and was not asked for yet.
+    /// Takes the region that arrived last, if it was not taken yet.
     pub(crate) fn new_region(&mut self) -> Option<OwnedFd> {
         self.socket.region.take()
     }
 
-    /// True where bytes of a next frame are already here.
+    /// True where bytes of the next frame are already buffered.
     #[must_use]
     pub fn has_bytes(&self) -> bool {
         self.end > self.start
@@ -238,7 +241,7 @@ impl Conn {
     ///
     /// # Errors
     /// `TooLong` before anything is sent; all others leave the connection unusable.
-    pub fn send(&mut self, frame: &FrameOut<'_>, clock: &Clock) -> Result<(), IoFail> {
+    pub fn send(&mut self, frame: &FrameOut<'_>, time_limit: &TimeLimit) -> Result<(), IoFail> {
         let mut header = frame.header;
         let (payload, payload_bytes) = match frame.payload {
             PayloadOut::Slices(slices) => (slices, slices.iter().map(|slice| slice.len()).sum()),
@@ -265,7 +268,7 @@ impl Conn {
                 .filter(|slice| !slice.is_empty())
                 .map(|slice| IoSlice::new(slice)),
         );
-        self.send_all(&mut slices, frame.region, clock)?;
+        self.send_all(&mut slices, frame.region, time_limit)?;
         self.bytes_out += (payload_bytes - header.inline_bytes()) as u64;
         Ok(())
     }
@@ -274,16 +277,16 @@ impl Conn {
         &mut self,
         slices: &mut [IoSlice<'_>],
         mut region: Option<BorrowedFd<'_>>,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<(), IoFail> {
         if let Some(tls) = &mut self.tls {
-            self.bytes_out += tls.send(&mut self.socket, slices, clock)?;
+            self.bytes_out += tls.send(&mut self.socket, slices, time_limit)?;
             return Ok(());
         }
         let mut rest = slices;
         let mut is_first = true;
         while !rest.is_empty() {
-            let sent = self.socket.send_some(rest, region, clock);
+            let sent = self.socket.send_some(rest, region, time_limit);
             let count = sent.map_err(|fail| fail.named(is_first))?;
             region = None;
             self.bytes_out += count as u64;
@@ -293,13 +296,13 @@ impl Conn {
         Ok(())
     }
 
-    /// Waits until at least one byte of the next frame is here.
+    /// Waits until at least one byte of the next frame is buffered.
     ///
     /// # Errors
     /// `TimedOut` leaves the connection usable.
-    pub fn await_bytes(&mut self, clock: &Clock) -> Result<(), IoFail> {
+    pub fn await_bytes(&mut self, time_limit: &TimeLimit) -> Result<(), IoFail> {
         if !self.has_bytes() {
-            self.fill(clock, true)?;
+            self.fill(time_limit, true)?;
         }
         Ok(())
     }
@@ -307,16 +310,16 @@ impl Conn {
     /// Receives header and body (TLVs behind it) of one frame. The payload must be received next.
     ///
     /// # Errors
-    /// Any; the connection is not to be used again.
+    /// Any; the connection must not be used again.
     pub fn receive_head(
         &mut self,
         bounds: FrameBounds,
         body: &mut Vec<u8>,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<Header, IoFail> {
         let mut is_first = !self.has_bytes();
         while self.end - self.start < HEADER_BYTES {
-            self.fill(clock, is_first)?;
+            self.fill(time_limit, is_first)?;
             is_first = false;
         }
         let mut head = [0; HEADER_BYTES];
@@ -339,21 +342,20 @@ impl Conn {
         self.start += here;
         if here < body_bytes {
             body.resize(body_bytes, 0);
-            self.receive_all(&mut body[here..], clock)?;
+            self.receive_all(&mut body[here..], time_limit)?;
         }
         Ok(header)
     }
 
-    /// Receives the payload that follows `header` to the front of `into`, which may have more room
-    /// than needed.
+    /// Receives the payload that follows `header` to the front of `into`, which may be longer.
     ///
     /// # Errors
-    /// Any; the connection is not to be used again.
+    /// Any; the connection must not be used again.
     pub fn receive_payload(
         &mut self,
         header: &Header,
         into: &mut [u8],
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<(), IoFail> {
         let bytes = header.inline_bytes();
         fits(bytes, into.len())?;
@@ -365,7 +367,7 @@ impl Conn {
         front.copy_from_slice(&self.inbuf[self.start..self.start + front.len()]);
         self.start += front.len();
         if !behind.is_empty() {
-            self.receive_all(behind, clock)?;
+            self.receive_all(behind, time_limit)?;
         }
         if let Some(crc) = header.payload_crc {
             let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -380,24 +382,24 @@ impl Conn {
     /// Receives the payload into a reusable buffer.
     ///
     /// # Errors
-    /// Any; the connection is not to be used again.
+    /// Any; the connection must not be used again.
     pub fn receive_payload_buf(
         &mut self,
         header: &Header,
         into: &mut AlignedBuf,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<(), IoFail> {
         into.set_len(header.inline_bytes());
-        self.receive_payload(header, into.as_mut_slice(), clock)
+        self.receive_payload(header, into.as_mut_slice(), time_limit)
     }
 
-    fn receive_all(&mut self, into: &mut [u8], clock: &Clock) -> Result<(), IoFail> {
+    fn receive_all(&mut self, into: &mut [u8], time_limit: &TimeLimit) -> Result<(), IoFail> {
         let mut rest = into;
         while !rest.is_empty() {
             let received = match &mut self.tls {
-                Some(tls) => tls.receive(&mut self.socket, rest, clock, false)?,
+                Some(tls) => tls.receive(&mut self.socket, rest, time_limit, false)?,
                 None => {
-                    let received = self.socket.receive_long(rest, clock);
+                    let received = self.socket.receive_long(rest, time_limit);
                     received.map_err(|fail| fail.named(false))?
                 }
             };
@@ -410,8 +412,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Receives some of what comes next into the small buffer.
-    fn fill(&mut self, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
+    /// Receives some of the next bytes into the small buffer.
+    fn fill(&mut self, time_limit: &TimeLimit, is_first: bool) -> Result<(), IoFail> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
@@ -420,9 +422,9 @@ impl Conn {
         }
         let free = &mut self.inbuf[self.end..];
         let received = match &mut self.tls {
-            Some(tls) => tls.receive(&mut self.socket, free, clock, is_first)?,
+            Some(tls) => tls.receive(&mut self.socket, free, time_limit, is_first)?,
             None => {
-                let received = self.socket.receive_some(free, clock);
+                let received = self.socket.receive_some(free, time_limit);
                 received.map_err(|fail| fail.named(is_first))?
             }
         };

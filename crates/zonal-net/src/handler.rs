@@ -1,4 +1,5 @@
-//! What a server's roles implement, and how they answer.
+//! Interface between the connections and a server's roles: [`Handler`] executes requests and fills
+//! in replies.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -8,18 +9,20 @@ use zonal_types::Codec;
 use zonal_wire::frame::Header;
 
 use crate::buffer::AlignedBuf;
-use crate::frame_io::{Clock, Conn, FrameOut, IoFail, PayloadOut};
+use crate::frame_io::{Conn, FrameOut, IoFail, PayloadOut, TimeLimit};
 use crate::identity::Peer;
-use crate::idle::Resumer;
+use crate::idle_connections::Resumer;
 use crate::server::Shared;
 use crate::stream::Stream;
 
-/// Executes requests. Called by many threads at once, one a connection.
+/// Executes requests. Many threads call it at once, one for each connection.
 pub trait Handler: Send + Sync + 'static {
-    /// Executes one request and fills in the reply, or parks the request ([`ReplyBuilder::park`])
-    /// and returns: it is called again with the same request then. A panic closes the connection;
-    /// the server goes on. The payload is page-aligned in the connection's own buffer, or lies in
-    /// the client's region, where the client may change it meanwhile.
+    /// Executes one request and fills in the reply. Or parks the request ([`ReplyBuilder::park`])
+    /// and returns; then it is called again later with the same request.
+    ///
+    /// A panic closes the connection; the server goes on. The payload is page-aligned in the
+    /// connection's own buffer, or lies in the client's region, where the client may change it
+    /// meanwhile.
     fn handle(
         &self,
         peer: &Peer,
@@ -33,31 +36,30 @@ pub trait Handler: Send + Sync + 'static {
     fn stopping(&self) {}
 }
 
-/// The reply under construction. Its memory is reused by the connection's next request.
+/// The reply under construction. The connection's next request reuses its memory.
 #[derive(Debug)]
 pub struct ReplyBuilder {
-    /// Header of the reply; lengths and checksum are filled in.
+    /// Header of the reply; sending fills in lengths and checksum.
     pub header: Header,
     body: Vec<u8>,
     payload: AlignedBuf,
-    /// The part of the client's region that the payload may be put in, and how much of it is the
-    /// payload.
+    /// The part of the client's region that may take the payload, and the payload's length in it.
     room: Option<Part>,
     in_room: usize,
     is_last: bool,
     stream: Arc<Stream>,
-    /// The server, and which connection of it this is.
+    /// The server and the number of this connection.
     place: (Weak<Shared>, u64),
-    /// A [`Resumer`] of this request was given out.
+    /// A [`Resumer`] of this request exists.
     has_resumer: bool,
-    /// What the handler keeps with a request that it parks.
-    parked: Option<Kept>,
-    /// The same once the request goes on.
-    resumed: Option<Kept>,
+    /// State that the handler keeps with a request that it parks.
+    parked: Option<ParkedState>,
+    /// That state once the request is resumed.
+    resumed: Option<ParkedState>,
 }
 
-/// What a handler keeps with a parked request.
-pub type Kept = Box<dyn Any + Send>;
+/// State that a handler keeps with a parked request.
+pub type ParkedState = Box<dyn Any + Send>;
 
 impl ReplyBuilder {
     pub(crate) fn new(header: Header, stream: Arc<Stream>, place: (Weak<Shared>, u64)) -> Self {
@@ -92,13 +94,13 @@ impl ReplyBuilder {
         self.resumed = self.parked.take();
     }
 
-    /// The request was parked and goes on.
+    /// Resumes the request after it was parked.
     pub(crate) fn resume(&mut self) {
         self.clear();
     }
 
-    /// Makes what ends a wait of this request, before the handler looks whether it has to wait.
-    /// `None` where the server is ending.
+    /// Creates the handle that resumes this request. The handler calls it before it checks whether
+    /// it has to wait. `None` where the server is ending.
     pub fn resumer(&mut self) -> Option<Resumer> {
         let (server, id) = &self.place;
         let shared = server.upgrade()?;
@@ -106,15 +108,15 @@ impl ReplyBuilder {
         Some(shared.idle.park(server, *id))
     }
 
-    /// Keeps the request without a thread: no reply is sent now. The handler is called again, where
-    /// [`Self::take_kept`] gives `kept`, once the [`Resumer`] says so or the peer has gone away
-    /// ([`Self::is_peer_gone`]).
-    pub fn park(&mut self, kept: Kept) {
+    /// Parks the request without a thread and sends no reply now. The handler is called again once
+    /// the [`Resumer`] is used or the peer has gone away ([`Self::is_peer_gone`]);
+    /// [`Self::take_kept`] then returns `kept`.
+    pub fn park(&mut self, kept: ParkedState) {
         self.parked = Some(kept);
     }
 
-    /// What the request was parked with.
-    pub fn take_kept(&mut self) -> Option<Kept> {
+    /// Takes the state that the request was parked with.
+    pub fn take_kept(&mut self) -> Option<ParkedState> {
         self.resumed.take()
     }
 
@@ -147,14 +149,13 @@ impl ReplyBuilder {
         message.put(&mut self.body);
     }
 
-    /// The encoded message, to fill in directly.
+    /// The encoded message, to be filled in directly.
     pub fn body_mut(&mut self) -> &mut Vec<u8> {
         &mut self.body
     }
 
-    /// Makes a payload of `len` bytes (at most `PAYLOAD_BYTES_MAX`) and gives it out to be filled,
-    /// page-aligned. What it holds before that is unspecified (bytes of an earlier reply on this
-    /// connection): fill all of it.
+    /// Makes a payload of `len` bytes (at most `PAYLOAD_BYTES_MAX`), page-aligned. The caller fills
+    /// all of it: before that it may hold bytes of an earlier reply on this connection.
     pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
         self.in_room = 0;
         if let Some(room) = &mut self.room
@@ -168,13 +169,13 @@ impl ReplyBuilder {
         self.payload.as_mut_slice()
     }
 
-    /// From now on the payload is made in memory of this process, where nobody else can change it.
+    /// Moves the payload into memory of this process, where no other process can change it.
     pub fn leave_room(&mut self) {
         self.room = None;
         self.in_room = 0;
     }
 
-    /// Cuts the payload.
+    /// Shortens the payload to `len` bytes.
     pub fn truncate_payload(&mut self, len: usize) {
         self.in_room = self.in_room.min(len);
         self.payload.set_len(len.min(self.payload.len()));
@@ -185,21 +186,21 @@ impl ReplyBuilder {
         self.is_last = true;
     }
 
-    /// True where the requester has closed the connection, so that nobody waits for this reply; and
-    /// where this server has ended what it receives, as it stops. One system call: for handlers
-    /// that wait long, or must change nothing any more.
+    /// True where the requester has closed the connection, so that no client waits for this reply;
+    /// also where this stopping server has ended receiving. One system call: for handlers that wait
+    /// long, or must not change anything any more.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
         !self.stream.is_open()
     }
 
-    pub(crate) fn send(&self, conn: &mut Conn, clock: &Clock) -> Result<(), IoFail> {
+    pub(crate) fn send(&self, conn: &mut Conn, time_limit: &TimeLimit) -> Result<(), IoFail> {
         let slices = &[self.payload.as_slice()];
         let mut frame = FrameOut::message(self.header, &self.body);
         frame.payload = match u32::try_from(self.in_room) {
             Ok(bytes) if bytes > 0 => PayloadOut::Region { offset: 0, bytes },
             _ => PayloadOut::Slices(slices),
         };
-        conn.send(&frame, clock)
+        conn.send(&frame, time_limit)
     }
 }

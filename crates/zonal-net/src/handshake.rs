@@ -1,4 +1,4 @@
-//! The first frames of every connection: who is who, in which cell, in which version.
+//! The first frames of every connection: both sides exchange identity, cell and version.
 //!
 //! ```text
 //!  client                                   server
@@ -6,15 +6,16 @@
 //!                            <-  HelloReply {version, cell, role, node, features}
 //!                                (or, at any point, Refused {code} and the end)
 //! ```
-//! | connection | who proves what, before the first frame |
+//! | connection | proof of identity before the first frame |
 //! | --- | --- |
-//! | TCP, both have credentials | TLS 1.3 with both certificates: each may claim what its subject says |
-//! | TCP, neither has one | nothing: loopback only |
-//! | Unix socket | the kernel names the peer's user id: root's and one's own may claim anything |
+//! | TCP, both have credentials | TLS 1.3 with both certificates: each may claim its subject |
+//! | TCP, neither has one | none: loopback only |
+//! | Unix socket | the kernel names the peer's user id: root and the own user may claim anything |
 //!
-//! *Invariants*: (1) nothing but these messages is accepted before the handshake is complete, none
-//! after; (2) the whole handshake, TLS included, ends within the caller's clock; (3) a stranger
-//! makes the server allocate at most 32 KiB.
+//! *Invariants*:
+//! 1. Only these messages are accepted before the handshake is complete, and none after.
+//! 2. The whole handshake, TLS included, ends within the caller's time limit.
+//! 3. A stranger makes the server allocate at most 32 KiB.
 
 #[cfg(test)]
 mod tests;
@@ -27,24 +28,24 @@ use zonal_wire::frame::{FEATURE_PLAIN, Header, Service};
 
 use crate::address::Endpoint;
 use crate::error::{Fault, NetError, TlsFault};
-use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail};
-use crate::identity::{Certified, Identity, Peer, Role};
+use crate::frame_io::{Conn, FrameBounds, FrameOut, IoFail, TimeLimit};
+use crate::identity::{Identity, Peer, PeerCertificate, Role};
 
 codec_struct! {
-    /// Opens a connection.
+    /// The first message of a connection.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Hello {
         /// Oldest protocol version that the sender speaks.
         version_min: u16,
-        /// Newest.
+        /// Newest protocol version that the sender speaks.
         version_max: u16,
         /// The sender's cell; all zero: it wants to learn the server's.
         cell: CellId,
-        /// What the sender is.
+        /// Role of the sender.
         role: Role,
         /// The sender's node; 0: none.
         node: NodeId,
-        /// Bits of optional features; both sides use what both have.
+        /// Bits of optional features; both sides use those that both have.
         features: u64,
     }
 }
@@ -53,11 +54,11 @@ codec_struct! {
     /// The server's answer.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct HelloReply {
-        /// The version to speak.
+        /// The protocol version of the connection.
         version: u16,
         /// The server's cell.
         cell: CellId,
-        /// What the server is.
+        /// Role of the server.
         role: Role,
         /// The server's node.
         node: NodeId,
@@ -67,29 +68,29 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// The bodies of frames with `Service::Connection`.
+    /// Bodies of frames with `Service::Connection`.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Handshake {
         /// Client to server, first.
         Hello = 1 {
-            /// Who calls.
+            /// The client's hello.
             hello: Hello,
         },
         /// Server to client: requests may follow.
         HelloReply = 2 {
-            /// Who answers.
+            /// The server's answer.
             reply: HelloReply,
         },
-        /// Server to client at any time, also in place of a reply: the number of an `ErrorCode`;
-        /// the end follows.
+        /// Server to client at any time, also in place of a reply: the number of an `ErrorCode`.
+        /// The server then closes the connection.
         Refused = 5 {
-            /// Why.
+            /// The error code.
             code: u16,
         },
     }
 }
 
-/// The client's side: dials as `own`, expecting `node` (0: whichever answers).
+/// The client's side: identifies as `own` and expects `node` (0: any).
 ///
 /// # Errors
 /// Any that names the peer.
@@ -97,14 +98,16 @@ pub fn dial(
     conn: &mut Conn,
     own: &Identity,
     node: NodeId,
-    clock: &Clock,
+    time_limit: &TimeLimit,
 ) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
-    let failed = |fail| name(fail, endpoint, clock);
+    let failed = |fail| name(fail, endpoint, time_limit);
     let certified = match &own.credential {
         Some(credential) if !endpoint.is_unix() => {
-            let (subject, serial) = conn.encrypt_as_client(credential, clock).map_err(failed)?;
-            Some(Arc::new(Certified { subject, serial }))
+            let (subject, serial) = conn
+                .encrypt_as_client(credential, time_limit)
+                .map_err(failed)?;
+            Some(Arc::new(PeerCertificate { subject, serial }))
         }
         _ => None,
     };
@@ -117,8 +120,8 @@ pub fn dial(
         features: own.features,
     };
     let head = Header::request(Service::Connection, own.cell);
-    say(conn, head, &Handshake::Hello { hello }, clock).map_err(failed)?;
-    let (head, message) = hear(conn, clock).map_err(failed)?;
+    say(conn, head, &Handshake::Hello { hello }, time_limit).map_err(failed)?;
+    let (head, message) = hear(conn, time_limit).map_err(failed)?;
     let reply = match message {
         Handshake::HelloReply { reply } => reply,
         Handshake::Refused { code } => {
@@ -173,18 +176,18 @@ pub fn dial(
     })
 }
 
-/// The server's side. `admit` is asked about a client that has proved who it is. A refusal has been
-/// sent when this returns an error that calls for one.
+/// The server's side. `admit` decides about a client that has proved its identity. A refusal was
+/// already sent when this returns an error that calls for one.
 ///
 /// # Errors
 /// Any that names the peer; those of `admit`.
 pub fn answer(
     conn: &mut Conn,
     own: &Identity,
-    clock: &Clock,
+    time_limit: &TimeLimit,
     admit: impl FnOnce(&Peer) -> Result<(), NetError>,
 ) -> Result<Peer, NetError> {
-    let outcome = answer_inner(conn, own, clock, admit);
+    let outcome = answer_inner(conn, own, time_limit, admit);
     if let Err(error) = &outcome {
         match error {
             NetError::Lost { .. } | NetError::Local { .. } => {}
@@ -201,22 +204,24 @@ pub fn answer(
 fn answer_inner(
     conn: &mut Conn,
     own: &Identity,
-    clock: &Clock,
+    time_limit: &TimeLimit,
     admit: impl FnOnce(&Peer) -> Result<(), NetError>,
 ) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
-    let failed = |fail| name(fail, endpoint, clock);
+    let failed = |fail| name(fail, endpoint, time_limit);
     let certified = match (endpoint, &own.credential) {
         (Endpoint::Tcp(_), Some(credential)) => {
-            let (subject, serial) = conn.encrypt_as_server(credential, clock).map_err(failed)?;
-            Some(Arc::new(Certified { subject, serial }))
+            let (subject, serial) = conn
+                .encrypt_as_server(credential, time_limit)
+                .map_err(failed)?;
+            Some(Arc::new(PeerCertificate { subject, serial }))
         }
         (Endpoint::Local { uid, .. }, _) if !is_trusted(uid) => {
             return Err(unauthenticated(endpoint, TlsFault::User));
         }
         _ => None,
     };
-    let (head, message) = hear(conn, clock).map_err(failed)?;
+    let (head, message) = hear(conn, time_limit).map_err(failed)?;
     let Handshake::Hello { hello } = message else {
         return Err(out_of_turn(endpoint));
     };
@@ -257,15 +262,15 @@ fn answer_inner(
     };
     let mut head = head.reply();
     head.cell = own.cell;
-    say(conn, head, &Handshake::HelloReply { reply }, clock).map_err(failed)?;
+    say(conn, head, &Handshake::HelloReply { reply }, time_limit).map_err(failed)?;
     if peer.features & FEATURE_PLAIN != 0 {
         conn.stop_encrypting();
     }
     Ok(peer)
 }
 
-/// Whether a process of this user id may claim anything on a Unix socket: it could read this
-/// process's memory and files.
+/// True where a process of this user id may claim anything on a Unix socket: it could read this
+/// process's memory and files anyway.
 pub(crate) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
@@ -274,20 +279,20 @@ fn unauthenticated(peer: Endpoint, fault: TlsFault) -> NetError {
     NetError::Unauthenticated { peer, fault }
 }
 
-/// Tells the peer why the connection ends, as far as that goes without waiting for long.
+/// Tells the peer why the connection ends, as far as that is possible without waiting for long.
 pub(crate) fn refuse(conn: &mut Conn, head: Header, code: ErrorCode) {
-    let clock = Clock::start(std::time::Duration::from_millis(200));
+    let time_limit = TimeLimit::start(std::time::Duration::from_millis(200));
     let message = Handshake::Refused {
         code: code.number(),
     };
     let mut head = head.reply();
     head.service = Service::Connection;
     // The peer may be gone; the connection ends in any case.
-    let _ = say(conn, head, &message, &clock);
+    let _ = say(conn, head, &message, &time_limit);
     conn.stream().discard_arrived();
 }
 
-/// The error for a refusal that came from a server.
+/// Converts a server's refusal into an error.
 pub(crate) fn refusal(server: Endpoint, code: u16, expected: CellId, found: CellId) -> NetError {
     match ErrorCode::from_number(code).unwrap_or(ErrorCode::Io) {
         ErrorCode::Unauthenticated => unauthenticated(server, TlsFault::Refused),
@@ -301,13 +306,18 @@ pub(crate) fn refusal(server: Endpoint, code: u16, expected: CellId, found: Cell
     }
 }
 
-fn say(conn: &mut Conn, header: Header, message: &Handshake, clock: &Clock) -> Result<(), IoFail> {
-    conn.send(&FrameOut::message(header, &message.to_bytes()), clock)
+fn say(
+    conn: &mut Conn,
+    header: Header,
+    message: &Handshake,
+    time_limit: &TimeLimit,
+) -> Result<(), IoFail> {
+    conn.send(&FrameOut::message(header, &message.to_bytes()), time_limit)
 }
 
-fn hear(conn: &mut Conn, clock: &Clock) -> Result<(Header, Handshake), IoFail> {
+fn hear(conn: &mut Conn, time_limit: &TimeLimit) -> Result<(Header, Handshake), IoFail> {
     let mut body = Vec::new();
-    let header = conn.receive_head(FrameBounds::HANDSHAKE, &mut body, clock)?;
+    let header = conn.receive_head(FrameBounds::HANDSHAKE, &mut body, time_limit)?;
     if header.service != Service::Connection || header.tlv_bytes != 0 {
         return Err(IoFail::Fault(Fault::OutOfTurn));
     }
@@ -327,12 +337,12 @@ fn out_of_turn(peer: Endpoint) -> NetError {
     }
 }
 
-fn name(fail: IoFail, peer: Endpoint, clock: &Clock) -> NetError {
+fn name(fail: IoFail, peer: Endpoint, time_limit: &TimeLimit) -> NetError {
     match fail {
         IoFail::TimedOut => NetError::TimedOut {
             server: peer,
             operation: "the handshake",
-            ms: clock.limit_ms(),
+            ms: time_limit.limit_ms(),
         },
         IoFail::Fault(Fault::Version) => NetError::WrongVersion { peer },
         IoFail::Fault(Fault::Cut) => NetError::Lost {

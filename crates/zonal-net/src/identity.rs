@@ -1,4 +1,4 @@
-//! Who a process is, and what it knows of its peer.
+//! Identity of this process, and of the peer of a connection.
 
 use std::sync::Arc;
 
@@ -10,39 +10,39 @@ use crate::credential::{Credential, Serial};
 use crate::subject::Subject;
 
 codec_enum! {
-    /// What a process is on a connection.
+    /// Role of a process on a connection.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Role {
         /// A mount.
         Client = 1,
-        /// A server, also where it calls another one.
+        /// A server, also where it calls another server.
         Server = 2,
         /// A command.
         Tool = 3,
     }
 }
 
-/// What protects the frames of a TCP connection both of whose sides have credentials.
+/// Protection of a TCP connection whose two sides have credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
     /// TLS from the first byte to the last.
     #[default]
     Tls,
-    /// TLS until both have proved who they are, then nothing, where the other side is configured so
-    /// too.
+    /// TLS until both sides have proved their identity, then in the clear, where both sides are
+    /// configured so.
     Plain,
 }
 
-/// What this process says of itself.
+/// Identity that this process presents.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// Its cell; all zero (clients only): learn the server's.
     pub cell: CellId,
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// Its node; 0: none.
     pub node: NodeId,
-    /// How it proves that.
+    /// Its proof.
     pub credential: Option<Arc<Credential>>,
     /// Optional features.
     pub features: u64,
@@ -51,7 +51,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity with this program's versions. A cell that is not known is the credential's.
+    /// An identity with this program's versions. An unknown cell is taken from the credential.
     #[must_use]
     pub fn new(
         cell: CellId,
@@ -70,7 +70,7 @@ impl Identity {
         }
     }
 
-    /// The same with a transport.
+    /// Sets the transport.
     #[must_use]
     pub fn with_transport(mut self, transport: Transport) -> Self {
         match transport {
@@ -80,7 +80,7 @@ impl Identity {
         self
     }
 
-    /// What its connections are protected by, where both sides can.
+    /// The transport of its connections, where both sides support it.
     #[must_use]
     pub fn transport(&self) -> Transport {
         match self.features & FEATURE_PLAIN {
@@ -89,50 +89,51 @@ impl Identity {
         }
     }
 
-    /// True where its credential has a scope: it would be trusted with everything on a Unix socket.
+    /// True where its credential has a scope. On a Unix socket that client would be trusted with
+    /// everything.
     pub(crate) fn is_scoped(&self) -> bool {
         let credential = self.credential.as_ref();
         credential.is_some_and(|credential| credential.subject().scope().is_some())
     }
 }
 
-/// Who is at the other end, after the handshake.
+/// The peer after the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it is.
+    /// Its endpoint.
     pub endpoint: Endpoint,
     /// The cell of the connection.
     pub cell: CellId,
-    /// What the peer is.
+    /// Its role.
     pub role: Role,
     /// Its node; 0: none.
     pub node: NodeId,
-    /// The version spoken.
+    /// The protocol version of the connection.
     pub version: u16,
     /// Features that both sides have.
     pub features: u64,
-    /// It is configured to go in the clear with those who are, too.
+    /// It is configured to continue in the clear with peers that are, too.
     pub offers_plain: bool,
-    /// What its certificate says, where it has shown one.
-    pub certified: Option<Arc<Certified>>,
+    /// Its certificate, where it has shown one.
+    pub certified: Option<Arc<PeerCertificate>>,
 }
 
 /// A certificate that was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certified {
-    /// Whose it is.
+pub struct PeerCertificate {
+    /// Its subject.
     pub subject: Subject,
-    /// Its number.
+    /// Its serial number.
     pub serial: Serial,
 }
 
 impl Peer {
-    /// Whether payloads may lie in memory that the client shares with the server.
+    /// True where payloads may lie in memory that the client shares with the server.
     pub(crate) fn shares_regions(&self) -> bool {
         self.endpoint.is_unix() && self.features & FEATURE_REGION != 0
     }
 
-    /// Whether the peer, a server, may answer requests of a service. One that has shown no
+    /// True where the peer, a server, may answer requests of a service. A peer without a
     /// certificate may.
     #[must_use]
     pub fn may_serve(&self, service: Service) -> bool {
@@ -142,14 +143,14 @@ impl Peer {
         let roles = certified.subject.roles();
         match service {
             Service::Manager => roles.manager,
-            // The root's shard is beside the manager.
+            // The manager's node also has the root's shard.
             Service::Meta => roles.meta || roles.manager,
             Service::Storage => roles.storage,
             Service::Admin | Service::Connection => true,
         }
     }
 
-    /// What a client is restricted to; `None`: to nothing.
+    /// The scope of a client; `None`: no restriction.
     #[must_use]
     pub fn scope(&self) -> Option<&Scope> {
         self.certified.as_ref()?.subject.scope()

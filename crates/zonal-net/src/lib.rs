@@ -1,10 +1,10 @@
 //! Frames over TCP and Unix sockets: pools of connections, deadlines, handshake, server loop.
 //!
-//! Blocking calls on the calling thread, no runtime, no hand-over between threads: a client's call
-//! is `sendmsg` and `recvmsg`, a server's is the same the other way round, on the thread that owns
-//! the connection. Measured on two cores of a virtual machine that other work kept busy (`--example
-//! net_rate`, best of three, in one run; the rates move by a factor of two between runs, the ratio
-//! less):
+//! Calls block the calling thread: there is no runtime and no hand-over between threads. A client's
+//! call is `sendmsg` and `recvmsg`; a server's is the reverse, on the thread that owns the
+//! connection. Measured with `--example net_rate` on two cores of a virtual machine that other work
+//! kept busy, best of three in one run. Between runs the rates move by a factor of two, the ratio
+//! less.
 //!
 //! | one connection | TCP | Unix socket | ratio |
 //! | --- | --- | --- | --- |
@@ -13,47 +13,47 @@
 //! | read of 1 MiB | 5.5 GB/s | 7.0 GB/s | 1.3 (1.3 to 2.8 in other runs) |
 //! | write of 1 MiB | 2.6 GB/s | 3.8 GB/s | 1.5 |
 //!
-//! A call, counted with strace: `sendmsg`, `recvmsg` on each side and nothing else; with a payload
-//! of more than 8 KiB one `recvmsg` more on the side that receives it. A payload in memory that
-//! client and server share ([`zonal_region`]) is not sent at all.
+//! System calls of a call, counted with strace: `sendmsg` and `recvmsg` on each side. The side that
+//! receives a payload of more than 8 KiB needs one more `recvmsg`. A payload in memory that client
+//! and server share ([`zonal_region`]) is not sent at all.
 //!
-//! [`Pool`] is the client, [`serve`] the server, [`handshake`] what both say first, [`frame_io`]
-//! the bytes, [`credential`] who is who.
+//! Begin at [`Pool`] (the client), [`serve`] (the server), [`handshake`] (the first frames),
+//! [`frame_io`] (frames as bytes) or [`credential`] (identities).
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod authority;
 pub mod buffer;
-mod conversation;
+mod connection_quota;
 pub mod credential;
 pub mod error;
-pub mod flight;
 pub mod frame_io;
 pub mod handler;
 pub mod handshake;
 pub mod identity;
-mod idle;
-pub mod listen;
-mod loan;
+mod idle_connections;
+pub mod in_flight;
+pub mod listeners;
 pub mod metrics;
 pub mod pool;
+mod region_loan;
 pub mod server;
-mod shares;
+mod server_connection;
 mod strangers;
 pub mod stream;
 pub mod subject;
 pub mod unix_socket;
 
 pub use address::{Address, Endpoint};
-pub use authority::{Authority, Issued};
+pub use authority::{Authority, IssuedCredential};
 pub use buffer::AlignedBuf;
 pub use credential::{Credential, CredentialError, Serial};
 pub use error::{Fault, NetError, RegionFault, TlsFault};
-pub use flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
-pub use handler::{Handler, Kept, ReplyBuilder};
-pub use identity::{Certified, Identity, Peer, Role, Transport};
-pub use idle::Resumer;
-pub use listen::{ListenConfig, Listeners};
+pub use handler::{Handler, ParkedState, ReplyBuilder};
+pub use identity::{Identity, Peer, PeerCertificate, Role, Transport};
+pub use idle_connections::Resumer;
+pub use in_flight::{Canceller, DetachedCall, InFlight, PayloadInto, Reply, Request};
+pub use listeners::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};
 pub use pool::{CONNECTING, Pool, PoolConfig};
 pub use server::{Revoker, STRANGERS_MAX, ServerConfig, ServerHandle, serve};

@@ -1,5 +1,4 @@
-//! What a server's and a client's connections have done, as counters, and a bound on how much is
-//! logged.
+//! Counters of a server's and a client's connections, and a rate limit for warnings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -29,7 +28,7 @@ counters! {
         connections,
         /// Refused: too many connections.
         refused_overloaded,
-        /// Refused: key missing or wrong.
+        /// Refused: credential missing or wrong.
         refused_unauthenticated,
         /// Refused: another cell.
         refused_wrong_cell,
@@ -39,7 +38,7 @@ counters! {
         refused_protocol,
         /// Ended: handshake or frame not completed in time.
         refused_slow,
-        /// Strangers (handshake not done) that had to go for newer ones.
+        /// Strangers (handshake not done) displaced by newer ones.
         strangers_ended,
         /// Ended by a panic of the handler.
         handler_panics,
@@ -65,11 +64,12 @@ counters! {
         connected_unix,
         /// Connections that could not be made.
         connect_failures,
-        /// Requests sent a second time because an idle connection had died.
+        /// Requests sent again because an idle connection had died.
         resent,
         /// Calls that ended at their deadline.
         timed_out,
-        /// Calls that waited for a connection, since the server had no more for this client.
+        /// Calls that waited for a connection because the server's quota for this client was used
+        /// up.
         waited_for_share,
         /// Bytes received.
         bytes_in,
@@ -82,7 +82,7 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// Lets ten warnings a second pass; counts the others.
+/// Rate limit for warnings: lets ten a second pass and counts the others.
 #[derive(Debug)]
 pub(crate) struct WarnLimit {
     start: Instant,
@@ -101,8 +101,8 @@ impl WarnLimit {
         }
     }
 
-    /// `Some(how many were held back before)` where a warning may be logged. Threads that race may
-    /// let a few more pass.
+    /// `Some(number of warnings suppressed before)` where a warning may be logged. Racing threads
+    /// may let a few more pass.
     pub(crate) fn pass(&self) -> Option<u64> {
         let now = self.start.elapsed().as_secs();
         if self.second.swap(now, Ordering::Relaxed) != now {

@@ -1,16 +1,19 @@
 //! A client's connections: a stack of idle ones per server, made when needed, one request at a time
 //! on each.
 //!
-//! A call is 2 system calls (`sendmsg`, `recvmsg`), 3 where a reply's payload is longer than 8 KiB;
-//! it runs on the calling thread and wakes no other thread of this process. To ask several servers
-//! at once: [`Pool::start`] for each, then [`InFlight::finish`] for each.
+//! A call is 2 system calls (`sendmsg`, `recvmsg`), 3 where the reply's payload is longer than 8
+//! KiB. It runs on the calling thread and wakes no other thread of this process. To call several
+//! servers in parallel: [`Pool::start`] for each, then [`InFlight::finish`] for each.
 //!
-//! *Invariants*: (1) a connection goes back to its stack only after a complete, matching reply;
-//! after any error or an unfinished call it is closed; (2) every step has the call's deadline; (3)
-//! a request is sent twice only where an idle connection turned out to be dead before the first
-//! byte of a reply, once, and the reply says so; (4) no lock is held while a socket is used.
+//! *Invariants*:
+//! 1. A connection returns to its stack only after a complete, matching reply; after an error or an
+//!    unfinished call it is closed.
+//! 2. Every step has the call's deadline.
+//! 3. A request is sent a second time only where an idle connection turned out to be dead before
+//!    the first byte of a reply. The reply then says so.
+//! 4. No lock is held while a socket is used.
 //!
-//! *Lock order*: `Pool::hosts`, alone. A flight's `Cancel::stream`, alone.
+//! *Lock order*: `Pool::hosts`, alone. A call's `Cancel::stream`, alone.
 
 mod connect;
 
@@ -26,31 +29,32 @@ use zonal_types::limits::REQUEST_DEADLINE_MS;
 
 use crate::address::{Address, Endpoint};
 use crate::error::NetError;
-use crate::flight::{Canceller, InFlight, PayloadInto, Reply, Request};
-use crate::frame_io::{Clock, Conn, IoFail};
+use crate::frame_io::{Conn, IoFail, TimeLimit};
 use crate::identity::{Identity, Peer};
+use crate::in_flight::{Canceller, InFlight, PayloadInto, Reply, Request};
 use crate::metrics::{PoolMetrics, add};
 
-/// How a pool behaves.
+/// Options of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolConfig {
-    /// Deadline of a call whose header does not give one.
+    /// Deadline of a call whose header has none.
     pub deadline: Duration,
-    /// Bound on connecting and the handshake (the call's deadline binds too).
+    /// Limit for connecting and the handshake (the call's deadline holds too).
     pub connect_limit: Duration,
     /// Idle connections kept per server.
     pub idle_max: usize,
-    /// An idle connection older than this is closed when the pool is next used.
+    /// Idle connections older than this are closed when the pool is next used.
     pub idle_limit: Duration,
-    /// After a failure to connect, calls to that server fail at once for this long.
+    /// Back-off: after a failed connection attempt, calls to that server fail at once for this
+    /// long.
     pub backoff: Duration,
-    /// Socket buffers, each way; 0: the system's.
+    /// Socket buffers in bytes, each way; 0: the system's.
     pub buffer_bytes: usize,
     /// Try the Unix socket of a server on this machine first.
     pub is_unix_tried: bool,
     /// Checksum payloads also on Unix sockets.
     pub is_unix_checked: bool,
-    /// Memory that is shared with servers on this machine: payloads that lie in it are not sent.
+    /// Memory shared with servers on this machine: payloads that lie in it are not sent.
     pub regions: Option<Regions>,
 }
 
@@ -76,17 +80,17 @@ pub(crate) struct Link {
     pub(crate) conn: Conn,
     pub(crate) peer: Peer,
     pub(crate) next_request: u32,
-    /// Number of the region that the server was sent last on it; 0: none.
+    /// Number of the region that was sent to the server last; 0: none.
     pub(crate) region: u64,
 }
 
 #[derive(Debug, Default)]
 struct Host {
-    /// Oldest first; taken and returned at the back.
+    /// Oldest first; taken from and returned to the back.
     idle: VecDeque<(Link, Instant)>,
     failed: Option<(Instant, io::ErrorKind)>,
     is_own: Option<bool>,
-    /// When somebody answered on the Unix socket who was not the server.
+    /// Last time that another process than the server answered on the Unix socket.
     unix_failed: Option<Instant>,
 }
 
@@ -98,14 +102,14 @@ struct Hosts {
     waiting: usize,
 }
 
-/// A client's connections to any number of servers. Shared by threads.
+/// A client's connections to any number of servers. Threads share it.
 #[derive(Debug)]
 pub struct Pool {
     pub(crate) identity: Identity,
     pub(crate) config: PoolConfig,
     pub(crate) metrics: Arc<PoolMetrics>,
     hosts: Mutex<Hosts>,
-    /// Told when a connection came back, where calls wait for one.
+    /// Signalled when a connection comes back while calls wait for one.
     came_back: Condvar,
 }
 
@@ -126,7 +130,7 @@ impl Pool {
         }
     }
 
-    /// What the pool has done.
+    /// The pool's counters.
     #[must_use]
     pub fn metrics(&self) -> &Arc<PoolMetrics> {
         &self.metrics
@@ -145,8 +149,8 @@ impl Pool {
         self.start(to, request)?.finish(into)
     }
 
-    /// Sends a request; [`InFlight::finish`] waits for the reply. A flight that is dropped closes
-    /// its connection.
+    /// Sends a request; [`InFlight::finish`] waits for the reply. Dropping the call closes its
+    /// connection.
     ///
     /// # Errors
     /// Any that names the server.
@@ -159,7 +163,7 @@ impl Pool {
         InFlight::launch(self, to, request, None)
     }
 
-    /// As [`Self::start`], and `canceller` ends the call from another thread from now on: while it
+    /// As [`Self::start`]; `canceller` ends the call from another thread at any time: while it
     /// connects, shakes hands, sends, or waits.
     ///
     /// # Errors
@@ -174,12 +178,12 @@ impl Pool {
         InFlight::launch(self, to, request, Some(canceller))
     }
 
-    /// Who answers at `to` (connects if need be).
+    /// Returns the peer that answers at `to`; connects if needed.
     ///
     /// # Errors
     /// Any that names the server.
     pub fn probe(&self, to: Address) -> Result<Peer, NetError> {
-        let link = self.connect(to, &Clock::start(self.config.deadline), None)?;
+        let link = self.connect(to, &TimeLimit::start(self.config.deadline), None)?;
         let peer = link.peer.clone();
         self.give_back(to, link);
         Ok(peer)
@@ -191,29 +195,29 @@ impl Pool {
         for host in self.hosts().by_address.values_mut() {
             dropped.extend(host.idle.drain(..));
         }
-        // The sockets are closed here, after the lock.
+        // Sockets are closed here, after the lock is released.
         drop(dropped);
     }
 
-    /// Idle connections at this moment.
+    /// Number of idle connections.
     #[must_use]
     pub fn idle_count(&self) -> usize {
         let hosts = self.hosts();
         hosts.by_address.values().map(|host| host.idle.len()).sum()
     }
 
-    /// Bound on the idle connections, with the servers known at this moment.
+    /// Bound on idle connections for the servers known now.
     #[must_use]
     pub fn idle_limit_count(&self) -> usize {
         self.hosts().by_address.len() * self.config.idle_max
     }
 
     fn hosts(&self) -> MutexGuard<'_, Hosts> {
-        // No code that can panic runs under this lock; a poisoned one is still whole.
+        // No code that can panic runs under this lock, so a poisoned one is still consistent.
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle connection.
+    /// Takes an idle connection.
     pub(crate) fn take_idle(&self, to: Address) -> Option<Link> {
         let now = Instant::now();
         let limit = self.config.idle_limit;
@@ -233,34 +237,33 @@ impl Pool {
         link
     }
 
-    /// Bytes in use of the memory that is shared with servers, and how many there may be.
+    /// Used bytes of the memory shared with servers, and its size.
     #[must_use]
     pub fn shared_bytes(&self) -> (usize, usize) {
         let regions = self.config.regions.as_ref();
         regions.map_or((0, 0), Regions::used)
     }
 
-    /// Memory for data that will be sent: such as is shared with servers on this machine, where
-    /// there is some.
+    /// Memory for data to be sent: shared with servers on this machine, where some is left.
     #[must_use]
     pub fn memory(&self, length: usize) -> Memory {
         self.shared_memory(length)
             .unwrap_or_else(|| Memory::own(vec![0; length]))
     }
 
-    /// The same, where it is shared.
+    /// Shared memory for data to be sent; `None` where none is left.
     #[must_use]
     pub fn shared_memory(&self, length: usize) -> Option<Memory> {
         self.config.regions.as_ref()?.take_shared(length)
     }
 
-    /// Memory that is shared over a connection to `peer`, if any is.
+    /// The regions shared over a connection to `peer`, if any.
     pub(crate) fn regions_with(&self, peer: &Peer) -> Option<&Regions> {
         let shares = peer.shares_regions() && !self.config.is_unix_checked;
         self.config.regions.as_ref().filter(|_| shares)
     }
 
-    /// True where memory is shared over the last idle connection to this server.
+    /// True where the last idle connection to this server shares memory.
     #[must_use]
     pub fn shares_with(&self, to: Address) -> bool {
         let hosts = self.hosts();
@@ -269,7 +272,7 @@ impl Pool {
             .is_some_and(|(link, _since)| self.regions_with(&link.peer).is_some())
     }
 
-    /// Takes a connection back after a complete reply.
+    /// Returns a connection after a complete reply.
     pub(crate) fn give_back(&self, to: Address, link: Link) {
         let mut hosts = self.hosts();
         let host = hosts.by_address.entry(to).or_default();
@@ -287,7 +290,7 @@ impl Pool {
         drop(surplus);
     }
 
-    /// Closes what is idle towards a server whose connections turned out to be dead.
+    /// Closes the idle connections to a server after one of them turned out to be dead.
     pub(crate) fn forget_idle(&self, to: Address) {
         let dropped = self
             .hosts()
@@ -307,25 +310,25 @@ fn drop_old(host: &mut Host, now: Instant, limit: Duration, dropped: &mut Vec<Li
     }
 }
 
-/// The error for a failed step of a call.
+/// The error of a failed step of a call.
 pub(crate) fn named(
     fail: &IoFail,
     server: Endpoint,
     operation: &'static str,
-    clock: &Clock,
+    time_limit: &TimeLimit,
 ) -> NetError {
     match fail {
         IoFail::TimedOut => NetError::TimedOut {
             server,
             operation,
-            ms: clock.limit_ms(),
+            ms: time_limit.limit_ms(),
         },
         IoFail::Fault(crate::Fault::Cut) => NetError::Lost {
             peer: server,
             operation,
             source: io::ErrorKind::UnexpectedEof.into(),
         },
-        // Changed on its way: as a connection that breaks.
+        // Bytes changed on the way count as a broken connection.
         IoFail::Fault(crate::Fault::Tls(_)) => NetError::Lost {
             peer: server,
             operation,

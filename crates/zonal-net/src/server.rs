@@ -1,18 +1,20 @@
 //! The server: one thread accepts, others receive, execute and reply, as many as there are busy
-//! connections (`idle.rs`).
+//! connections (`idle_connections.rs`).
 //!
-//! An idle connection costs its sockets' memory, and after [`ServerConfig::patience`] no buffers; a
-//! peer that vanished is noticed by TCP keep-alive. A request on a busy connection is 2 system
-//! calls (`recvmsg`, `sendmsg`), 3 with a payload of more than 8 KiB.
+//! An idle connection costs its sockets' memory, and after [`ServerConfig::patience`] no buffers.
+//! TCP keep-alive notices a peer that vanished. A request on a busy connection is 2 system calls
+//! (`recvmsg`, `sendmsg`), 3 with a payload of more than 8 KiB.
 //!
-//! Connections whose handshake is not done are strangers: they have places of their own
-//! ([`STRANGERS_MAX`]), however many there are, and take none from those that are known. A new one
-//! takes the place of the oldest of the address or user that has most.
+//! Connections whose handshake is not done are strangers. They have places of their own
+//! ([`STRANGERS_MAX`]) and take none from known connections. Where those places are used up, a new
+//! stranger displaces the oldest one of the address or user that has most.
 //!
-//! *Invariants*: (1) at most `connections_max` known connections and [`STRANGERS_MAX`] strangers
-//! are served; (2) a stranger holds one for at most `handshake_limit`; (3) no byte from a peer and
-//! no panic of the handler ends another connection or the server; (4) after
-//! [`ServerHandle::shutdown`] no handler call runs, unless one did not return within 10 s (logged).
+//! *Invariants*:
+//! 1. At most `connections_max` known connections and [`STRANGERS_MAX`] strangers are served.
+//! 2. A stranger holds its place for at most `handshake_limit`.
+//! 3. No byte from a peer and no panic of the handler ends another connection or the server.
+//! 4. After [`ServerHandle::shutdown`] no handler call runs, unless one did not return within 10 s
+//!    (logged).
 //!
 //! *Lock order*: `Shared::registry`, then `Shared::revoked`; never held while a socket is used (but
 //! for shutting it) or a handler runs.
@@ -35,51 +37,51 @@ use zonal_types::limits::CONNECTIONS_MAX;
 use zonal_wire::frame::{Header, Service};
 
 use crate::address::Endpoint;
-use crate::conversation::begin;
+use crate::connection_quota::{ConnectionQuota, Party};
 use crate::credential::Serial;
 use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::Conn;
 use crate::handler::Handler;
 use crate::handshake::refuse;
 use crate::identity::{Identity, Peer};
-use crate::idle::{Idle, start_thread};
-use crate::listen::Listeners;
+use crate::idle_connections::{IdleConnections, start_thread};
+use crate::listeners::Listeners;
 use crate::metrics::{ServerMetrics, WarnLimit, add};
-use crate::shares::{Party, Shares};
+use crate::server_connection::begin;
 use crate::strangers::{Source, Strangers};
 use crate::stream::Stream;
 
-/// Connections whose handshake is under way, at most.
+/// Connections whose handshake is not done.
 pub const STRANGERS_MAX: usize = 64;
-/// A known connection that nothing came on for so long makes room for a new one where all places
-/// are taken.
+/// Where all places are taken, a known connection that was idle for this long makes room for a new
+/// one.
 const IDLE_ENOUGH: Duration = Duration::from_secs(1);
 /// How long `shutdown` waits for handler calls.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How a server behaves.
+/// Options of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Who the server is.
+    /// Its identity.
     pub identity: Identity,
-    /// Connections served at once; one more is told `Overloaded`, and before that one more of a
-    /// client that has its share (`shares.rs`).
+    /// Connections served at once; the next one is refused with `Overloaded`. A client past its
+    /// quota is refused earlier (`connection_quota.rs`).
     pub connections_max: usize,
-    /// Bound on the handshake.
+    /// Time limit of the handshake.
     pub handshake_limit: Duration,
-    /// Bound on receiving a frame that was begun and on sending a reply; also after how long an
-    /// idle connection gives its buffers back.
+    /// Time limit for receiving the rest of a frame and for sending a reply. Also: how long an idle
+    /// connection keeps its buffers.
     pub patience: Duration,
-    /// Stack of a connection's thread.
+    /// Stack of a connection's thread, in bytes.
     pub stack_bytes: usize,
-    /// Socket buffers, each way; 0: the system's.
+    /// Socket buffers in bytes, each way; 0: the system's.
     pub buffer_bytes: usize,
     /// Checksum reply payloads also on Unix sockets.
     pub is_unix_checked: bool,
 }
 
 impl ServerConfig {
-    /// The defaults.
+    /// The default options.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         Self {
@@ -97,44 +99,45 @@ impl ServerConfig {
 #[derive(Debug, Default)]
 struct Registry {
     next: u64,
-    /// By age.
-    open: BTreeMap<u64, Open>,
+    /// Open connections by age.
+    open: BTreeMap<u64, OpenConnection>,
     strangers: Strangers,
     known: usize,
-    shares: Shares,
+    shares: ConnectionQuota,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     stream: Arc<Stream>,
     activity: Arc<Activity>,
-    /// Of a known connection.
+    /// Certificate of a known connection.
     serial: Option<Serial>,
     /// It was shut to make room.
     is_ending: bool,
 }
 
-/// When something came on a connection last.
+/// Last activity of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
-    /// Milliseconds of the server's clock since when it is idle; 0: it is not.
+    /// Since when the connection is idle, in milliseconds of the server's clock; 0: it is busy.
     idle_since: AtomicU64,
 }
 
 impl Activity {
-    /// A request has begun.
+    /// A request begins.
     pub(crate) fn begins(&self) {
         self.idle_since.store(0, Ordering::Relaxed);
     }
 
-    /// Its reply is sent.
+    /// The reply was sent.
     pub(crate) fn ends(&self, shared: &Shared) {
         self.idle_since.store(shared.now_ms(), Ordering::Relaxed);
     }
 }
 
 impl Registry {
-    /// Shuts the known connection that is idle for longest, where one is for long enough.
+    /// Shuts the known connection that was idle for longest, if it was idle for long enough. False
+    /// where there is none.
     fn make_room(&mut self, now_ms: u64) -> bool {
         let enough = u64::try_from(IDLE_ENOUGH.as_millis()).unwrap_or(u64::MAX);
         let idle = self.open.values_mut().filter(|open| !open.is_ending);
@@ -158,7 +161,7 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) metrics: Arc<ServerMetrics>,
-    /// Of the clients on this machine.
+    /// Regions of the clients on this machine.
     pub(crate) regions: Arc<Mappings>,
     warnings: WarnLimit,
     pub(crate) is_stopping: AtomicBool,
@@ -166,7 +169,7 @@ pub(crate) struct Shared {
     changed: Condvar,
     started: Instant,
     revoked: RwLock<BTreeSet<Serial>>,
-    pub(crate) idle: Idle,
+    pub(crate) idle: IdleConnections,
 }
 
 impl Shared {
@@ -179,7 +182,7 @@ impl Shared {
         revoked.contains(&serial)
     }
 
-    /// Milliseconds since the server started, and one.
+    /// Milliseconds since the server started, plus one.
     fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).map_or(u64::MAX, |ms| ms + 1)
     }
@@ -194,7 +197,7 @@ impl Shared {
             NetError::WrongVersion { .. } => &self.metrics.refused_wrong_version,
             NetError::TimedOut { .. } => &self.metrics.refused_slow,
             NetError::Refused { .. } => &self.metrics.refused_overloaded,
-            // A peer that went away is nothing to report.
+            // A peer that went away needs no warning.
             NetError::Lost { .. } => return,
             _ => &self.metrics.refused_protocol,
         };
@@ -228,26 +231,26 @@ impl ServerHandle {
         &self.addresses
     }
 
-    /// What the server has done.
+    /// The server's counters.
     #[must_use]
     pub fn metrics(&self) -> &Arc<ServerMetrics> {
         &self.shared.metrics
     }
 
-    /// Memory that clients on this machine share with it.
+    /// Memory that clients on this machine share with the server.
     #[must_use]
     pub fn regions(&self) -> &Arc<Mappings> {
         &self.shared.regions
     }
 
-    /// What ends connections of revoked credentials.
+    /// The handle that ends connections of revoked credentials.
     #[must_use]
     pub fn revoker(&self) -> Revoker {
         Revoker(Arc::clone(&self.shared))
     }
 
-    /// Stops accepting and receiving, waits for the handler calls that run (their replies are
-    /// sent), closes all connections. Not to be called by a handler.
+    /// Stops accepting and receiving, waits for running handler calls (their replies are sent), and
+    /// closes all connections. A handler must not call it.
     pub fn shutdown(mut self) {
         self.stop_now();
     }
@@ -262,7 +265,7 @@ impl ServerHandle {
         let _ = acceptor.join();
         self.shared.handler.stopping();
         let mut registry = self.shared.registry();
-        // First no more requests, so that replies under way are delivered; then no mercy.
+        // First end receiving, so that replies under way are delivered; then shut all connections.
         for end in [Stream::shut_receiving, Stream::shut] {
             for open in registry.open.values() {
                 end(&open.stream);
@@ -296,7 +299,7 @@ impl std::fmt::Debug for Revoker {
 }
 
 impl Revoker {
-    /// From now on these certificates are refused, and connections that were made with them end.
+    /// Refuses these certificates from now on, and ends connections that were made with them.
     pub fn revoke(&self, serials: &BTreeSet<Serial>) {
         let mut revoked = self
             .0
@@ -348,7 +351,7 @@ pub fn serve(
         changed: Condvar::new(),
         started: Instant::now(),
         revoked: RwLock::default(),
-        idle: Idle::new()?,
+        idle: IdleConnections::new()?,
     });
     let addresses = listeners.addresses().to_vec();
     let acceptor = {
@@ -397,7 +400,7 @@ fn accept_loop(shared: &Arc<Shared>, listeners: &Listeners, stop: &OwnedFd) {
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
-                    // Out of descriptors or memory: the connection stays queued, so do not spin.
+                    // Out of descriptors or memory: the connection stays queued, so pause.
                     if shared.warnings.pass().is_some() {
                         tracing::warn!(%errno, "cannot accept");
                     }
@@ -408,7 +411,7 @@ fn accept_loop(shared: &Arc<Shared>, listeners: &Listeners, stop: &OwnedFd) {
     }
 }
 
-/// Where a connection comes from; the process behind a Unix socket is filled in by [`admit`].
+/// The endpoint of a new connection; [`admit`] fills in the process behind a Unix socket.
 fn endpoint(from: Option<SocketAddr>, is_unix: bool) -> Endpoint {
     match from {
         Some(address) if !is_unix => Endpoint::Tcp(address),
@@ -443,7 +446,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         open.stream.shut();
         add(&shared.metrics.strangers_ended, 1);
     }
-    let open = Open {
+    let open = OpenConnection {
         stream: Arc::clone(&stream),
         activity: Arc::clone(&activity),
         serial: None,
@@ -452,7 +455,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
     registry.open.insert(id, open);
     drop(registry);
     add(&shared.metrics.connections, 1);
-    let place = Place {
+    let place = ConnectionPlace {
         shared: Arc::clone(shared),
         id,
         source,
@@ -460,7 +463,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         activity,
     };
     let for_thread = Arc::clone(&stream);
-    // Where there is no thread its closure is dropped, and with it the place.
+    // Where no thread starts, its closure is dropped and frees the place.
     if start_thread(shared, move || begin(place, for_thread)).is_err() {
         overloaded(shared, stream);
     }
@@ -478,7 +481,7 @@ fn overloaded(shared: &Shared, stream: Arc<Stream>) {
 }
 
 /// A connection's place in the registry.
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     pub(crate) shared: Arc<Shared>,
     id: u64,
     source: Source,
@@ -486,23 +489,23 @@ pub(crate) struct Place {
     pub(crate) activity: Arc<Activity>,
 }
 
-impl Place {
-    /// Names its connection.
+impl ConnectionPlace {
+    /// Number of its connection.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The handshake is done: the connection is no stranger any more, and one of its client's
-    /// share.
+    /// Turns a stranger into a known connection, which counts for its client's quota.
     ///
     /// # Errors
-    /// `Refused` where all places are taken or the client has its share; `Unauthenticated` where
-    /// its credential is revoked.
+    /// `Refused` where all places are taken or the client's quota is used up; `Unauthenticated`
+    /// where its credential is revoked.
     pub(crate) fn take(&self, peer: &Peer) -> Result<(), NetError> {
         let party = Party::of(peer);
         let serial = peer.certified.as_ref().map(|certified| certified.serial);
         let mut registry = self.shared.registry();
-        // Under the registry's lock: who is revoked now is either refused here or found there.
+        // Under the registry's lock: a credential that is revoked now is either refused here or
+        // found there.
         if serial.is_some_and(|serial| self.shared.is_revoked(serial)) {
             return Err(NetError::Unauthenticated {
                 peer: peer.endpoint,
@@ -531,7 +534,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut registry = self.shared.registry();
         match self.party.get() {

@@ -1,8 +1,9 @@
-//! Connections whose handshake is not done yet: who may have how many.
+//! Strangers: connections whose handshake is not done yet, and how many each source may have.
 //!
-//! There are [`STRANGERS_MAX`] places. Where all are taken, the oldest stranger of the source with
-//! the most of them goes. So one source that opens connections and says nothing displaces its own,
-//! and a client that shakes hands in milliseconds gets in beside it, also from the same address.
+//! There are [`STRANGERS_MAX`] places. Where all are taken, a new stranger displaces the oldest
+//! stranger of the source with the most of them. So a source that opens connections and stays
+//! silent displaces its own. A client that shakes hands in milliseconds gets in beside it, also
+//! from the same address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,10 +11,10 @@ use std::net::IpAddr;
 use crate::address::Endpoint;
 use crate::server::STRANGERS_MAX;
 
-/// Where a connection comes from.
+/// Source of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
     /// A user of this machine.
     User(u32),
@@ -36,7 +37,7 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// Counts a new one (numbers rise); names the one that has to go for it.
+    /// Counts a new stranger (ids rise); returns the id of the stranger that it displaces.
     pub(crate) fn join(&mut self, source: Source, id: u64) -> Option<u64> {
         let goes = if self.count >= STRANGERS_MAX {
             self.oldest_of_most()
@@ -57,7 +58,7 @@ impl Strangers {
         Some((*source, *ids.first()?))
     }
 
-    /// It has gone, or is known now. Without effect on one that had to go.
+    /// Removes a stranger that has gone or is known now. Without effect on a displaced one.
     pub(crate) fn leave(&mut self, source: Source, id: u64) {
         let Some(ids) = self.by_source.get_mut(&source) else {
             return;
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_floods_displaces_its_own_oldest() {
+    fn a_flooding_source_displaces_its_own_oldest_stranger() {
         let mut strangers = Strangers::default();
         let (flood, other) = (Source::User(1), Source::Address([10, 0, 0, 1].into()));
         assert_eq!(strangers.join(other, 0), None);
@@ -87,7 +88,7 @@ mod tests {
         for id in most..1000 {
             assert_eq!(strangers.join(flood, id), Some(id - most + 1));
         }
-        // One that had to go leaves later; one that is known now makes room.
+        // A displaced stranger leaves later; one that is known now makes room.
         strangers.leave(flood, 1);
         strangers.leave(other, 0);
         assert_eq!(strangers.join(other, 1000), None);

@@ -1,4 +1,4 @@
-//! One connected socket, TCP or Unix: making it, its options, sending and receiving bytes.
+//! A connected socket, TCP or Unix: connecting, options, sending and receiving bytes.
 //!
 //! Sockets block; deadlines are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO), so that a thread sleeps in
 //! the call itself.
@@ -20,12 +20,12 @@ use rustix::net::{
 
 use crate::address::Endpoint;
 
-/// How often somebody who connects looks whether that is still wanted.
+/// How often a pending connect checks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
-/// Pause before a Unix socket whose listener's queue is full is tried again.
+/// Pause before another attempt at a Unix socket whose listener's queue is full.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Bounds of a send: Linux takes at most 1024 slices in one call.
+/// Slices of one send: Linux takes at most 1024 in one call.
 const SLICES_MAX: usize = 1024;
 
 /// A connected socket.
@@ -36,7 +36,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Takes a connected socket that was accepted, and sets its options.
+    /// Wraps an accepted socket and sets its options.
     pub(crate) fn accepted(fd: OwnedFd, endpoint: Endpoint, buffer_bytes: usize) -> Self {
         set_buffers(fd.as_fd(), endpoint.is_unix(), buffer_bytes);
         let stream = Self { fd, endpoint };
@@ -44,7 +44,7 @@ impl Stream {
         stream
     }
 
-    /// Connects to a TCP address, for as long as `goes_on` says so.
+    /// Connects to a TCP address for as long as `goes_on` returns true.
     pub(crate) fn connect_tcp(
         to: SocketAddr,
         limit: Duration,
@@ -58,7 +58,7 @@ impl Stream {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(family, SocketType::STREAM, flags, None)?;
-        // Before connecting: the window's scale is settled in the first packet.
+        // Before connecting: the first packet fixes the window scale.
         set_buffers(fd.as_fd(), false, buffer_bytes);
         match connect(&fd, &to) {
             Ok(()) => {}
@@ -90,7 +90,7 @@ impl Stream {
         )?;
         set_buffers(fd.as_fd(), true, buffer_bytes);
         let end = Instant::now() + limit;
-        // AGAIN: the listener's queue is full. (A call that blocked for that could not be ended.)
+        // AGAIN: the listener's queue is full. (A blocking call could not be cancelled.)
         while let Err(errno) = connect(&fd, to) {
             let is_passing = errno == Errno::AGAIN || errno == Errno::INTR;
             if !is_passing || Instant::now() >= end || !goes_on() {
@@ -105,7 +105,7 @@ impl Stream {
         })
     }
 
-    /// Who is at the other end.
+    /// The peer's endpoint.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
@@ -143,7 +143,7 @@ impl Stream {
         }
     }
 
-    /// Throws away what has arrived, so that closing sends an orderly end and not a reset.
+    /// Discards the bytes that have arrived, so that closing sends an orderly end and not a reset.
     pub(crate) fn discard_arrived(&self) {
         let mut scratch = [0_u8; 4096];
         for _ in 0..16 {
@@ -160,7 +160,8 @@ impl Stream {
         sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL | flags)
     }
 
-    /// As [`Self::send`], and a descriptor goes along with the first byte. A Unix socket.
+    /// As [`Self::send`], with a descriptor that goes along with the first byte. A Unix socket
+    /// only.
     pub(crate) fn send_with(
         &self,
         slices: &[IoSlice<'_>],
@@ -176,8 +177,8 @@ impl Stream {
         sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Self::receive`], and a descriptor that came along, in place of one that came before.
-    /// The kernel closes what is more than one.
+    /// As [`Self::receive`]. A descriptor that arrives replaces an earlier one in `region`; the
+    /// kernel closes all but one.
     pub(crate) fn receive_with(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -215,9 +216,9 @@ impl Stream {
         sockopt::set_socket_timeout(&self.fd, Timeout::Send, limit)
     }
 
-    /// No delay for small frames; a peer that vanished without a word is noticed by the kernel's
-    /// keep-alive, which costs this process nothing. Failures make a connection slower or
-    /// longer-lived, not wrong.
+    /// Sends small frames without delay, and lets the kernel's keep-alive notice a peer that
+    /// vanished, at no cost to this process. Failures make a connection slower or longer-lived, not
+    /// wrong.
     fn set_tcp_options(&self) {
         if self.endpoint.is_unix() {
             return;
@@ -236,7 +237,7 @@ impl AsFd for Stream {
     }
 }
 
-/// Waits for a connect that has begun. Looks from time to time whether it is still wanted.
+/// Waits for a pending connect, and checks from time to time whether it is still wanted.
 fn finish_connecting(
     fd: BorrowedFd<'_>,
     limit: Duration,

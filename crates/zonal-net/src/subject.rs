@@ -1,4 +1,4 @@
-//! The subject of a credential: who its holder is in which cell, as a URI in the certificate's
+//! The subject of a credential: its holder's identity in a cell, as a URI in the certificate's
 //! subjectAltName (RFC 5280, 4.2.1.6).
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //! zonal://CELL/admin/NAME
 //! zonal://CELL/client/NAME?path=/projects/a&read-only&uids=1000-1999&squash-root
 //! ```
-//! *Invariants*: (1) a subject has one form only: what is parsed and written again is the same
-//! text; (2) a part that this program does not know is refused, so that no restriction is
-//! overlooked.
+//! *Invariants*:
+//! 1. A subject has one form only: parsing and printing gives the same text.
+//! 2. An unknown part is refused, so that no restriction is overlooked.
 
 use std::fmt::{self, Write};
 
@@ -16,24 +16,24 @@ use zonal_types::{CellId, Name, NodeId, Scope};
 
 use crate::identity::Role;
 
-/// Longest name of a client or an admin.
+/// Longest name of a client or an admin, in bytes.
 pub const SUBJECT_NAME_BYTES_MAX: usize = 64;
-/// Longest subject.
+/// Longest subject, in bytes.
 const SUBJECT_BYTES_MAX: usize = 4096;
 
-/// What a server's certificate lets it be. A node has one or more.
+/// Roles that a server's certificate allows. A node has at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServerRoles {
-    /// Keeps the zone map and the root's shard.
+    /// Manager: keeps the zone map and the root's shard.
     pub manager: bool,
-    /// Has a shard.
+    /// Meta: has a shard.
     pub meta: bool,
-    /// Has targets.
+    /// Storage: has targets.
     pub storage: bool,
 }
 
 impl ServerRoles {
-    /// Whether all roles of `needed` are among these.
+    /// True where these roles include all of `needed`.
     #[must_use]
     pub fn include(self, needed: Self) -> bool {
         (self.manager || !needed.manager)
@@ -47,44 +47,44 @@ impl ServerRoles {
 pub enum SubjectKind {
     /// The server of one or more nodes.
     Server {
-        /// The nodes, rising.
+        /// The nodes, in rising order.
         nodes: Vec<NodeId>,
         /// Their roles.
         roles: ServerRoles,
     },
-    /// Commands.
+    /// An administrator's commands.
     Admin {
-        /// For lists and logs.
+        /// Name for lists and logs.
         name: String,
     },
     /// A client.
     Client {
-        /// For lists and logs.
+        /// Name for lists and logs.
         name: String,
-        /// What it may do.
+        /// Its restrictions.
         scope: Scope,
     },
 }
 
-/// Who the holder of a credential is.
+/// Identity of a credential's holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// The cell.
     pub cell: CellId,
-    /// Who in it.
+    /// The holder.
     pub kind: SubjectKind,
 }
 
-/// Why a text is no subject.
+/// Why a text is not a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the certificate's subject is none of this program: {0}")]
+#[error("the certificate's subject is not one of this program: {0}")]
 pub struct SubjectError(&'static str);
 
 impl Subject {
-    /// Reads the URI.
+    /// Parses the URI.
     ///
     /// # Errors
-    /// Where a part is missing, unknown, twice there, or out of range.
+    /// Where a part is missing, unknown, repeated, or out of range.
     pub fn parse(text: &str) -> Result<Self, SubjectError> {
         let bad = SubjectError;
         if text.len() > SUBJECT_BYTES_MAX {
@@ -122,7 +122,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// Whether the holder may be `role`, as node `node`, on a connection.
+    /// True where the holder may present itself as `role` and node `node` on a connection.
     #[must_use]
     pub fn may_be(&self, role: Role, node: NodeId) -> bool {
         match &self.kind {
@@ -132,7 +132,7 @@ impl Subject {
         }
     }
 
-    /// The scope of a client that has one.
+    /// The scope of a client, if it has one.
     #[must_use]
     pub fn scope(&self) -> Option<&Scope> {
         match &self.kind {
@@ -151,11 +151,11 @@ impl Subject {
     }
 }
 
-/// Checks the name of a client or an admin: letters, digits, `-`, `_`, `.`; it begins with a letter
+/// Checks the name of a client or an admin: letters, digits, `-`, `_`, `.`; the first is a letter
 /// or a digit.
 ///
 /// # Errors
-/// Where it is something else, or longer than [`SUBJECT_NAME_BYTES_MAX`].
+/// Where it has other characters, or is longer than [`SUBJECT_NAME_BYTES_MAX`].
 pub fn check_name(name: &str) -> Result<(), SubjectError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -236,7 +236,7 @@ fn parse_uids(range: &str) -> Result<(u32, u32), SubjectError> {
     Ok((first, last))
 }
 
-/// Percent-encoding (RFC 3986, 2.1) undone.
+/// Decodes percent-encoding (RFC 3986, 2.1).
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut out = Vec::new();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_come_back_as_they_were_written() {
+    fn subjects_round_trip() {
         for text in [
             "server/7?roles=manager,meta",
             "server/1?roles=storage",
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_parts_of_a_subject_are_refused() {
         for text in [
             "server/0?roles=meta",
             "server/07?roles=meta",

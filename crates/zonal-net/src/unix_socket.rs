@@ -8,11 +8,13 @@
 //! | the user for whom root made `/run/zonal-servers` | `/run/zonal-servers/CELL` |
 //! | another user | `/run/user/UID/zonal/CELL`, else `/tmp/zonal-UID/CELL` |
 //!
-//! *Invariants*: (1) each folder on the way belongs to root or to the servers' user, and only they
-//! may write there (sticky folders excepted): nobody else can put a socket there; (2) the socket
-//! has mode 0600; (3) a server that holds the TCP address replaces what a killed one left; (4) a
-//! client knows the servers' user before it connects, and asks the kernel whether the listener is
-//! its.
+//! *Invariants*:
+//! 1. Each folder on the way belongs to root or to the servers' user, and only they may write there
+//!    (sticky folders excepted). So no other user can put a socket there.
+//! 2. The socket has mode 0600.
+//! 3. A server that holds the TCP address replaces the socket of a killed server.
+//! 4. A client knows the servers' user before it connects, and asks the kernel whether the listener
+//!    belongs to that user.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,10 +30,10 @@ use rustix::net::{
 use zonal_types::CellId;
 
 use crate::error::NetError;
-use crate::listen::BACKLOG;
+use crate::listeners::BACKLOG;
 use crate::stream::set_buffers;
 
-/// A socket, and the file that goes with it.
+/// A listening socket and its file.
 #[derive(Debug)]
 pub(crate) struct UnixListener {
     pub(crate) socket: OwnedFd,
@@ -40,7 +42,7 @@ pub(crate) struct UnixListener {
 
 impl Drop for UnixListener {
     fn drop(&mut self) {
-        // What stays is replaced by the next server, and connects to nobody.
+        // A socket that stays is replaced by the next server; connecting to it fails.
         let _ = unlinkat(CWD, &self.path, AtFlags::empty());
         if let Some(folder) = self.path.parent() {
             remove_folders(folder);
@@ -48,9 +50,9 @@ impl Drop for UnixListener {
     }
 }
 
-/// Root's servers.
+/// Folder of root's servers.
 const ROOTS: &str = "/run/zonal";
-/// The servers of a user for whom root made this folder.
+/// Folder of the servers of a user for whom root made it.
 const DELEGATED: &str = "/run/zonal-servers";
 
 fn own_uid() -> u32 {
@@ -71,7 +73,7 @@ fn users_own(uid: u32) -> PathBuf {
     }
 }
 
-/// Where the servers of this process's user have their sockets.
+/// Folder for the sockets of this process's user.
 fn servers_base() -> PathBuf {
     match own_uid() {
         0 => ROOTS.into(),
@@ -80,7 +82,7 @@ fn servers_base() -> PathBuf {
     }
 }
 
-/// Where a client finds servers that it trusts, each with the servers' user.
+/// Folders with sockets that a client trusts, each with the servers' user.
 fn clients_bases() -> impl Iterator<Item = (PathBuf, u32)> {
     let delegated = owner_of(Path::new(DELEGATED)).map(|uid| (DELEGATED.into(), uid));
     let uid = own_uid();
@@ -94,7 +96,7 @@ fn name_of(address: SocketAddr) -> String {
     format!("{}-{}", address.port(), address.ip())
 }
 
-/// Path of the socket that a server of this process's user has for `address` (at most 107 bytes).
+/// Path of the socket of a server of this process's user for `address` (at most 107 bytes).
 #[must_use]
 pub fn path_of(cell: CellId, address: SocketAddr) -> PathBuf {
     servers_base().join(cell.to_string()).join(name_of(address))
@@ -118,7 +120,7 @@ pub(crate) fn listen_at(
         let opened = open_folder(folder, own_uid(), true);
         let bound = opened.and_then(|()| Ok(listen_on(&path, buffer_bytes)?));
         match bound {
-            // The last server that used the folder takes it away at this moment.
+            // The last server that used the folder is removing it at this moment.
             Err(error) if error.kind() == io::ErrorKind::NotFound && tries < 100 => {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
@@ -141,7 +143,7 @@ fn listen_on(path: &Path, buffer_bytes: usize) -> Result<UnixListener, Errno> {
         socket,
         path: path.to_owned(),
     };
-    // Only the folder's owner comes here; nobody is served before `listen`.
+    // Only the folder's owner gets here; nothing is served before `listen`.
     chmodat(CWD, path, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
     listen(&listener.socket, BACKLOG)?;
     Ok(listener)
@@ -150,12 +152,11 @@ fn listen_on(path: &Path, buffer_bytes: usize) -> Result<UnixListener, Errno> {
 /// A socket that a client may use.
 pub(crate) struct TrustedSocket {
     pub(crate) address: SocketAddrUnix,
-    /// Whose the listener must be.
+    /// The user that must own the listener.
     pub(crate) uid: u32,
 }
 
-/// The socket that stands for `address`, where there is one that nobody but the servers' user can
-/// have put there.
+/// Finds the socket that stands for `address`, where only the servers' user can have put it there.
 pub(crate) fn find(cell: CellId, address: SocketAddr) -> Option<TrustedSocket> {
     clients_bases().find_map(|(base, uid)| {
         let folder = base.join(cell.to_string());
@@ -167,8 +168,7 @@ pub(crate) fn find(cell: CellId, address: SocketAddr) -> Option<TrustedSocket> {
     })
 }
 
-/// Takes away the sockets that killed servers of a cell left. For those who know that none of them
-/// runs.
+/// Removes the sockets that killed servers of a cell left. The caller knows that none of them runs.
 pub fn forget(cell: CellId) {
     let folder = servers_base().join(cell.to_string());
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -185,8 +185,8 @@ fn remove_folders(folder: &Path) {
     }
 }
 
-/// Walks to a folder without following a link, makes what is missing where `makes`, and refuses
-/// what others than root and `owner` may change.
+/// Walks to a folder without following links; creates missing folders where `makes`; refuses
+/// folders that other users than root and `owner` may change.
 fn open_folder(folder: &Path, owner: u32, makes: bool) -> io::Result<()> {
     let open = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::PATH;
     let mut at = openat(CWD, "/", open, Mode::empty())?;
@@ -199,8 +199,8 @@ fn open_folder(folder: &Path, owner: u32, makes: bool) -> io::Result<()> {
         walked.push(name);
         let next = match openat(&at, name, open, Mode::empty()) {
             Err(Errno::NOENT) if makes => {
-                // Its parents are ours or root's. A cell's own folder is for its servers and
-                // clients alone.
+                // The folders above are this user's or root's. A cell's own folder is for its
+                // servers and clients alone.
                 let mode = match names.peek() {
                     Some(_) => Mode::from_raw_mode(0o755),
                     None => Mode::RWXU,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_made_private_and_those_of_others_refused() {
+    fn folders_are_private_and_those_of_other_users_refused() {
         let scratch = Scratch::new("unix-socket");
         let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().mode() & 0o7777;
         let folder = scratch.join("a/b");
@@ -259,7 +259,7 @@ mod tests {
         open_folder(&folder, own_uid(), true).unwrap();
         assert_eq!(mode(&folder), 0o700);
         open_folder(&folder, own_uid(), false).unwrap();
-        // Others may write above it.
+        // Other users may write to the folder above.
         let above = scratch.join("a");
         std::fs::set_permissions(&above, PermissionsExt::from_mode(0o777)).unwrap();
         let refused = open_folder(&folder, own_uid(), true).unwrap_err();
@@ -267,7 +267,7 @@ mod tests {
             refused.to_string().contains("others may write"),
             "{refused}"
         );
-        // A sticky folder lets nobody touch what is another's.
+        // In a sticky folder a user cannot touch the files of another user.
         std::fs::set_permissions(&above, PermissionsExt::from_mode(0o1777)).unwrap();
         open_folder(&folder, own_uid(), true).unwrap();
         let link = scratch.join("link");
@@ -280,7 +280,7 @@ mod tests {
         let scratch = Scratch::new("unix-left");
         let path = scratch.join("s");
         let first = listen_on(&path, 0).unwrap();
-        // As by a kill: the file stays.
+        // As after a kill: the file stays.
         let first = std::mem::ManuallyDrop::new(first);
         let second = listen_on(&path, 0).unwrap();
         let mode = std::fs::symlink_metadata(&path).unwrap().mode() & 0o7777;

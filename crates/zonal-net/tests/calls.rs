@@ -59,7 +59,7 @@ fn payloads_come_back(has_unix: bool) {
     assert_eq!(counter(&made, "connected_tcp"), u64::from(!has_unix));
 }
 
-/// Calls that are under way at the same time, each on a connection of its own.
+/// Runs calls at the same time, each on a connection of its own.
 fn at_once(pool: &Pool, to: Address, count: usize) {
     let flights: Vec<_> = (0..count)
         .map(|_| pool.start(to, request(b"x", &[], 5000)).unwrap())
@@ -70,24 +70,24 @@ fn at_once(pool: &Pool, to: Address, count: usize) {
 }
 
 #[test]
-fn payloads_come_back_by_tcp() {
+fn payloads_round_trip_by_tcp() {
     payloads_come_back(false);
 }
 
 #[test]
-fn payloads_come_back_by_unix_socket_which_is_preferred() {
+fn payloads_round_trip_by_unix_socket_which_is_preferred() {
     payloads_come_back(true);
 }
 
 #[test]
-fn long_bodies_come_back() {
+fn long_bodies_round_trip() {
     let (_server, to) = echo_server(false);
     let body = Rng(1).bytes(zonal_types::limits::BODY_BYTES_MAX);
     assert_eq!(call(&pool(None), to, &body).unwrap().body, body);
 }
 
 #[test]
-fn what_is_past_a_bound_is_not_sent() {
+fn a_frame_past_a_bound_is_not_sent() {
     let (_server, to) = echo_server(true);
     let pool = pool(None);
     let payload = vec![0; PAYLOAD_BYTES_MAX + 1];
@@ -114,7 +114,7 @@ fn a_payload_longer_than_the_room_is_an_error() {
 }
 
 #[test]
-fn several_requests_fly_at_once() {
+fn several_requests_are_in_flight_at_once() {
     let (_one, a) = echo_server(true);
     let (_two, b) = echo_server(false);
     let pool = pool(None);
@@ -166,15 +166,15 @@ fn a_server_that_does_not_answer_is_named_within_the_deadline() {
 }
 
 #[test]
-fn a_reply_that_is_there_counts_although_its_time_is_over() {
+fn a_reply_that_arrived_in_time_counts_after_the_deadline() {
     for has_unix in [false, true] {
         let (_server, to) = echo_server(has_unix);
         let pool = pool(None);
-        // So little that it is all there, whether it is received or not.
+        // Short enough to be in the socket's buffer before it is received.
         let payload = vec![7; 4096];
         let payload = [payload.as_slice()];
         let flight = pool.start(to, request(b"late", &payload, 200)).unwrap();
-        // Somebody else was waited for meanwhile.
+        // The caller waited for another server meanwhile.
         std::thread::sleep(Duration::from_secs(1));
         let reply = flight.finish(PayloadInto::Owned).unwrap();
         assert_eq!((&reply.body[..], reply.payload.len()), (&b"late"[..], 4096));
@@ -182,7 +182,7 @@ fn a_reply_that_is_there_counts_although_its_time_is_over() {
 }
 
 #[test]
-fn what_is_idle_is_not_used_after_a_request_that_had_no_answer() {
+fn idle_connections_are_dropped_after_an_unanswered_request() {
     let (_server, to) = echo_server(true);
     let pool = pool(None);
     at_once(&pool, to, 3);
@@ -221,7 +221,7 @@ fn a_silent_listener_is_named_and_then_fails_fast() {
 }
 
 #[test]
-fn nobody_there_is_unreachable() {
+fn a_closed_port_is_unreachable() {
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -240,7 +240,7 @@ fn a_dripping_server_does_not_stretch_the_deadline() {
         let (mut stream, _) = listener.accept().unwrap();
         let mut hello = [0; 16];
         stream.read_exact(&mut hello).unwrap();
-        // A byte each 20 ms, until the client has had enough.
+        // A byte every 20 ms, until the client gives up.
         while stream.write_all(b"Z").is_ok() {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -332,8 +332,8 @@ fn threads_share_a_pool() {
     counted(&server, "frames_out", 1600);
 }
 
-/// A listener whose process is stopped: the kernel takes connections as long as the queue has room,
-/// nobody answers.
+/// A listener whose process is stopped: the kernel accepts connections while the queue has room,
+/// and no process answers.
 #[test]
 fn a_call_is_cancelled_while_it_connects() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -366,7 +366,7 @@ fn a_call_is_cancelled_while_it_connects() {
             start.elapsed()
         );
     });
-    // A cancelled call says nothing about the server: the next one tries.
+    // A cancelled call starts no back-off: the next call tries.
     drop(listener);
     let error = pool.call(to, request(b"b", &[], 0), PayloadInto::Owned);
     assert!(matches!(error, Err(NetError::Unreachable { .. })));

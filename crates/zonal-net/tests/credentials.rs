@@ -1,4 +1,5 @@
-//! Credentials: who may be who by TCP, what a relay can do, and what a Unix socket needs none for.
+//! Credentials: which identity a peer may claim by TCP, what a relay can do, and that a Unix socket
+//! needs none.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -30,7 +31,7 @@ fn serve_with(credential: Option<Arc<Credential>>) -> (zonal_net::ServerHandle, 
 }
 
 #[test]
-fn bytes_of_all_lengths_go_both_ways_encrypted() {
+fn payloads_of_all_lengths_round_trip_encrypted() {
     let keys = Keys::new();
     let (_server, to) = serve_with(keys.server());
     let pool = by_tcp(client_identity(keys.client(Scope::default())));
@@ -60,10 +61,10 @@ fn both_sides_have_a_credential_or_neither() {
 fn another_authority_is_no_authority() {
     let (own, other) = (Keys::new(), Keys::new());
     let (server, to) = serve_with(own.server());
-    // Seen by the client first.
+    // The client notices first.
     let pool = by_tcp(client_identity(other.client(Scope::default())));
     assert_eq!(fault(&pool, to), TlsFault::Untrusted);
-    // A certificate of the other authority under this one's name: seen by the server.
+    // A certificate of the other authority under this authority's name: the server notices.
     let forged = Authority::make(CELL).unwrap();
     let kind = SubjectKind::Admin { name: "a".into() };
     let subject = Subject { cell: CELL, kind };
@@ -100,7 +101,7 @@ fn a_client_passes_for_nobody_else() {
     works(&claims(Role::Tool, 0, keys.admin()), to);
     works(&claims(Role::Client, 0, keys.admin()), to);
     works(&claims(Role::Server, 7, keys.server()), to);
-    // Nor is it a server: its certificate is not for that.
+    // A client's certificate is not valid for a server.
     let identity = server_identity(client());
     let (_fake, to) = start(ServerConfig::new(identity), false);
     assert!(call(&claims(Role::Client, 0, client()), to, b"x").is_err());
@@ -125,7 +126,7 @@ fn a_server_answers_for_its_roles_only() {
         ));
     }
     counted(&server, "frames_in", 1);
-    // And it is its own node.
+    // A server's certificate is valid for its own node only.
     let elsewhere = Address::new(to.tcp, NodeId(8));
     let error = call(&pool, elsewhere, b"x").unwrap_err();
     assert!(matches!(error, NetError::WrongNode { .. }), "{error}");
@@ -145,11 +146,11 @@ fn a_credential_ends_with_its_term() {
 }
 
 #[test]
-fn the_cell_is_learnt_from_the_credential() {
+fn the_cell_is_taken_from_the_credential() {
     let keys = Keys::new();
     let identity = Identity::new(CellId::default(), Role::Tool, NodeId(0), keys.admin());
     assert_eq!(identity.cell, CELL);
-    // Whose authority's other cell has no say here.
+    // An authority of another cell counts for nothing here.
     let elsewhere = Authority::make(CellId([1; 16])).unwrap();
     let kind = SubjectKind::Admin { name: "a".into() };
     assert!(
@@ -159,18 +160,18 @@ fn the_cell_is_learnt_from_the_credential() {
     );
 }
 
-/// What a relay does to bytes.
+/// Changes the bytes that a relay passes on.
 type Spoil = fn(&mut Vec<u8>);
 
-/// What a relay has passed on to the server, and whether it spoils what comes next.
+/// Bytes that a relay has passed on to the server, and whether it changes the next ones.
 #[derive(Default)]
 struct Passed {
     bytes: AtomicU64,
     spoils: AtomicBool,
 }
 
-/// Passes bytes both ways, as somebody between a client and a server; `spoil` changes what the
-/// client sends, where that is wanted.
+/// Passes bytes both ways between a client and a server; `spoil` changes the client's bytes on
+/// request.
 fn relay(server: SocketAddr, spoil: Spoil) -> (SocketAddr, Arc<Passed>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -225,12 +226,12 @@ fn a_relay_can_neither_read_nor_change_nor_add_anything() {
             },
             0,
         ),
-        // A request of its own, behind a handshake that it passed on.
+        // A request of the relay's own, after a handshake that it passed on.
         (
             |bytes| *bytes = Header::request(Service::Storage, CELL).encode().to_vec(),
             0,
         ),
-        // The client's own, once more: each is executed once.
+        // The client's bytes again: each request is executed once.
         (|bytes| bytes.extend_from_within(..), 3),
         (
             |bytes| assert!(!bytes.windows(64).any(|window| window == [0x77; 64])),
@@ -272,7 +273,7 @@ fn frames_go_in_the_clear_where_both_sides_say_so() {
     let frame = 128 + b"hello".len() as u64;
     assert_eq!(seen(Transport::Plain), frame);
     assert!(seen(Transport::Tls) > frame);
-    // A client that proves nothing gets in by neither.
+    // A client without proof is refused by both.
     assert_eq!(fault(&by_tcp(client_identity(None)), to), TlsFault::Absent);
 }
 
@@ -283,7 +284,7 @@ fn a_unix_socket_is_trusted_by_its_owner_and_needs_no_proof() {
     let own = pool(keys.admin());
     works(&own, to);
     assert_eq!(counter(&own.metrics().snapshot(), "connected_unix"), 1);
-    // One that is restricted would not be there: it goes by TCP.
+    // A Unix socket would not enforce a scope: a scoped client uses TCP.
     let scope = Scope {
         is_read_only: true,
         ..Scope::default()
@@ -297,7 +298,7 @@ fn a_unix_socket_is_trusted_by_its_owner_and_needs_no_proof() {
 }
 
 #[test]
-fn what_is_no_credential_is_refused_by_name() {
+fn invalid_credential_files_are_refused_with_the_reason() {
     let keys = Keys::new();
     let kind = SubjectKind::Admin { name: "a".into() };
     let pem = keys
@@ -313,7 +314,7 @@ fn what_is_no_credential_is_refused_by_name() {
     }
     assert!(Credential::from_pem(&[0x42; 32]).is_err());
     assert!(Credential::from_pem(&vec![b'a'; 1 << 20]).is_err());
-    // An authority's file is no credential, and the other way round.
+    // An authority's file is not a credential, nor the reverse.
     assert!(Credential::from_pem(keys.0.to_pem().as_bytes()).is_err());
     assert!(Authority::from_pem(&pem).is_err());
     let again = Authority::from_pem(&keys.0.to_pem()).unwrap();

@@ -1,4 +1,4 @@
-//! Strangers, wrong keys, broken frames: each ends its own connection, and nothing else.
+//! Strangers, wrong keys, broken frames: each ends its own connection only.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -88,7 +88,7 @@ fn a_megabyte_of_random_bytes_changes_nothing() {
     let mut rng = Rng(7);
     for _ in 0..16 {
         let mut stream = TcpStream::connect(to.tcp).unwrap();
-        // The server may close before all of it is taken.
+        // The server may close before it took all of it.
         let _ = stream.write_all(&rng.bytes(64 * 1024));
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
@@ -99,7 +99,7 @@ fn a_megabyte_of_random_bytes_changes_nothing() {
     counted(&server, "handler_panics", 0);
 }
 
-/// The bytes of a handshake and a request, as a client sends them, with the replies awaited in
+/// The bytes of a handshake and a request as a client sends them; the caller awaits the replies in
 /// between.
 fn honest_frames(body: &[u8], payload: &[u8]) -> [Vec<u8>; 2] {
     let frame = |service, body: &[u8], payload: &[u8]| {
@@ -259,13 +259,13 @@ fn half_open_connections_and_half_frames_are_no_burden() {
     assert_eq!((header.is_request, rest.len()), (false, 4 + 5000));
     counted(&server, "connections", 1);
     counted(&server, "refused_slow", 1);
-    // Ours has been idle for longer than the server's patience, and lives.
+    // The honest connection has been idle for longer than the server's patience, and still works.
     works(&pool, to);
     assert_eq!(counter(&pool.metrics().snapshot(), "connected_unix"), 1);
 }
 
 #[test]
-fn a_slow_handshake_is_cut_off() {
+fn a_slow_handshake_is_ended() {
     let mut config = ServerConfig::new(server_identity(None));
     config.handshake_limit = Duration::from_millis(200);
     let (server, to) = start(config, true);
@@ -316,12 +316,12 @@ fn a_panicking_handler_ends_its_connection_only() {
     counted(&server, "handler_panics", 1);
     counted(&server, "frames_in", 3);
     server.shutdown();
-    // What ran when the server was stopped is answered.
+    // A request that ran when the server was stopped is answered.
     flight.finish(PayloadInto::Owned).unwrap();
 }
 
 #[test]
-fn one_connection_too_many_is_told_so() {
+fn a_connection_past_the_bound_is_refused_as_overloaded() {
     let mut config = ServerConfig::new(server_identity(None));
     config.connections_max = 2;
     let (server, to) = start(config, true);

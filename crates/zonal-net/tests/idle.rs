@@ -1,4 +1,4 @@
-//! Connections without a request take no threads, and none of them is forgotten.
+//! Idle connections hold no threads, and none of them is forgotten.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +12,7 @@ use common::*;
 use zonal_net::{Address, PayloadInto, Pool, ServerConfig};
 use zonal_types::Codec;
 
-/// One test at a time: threads are those of the process.
+/// One test at a time: the thread count is the whole process's.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -48,12 +48,12 @@ fn idle_connections_take_no_threads_and_are_served_again() {
         }
         counted(&server, "connections", 400);
         until("threads end", || threads() <= 5);
-        // Longer than buffers are kept.
+        // Longer than idle connections keep their buffers.
         std::thread::sleep(Duration::from_millis(150 * round));
     }
     let accepted = counter(&server.metrics().snapshot(), "accepted");
     assert_eq!(accepted, 400, "a connection was lost");
-    // As many requests as wait have threads, and others are answered beside them.
+    // Each waiting request has a thread, and other requests are answered beside them.
     let received = counter(&server.metrics().snapshot(), "frames_in");
     let waiting: Vec<_> = clients[..100]
         .iter()
@@ -90,7 +90,7 @@ fn parked_requests_take_no_threads_and_go_on_once() {
             })
             .collect();
         if round == 1 {
-            // Some go on before their connections are kept.
+            // Some requests resume before their connections are kept.
             until("they go on", || {
                 echo.resume_all();
                 counter(&server.metrics().snapshot(), "frames_out") == 1201
@@ -124,7 +124,7 @@ fn parked_requests_take_no_threads_and_go_on_once() {
 }
 
 #[test]
-fn connections_that_end_while_they_are_aside_make_room() {
+fn closed_idle_connections_make_room() {
     let _turn = turn();
     let (server, to) = echo_server(true);
     let clients: Vec<Pool> = (0..50).map(|_| pool(None)).collect();

@@ -1,5 +1,5 @@
-//! Payloads in memory that client and server share: used in place, never used again while a server
-//! may still touch them, and no way to hurt a server.
+//! Payloads in memory that client and server share: used in place, never reused while a server may
+//! still touch them, and harmless to a server.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -30,7 +30,8 @@ use zonal_wire::{HEADER_BYTES, Header, Service};
 
 const LONG: usize = 1 << 20;
 
-/// Waits for a word where it is asked to, then says what the payload was; or fills so many bytes.
+/// Waits for a word where the request says so, then replies with the payload that it saw; or fills
+/// that many bytes.
 struct Slow {
     go_on: Mutex<Receiver<()>>,
     began: Mutex<Sender<()>>,
@@ -69,7 +70,7 @@ impl Handler for Slow {
     }
 }
 
-/// A server, what lets its slow requests go on, and what tells of them.
+/// A server, the sender that lets its slow requests go on, and the receiver of its events.
 struct Stage {
     _server: ServerHandle,
     to: Address,
@@ -117,7 +118,7 @@ fn with_room<'a>(body: &'a [u8], room: usize, deadline_ms: u32) -> Request<'a> {
 }
 
 #[test]
-fn a_payload_in_shared_memory_is_used_where_it_is() {
+fn a_payload_in_shared_memory_is_used_in_place() {
     let stage = stage();
     let regions = Regions::new(LONG, 8);
     let pool = Arc::new(sharing(&regions));
@@ -127,7 +128,7 @@ fn a_payload_in_shared_memory_is_used_where_it_is() {
     let flight = pool.start(stage.to, request(b"s", &sent, 5000)).unwrap();
     let flight = flight.detach(pool.clone());
     stage.began.recv().unwrap();
-    // Nothing was sent: the server sees what is changed now.
+    // The payload was not sent: the server sees the change.
     memory[5000] = 2;
     stage.go_on.send(()).unwrap();
     let reply = flight.finish(PayloadInto::Owned).unwrap();
@@ -138,8 +139,8 @@ fn a_payload_in_shared_memory_is_used_where_it_is() {
     let made = pool.metrics().snapshot();
     assert!(counter(&made, "bytes_out") > LONG as u64 - 4096);
 
-    // Short ones, those elsewhere, and those in pieces are sent; what is changed afterwards is not
-    // seen.
+    // Payloads that are short, elsewhere or in pieces are sent; the server does not see later
+    // changes.
     let own = vec![1; LONG];
     let short = &memory[..REGION_PAYLOAD_MIN - 1];
     for pieces in [&[short][..], &[&own], &[&memory[..LONG / 2], &own]] {
@@ -152,7 +153,7 @@ fn a_payload_in_shared_memory_is_used_where_it_is() {
 }
 
 #[test]
-fn a_reply_is_put_into_the_room_that_was_given() {
+fn a_reply_payload_is_written_into_the_offered_room() {
     let stage = stage();
     let regions = Regions::new(LONG, 2);
     let pool = sharing(&regions);
@@ -165,7 +166,7 @@ fn a_reply_is_put_into_the_room_that_was_given() {
         assert_eq!(reply.memory.unwrap()[..], [round; LONG]);
     }
     assert!(pool.shares_with(stage.to));
-    // What does not lie there comes by the socket, and so does what has no room.
+    // A payload outside of the room, or without room, comes by the socket.
     for (body, room, byte) in [(&b"elsewhere"[..], LONG, 0xcc), (b"f1", LONG - 1, b'1')] {
         let sent = with_room(body, room, 5000);
         let reply = pool.call(stage.to, sent, PayloadInto::Memory).unwrap();
@@ -176,7 +177,7 @@ fn a_reply_is_put_into_the_room_that_was_given() {
     let reply = pool.call(stage.to, with_room(b"f2", LONG, 5000), PayloadInto::Memory);
     assert_eq!(reply.unwrap().header.payload_at, PayloadAt::Inline);
     drop(all);
-    // A refusal, after which nothing of the room counts.
+    // After a refusal the room's contents do not count.
     let reply = pool
         .call(
             stage.to,
@@ -186,7 +187,7 @@ fn a_reply_is_put_into_the_room_that_was_given() {
         .unwrap();
     assert_eq!((reply.payload_bytes, reply.header.payload_bytes), (0, 0));
     assert_eq!((0..2).filter_map(|_| regions.take_shared(1)).count(), 2);
-    // By TCP nothing is shared.
+    // TCP shares nothing.
     let config = PoolConfig {
         regions: Some(regions),
         is_unix_tried: false,
@@ -199,13 +200,13 @@ fn a_reply_is_put_into_the_room_that_was_given() {
 }
 
 #[test]
-fn what_a_given_up_request_may_still_use_is_never_used_for_anything_else() {
+fn memory_lent_to_an_abandoned_request_is_never_reused() {
     let stage = stage();
     let regions = Regions::new(LONG, 2);
     let pool = sharing(&regions);
     let mut memory = regions.take(LONG);
     memory.fill(1);
-    // A write and a read, whose server stands still.
+    // A write and a read whose server stands still.
     let outcome = pool.call(
         stage.to,
         request(b"s", &[&memory], 1000),
@@ -221,14 +222,15 @@ fn what_a_given_up_request_may_still_use_is_never_used_for_anything_else() {
         matches!(outcome, Err(NetError::TimedOut { .. })),
         "{outcome:?}"
     );
-    // All memory there is, filled with something else, and sent.
+    // All memory that is left, filled with something else, and sent.
     let mut all: Vec<_> = (0..4).map(|_| regions.take(LONG)).collect();
     all.iter_mut().for_each(|memory| memory.fill(2));
     for memory in &all {
         pool.call(stage.to, request(b"x", &[memory], 5000), PayloadInto::Owned)
             .unwrap();
     }
-    // It goes on: with the bytes that it was given, and into memory that is nobody's.
+    // The server goes on with the bytes that it was given, and writes into memory that is not
+    // reused.
     stage.go_on.send(()).unwrap();
     stage.go_on.send(()).unwrap();
     let (one, other) = (stage.seen.recv().unwrap(), stage.seen.recv().unwrap());
@@ -237,7 +239,7 @@ fn what_a_given_up_request_may_still_use_is_never_used_for_anything_else() {
     assert!(all.iter().all(|memory| memory[..] == [2; LONG]));
 }
 
-/// A connection on which the handshake was done by hand.
+/// A connection whose handshake was done by hand.
 fn raw(to: Address) -> UnixStream {
     let mut stream = UnixStream::connect(zonal_net::unix_socket::path_of(CELL, to.tcp)).unwrap();
     stream
@@ -307,7 +309,7 @@ fn read_at(offset: u64, length: u32) -> Header {
 }
 
 #[test]
-fn memory_that_a_client_does_not_share_ends_its_connection_and_nothing_else() {
+fn naming_unshared_memory_ends_that_connection_only() {
     let (server, to) = echo_server(true);
     let good = memory_file(LONG as u64, SealFlags::SHRINK);
     let long = LONG as u64;
@@ -329,7 +331,7 @@ fn memory_that_a_client_does_not_share_ends_its_connection_and_nothing_else() {
     let none = [write_at(0, 4096), read_at(0, 4096)];
     let (broken, short) = (ErrorCode::Protocol, ErrorCode::Overloaded);
     let cases = bad_parts.map(|head| (head, Some(&good), broken));
-    // A server without a descriptor to spare gets none: who sent it is to try again.
+    // A server without a free descriptor gets none: the sender has to try again.
     let cases = cases
         .into_iter()
         .chain(none.map(|head| (head, None, short)));
@@ -353,7 +355,7 @@ fn memory_that_a_client_does_not_share_ends_its_connection_and_nothing_else() {
 }
 
 #[test]
-fn descriptors_are_taken_one_at_a_time_and_closed_where_they_are_not_wanted() {
+fn unwanted_descriptors_are_closed() {
     let (_server, to) = echo_server(true);
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let file = memory_file(LONG as u64, SealFlags::SHRINK);
@@ -361,7 +363,7 @@ fn descriptors_are_taken_one_at_a_time_and_closed_where_they_are_not_wanted() {
     let before = open();
     let mut rng = Rng(5);
     for round in 0..200_u8 {
-        // Up to eight with one frame, also one that names no memory.
+        // Up to eight descriptors with one frame, also where it names no memory.
         let files = vec![file.as_fd(); 1 + rng.below(8) as usize];
         rustix::io::pwrite(&file, &[round; 8192], 0).unwrap();
         let head = if rng.below(2) == 0 {
@@ -374,8 +376,8 @@ fn descriptors_are_taken_one_at_a_time_and_closed_where_they_are_not_wanted() {
         assert_eq!(rest, vec![round; reply.payload_bytes as usize]);
         assert_eq!(reply.payload_bytes, head.payload_bytes);
     }
-    // The server runs in this process: one descriptor may be on its way to be closed.
+    // The server runs in this process: one descriptor may be about to be closed.
     until("descriptors are closed", || open() <= before + 1);
-    // By TCP none can come, and before the handshake none is taken.
+    // TCP carries no descriptors, and before the handshake none is accepted.
     works(&pool(None), to);
 }

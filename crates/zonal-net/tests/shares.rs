@@ -1,5 +1,5 @@
-//! How clients share a server's connections: one that wants many waits for its own, and others are
-//! served meanwhile.
+//! Quotas of a server's connections: a client that wants many waits for its own, and other clients
+//! are served meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,7 +14,7 @@ use zonal_net::{
 };
 use zonal_types::{ErrorCode, NodeId};
 
-/// Connections of the server; a client's share is a quarter.
+/// Connections of the server; a client's quota is a quarter.
 const BOUND: usize = 64;
 const SHARE: usize = BOUND / 4;
 
@@ -26,7 +26,7 @@ fn bounded(has_unix: bool) -> (ServerHandle, Address) {
     start(config, has_unix)
 }
 
-/// As many requests as a client may have under way.
+/// Starts as many requests as a client may have in flight.
 fn fill<'a>(pool: &'a Pool, to: Address) -> Vec<InFlight<'a>> {
     let flights = (0..SHARE).map(|_| pool.start(to, request(b"hello", &[], 0)).unwrap());
     flights.collect()
@@ -37,7 +37,7 @@ fn one_more_waits_for_one_that_comes_back(has_unix: bool) {
     let pool = pool(None);
     let mut flights = fill(&pool, to);
     assert_eq!(flights[0].server().is_unix(), has_unix);
-    // Nobody gives one back: an answer all the same, soon, and the same way as before.
+    // No connection comes back: the call still fails soon, with the same error as before.
     let start = Instant::now();
     let error = pool.start(to, request(b"one more", &[], 0)).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(5));
@@ -61,17 +61,17 @@ fn one_more_waits_for_one_that_comes_back(has_unix: bool) {
 }
 
 #[test]
-fn one_more_waits_for_one_that_comes_back_by_tcp() {
+fn a_call_past_the_quota_waits_for_a_returned_connection_by_tcp() {
     one_more_waits_for_one_that_comes_back(false);
 }
 
 #[test]
-fn one_more_waits_for_one_that_comes_back_by_unix_socket() {
+fn a_call_past_the_quota_waits_for_a_returned_connection_by_unix_socket() {
     one_more_waits_for_one_that_comes_back(true);
 }
 
 #[test]
-fn commands_and_servers_have_no_share() {
+fn commands_and_servers_have_no_quota() {
     let (_server, to) = bounded(true);
     let client = pool(None);
     let flights = fill(&client, to);
@@ -90,7 +90,7 @@ fn commands_and_servers_have_no_share() {
 }
 
 #[test]
-fn what_a_client_closes_it_can_have_again() {
+fn a_client_gets_closed_connections_back() {
     let (server, to) = bounded(true);
     let client = pool(None);
     for _round in 0..3 {

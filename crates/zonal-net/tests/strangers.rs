@@ -1,5 +1,5 @@
-//! Strangers that say nothing, however many, keep nobody out who shakes hands; idle connections
-//! make room; revoked ones end.
+//! Silent strangers, however many, keep no client out that shakes hands; idle connections make
+//! room; connections of revoked credentials end.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -45,7 +45,7 @@ fn a_flood_of_silent_strangers_keeps_nobody_out() {
         ended >= silent.len() as u64 - STRANGERS_MAX as u64,
         "{ended}"
     );
-    // Those that had to go hear it.
+    // A displaced stranger's connection is closed.
     let mut first = &silent[0];
     assert!(!matches!(first.read(&mut [0; 1]), Ok(1..)));
 }
@@ -60,18 +60,18 @@ fn the_longest_idle_connection_makes_room_for_a_new_one() {
     let clients = [0; 3].map(|_| by_tcp(client_identity(None)));
     works(&clients[0], to);
     works(&clients[1], to);
-    // Both were just used.
+    // Both connections were just used.
     let error = call(&clients[2], to, b"x").unwrap_err();
     assert_eq!(error.code(), ErrorCode::Overloaded);
     until("one is idle for long enough", || {
         call(&clients[2], to, b"hello").is_ok()
     });
     counted(&server, "connections", 2);
-    // Whose connection went has another one with its next call; one that works is not taken from
-    // anybody.
+    // A client whose connection was taken gets another one with its next call; a busy connection is
+    // not taken.
     let received = counter(&server.metrics().snapshot(), "frames_in");
     let busy = clients[1].start(to, request(b"hang", &[], 60_000)).unwrap();
-    // Until it has arrived the server knows the connection as idle.
+    // Until the request has arrived, the server counts the connection as idle.
     counted(&server, "frames_in", received + 1);
     until("the first is back", || {
         call(&clients[0], to, b"hello").is_ok()
@@ -86,7 +86,7 @@ fn a_revoked_credential_ends_its_connections_and_makes_no_new_ones() {
     let (server, to) = start(ServerConfig::new(server_identity(keys.server())), false);
     let (old, new) = (keys.client(Scope::default()), keys.client(Scope::default()));
     let serial = old.as_ref().unwrap().serial();
-    // Two are valid side by side, as while one is renewed.
+    // Two credentials are valid side by side, as during a renewal.
     let (old, new) = (by_tcp(client_identity(old)), by_tcp(client_identity(new)));
     works(&old, to);
     works(&new, to);

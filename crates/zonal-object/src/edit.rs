@@ -17,7 +17,7 @@ use crate::write::part_of_block;
 use std::ops::Range;
 use std::sync::Arc;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
-use zonal_types::{ErrorCode, KvRead, cut};
+use zonal_types::{ErrorCode, KvRead, truncation};
 
 /// Chunk records that one step changes.
 pub(crate) const STEP_CHUNKS: usize = STORAGE_STEP_BYTES as usize / CHUNK_BYTES;
@@ -268,7 +268,7 @@ impl Target {
         is_cut: bool,
     ) -> Result<Step, ErrorCode> {
         let record = self.apply(logged.batch)?;
-        if is_cut && cut::is_disowning(edit.cut.seq) {
+        if is_cut && truncation::is_disowning(edit.cut.seq) {
             // Nobody told the shard that it was taken.
         } else if edit.kind == Kind::Truncate {
             // Also of one that ends behind this step.

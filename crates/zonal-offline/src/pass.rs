@@ -22,7 +22,7 @@ use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::{Finding, FindingKind, FindingPlace, StoreFault};
 use zonal_types::PartitionId;
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::junctions::Listing;
+use zonal_zonemap::junctions::JunctionListing;
 
 use store_registry::{known_store, place_of, read_map};
 
@@ -107,7 +107,7 @@ fn read_manager(
     seen: &mut PassResult,
 ) -> (Result<ZoneMap, String>, Option<String>) {
     let map = read_map(store);
-    let listed = Listing::read(store).map_err(|code| code.to_string());
+    let listed = JunctionListing::read(store).map_err(|code| code.to_string());
     let unread = map.as_ref().err().or(listed.as_ref().err()).cloned();
     seen.work.listed = listed.unwrap_or_default();
     for spec in &cell.stores {

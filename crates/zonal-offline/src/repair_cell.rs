@@ -20,7 +20,7 @@ use zonal_meta::repair::AdoptedFile;
 use zonal_object::ids::BLOCK;
 use zonal_object::key::{Named, parse};
 use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
-use zonal_zonemap::junctions::Listed;
+use zonal_zonemap::junctions::ListedJunction;
 use zonal_zonemap::{Junction, ZoneMap};
 
 /// Keys of junctions changed in one record.
@@ -233,7 +233,7 @@ fn settle_junctions(
     open: &mut Open<'_>,
     core: &zonal_meta::MetaShard,
     mismatches: &[Mismatch],
-    listed: &[Listed],
+    listed: &[ListedJunction],
 ) -> Result<(), OfflineError> {
     let contents = |dir: &std::path::Path, code| OfflineError::Contents {
         dir: dir.to_owned(),

@@ -1,19 +1,25 @@
-//! Who may ask a server what, by the role and the node that a connection has proved.
+//! Access control: which peers may send which requests, by the role and the node that a connection
+//! has proved.
 //!
-//! | asked of | request | from |
+//! | server | request | allowed for |
 //! | --- | --- | --- |
-//! | manager | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
+//! | manager | `Join`, with the starts of its stores | the server of that node, in its roles |
 //! | manager | `Edit`, `Revoke` | commands |
-//! | manager | the map, the list of the revoked | anybody in the cell |
-//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, `OpenSets`, `FirstLevel`, and all without a session but those that follow | servers with a shard |
+//! | manager | the map, the list of revoked certificates | every member |
+//! | shard | calls between shards (see below) | servers with a shard |
+//! | shard | any other request without a session of the sender | servers with a shard |
 //! | shard | `HasOpen`, `FencesOf` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf` | commands |
-//! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
-//! | target | `Delete`, `Fence` | servers with a shard; other servers ask a target for nothing |
-//! | target | all else | anybody in the cell; with a scope: `grants.rs` |
-//! | any server | `NumberClaimed` | servers |
-//! | any server | health, scrubs, sessions, lists of objects, snapshots | commands |
+//! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
+//! | shard | other requests with a session of the sender | every member, within its scope |
+//! | target | `Delete`, `Fence` | servers with a shard; other servers may send nothing |
+//! | target | other requests | every member; with a scope: `grants.rs` |
+//! | any | `NumberClaimed` | servers |
+//! | any | health, scrubs, sessions, lists of objects, snapshots | commands |
+//!
+//! Calls between shards: `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`,
+//! `SettleDir`, `OpenSets`, `FirstLevel`. A member is a process with a credential of the cell.
 //!
 //! By a Unix socket, and in a cell without keys, the role is the one that the peer claims.
 
@@ -28,21 +34,22 @@ fn permitted(may: bool) -> Result<(), ErrorCode> {
     }
 }
 
-/// Whether a server's certificate has a role; one that has shown none is trusted.
+/// True where a server's certificate has a role; a server without a certificate is trusted.
 fn has_role(peer: &Peer, role: impl Fn(ServerRoles) -> bool) -> bool {
     let certified = peer.certified.as_ref();
     certified.is_none_or(|known| role(known.subject.roles()))
 }
 
-/// Whether a peer, a server, has a shard: the root's is beside the manager.
+/// True where a peer, a server, has a shard. The manager has the root's.
 fn is_shards(peer: &Peer) -> bool {
     has_role(peer, |roles| roles.meta || roles.manager)
 }
 
-/// Whether a peer may ask a shard for this. Whose session it names is the shard's to see.
+/// Checks that a peer may send this request to a shard. The shard itself checks who owns the
+/// session that it names.
 ///
 /// # Errors
-/// `NotPermitted`; `UnknownSession` where it needs one.
+/// `NotPermitted`; `UnknownSession` where the request needs a session.
 pub(crate) fn check_meta(
     peer: &Peer,
     header: &Header,
@@ -58,7 +65,7 @@ pub(crate) fn check_meta(
         });
     }
     match request {
-        // Not subject to anybody's permissions.
+        // These skip all permission checks of files.
         MetaRequest::MakeDetachedDir { .. }
         | MetaRequest::AttachDir { .. }
         | MetaRequest::DetachDir { .. }
@@ -77,7 +84,7 @@ pub(crate) fn check_meta(
     }
 }
 
-/// Whether a peer may ask a target for this.
+/// Checks that a peer may send this request to a target.
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -92,7 +99,7 @@ pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(),
     })
 }
 
-/// Whether a role may ask a server about itself.
+/// Checks that a role may send this request about the server itself.
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -103,7 +110,7 @@ pub(crate) fn check_admin(role: Role, request: &AdminRequest) -> Result<(), Erro
     })
 }
 
-/// Whether a peer may ask a manager for this.
+/// Checks that a peer may send this request to a manager.
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -140,7 +147,7 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
 pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;
-    use zonal_net::{Certified, Serial, Subject};
+    use zonal_net::{PeerCertificate, Serial, Subject};
     use zonal_types::{Blob, CellId, MapVersion, NodeId, ZoneId};
     use zonal_wire::JoinTarget;
 
@@ -149,7 +156,7 @@ pub(crate) mod tests {
     pub(crate) fn peer(role: Role, node: u32, subject: Option<&str>) -> Peer {
         let certified = subject.map(|subject| {
             let subject = Subject::parse(&format!("zonal://{CELL}/{subject}")).unwrap();
-            Arc::new(Certified {
+            Arc::new(PeerCertificate {
                 subject,
                 serial: Serial(1),
             })
@@ -208,7 +215,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_map_and_the_list_of_the_revoked_are_changed_by_commands_alone() {
+    fn only_commands_edit_the_map_and_revoke_certificates() {
         let edit = ManagerRequest::Edit {
             expected: MapVersion(1),
             edits: Blob(Vec::new()),
@@ -237,7 +244,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_shards_ask_one_another_is_for_servers() {
+    fn calls_between_shards_are_for_servers_only() {
         use zonal_types::{Ino, Timestamp};
         use zonal_wire::meta::FileUse;
         let ino = Ino(17);
@@ -296,7 +303,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn deletions_come_from_servers_and_questions_about_servers_from_commands() {
+    fn deletions_are_for_servers_and_server_requests_for_commands() {
         let target = zonal_types::TargetId(1);
         let delete = StorageRequest::Delete {
             target,
@@ -326,7 +333,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_storage_server_is_no_shard() {
+    fn a_storage_server_may_not_act_as_a_shard() {
         let header = Header::request(zonal_wire::Service::Meta, CELL);
         let storage = peer(Role::Server, 3, Some("server/3?roles=storage"));
         let meta = peer(Role::Server, 2, Some("server/2?roles=meta"));

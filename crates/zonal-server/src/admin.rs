@@ -1,14 +1,19 @@
-//! `/metrics`, `/health` and `/status` over HTTP. One thread gathers the heads of requests ([`heads`]), a few answer them: a client that says
-//! nothing holds none of these, one that reads slowly one, for a bounded time. `/health` is for supervisors: 200 where every role serves, else 503. With a token they are for those who send it: 401 else, whatever was asked.
+//! Admin pages over HTTP: `/metrics`, `/health` and `/status`.
+//!
+//! One thread gathers the heads of requests ([`request_heads`]), a few answer them. A silent client
+//! holds none of these threads; one that reads slowly holds one, for a bounded time.
+//!
+//! `/health` is for supervisors: 200 where every role serves, else 503. With a token configured,
+//! every request without it gets 401.
 
-mod heads;
 mod http;
+mod request_heads;
 mod token;
 
 use crate::metrics::Metrics;
-use crate::seldom::Seldom;
-use heads::{Arrived, Heads};
-use http::{Answer, Asked};
+use crate::rate_limited_log::RateLimit;
+use http::{PageAnswer, PageRequest};
+use request_heads::{CompleteHead, RequestHeads};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -18,18 +23,18 @@ use std::time::Duration;
 
 pub use token::{Token, TokenError};
 
-/// What `/status` shows, as JSON.
+/// Source of `/status`, as JSON.
 pub type StatusSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
-/// Whether every role serves, for `/health`.
+/// Source of `/health`: true where every role serves.
 pub type HealthSource = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// Requests answered at once.
+/// Threads that answer requests.
 const THREADS: usize = 4;
-/// Requests that wait for that.
+/// Requests that wait for a thread.
 const QUEUE: usize = 64;
 
-/// For a connection to our own port.
+/// Time limit of the connection to the server's own port that wakes its thread.
 const WAKE: Duration = Duration::from_millis(100);
 
 /// The admin server. Dropping it ends its threads.
@@ -40,7 +45,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers.
+    /// Starts answering.
     ///
     /// # Errors
     /// Where a thread cannot be started.
@@ -52,7 +57,7 @@ impl Admin {
         is_healthy: HealthSource,
     ) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
-        // Who is gone before it is accepted is not waited for.
+        // A client may be gone before it is accepted: do not block for it.
         listener.set_nonblocking(true)?;
         let pages = Arc::new(Pages {
             listener,
@@ -61,7 +66,7 @@ impl Admin {
             metrics,
             status,
             is_healthy,
-            refused: Seldom::default(),
+            refused: RateLimit::default(),
         });
         let mut admin = Self {
             pages: Arc::clone(&pages),
@@ -84,7 +89,7 @@ impl Admin {
         Ok(admin)
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -102,10 +107,10 @@ impl Drop for Admin {
                 Ipv6Addr::LOCALHOST.into()
             });
         }
-        // Wakes the thread that gathers; the others end with its queue.
+        // Wakes the gathering thread; the others end with its queue.
         drop(TcpStream::connect_timeout(&here, WAKE));
         for thread in self.threads.drain(..) {
-            // A panic was logged where it happened.
+            // The hook has logged a panic already.
             let _ = thread.join();
         }
     }
@@ -118,17 +123,17 @@ struct Pages {
     metrics: Arc<Metrics>,
     status: StatusSource,
     is_healthy: HealthSource,
-    refused: Seldom,
+    refused: RateLimit,
 }
 
 impl Pages {
-    /// Gathers heads, until the end.
-    fn gather(&self, give: &SyncSender<Arrived>) {
-        let mut heads = Heads::default();
+    /// Gathers heads until the server ends.
+    fn gather(&self, give: &SyncSender<CompleteHead>) {
+        let mut heads = RequestHeads::default();
         while !self.is_ending.load(Ordering::Acquire) {
             for arrived in heads.wait(&self.listener) {
-                // Where all who answer are busy and the queue is full, it goes unanswered: its
-                // connection ends.
+                // Where all threads are busy and the queue is full, the request goes unanswered and
+                // its connection is closed.
                 if let Err(TrySendError::Disconnected(_)) = give.try_send(arrived) {
                     return;
                 }
@@ -136,8 +141,8 @@ impl Pages {
         }
     }
 
-    /// Answers, until nobody gathers any more.
-    fn serve(&self, take: &Mutex<Receiver<Arrived>>) {
+    /// Answers requests until the gathering thread ends.
+    fn serve(&self, take: &Mutex<Receiver<CompleteHead>>) {
         loop {
             let next = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(arrived) = next else {
@@ -150,13 +155,13 @@ impl Pages {
         }
     }
 
-    fn one(&self, mut arrived: Arrived) -> std::io::Result<()> {
+    fn one(&self, mut arrived: CompleteHead) -> std::io::Result<()> {
         let asked = match arrived.asked {
             Ok(asked) => asked,
             Err(code) => return http::refuse(&mut arrived.stream, code),
         };
         let (code, headers, text) = self.answer(&asked, arrived.peer);
-        let answer = Answer {
+        let answer = PageAnswer {
             code,
             headers,
             text,
@@ -164,7 +169,7 @@ impl Pages {
         http::write(&mut arrived.stream, &asked, &answer)
     }
 
-    fn answer(&self, asked: &Asked, peer: SocketAddr) -> (u16, Headers, String) {
+    fn answer(&self, asked: &PageRequest, peer: SocketAddr) -> (u16, Headers, String) {
         if !self.may_see(asked) {
             if self.refused.is_due() {
                 tracing::warn!(%peer, "an admin request without the token is refused");
@@ -188,7 +193,7 @@ impl Pages {
         }
     }
 
-    fn may_see(&self, asked: &Asked) -> bool {
+    fn may_see(&self, asked: &PageRequest) -> bool {
         let Some(token) = &self.token else {
             return true;
         };
@@ -251,7 +256,7 @@ mod tests {
         let half: Vec<TcpStream> = (0..200)
             .map(|index| {
                 let mut stream = TcpStream::connect(address).unwrap();
-                // Some say nothing at all.
+                // Some clients send nothing at all.
                 let said: &[u8] = if index % 2 == 0 { b"GET /heal" } else { b"" };
                 stream.write_all(said).unwrap();
                 stream
@@ -259,13 +264,13 @@ mod tests {
             .collect();
         let start = std::time::Instant::now();
         assert!(get(address, "/health").ends_with("ok\n"));
-        // The time of one half-sent request is 2 s.
+        // One half-sent request is given 2 s.
         assert!(
             start.elapsed() < Duration::from_secs(2),
             "{:?}",
             start.elapsed()
         );
-        // Byte by byte is as good as at once.
+        // A request may arrive byte by byte.
         let mut slow = TcpStream::connect(address).unwrap();
         for byte in b"GET /health HTTP/1.0\r\n\r\n" {
             slow.write_all(&[*byte]).unwrap();
@@ -277,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_every_page_asks_for_it() {
+    fn with_a_token_every_page_requires_it() {
         let metrics = Arc::new(Metrics::default());
         metrics.add_gauges(Box::new(|| vec![("locks".to_owned(), 3)]));
         let status = Box::new(|| serde_json::json!({"node": 4}));

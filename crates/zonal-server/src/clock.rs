@@ -1,4 +1,4 @@
-//! The only place of the server that reads clocks; cores get the values.
+//! Clocks: the server reads them only here; cores get the values.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ fn start() -> std::time::Instant {
     *START.get_or_init(std::time::Instant::now)
 }
 
-/// Time since this process began, for deadlines.
+/// Time since this process started, for deadlines.
 #[must_use]
 pub fn instant() -> Instant {
     Instant(u64::try_from(start().elapsed().as_nanos()).unwrap_or(u64::MAX))
@@ -28,13 +28,13 @@ pub fn wall() -> Timestamp {
     }
 }
 
-/// How long it is until `instant`.
+/// The time left until `instant`.
 #[must_use]
 pub fn until(instant: Instant) -> Duration {
     Duration::from_nanos(instant.0.saturating_sub(self::instant().0))
 }
 
-/// A number that differs at each start of a process: nanoseconds of calendar time.
+/// Boot number of a process: nanoseconds of calendar time, which differ at each start.
 #[must_use]
 pub fn boot_number() -> u64 {
     let wall = wall();

@@ -1,19 +1,19 @@
-//! `node.toml`: who a server process is, where it listens, which roles it has.
+//! Config of a server process, `node.toml`: its node, its addresses, its roles.
 //!
-//! A node has one shard. A file with `[manager]`, which brings the root's shard, and `[meta]`, a
-//! zone's, is therefore of two nodes, and nothing behind this module knows that they came from one
-//! file.
+//! A node has one shard. So a file with both `[manager]`, which has the root's shard, and `[meta]`,
+//! which has a zone's, describes two nodes. Code outside of this module does not know that they
+//! came from one file.
 //!
-//! Unknown keys, values without units, values out of range and roles that do not go together are
-//! errors that name the file, the line and the key. Paths are relative to the file's folder.
-//! Nothing is opened here; a manager that is named by its host is looked up.
+//! Unknown keys, values without units, values out of range and conflicting roles are errors that
+//! name the file, the line and the key. Paths are relative to the file's folder. Reading a config
+//! opens nothing else; the manager's host name is looked up.
 
 mod address;
 mod admin;
 mod check;
+mod cross_checks;
 mod raw;
-mod second;
-mod together;
+mod second_node;
 
 use crate::units::Millis;
 use serde::{Deserialize, Serialize};
@@ -37,14 +37,14 @@ pub enum ConfigError {
         /// The reason.
         source: std::io::Error,
     },
-    /// The text is not what a config looks like: syntax, unknown keys, units.
+    /// The text is not a config: syntax, unknown keys, units.
     #[error("{}:{line}: {message}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
     /// A value is outside of its range.
@@ -52,63 +52,63 @@ pub enum ConfigError {
     Range {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, from 1.
         line: usize,
-        /// Its key, with its table.
+        /// The key, with its table.
         key: &'static str,
-        /// What is there.
+        /// The value.
         found: String,
-        /// What may be there.
+        /// The allowed values.
         allowed: String,
     },
-    /// The manager's host has no address, or nobody knows it now.
+    /// The manager's host has no address, or cannot be looked up now.
     #[error("{}:{line}: manager_address {name} cannot be looked up", path.display())]
     Lookup {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, from 1.
         line: usize,
         /// HOST:PORT.
         name: String,
         /// The reason.
         source: std::io::Error,
     },
-    /// Everybody could see the admin pages.
+    /// The admin pages would be open to the network.
     #[error("{}:{line}: {key} {listen} is outside of loopback and asks for nothing", path.display())]
     AdminOpen {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, from 1.
         line: usize,
-        /// Its key, with its table.
+        /// The key, with its table.
         key: &'static str,
-        /// What is there.
+        /// The address.
         listen: SocketAddr,
     },
-    /// Roles or addresses that do not fit each other.
+    /// Roles or addresses conflict.
     #[error("{}: {message}", path.display())]
     Together {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The conflict.
         message: String,
     },
-    /// A key of [meta] that a second node needs and does not have, or that is there without one.
+    /// A second node lacks a key of [meta], or the key is there without a second node.
     #[error("{}:{line}: {key} {message}", path.display())]
     SecondNode {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line, from 1.
         line: usize,
         /// The key, with its table.
         key: &'static str,
-        /// What is wrong with it.
+        /// The error.
         message: &'static str,
     },
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -136,13 +136,13 @@ impl ConfigError {
     }
 }
 
-/// The zone that a node is in.
+/// The zone of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZoneConfig {
     /// 1 and up.
     pub id: u16,
-    /// For people; used when the zone is new.
+    /// Name for people; used when the zone is new.
     #[serde(default)]
     pub name: String,
 }
@@ -150,28 +150,28 @@ pub struct ZoneConfig {
 /// Memory and log of one store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Length of the log, fixed when formatting.
+    /// Bytes of the log, fixed when formatting.
     pub log: u64,
-    /// Recent changes kept in memory between checkpoints.
+    /// Bytes of recent changes kept in memory between checkpoints.
     pub overlay: u64,
-    /// Cache of the index.
+    /// Bytes of the index's cache.
     pub cache: u64,
 }
 
-/// A target.
+/// Config of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageConfig {
     /// Its id in the cell.
     pub target: TargetId,
-    /// Bytes that it may use.
+    /// Bytes that the target may use.
     pub capacity: u64,
     /// Bytes of a segment file, fixed when formatting.
     pub segment: u64,
-    /// Memory of small writes that are not yet in segments.
+    /// Bytes of small writes that are not yet in segments, kept in memory.
     pub pending: u64,
-    /// Bytes a second of a scrub.
+    /// Rate of a scrub, bytes a second.
     pub scrub_rate: u64,
-    /// Time from the end of a scrub to the next; 0: only when told.
+    /// Time from the end of a scrub to the next; 0: only on command.
     pub scrub_period: Millis,
     /// Its store.
     pub store: StoreConfig,
@@ -180,27 +180,27 @@ pub struct StorageConfig {
 /// Bounds of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a request may take where the sender does not say.
+    /// Deadline of a request whose sender gives none.
     pub request_deadline: Millis,
-    /// Connections accepted.
+    /// Connections accepted at once.
     pub connections: usize,
     /// Requests that take longer are logged.
     pub slow_operation: Millis,
 }
 
-/// The admin pages.
+/// Config of the admin pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminConfig {
-    /// Where they are served.
+    /// Address that they listen on.
     pub listen: SocketAddr,
-    /// What each request must carry, where it must.
+    /// File of the token that requests must carry, if any.
     pub token_file: Option<PathBuf>,
 }
 
-/// One node, checked.
+/// Config of one node, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// The file it came from.
+    /// The file that it was read from.
     pub path: PathBuf,
     /// The cell.
     pub cell: CellId,
@@ -208,45 +208,45 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// Its zone.
     pub zone: ZoneId,
-    /// The zone's name, where it is new.
+    /// Name of the zone, used where the zone is new.
     pub zone_name: String,
-    /// Where it listens.
+    /// Address that it listens on.
     pub listen: SocketAddr,
-    /// What others connect to.
+    /// Address that others connect to.
     pub advertise: SocketAddr,
-    /// The manager.
+    /// Address of the manager.
     pub manager: SocketAddr,
-    /// Its folder.
+    /// The node's folder.
     pub dir: PathBuf,
-    /// The node's credential, where one is used.
+    /// File of the node's credential, if any.
     pub key_file: Option<PathBuf>,
-    /// What protects its connections by TCP.
+    /// Protection of its TCP connections.
     pub transport: Transport,
-    /// The admin pages, where there are any.
+    /// The admin pages, if any.
     pub admin: Option<AdminConfig>,
     /// Lowest level logged.
     pub log_level: String,
     /// Bounds.
     pub limits: Limits,
-    /// How many of their first bytes new files leave to the node's shard.
+    /// First bytes of a new file that the node's shard keeps.
     pub inline_bytes: u32,
-    /// Owner and group of the root directory, where the manager's shard is formatted.
+    /// Owner and group of the root directory, when the manager's shard is formatted.
     pub root_owner: (u32, u32),
-    /// Slots of a new stripe set, at most, where the node is the manager.
+    /// For the manager's node: slots of a new stripe set, at most.
     pub set_width: u16,
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
-    /// The role of a zone's metadata server.
+    /// The meta role: a zone's shard.
     pub meta_role: Option<StoreConfig>,
-    /// The role of a storage server.
+    /// The storage role: a target.
     pub storage_role: Option<StorageConfig>,
-    /// Where what is done to the node's stores is written down. Not of the file: whoever starts the
-    /// server says so.
+    /// Folder for recordings of the changes to the node's stores. Not a key of the file: the
+    /// command line sets it.
     pub record: Option<PathBuf>,
 }
 
 impl NodeConfig {
-    /// Reads and checks files: the nodes of all of them.
+    /// Reads and checks files; returns the nodes of all of them.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -258,8 +258,8 @@ impl NodeConfig {
         Ok(nodes)
     }
 
-    /// Reads and checks a file: its node, or its two nodes. The manager's is the first: it must be
-    /// up before others join.
+    /// Reads and checks a file; returns its node or its two nodes. The manager's is the first, as
+    /// it must be up before others join.
     ///
     /// # Errors
     /// See [`ConfigError`].
@@ -300,7 +300,7 @@ impl NodeConfig {
             .collect()
     }
 
-    /// Its roles, as a credential names them.
+    /// Its roles, in the form of a credential.
     #[must_use]
     pub fn server_roles(&self) -> ServerRoles {
         ServerRoles {
@@ -310,7 +310,7 @@ impl NodeConfig {
         }
     }
 
-    /// A store's folder in `dir`, recorded where that is asked for.
+    /// A store's folder in `dir`, with recording where the command line asks for it.
     pub(crate) fn store_dir(&self, dir: &Path) -> StoreDir {
         match &self.record {
             Some(recordings) => StoreDir::recorded(dir, recordings),

@@ -1,16 +1,16 @@
-//! What commands ask of a running server: its health, scrubs, lists of objects, snapshots for
+//! Requests of commands to a running server: health, scrubs, lists of objects, snapshots for
 //! backups. Mounts are refused.
 //!
-//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk, so
-//! there is one at a time, and one that nobody reads goes by itself (a thread that lives as long as
-//! the snapshot). Lock order: `Control::held` is held over nothing else.
+//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk. So
+//! there is one at a time, and a snapshot that is not read expires (a thread that lives as long as
+//! the snapshot). Lock order: no other lock is taken under `Control::held`.
 
 use crate::access::check_admin;
 use crate::clock;
 use crate::meta_role::MetaRole;
-use crate::scrub::Scrub;
-use crate::seldom::Seldom;
-use crate::storage_role::{Refused, Storage};
+use crate::rate_limited_log::RateLimit;
+use crate::scrub::ScrubTask;
+use crate::storage_role::{Refused, StorageRole};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,37 +22,37 @@ use zonal_types::{Blob, ErrorCode, KvRead, NodeId, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth, ScrubOf};
 
-/// Bytes of keys and values in one reply; one entry more may pass it.
+/// Bytes of keys and values in one reply; the last entry may exceed it.
 const ENTRIES_BYTES: usize = 256 << 10;
-/// Behind every key of a shard or a manager.
+/// End of the keys of a shard or a manager (exclusive).
 const END_KEY: [u8; 8] = [0xff; 8];
 
-struct Held {
+struct HeldSnapshot {
     id: u64,
     view: Arc<View>,
     used: Instant,
 }
 
-/// Answers commands.
+/// Answers requests of commands.
 pub struct Control {
-    /// This node, and the address that it gave the cell.
+    /// This node, and its advertised address.
     me: (NodeId, SocketAddr),
-    claimed: Seldom,
-    storage: Option<(Arc<Storage>, Arc<Scrub>)>,
-    shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
-    held: Mutex<(Option<Held>, bool)>,
+    claimed: RateLimit,
+    storage: Option<(Arc<StorageRole>, Arc<ScrubTask>)>,
+    shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
+    held: Mutex<(Option<HeldSnapshot>, bool)>,
     change: Condvar,
 }
 
 impl Control {
     pub(crate) fn new(
         me: (NodeId, SocketAddr),
-        storage: Option<(Arc<Storage>, Arc<Scrub>)>,
-        shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
+        storage: Option<(Arc<StorageRole>, Arc<ScrubTask>)>,
+        shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
             me,
-            claimed: Seldom::default(),
+            claimed: RateLimit::default(),
             storage,
             shard,
             held: Mutex::new((None, false)),
@@ -60,7 +60,7 @@ impl Control {
         })
     }
 
-    /// Ends the scrub's thread and lets go of a snapshot.
+    /// Ends the scrub's thread and drops the snapshot.
     pub(crate) fn stop(&self) {
         for scrub in self.scrubs() {
             scrub.stop_thread();
@@ -69,18 +69,18 @@ impl Control {
         self.change.notify_all();
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     pub(crate) fn gauges(&self) -> Vec<(String, u64)> {
         self.scrubs().flat_map(|scrub| scrub.gauges()).collect()
     }
 
-    fn scrubs(&self) -> impl Iterator<Item = &Arc<Scrub>> {
+    fn scrubs(&self) -> impl Iterator<Item = &Arc<ScrubTask>> {
         let target = self.storage.as_ref().map(|(_, scrub)| scrub);
         let shard = self.shard.as_ref().map(|(_, scrub)| scrub);
         target.into_iter().chain(shard)
     }
 
-    fn held(&self) -> MutexGuard<'_, (Option<Held>, bool)> {
+    fn held(&self) -> MutexGuard<'_, (Option<HeldSnapshot>, bool)> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,10 +165,11 @@ impl Control {
         })
     }
 
-    /// Somebody else says to be this node. To answer is all that keeps the number.
+    /// Logs that another server claims to be this node. This answer alone keeps the number for this
+    /// node.
     fn tell_claimed(&self, node: NodeId, claimed_by: &str) {
         let (me, here) = self.me;
-        // It comes from outside: no more than an address of it is told.
+        // The text comes from outside: log it only as a parsed address.
         if let Ok(claimed_by) = claimed_by.parse::<SocketAddr>()
             && node == me
             && self.claimed.is_due()
@@ -177,7 +178,7 @@ impl Control {
         }
     }
 
-    fn target(&self, wanted: TargetId) -> Result<(&Arc<Storage>, &Arc<Scrub>), Refused> {
+    fn target(&self, wanted: TargetId) -> Result<(&Arc<StorageRole>, &Arc<ScrubTask>), Refused> {
         match &self.storage {
             Some((storage, scrub)) if storage.id() == wanted => Ok((storage, scrub)),
             _ => Err(Refused {
@@ -187,7 +188,7 @@ impl Control {
         }
     }
 
-    fn shard(&self, wanted: ShardId) -> Result<(&Arc<MetaRole>, &Arc<Scrub>), Refused> {
+    fn shard(&self, wanted: ShardId) -> Result<(&Arc<MetaRole>, &Arc<ScrubTask>), Refused> {
         match &self.shard {
             Some((shard, scrub)) if shard.identity().0 == wanted => Ok((shard, scrub)),
             _ => Err(Refused {
@@ -197,7 +198,7 @@ impl Control {
         }
     }
 
-    fn scrub(&self, of: ScrubOf) -> Result<&Arc<Scrub>, Refused> {
+    fn scrub(&self, of: ScrubOf) -> Result<&Arc<ScrubTask>, Refused> {
         Ok(match of {
             ScrubOf::Target { target } => self.target(target)?.1,
             ScrubOf::Shard { shard } => self.shard(shard)?.1,
@@ -210,8 +211,8 @@ impl Control {
             let (id, _) = shard.identity();
             let trouble = match shard.engine().failure() {
                 Some(why) => why.to_owned(),
-                None if shard.is_full() => [FULL, &shard.trouble().text()].join("; "),
-                None => shard.trouble().text(),
+                None if shard.is_full() => [FULL, &shard.medium_health().text()].join("; "),
+                None => shard.medium_health().text(),
             };
             let trouble = trouble.trim_end_matches("; ").to_owned();
             roles.push(of_role(format!("shard {id}"), shard.is_healthy(), trouble));
@@ -220,7 +221,7 @@ impl Control {
             let role = format!("target {}", storage.id());
             let trouble = match storage.failure() {
                 Some(why) => why,
-                None => storage.trouble.text(),
+                None => storage.medium_health.text(),
             };
             roles.push(of_role(role, storage.is_healthy(), trouble));
         }
@@ -233,12 +234,12 @@ impl Control {
             code: ErrorCode::Busy,
             detail: "another command reads a snapshot of this shard".into(),
         };
-        // Looked at before, too: a snapshot takes memory.
+        // Checked before as well: a snapshot takes memory.
         if self.held().0.is_some() {
             return Err(busy());
         }
-        // What is decided from now on goes by this map or a newer one, and all that went by an
-        // older one is in the view.
+        // From now on the shard decides by this map or a newer one. The view has all decisions that
+        // went by an older one.
         let map_version = shard.adopt_newest_map();
         let view = Arc::new(shard.engine().view().map_err(Refused::by_host)?);
         let position = view.position().0;
@@ -248,7 +249,7 @@ impl Control {
             if held.0.is_some() || held.1 {
                 return Err(busy());
             }
-            held.0 = Some(Held {
+            held.0 = Some(HeldSnapshot {
                 id,
                 view,
                 used: Instant::now(),
@@ -273,14 +274,14 @@ impl Control {
         })
     }
 
-    /// Lets go of a snapshot that nobody reads any more.
+    /// Drops the snapshot once it was not read for a while.
     fn watch(&self, id: u64) {
         let term = Duration::from_millis(SNAPSHOT_TERM_MS);
         let mut held = self.held();
         while let Some(snapshot) = held.0.as_ref().filter(|held| held.id == id) {
             let left = term.saturating_sub(snapshot.used.elapsed());
             if left.is_zero() {
-                tracing::warn!("a snapshot that nobody reads is given up");
+                tracing::warn!("dropping a snapshot that was not read");
                 held.0 = None;
                 return;
             }
@@ -301,7 +302,7 @@ impl Control {
     }
 }
 
-/// Of a shard that refuses new names.
+/// Status of a shard that refuses new names.
 const FULL: &str = "its disk is full: new names are refused until some are removed";
 
 fn of_role(role: String, serves: bool, trouble: String) -> RoleHealth {

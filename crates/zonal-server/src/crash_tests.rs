@@ -1,18 +1,21 @@
-//! A whole target on a disk that fails: what a loss of power may leave at any moment of a history
-//! opens, and holds what was promised then; a disk that is full is used to its end.
+//! A whole target on a failing disk.
+//!
+//! * The state that a loss of power may leave at any moment of a history can be opened, and has all
+//!   that was durable then.
+//! * A full disk is used to its end.
 
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use crate::storage_tests::{ask, delete, object, pattern, read, storage, try_write, write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_faultfs::build::Choice;
-use zonal_faultfs::{Disk, Session, mount};
+use zonal_faultfs::{Disk, FuseSession, mount};
 use zonal_testkit::{Rng, Scratch, skip_mount};
 use zonal_wire::StorageRequest;
 
 const OBJECTS: u64 = 3;
-/// Bytes of each object that the history is about.
+/// Bytes of each object that the history touches.
 const REACH: usize = 1 << 20;
 
 #[derive(Clone)]
@@ -21,7 +24,7 @@ enum Step {
     Punch { id: u64, at: usize, length: usize },
 }
 
-/// What all objects hold after the first steps.
+/// Contents of all objects after a number of steps.
 type Contents = Vec<Vec<u8>>;
 
 fn contents(steps: &[Step]) -> Contents {
@@ -50,10 +53,10 @@ fn next_step(rng: &mut Rng, number: usize) -> Step {
     let id = rng.below(OBJECTS);
     let at = rng.below(REACH as u64 - 200_000) as usize;
     let (at, length) = match rng.below(5) {
-        // Whole blocks that are there or not: they go to segments.
+        // Whole blocks, which go to segments.
         0 => (at / 4096 * 4096, 65_536 + 4096 * rng.below(16) as usize),
         1 => (at, 70_000 + rng.below(60_000) as usize),
-        // Small ones go by the log; the same few blocks again and again.
+        // Small writes, which go to the log; the same few blocks again and again.
         2 => (at % 20_000, 1 + rng.below(6000) as usize),
         3 => (at % 8 * 4096, 4096),
         _ => {
@@ -68,7 +71,7 @@ fn next_step(rng: &mut Rng, number: usize) -> Step {
     }
 }
 
-fn carry_out(storage: &Storage, step: &Step) {
+fn carry_out(storage: &StorageRole, step: &Step) {
     match step {
         Step::Write { id, at, bytes } => write(storage, *id, *at as u64, bytes),
         Step::Punch { id, at, length } => {
@@ -82,24 +85,23 @@ fn carry_out(storage: &Storage, step: &Step) {
     }
 }
 
-fn held(storage: &Storage) -> Contents {
+fn held(storage: &StorageRole) -> Contents {
     (0..OBJECTS)
         .map(|id| read(storage, id, 0, 2 * REACH))
         .collect()
 }
 
-/// A history with the moments at which its steps began and its flushes returned, counted in events
-/// of the disk.
+/// A history of writes. Its steps and flushes are placed in time by counting events of the disk.
 #[derive(Default)]
 struct History {
     steps: Vec<Step>,
     begun: Vec<usize>,
-    /// Event, and steps that were durable from then on.
+    /// Number of an event, and number of steps that were durable from then on.
     durable: Vec<(usize, usize)>,
 }
 
 impl History {
-    fn run(storage: &Storage, disk: &Disk, seed: u64, count: usize) -> Self {
+    fn run(storage: &StorageRole, disk: &Disk, seed: u64, count: usize) -> Self {
         let mut rng = Rng(seed);
         let mut history = Self::default();
         for number in 0..count {
@@ -118,7 +120,7 @@ impl History {
         history
     }
 
-    /// The least and the most steps that may be there at a moment.
+    /// The least and the most steps that may be present at a moment.
     fn range(&self, events: usize) -> (usize, usize) {
         let flushed = self
             .durable
@@ -130,9 +132,9 @@ impl History {
     }
 }
 
-/// Opens what was left, as after a loss of power, and compares.
+/// Opens a state as after a loss of power, and compares it with the history.
 fn check(dir: &Path, history: &History, events: usize) -> Result<(), String> {
-    // Another start of the kernel.
+    // Pretend another start of the kernel.
     let _ = std::fs::remove_file(dir.join("target/power"));
     let opened = storage(dir);
     let found = held(&opened.storage);
@@ -147,21 +149,21 @@ fn check(dir: &Path, history: &History, events: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// States of a history that are tried, half of them at flushes. With `ZONAL_CRASH_STATES` at each
-/// flush, just before it and just behind it, and as many elsewhere; that many at least.
+/// Number of states to try, half of them at flushes. `ZONAL_CRASH_STATES` sets a minimum, and adds
+/// each flush, just before it and just after it, and as many other moments.
 fn states(flushes: usize) -> usize {
     let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
     text.parse()
         .map_or(30, |least: usize| least.max(4 * flushes))
 }
 
-/// `None`, said visibly, where this machine cannot mount and need not.
-fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<Session> {
+/// Mounts the disk; `None`, with a message, where this machine cannot mount and need not.
+fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<FuseSession> {
     let mounted = mount(disk, point);
     mounted.map_err(|error| skip_mount(&error)).ok()
 }
 
-/// Runs a history and tries states of it; what did not hold. `None` where this machine cannot
+/// Runs a history and tries states of it; returns the failures. `None` where this machine cannot
 /// mount.
 fn failures(seed: u64, count: fn(usize) -> usize, lies: bool) -> Option<Vec<String>> {
     let scratch = Scratch::new("roles");
@@ -177,7 +179,7 @@ fn failures(seed: u64, count: fn(usize) -> usize, lies: bool) -> Option<Vec<Stri
         History::run(&opened.storage, &disk, seed, 60)
     };
     let (end, _) = disk.events();
-    // Each flush, just before it and just behind it; then moments drawn by seed.
+    // Each flush, just before it and just after it; then moments drawn by seed.
     let points = disk.sync_points();
     let count = count(points.len());
     let mut rng = Rng(seed);
@@ -209,7 +211,7 @@ fn failures(seed: u64, count: fn(usize) -> usize, lies: bool) -> Option<Vec<Stri
 }
 
 #[test]
-fn every_moment_of_a_history_leaves_a_target_that_holds_what_was_promised() {
+fn every_crash_state_of_a_history_keeps_all_durable_writes() {
     for seed in 1..=3 {
         let failed = failures(seed, states, false).unwrap_or_default();
         assert!(failed.is_empty(), "seed {seed}: {failed:#?}");
@@ -217,7 +219,7 @@ fn every_moment_of_a_history_leaves_a_target_that_holds_what_was_promised() {
 }
 
 #[test]
-fn a_disk_that_lies_is_found_out() {
+fn a_disk_that_ignores_flushes_is_detected() {
     std::panic::set_hook(Box::new(|_| ()));
     let failed = failures(1, |_flushes| 20, true);
     let _ = std::panic::take_hook();
@@ -225,7 +227,7 @@ fn a_disk_that_lies_is_found_out() {
 }
 
 #[test]
-fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
+fn a_full_disk_is_used_to_its_end_and_again_after_deleting() {
     let scratch = Scratch::new("roles");
     let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
@@ -236,11 +238,11 @@ fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
     let opened = storage(&point);
     let fits =
         |id: u64, length: usize| try_write(&opened.storage, id, 0, &pattern(3, length)).is_ok();
-    // Log, index, the room that is kept for it, and little more.
+    // Room for log, index, its reserve, and little more.
     disk.faults(|faults| faults.budget = Some((64 << 20) + (38 << 20)));
     let most = (0..1000).find(|id| !fits(*id, 100_000)).unwrap();
     assert!((200..400).contains(&most), "{most}");
-    // Holes of 100 KB, and what is written now is longer. 4 MiB are kept for overwrites.
+    // Holes of 100 KB, shorter than the next writes. 4 MiB are kept for overwrites.
     for id in (0..200).step_by(2) {
         delete(&opened.storage, id);
     }

@@ -1,5 +1,4 @@
-//! Why a server does not start or stops, with what to do about it and the exit code that tells
-//! scripts.
+//! Why a server does not start or stops, with advice and the exit code for scripts.
 
 use crate::admin::TokenError;
 use crate::config::ConfigError;
@@ -32,7 +31,7 @@ pub enum ServerError {
         /// The reason.
         code: ErrorCode,
     },
-    /// The admin pages have no listener.
+    /// The admin pages cannot listen.
     #[error("cannot listen on {address} for the admin pages")]
     Listen {
         /// The address.
@@ -40,10 +39,10 @@ pub enum ServerError {
         /// The reason.
         source: std::io::Error,
     },
-    /// The network layer refused.
+    /// The network layer failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The credential's file cannot be read, or others can.
+    /// The credential's file cannot be read, or other users can read it.
     #[error("credential")]
     Key(#[source] Distrust),
     /// The credential cannot be used.
@@ -54,14 +53,14 @@ pub enum ServerError {
         /// The reason.
         source: CredentialError,
     },
-    /// The credential is another node's, or no server's.
+    /// The credential belongs to another node, or not to a server.
     #[error("credential {} is of {subject}, not of node {node} of this cell", path.display())]
     CredentialOfOther {
         /// Its file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its subject.
         subject: String,
-        /// The node that the config names.
+        /// The node in the config.
         node: NodeId,
     },
     /// The credential lacks a role of the config.
@@ -74,7 +73,7 @@ pub enum ServerError {
         /// Roles of the config.
         needs: String,
     },
-    /// The token of the admin pages cannot be used.
+    /// The token of the admin pages is unusable.
     #[error("token of the admin pages {}", path.display())]
     Token {
         /// Its file.
@@ -82,26 +81,26 @@ pub enum ServerError {
         /// The reason.
         source: TokenError,
     },
-    /// The manager does not accept this node.
+    /// The manager refused this node.
     #[error("the manager at {manager} refuses this node: {detail} ({code})")]
     JoinRefused {
         /// The manager.
         manager: SocketAddr,
-        /// The number.
+        /// The error code.
         code: ErrorCode,
         /// The reason in words.
         detail: String,
     },
-    /// Another server answers where the cell would look for this node.
+    /// Another server answers at the address that the cell would use for this node.
     #[error(
         "node {found} answers at {advertise} already, the address that node {node} gives the cell; this server listens on {listen}"
     )]
     AddressTaken {
         /// This node.
         node: NodeId,
-        /// What it tells others to connect to.
+        /// Address that it advertises.
         advertise: SocketAddr,
-        /// Where it would listen.
+        /// Address that it would listen on.
         listen: SocketAddr,
         /// The node that answers.
         found: NodeId,
@@ -109,7 +108,7 @@ pub enum ServerError {
     /// The system refused a thread or a signal handler.
     #[error("the system refused {what}")]
     System {
-        /// What was wanted.
+        /// The resource.
         what: &'static str,
         /// The reason.
         source: std::io::Error,
@@ -117,7 +116,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// What to do about it, where that can be said.
+    /// Advice, where there is any.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -156,7 +155,7 @@ impl ServerError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            // A name may be known later.
+            // The name may be known later.
             Self::Config(ConfigError::Lookup { .. }) => 4,
             Self::Config(_)
             | Self::Credential { .. }
@@ -180,7 +179,7 @@ impl ServerError {
     }
 }
 
-/// What to do where a newer program was here before.
+/// Advice where a newer program has used the store.
 const NEWER: &str =
     "a newer zonal wrote this: use that version or a later one; nothing was touched";
 
@@ -188,7 +187,7 @@ fn in_use(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::AddrInUse
 }
 
-/// The exit code for a store that is refused.
+/// Exit code for a refused store.
 #[must_use]
 pub fn store_exit_code(error: &DiskError) -> u8 {
     match error {
@@ -198,7 +197,7 @@ pub fn store_exit_code(error: &DiskError) -> u8 {
     }
 }
 
-/// What to do about a store that is refused.
+/// Advice for a refused store.
 #[must_use]
 pub fn store_hint(error: &DiskError) -> Option<String> {
     Some(match error {

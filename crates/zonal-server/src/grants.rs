@@ -1,10 +1,12 @@
-//! What clients with a scope may do with the bytes of files: where they have the file open at its
-//! shard. docs/rfcs/2026-11-25-scopes.md.
+//! Grants of clients with a scope: the client may use the bytes of a file only while it has the
+//! file open at its shard. See docs/rfcs/2026-11-25-scopes.md.
 //!
-//! *Invariants*: (1) a peer without a scope costs one branch; (2) only what a shard has said within
-//! [`GRANT_MS`] is believed, and only a yes; (3) nothing is taken but at the slot and the column
-//! where the file's layout has it, within the longest file, and under a number that the shard has
-//! given to a cut of the file.
+//! *Invariants*:
+//! 1. A peer without a scope costs one branch.
+//! 2. Only answers that a shard gave within [`GRANT_MS`] count, and only positive ones.
+//! 3. A request is accepted only at the slot and the column of the file's layout, and within the
+//!    longest file.
+//! 4. Its truncation number must be one that the shard has issued for the file.
 
 use crate::clock;
 use crate::map_cache::MapCache;
@@ -19,21 +21,21 @@ use zonal_types::{Component, DataId, ErrorCode, Instant};
 use zonal_wire::meta::{BytesPlace, FileUse};
 use zonal_wire::{ManagerReply, ManagerRequest, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
-/// What a shard has said.
+/// An answer of a shard.
 #[derive(Clone)]
-struct Granted {
+struct Grant {
     until: Instant,
     place: BytesPlace,
 }
 
-type Kept = BTreeMap<(Serial, DataId, FileUse), Granted>;
+type GrantCache = BTreeMap<(Serial, DataId, FileUse), Grant>;
 
-/// Asks shards, and keeps what they say for a while.
+/// Asks shards, and caches their answers for a while.
 pub(crate) struct Grants {
     map: Arc<MapCache>,
     peers: Arc<Peers>,
-    /// Until when a certificate may use a file's bytes, and for what.
-    kept: Mutex<Kept>,
+    /// How long a certificate may use a file's bytes, and for which use.
+    kept: Mutex<GrantCache>,
 }
 
 impl Grants {
@@ -45,10 +47,11 @@ impl Grants {
         }
     }
 
-    /// Whether a peer may ask a target for this.
+    /// Checks that a peer may send this request to a target.
     ///
     /// # Errors
-    /// `Access` where it has not opened the file so; `ReadOnly`; why the shard does not say.
+    /// `Access` where it has not opened the file for that; `ReadOnly`; the shard's error where it
+    /// does not answer.
     pub(crate) fn check(
         &self,
         peer: &Peer,
@@ -67,12 +70,12 @@ impl Grants {
             return Err(ErrorCode::ReadOnly.into());
         }
         if let Some(place) = self.kept_for(certified.serial, data_id, for_use)
-            // A later cut is news, perhaps.
+            // A later truncation may be news that the cached answer lacks.
             && object.truncate_seq <= place.truncate_seq
         {
             return self.check_place(&place.component, object, last);
         }
-        // Before the question: what the shard says was so at some time since.
+        // Taken before the question: the shard's answer was true at some time since.
         let asked = clock::instant();
         let subject = certified.subject.to_string();
         let Some(place) = self.ask(subject, data_id, for_use)? else {
@@ -91,7 +94,7 @@ impl Grants {
             kept.clear();
         }
         let until = asked.plus_ms(GRANT_MS);
-        let granted = Granted {
+        let granted = Grant {
             until,
             place: place.clone(),
         };
@@ -121,7 +124,7 @@ impl Grants {
         Err(Refused::new(ErrorCode::Access, detail))
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, GrantCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,7 +184,7 @@ impl Grants {
     }
 }
 
-/// The object that a request is about, and what for.
+/// The object of a request, and its use.
 fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, FileUse)> {
     match request {
         StorageRequest::Map { object, .. } | StorageRequest::Stat { object } => {
@@ -202,13 +205,13 @@ fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, FileUse)> {
         | StorageRequest::CommitExtents { object, .. } => Some((object, FileUse::Write)),
         StorageRequest::Sync { .. }
         | StorageRequest::StatFs { .. }
-        // Of servers, as `access.rs` sees to.
+        // Only servers may send these: `access.rs` checks that.
         | StorageRequest::Fence { .. }
         | StorageRequest::Delete { .. } => None,
     }
 }
 
-/// The last byte of the object that a request may make; 0: none.
+/// The last byte of the object that a request may create; 0: none.
 fn last_byte(request: &StorageRequest, payload_bytes: u64) -> u64 {
     let end = match request {
         StorageRequest::Write { offset, .. } => offset.saturating_add(payload_bytes),
@@ -224,8 +227,8 @@ fn last_byte(request: &StorageRequest, payload_bytes: u64) -> u64 {
     end.saturating_sub(1)
 }
 
-/// What a peer asks the manager as it may be answered: a client with a path learns of no other
-/// first-level directory, nor how many there are.
+/// Restricts a peer's request to the manager: a client with a path may not learn of other
+/// first-level directories, nor how many there are.
 pub(crate) fn as_asked_by(peer: &Peer, request: ManagerRequest) -> ManagerRequest {
     let first = peer.scope().and_then(|scope| scope.path.first());
     match (first, &request) {
@@ -241,7 +244,7 @@ pub(crate) fn as_asked_by(peer: &Peer, request: ManagerRequest) -> ManagerReques
     }
 }
 
-/// The manager's answer to that.
+/// Restricts the manager's answer in the same way.
 pub(crate) fn as_seen_by(peer: &Peer, reply: ManagerReply) -> ManagerReply {
     let has_path = peer.scope().is_some_and(|scope| !scope.path.is_empty());
     match reply {
@@ -361,15 +364,15 @@ mod tests {
             assert_eq!(code(&peer, &truncate(77)), Ok(()));
         }
         let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));
-        // No shard has it.
+        // No shard has this data id.
         assert_eq!(code(&scoped, &read(77)), Err(ErrorCode::Access));
         let target = TargetId(1);
         assert_eq!(code(&scoped, &StorageRequest::Sync { target }), Ok(()));
         let reader = peer(Role::Client, 0, Some("client/a?read-only"));
         assert_eq!(code(&reader, &truncate(77)), Err(ErrorCode::ReadOnly));
-        // What a shard has said counts for its time, for that certificate and that file.
+        // A shard's answer counts for its time, for that certificate and that file.
         let serial = scoped.certified.as_ref().unwrap().serial;
-        let granted = |until| Granted {
+        let granted = |until| Grant {
             until,
             place: place(77),
         };
@@ -421,11 +424,11 @@ mod tests {
 
     /// Its client could fill any target with what no file has, and no deletion finds.
     #[test]
-    fn only_objects_and_bytes_that_the_layout_has_are_taken() {
+    fn only_objects_and_bytes_of_the_layout_are_accepted() {
         let grants = grants();
         let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));
         let serial = scoped.certified.as_ref().unwrap().serial;
-        let granted = Granted {
+        let granted = Grant {
             until: clock::instant().plus_ms(60_000),
             place: place(77),
         };
@@ -447,7 +450,7 @@ mod tests {
         };
         let no = Err(ErrorCode::Access);
         assert_eq!(code(&write(object(77), 0), 1 << 20), Ok(()));
-        // A number that the shard, which has no such file, does not know.
+        // A number that the shard, which does not have the file, does not know.
         for (truncate_seq, is_known) in [(4, true), (5, false), (u64::MAX, false)] {
             let object = ObjectRef {
                 truncate_seq,
@@ -502,7 +505,7 @@ mod tests {
             };
             assert_eq!(code(&read, 0), no);
         }
-        // Of two columns half of the longest file each.
+        // With two columns each has half of the longest file.
         let half = FILE_BYTES_MAX / 2;
         assert_eq!(code(&write(object(77), half - (1 << 20)), 1 << 20), Ok(()));
         assert_eq!(code(&write(object(77), half - (1 << 20)), 3 << 20), no);
@@ -522,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_a_path_learns_of_no_other_first_level_directory() {
+    fn a_client_with_a_path_sees_no_other_first_level_directory() {
         let all = ManagerRequest::Junctions {
             after: None,
             entries: 100,

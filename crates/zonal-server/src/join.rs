@@ -1,5 +1,5 @@
-//! A node's entry into the cell: it tells the manager its zone, address and stores, each with its
-//! start, and gets the zone map.
+//! Joining the cell: a node sends the manager its zone, address and stores, each with its start,
+//! and gets the zone map.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use zonal_types::{BackOff, ErrorCode};
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
 
-/// Pauses between tries.
+/// Back-off between attempts, in milliseconds.
 const PAUSE_MS: (u64, u64) = (50, 2_000);
-/// Least time between two lines in the log.
+/// Least time between two log lines.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
-/// The request of this node.
+/// The join request of this node.
 pub(crate) fn request(
     config: &NodeConfig,
     address: SocketAddr,
@@ -74,10 +74,10 @@ pub(crate) fn join(
     Ok(true)
 }
 
-/// Asks until the manager answers; `None` where `stop` became true first.
+/// Repeats the request until the manager answers; `None` where `stop` became true first.
 ///
 /// # Errors
-/// `JoinRefused`, or what cannot get better by waiting (key, cell, version).
+/// `JoinRefused`, or an error that waiting cannot cure (key, cell, version).
 fn ask(
     config: &NodeConfig,
     peers: &Peers,

@@ -1,8 +1,8 @@
 //! The server process: roles over their cores, configuration, metrics, admin HTTP.
 //!
-//! [`server::run`] is the entry. [`node::Node`] hands requests to [`manager_role`], [`meta_role`]
-//! and [`storage_role`], each of which drives a core that decides; what is here reads and writes
-//! files, waits, and calls other servers.
+//! [`server::run`] is the entry. [`node::ServerNode`] hands requests to [`manager_role`],
+//! [`meta_role`] and [`storage_role`]. Each role drives a core, which decides; this crate reads and
+//! writes files, waits, and calls other servers.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -14,7 +14,6 @@ mod control;
 mod crash_tests;
 pub mod error;
 pub mod grants;
-mod holders;
 mod join;
 pub mod logging;
 #[cfg(test)]
@@ -23,34 +22,35 @@ pub mod manager_role;
 #[cfg(test)]
 mod manager_tests;
 pub mod map_cache;
+mod medium_health;
 mod meta_calls;
 mod meta_role;
 pub mod metrics;
 pub mod node;
-mod parked;
+mod node_probe;
 pub mod peers;
+mod pending_reply;
 mod permits;
+mod rate_limited_log;
 pub mod restore;
 mod revocations;
 mod scrub;
 mod scrub_record;
 #[cfg(test)]
 mod scrub_tests;
-mod seldom;
 pub mod server;
-mod starts;
 mod storage_io;
 pub mod storage_role;
 #[cfg(test)]
 mod storage_tests;
+mod store_starts;
 mod stores;
 mod subjects;
 mod timers;
-mod trouble;
 pub mod units;
 
 pub use config::NodeConfig;
 pub use error::ServerError;
 pub use manager_role::describe_revoked;
 pub use scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, describe as describe_scrub};
-pub use starts::describe as describe_start;
+pub use store_starts::describe as describe_start;

@@ -1,7 +1,8 @@
-//! Where log lines go: standard error, one line each. `zonal up` leads it to the node's `log` file.
+//! Logging to standard error, one line for each event. `zonal up` redirects it to the node's `log`
+//! file.
 //!
-//! What peers and files say is in them. An event is one line, whatever is in it, and does nothing
-//! to a terminal: this is the one place that sees to it.
+//! Events contain text from peers and files. This is the one place that makes them safe: an event
+//! is one line, whatever its text, and has no effect on a terminal.
 
 use std::io::{self, Write};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -9,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use zonal_types::OneLine;
 
-/// Standard error for events, each of which is written at once with the end of its line.
+/// Standard error for events; writes each event at once with the end of its line.
 struct OneLineEach<W>(W);
 
 impl<W: Write> Write for OneLineEach<W> {
@@ -38,8 +39,8 @@ pub fn start(level: &str) {
         .with_writer(|| OneLineEach(io::stderr()))
         .with_ansi(false)
         .with_target(false)
-        // A line that cannot be written (disk full, reader gone) is lost. Telling so on the same
-        // standard error would panic, and again in the panic hook, which ends the process.
+        // A line that cannot be written (disk full, reader gone) is lost. Reporting that on the
+        // same standard error would panic, and again in the panic hook, which ends the process.
         .log_internal_errors(false);
     let started = tracing_subscriber::registry()
         .with(filter)
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_line_whatever_is_in_it() {
+    fn an_event_is_one_line_whatever_its_text() {
         let mut out = OneLineEach(Vec::new());
         for event in ["one\n", "two \u{1b}[31m\n2026 INFO forged\r\n", "\u{9b}3\n"] {
             out.write_all(event.as_bytes()).unwrap();

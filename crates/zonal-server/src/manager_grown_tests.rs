@@ -1,7 +1,7 @@
-//! The manager's role in a cell that grows, on a real store: joins one at a time, and very many
+//! The manager role in a cell that grows, on a real store: joins one at a time, and very many
 //! junctions. `cargo test --profile suite -p zonal-server grown -- --nocapture` prints figures.
 
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::manager_tests::{failed, join, manager, manager_joins};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use zonal_zonemap::{Fetch, FetchError, JunctionChange, ZoneMap};
 const TARGETS: u32 = 300;
 const JUNCTIONS: u64 = 100_000;
 
-fn fetch(manager: &Manager, have: &Arc<ZoneMap>) -> (Arc<ZoneMap>, u32) {
+fn fetch(manager: &ManagerRole, have: &Arc<ZoneMap>) -> (Arc<ZoneMap>, u32) {
     let mut replies = 0;
     let map = Fetch::newer(have.clone()).run(|request| {
         replies += 1;
@@ -59,8 +59,8 @@ fn three_hundred_targets_join_one_at_a_time() {
     );
 }
 
-/// Makes junctions from `first` on, `settled` of them durable at once.
-fn make_junctions(manager: &Manager, first: u64, count: u64, settled: u64) -> Duration {
+/// Makes junctions from `first` on; `settled` of them become durable together.
+fn make_junctions(manager: &ManagerRole, first: u64, count: u64, settled: u64) -> Duration {
     let since = Instant::now();
     for number in first..first + count {
         let add = JunctionChange::Add {
@@ -74,7 +74,7 @@ fn make_junctions(manager: &Manager, first: u64, count: u64, settled: u64) -> Du
         }
     }
     let took = since.elapsed();
-    // In a server beside it, by its own thread.
+    // In a server the checkpointer does this on its own thread.
     let engine = manager.engine();
     if engine.wants_checkpoint() {
         engine.checkpoint(&mut || Ok(())).unwrap();
@@ -94,8 +94,8 @@ fn a_junction_costs_the_same_with_a_hundred_thousand_of_them() {
     for hundred in (0..JUNCTIONS - measured).step_by(100) {
         make_junctions(&manager, hundred, 100, 100);
     }
-    // As a mkdir has them, each is durable before the next; by turns, and the best of ten, as other
-    // work of the machine comes between.
+    // As with mkdir, each is durable before the next. By turns, and the best of ten, because of
+    // other work on the machine.
     let (mut with_few, mut with_many) = (Duration::MAX, Duration::MAX);
     for number in (0..measured).step_by(100) {
         with_few = with_few.min(make_junctions(&few, number, 100, 1));
@@ -107,7 +107,7 @@ fn a_junction_costs_the_same_with_a_hundred_thousand_of_them() {
         with_few >= with_many.mul_f64(0.7),
         "{with_few:?}, {with_many:?}"
     );
-    // Who knows the map hears nothing of them.
+    // A holder of the map sees no change.
     let have = before.version;
     let reply = manager.handle(ManagerRequest::GetMap { have });
     assert_eq!(reply, ManagerReply::At { version: have });

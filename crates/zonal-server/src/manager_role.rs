@@ -1,19 +1,20 @@
-//! The manager: keeper of the zone map and of junctions, around the core of `zonal-zonemap`. It
-//! shares one engine with the root shard, so that making, renaming or removing a first-level
+//! The manager role: keeps the zone map and the junctions, around the core in `zonal-zonemap`.
+//!
+//! It shares one engine with the root shard. So making, renaming or removing a first-level
 //! directory changes its junction and the root in one log record.
 //!
-//! Invariants: versions have no gaps; a version is durable before anybody outside hears of it
-//! ([`MapCache::publish`] comes after the sync).
-//! Lock order: the root shard's mutex, then `Manager::core`, then the engine's own.
+//! Invariants: versions have no gaps; a version is durable before any other process sees it
+//! ([`MapCache::publish`] comes after the sync). Lock order: the root shard's mutex, then
+//! `ManagerRole::core`, then the engine's own.
 
-mod joining;
-mod revoked;
+mod node_admission;
+mod revocation_list;
 
-use crate::holders::Holders;
 use crate::map_cache::MapCache;
-use crate::starts::{self, StartError};
-use revoked::Revoked;
-pub use revoked::describe as describe_revoked;
+use crate::node_probe::NodeProbe;
+use crate::store_starts::{self, StoreStartError};
+use revocation_list::RevocationList;
+pub use revocation_list::describe as describe_revoked;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::Room;
@@ -26,56 +27,56 @@ use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, ZoneMap};
 
 /// The manager role.
-pub struct Manager {
+pub struct ManagerRole {
     engine: Arc<Engine>,
     core: Mutex<Core>,
-    /// Held over a join, from looking at the map to changing it. Before `core`.
+    /// Held during a join, from reading the map to changing it. Taken before `core`.
     joining: Mutex<()>,
     published: Arc<MapCache>,
-    holders: Box<dyn Holders>,
-    revoked: Revoked,
+    probe: Box<dyn NodeProbe>,
+    revoked: RevocationList,
 }
 
 /// Why the map did not change.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// The edit is refused.
+    /// The edit was refused.
     #[error(transparent)]
     Edit(#[from] EditError),
     /// The store failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The stored map is damaged.
-    #[error("the stored zone map: {0}")]
+    #[error("the stored zone map cannot be used: {0}")]
     Stored(ErrorCode),
-    /// The zone has a metadata server already.
+    /// The zone already has a metadata server.
     #[error("zone {zone} has its metadata on node {node} already")]
     ShardTaken {
         /// The zone.
         zone: ZoneId,
-        /// Its node.
+        /// Node of that server.
         node: NodeId,
     },
-    /// The number is another node's.
+    /// The number belongs to another node.
     #[error("node {node} is at {known}, another server at {claimed} claims its number: {why}")]
     NodeTaken {
         /// The number.
         node: NodeId,
-        /// The node's address.
+        /// Address of the node in the map.
         known: String,
-        /// The newcomer's.
+        /// Address of the newcomer.
         claimed: SocketAddr,
-        /// How they are told apart.
+        /// The difference between the two.
         why: &'static str,
     },
-    /// The number of a target is another one's.
+    /// The target's number belongs to another node.
     #[error(
         "target {target} is on node {holder} at {known}; node {node} at {claimed} claims it, which is another node, or it is known with another store"
     )]
     TargetTaken {
         /// The target.
         target: TargetId,
-        /// Its node.
+        /// Its node in the map.
         holder: NodeId,
         /// That node's address.
         known: String,
@@ -84,28 +85,28 @@ pub enum ManagerError {
         /// That node's address.
         claimed: SocketAddr,
     },
-    /// A store of a node is not the one that was used last.
+    /// A node's store is not the store that was used last.
     #[error("{error} (node {node} is known at {known}, this server is at {claimed})")]
     StoreTaken {
-        /// How it differs.
-        error: StartError,
+        /// The difference.
+        error: StoreStartError,
         /// The node.
         node: NodeId,
         /// Its address.
         known: String,
-        /// The newcomer's.
+        /// Address of the newcomer.
         claimed: SocketAddr,
     },
-    /// A join that contradicts itself.
+    /// The join contradicts itself.
     #[error("the join cannot be used: {0}")]
     Claim(&'static str),
-    /// Several servers join as one node at once.
-    #[error("the node's address changes while it is looked at")]
+    /// Several servers join as the same node at once.
+    #[error("the node's address changed while it was probed")]
     Moving,
-    /// A store is not the one that was used last.
+    /// A store is not the store that was used last.
     #[error(transparent)]
-    Start(#[from] StartError),
-    /// Joins come as such and are checked as such; junctions change only together with the root
+    Start(#[from] StoreStartError),
+    /// Joins have a request and checks of their own; junctions change only together with the root
     /// shard.
     #[error("only slots and states of targets are changed by edits from outside")]
     Foreign,
@@ -115,7 +116,7 @@ pub enum ManagerError {
     )]
     TooManyRevoked,
     /// An address that cannot be dialled.
-    #[error("\"{0}\" is no address")]
+    #[error("\"{0}\" is not an address")]
     Address(String),
 }
 
@@ -139,31 +140,31 @@ impl ManagerError {
     }
 }
 
-impl Manager {
-    /// Reads the map, or makes the first one.
+impl ManagerRole {
+    /// Loads the map, or makes the first one.
     ///
     /// # Errors
-    /// Where the stored map cannot be read or is of another cell.
+    /// Where the stored map cannot be read or belongs to another cell.
     pub fn open(
         engine: Arc<Engine>,
         cell: CellId,
         published: Arc<MapCache>,
-        holders: Box<dyn Holders>,
+        probe: Box<dyn NodeProbe>,
     ) -> Result<Self, ManagerError> {
         let core = Core::load(&*engine, cell).map_err(ManagerError::Stored)?;
         published.publish(Arc::clone(core.durable()));
-        let revoked = Revoked::open(&engine)?;
+        let revoked = RevocationList::open(&engine)?;
         Ok(Self {
             engine,
             revoked,
             core: Mutex::new(core),
             joining: Mutex::new(()),
             published,
-            holders,
+            probe,
         })
     }
 
-    /// What it is stored with.
+    /// The engine of its store.
     #[cfg(test)]
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
@@ -177,9 +178,9 @@ impl Manager {
         Arc::clone(self.core().newest())
     }
 
-    /// Makes the edits, with `changes` of other keys in the same record, if the map is still
-    /// `expected`. The caller then calls [`Self::settle`] outside of its locks and before it
-    /// answers.
+    /// Makes the edits, with `changes` of other keys in the same record, if the map still has
+    /// version `expected`. The caller then calls [`Self::settle`] outside of its locks and before
+    /// it answers.
     ///
     /// # Errors
     /// Where the edit is refused (nothing was logged) or the log fails.
@@ -192,10 +193,10 @@ impl Manager {
         self.log(changes, (edits, Vec::new()), expected)
     }
 
-    /// The same for changes of junctions, with what the root shard changes.
+    /// As [`Self::append`], for changes of junctions with the root shard's changes.
     ///
     /// # Errors
-    /// Where the log fails, or what is stored cannot be read.
+    /// Where the log fails, or the store cannot be read.
     pub fn append_junctions(
         &self,
         changes: Vec<KvChange>,
@@ -220,7 +221,7 @@ impl Manager {
         Ok(Arc::clone(core.newest()))
     }
 
-    /// Makes durable what was logged with `map`, and the map known.
+    /// Makes the records up to `map` durable, and publishes the map.
     ///
     /// # Errors
     /// Where the log fails.
@@ -231,7 +232,7 @@ impl Manager {
         Ok(())
     }
 
-    /// New stripe sets get this width from now on.
+    /// Sets the width of new stripe sets.
     ///
     /// # Errors
     /// Where the log fails.
@@ -239,26 +240,29 @@ impl Manager {
         self.edit(&[MapEdit::SetWidth { slots }], None).map(drop)
     }
 
-    /// Has the default sets of a zone open, durably: shards may give them to files.
+    /// Opens the default sets of a zone durably: shards may give them to files.
     ///
     /// # Errors
-    /// Where there is no such zone or the log fails.
+    /// Where the zone does not exist or the log fails.
     pub fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ManagerError> {
         let map = self.append(Vec::new(), &[MapEdit::OpenSets { zone }], None)?;
         self.settle(Arc::clone(&map))?;
         Ok(map.opened(zone))
     }
 
-    /// Of stores that go for good: what was known of them, and that they are gone.
+    /// Changes of start records for removed stores: deletes the start and records the removal.
     fn records_of_removed(&self, edits: &[MapEdit]) -> Result<Vec<KvChange>, ManagerError> {
         let mut changes = Vec::new();
         for edit in edits {
             let MapEdit::RemoveTarget { target } = edit else {
                 continue;
             };
-            if let Some(known) = self.known_start(starts::TARGET, target.0)? {
-                changes.push(KvChange::remove(starts::key(starts::TARGET, target.0)));
-                let gone = starts::removed_key(known.uuid);
+            if let Some(known) = self.known_start(store_starts::TARGET, target.0)? {
+                changes.push(KvChange::remove(store_starts::key(
+                    store_starts::TARGET,
+                    target.0,
+                )));
+                let gone = store_starts::removed_key(known.uuid);
                 changes.push(KvChange::put(gone, known.to_bytes()));
             }
         }
@@ -315,7 +319,7 @@ impl Manager {
     }
 }
 
-/// Whether a tool may ask for it.
+/// True for edits that commands may make.
 fn is_for_tools(edit: &MapEdit) -> bool {
     matches!(
         edit,
@@ -326,7 +330,7 @@ fn is_for_tools(edit: &MapEdit) -> bool {
     )
 }
 
-/// The zone's number where it is free, so that people find their way.
+/// The id of a new shard: the zone's number where it is free, for readability.
 fn new_shard(map: &ZoneMap, zone: ZoneId) -> ShardId {
     let same = ShardId(u32::from(zone.0));
     if map.shard(same).is_none() {

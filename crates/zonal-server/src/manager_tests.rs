@@ -1,9 +1,9 @@
-//! The manager's role on a real store in a temporary folder, without a network.
+//! The manager role on a real store in a temporary folder, without a network.
 
-use crate::holders::{Found, Holders};
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
-use crate::starts::{SHARD, TARGET};
+use crate::node_probe::{NodeProbe, ProbeResult};
+use crate::store_starts::{SHARD, TARGET};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use zonal_zonemap::MapEdit;
 
 const CELL: CellId = CellId([7; 16]);
 
-/// The engine of a store with a small log, which is made where it is not there.
+/// The engine of a store with a small log, created where it does not exist.
 pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
     let identity = Identity {
         cell: CELL.0,
@@ -33,36 +33,36 @@ pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
     Arc::new(Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap())
 }
 
-/// What is found at the addresses of nodes, and who was asked there.
+/// Probe results by address, and the addresses that were probed.
 #[derive(Default)]
 struct Answers {
     there: Mutex<BTreeSet<SocketAddr>>,
     asked: Mutex<Vec<(NodeId, SocketAddr, SocketAddr)>>,
 }
 
-impl Holders for Arc<Answers> {
-    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> Found {
+impl NodeProbe for Arc<Answers> {
+    fn probe(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> ProbeResult {
         self.asked.lock().unwrap().push((node, address, claimed_by));
         if self.there.lock().unwrap().contains(&address) {
-            Found::Holder
+            ProbeResult::Holder
         } else {
-            Found::Nobody
+            ProbeResult::Nobody
         }
     }
 }
 
-pub(crate) fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
-    let (manager, cache, _) = manager_with_holders(dir);
+pub(crate) fn manager(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
+    let (manager, cache, _) = manager_with_probe(dir);
     (manager, cache)
 }
 
-fn manager_with_holders(dir: &Path) -> (Manager, Arc<MapCache>, Arc<Answers>) {
+fn manager_with_probe(dir: &Path) -> (ManagerRole, Arc<MapCache>, Arc<Answers>) {
     let cache = Arc::new(MapCache::here(CELL));
     let engine = engine(dir, StoreKind::Manager);
-    let holders = Arc::<Answers>::default();
-    let asked = Box::new(Arc::clone(&holders));
-    let manager = Manager::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
-    (manager, cache, holders)
+    let probe = Arc::<Answers>::default();
+    let asked = Box::new(Arc::clone(&probe));
+    let manager = ManagerRole::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
+    (manager, cache, probe)
 }
 
 fn store(kind: u8, id: u32, uuid: u8, taken: u64, proposed: &[u64]) -> StoreStart {
@@ -111,7 +111,7 @@ pub(crate) fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) 
     )
 }
 
-pub(crate) fn manager_joins(manager: &Manager) {
+pub(crate) fn manager_joins(manager: &ManagerRole) {
     manager
         .join(joining(1, 1, "127.0.0.1:7001", vec![]), true)
         .unwrap();
@@ -140,7 +140,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
         {
             assert_eq!(failed(&manager.handle(request.clone())), None);
             assert_eq!(cache.current().version, MapVersion(3 + index as u64));
-            // Coming back changes nothing.
+            // A repeated join changes nothing.
             assert_eq!(failed(&manager.handle(request)), None);
             assert_eq!(cache.current().version, MapVersion(3 + index as u64));
         }
@@ -159,7 +159,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
 }
 
 #[test]
-fn what_does_not_fit_the_map_is_refused() {
+fn a_join_that_conflicts_with_the_map_is_refused() {
     let scratch = Scratch::new("roles");
     let (manager, cache) = manager(&scratch);
     manager_joins(&manager);
@@ -194,7 +194,7 @@ fn what_does_not_fit_the_map_is_refused() {
     assert_eq!(cache.current(), before);
 }
 
-/// A start of target 1 by a node: marks by number, the last of them is proposed.
+/// A start of target 1 by a node. Marks are given by number; the last of them is proposed.
 fn start(node: u32, uuid: u8, taken: u64, proposed: &[u64]) -> ManagerRequest {
     let address = format!("127.0.0.1:{}", 7000 + node);
     joining(
@@ -226,7 +226,7 @@ fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
     }
     let (manager, _) = manager(&scratch);
     for request in [
-        // Of when 1 was the last; on another node; formatted anew.
+        // An image from when 1 was the last start; another node; formatted anew.
         start(3, 1, 1, &[2]),
         start(4, 1, 3, &[4]),
         start(3, 2, 3, &[4]),
@@ -247,7 +247,7 @@ fn detail(reply: ManagerReply) -> String {
 #[test]
 fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_nothing() {
     let scratch = Scratch::new("numbers");
-    let (manager, cache, holders) = manager_with_holders(&scratch);
+    let (manager, cache, probe) = manager_with_probe(&scratch);
     manager_joins(&manager);
     let (here, there) = ("127.0.0.1:7003", "127.0.0.9:7003");
     let own = |taken, mark| {
@@ -269,8 +269,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
     };
     for address in [here, there] {
         for others in [
-            // A copied node.toml over stores of its own, with a target of its own number, or of the
-            // node's.
+            // A copied node.toml over other stores, with a target number of its own or the node's.
             vec![store(TARGET, 6, 60, 0, &[1])],
             vec![store(SHARD, 3, 31, 0, &[1]), store(TARGET, 6, 60, 0, &[1])],
             vec![store(SHARD, 3, 31, 0, &[1])],
@@ -282,10 +281,10 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
             assert!(told.contains(here) && told.contains(address), "{told}");
         }
     }
-    let (node, asked, by) = *holders.asked.lock().unwrap().last().unwrap();
+    let (node, asked, by) = *probe.asked.lock().unwrap().last().unwrap();
     assert_eq!(node, NodeId(3));
     assert_eq!((asked, by), (here.parse().unwrap(), there.parse().unwrap()));
-    // The manager's own number, and the target of another node.
+    // The manager's own number with the target of another node.
     let stores = vec![store(TARGET, 6, 60, 0, &[1])];
     let told = kept(joining(1, 1, there, stores), ErrorCode::WrongTarget);
     assert!(
@@ -295,7 +294,7 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
     let stores = vec![store(TARGET, 5, 51, 0, &[1])];
     let told = kept(joining(4, 1, there, stores), ErrorCode::WrongTarget);
     assert!(told.contains(here) && told.contains(there), "{told}");
-    // Of none of them was a start kept: the numbers are free for the nodes that they are of.
+    // No start of any of them was kept: the numbers are still free for their nodes.
     let stores = vec![store(TARGET, 6, 66, 0, &[1])];
     assert_eq!(failed(&manager.handle(joining(6, 1, there, stores))), None);
     assert_eq!(
@@ -305,9 +304,9 @@ fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_not
 }
 
 #[test]
-fn a_node_moves_when_nobody_is_left_where_it_was() {
+fn a_node_moves_once_its_old_address_is_dead() {
     let scratch = Scratch::new("moves");
-    let (manager, cache, holders) = manager_with_holders(&scratch);
+    let (manager, cache, probe) = manager_with_probe(&scratch);
     manager_joins(&manager);
     let (here, there) = ("127.0.0.1:7003", "127.0.0.9:7003");
     let own = |taken, mark| vec![store(TARGET, 5, 50, taken, &[mark])];
@@ -317,35 +316,35 @@ fn a_node_moves_when_nobody_is_left_where_it_was() {
     );
     let version = cache.current().version;
     // A copy of its folder, with the marks of this moment.
-    holders.there.lock().unwrap().insert(here.parse().unwrap());
+    probe.there.lock().unwrap().insert(here.parse().unwrap());
     let reply = manager.handle(joining(3, 1, there, own(1, 2)));
     assert_eq!(failed(&reply), Some(ErrorCode::WrongTarget));
     let told = detail(reply);
     assert!(told.contains(here) && told.contains(there), "{told}");
-    // No start of the copy was taken: the node itself goes on, and comes up again where it is.
+    // No start of the copy was taken: the node itself goes on, and comes up again at its address.
     let mut third = own(1, 3);
     third[0].mark.tag = 99;
     third[0].proposed[0].tag = 99;
     assert_eq!(failed(&manager.handle(joining(3, 1, here, third))), None);
     assert_eq!(cache.current().version, version);
-    holders.there.lock().unwrap().clear();
+    probe.there.lock().unwrap().clear();
     let mut fourth = own(3, 4);
     fourth[0].taken.tag = 99;
     assert_eq!(failed(&manager.handle(joining(3, 1, there, fourth))), None);
     let map = cache.current();
     assert_eq!(map.node(NodeId(3)).unwrap().address, there);
     assert_eq!(map.sets.len(), 1, "the same target");
-    // A new store may come with a known one.
+    // A new store may join beside a known one.
     let mut both = own(4, 5);
     both.push(store(TARGET, 6, 60, 0, &[1]));
     assert_eq!(failed(&manager.handle(joining(3, 1, there, both))), None);
 }
 
 #[test]
-fn sets_are_opened_durably_and_no_open_one_is_replaced() {
+fn sets_are_opened_durably_and_open_ones_are_never_replaced() {
     let scratch = Scratch::new("sets");
     let zone = ZoneId(2);
-    let open = |manager: &Manager| match manager.open_sets(zone).unwrap() {
+    let open = |manager: &ManagerRole| match manager.open_sets(zone).unwrap() {
         zonal_wire::MetaReply::Sets { map_version, sets } => (map_version, sets),
         other => panic!("{other:?}"),
     };
@@ -433,7 +432,7 @@ fn a_join_that_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn a_store_that_was_taken_out_does_not_come_back_and_its_numbers_are_free() {
+fn a_removed_store_is_refused_and_its_numbers_are_free() {
     let scratch = Scratch::new("taken-out");
     let (manager, cache) = manager(&scratch);
     manager_joins(&manager);
@@ -496,7 +495,7 @@ fn a_map_that_nobody_could_be_sent_is_refused_and_nothing_is_changed() {
     let is_same = |error: &ManagerError| matches!(error, ManagerError::Edit(error) if std::mem::discriminant(error) == std::mem::discriminant(&too_large));
     assert!(refused.as_ref().is_err_and(is_same), "{refused:?}");
     assert_eq!(cache.current(), before);
-    // In smaller steps it goes, and whoever asks gets it in parts that can be sent.
+    // Smaller steps succeed, and clients fetch the map in parts of bounded size.
     for some in many.chunks(500) {
         let map = manager.append(Vec::new(), some, None).unwrap();
         manager.settle(map).unwrap();
@@ -518,7 +517,7 @@ fn a_map_that_nobody_could_be_sent_is_refused_and_nothing_is_changed() {
 fn what_was_revoked_stays_so_over_a_restart_and_is_asked_for_once() {
     let scratch = Scratch::new("roles");
     let revoked =
-        |manager: &Manager, have| match manager.handle(ManagerRequest::GetRevoked { have }) {
+        |manager: &ManagerRole, have| match manager.handle(ManagerRequest::GetRevoked { have }) {
             ManagerReply::Revoked { version, serials } => (version, serials),
             other => panic!("{other:?}"),
         };

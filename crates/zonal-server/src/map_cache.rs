@@ -1,8 +1,8 @@
-//! The newest zone map that this process knows.
+//! Map cache: the newest zone map that this process knows.
 //!
-//! On the manager's process the manager puts it here once it is durable; elsewhere it is fetched at
-//! start and when a request's header shows that there is a newer one. A header that lies costs one
-//! fetch in [`REFETCH_MS`].
+//! In the manager's process the manager publishes each durable map here. Elsewhere the map is
+//! fetched at start, and when a request's header names a newer version. A header with a false
+//! version costs one fetch in [`REFETCH_MS`].
 
 use crate::clock;
 use crate::join::chain;
@@ -17,57 +17,57 @@ use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 /// Least time between two fetches.
 const REFETCH_MS: u64 = 50;
 
-/// Where newer maps come from.
+/// Source of newer maps.
 enum Origin {
-    /// The manager is in this node.
+    /// The manager is in this process and publishes.
     Here,
-    /// The manager is elsewhere.
+    /// The manager at this address, which is fetched from.
     Manager(SocketAddr, Arc<Peers>),
 }
 
-/// The newest map known here.
+/// The map cache.
 pub struct MapCache {
     origin: Origin,
     map: RwLock<Arc<ZoneMap>>,
-    /// Locked for a moment only, never while the manager is asked.
-    fetching: Mutex<Fetching>,
-    /// A fetch has ended.
+    /// Locked for a moment only, never during a fetch.
+    fetching: Mutex<FetchState>,
+    /// Signalled when a fetch ends.
     fetched: Condvar,
 }
 
-/// Why a map was not fetched.
+/// Why a fetch failed.
 #[derive(Debug, thiserror::Error)]
-enum Unfetched {
-    /// The manager does not answer.
+enum MapFetchError {
+    /// The manager did not answer.
     #[error(transparent)]
     Peer(PeerError),
-    /// What it answers is of no use.
+    /// The manager's answer was unusable.
     #[error(transparent)]
     Answer(#[from] FetchError),
 }
 
-/// What came of asking the manager.
+/// Outcome of a fetch from the manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum FetchOutcome {
     Answered,
-    /// It does not answer, or nothing of use.
+    /// The manager did not answer, or the answer was of no use.
     Silent,
-    /// Nobody was asked: an answer has just come.
+    /// No fetch was made, because one had just ended.
     JustBefore,
 }
 
-/// What is known of fetches.
+/// State of fetches.
 #[derive(Default)]
-struct Fetching {
+struct FetchState {
     is_under_way: bool,
-    /// When the last one ended.
+    /// End of the last fetch.
     ended: Option<Instant>,
 }
 
-/// The right to ask the manager, which one thread has at a time.
-struct Turn<'a>(&'a MapCache);
+/// The right to fetch; one thread has it at a time.
+struct FetchTurn<'a>(&'a MapCache);
 
-impl Drop for Turn<'_> {
+impl Drop for FetchTurn<'_> {
     fn drop(&mut self) {
         let fetching = self.0.fetching.lock();
         let mut fetching = fetching.unwrap_or_else(PoisonError::into_inner);
@@ -79,13 +79,13 @@ impl Drop for Turn<'_> {
 }
 
 impl MapCache {
-    /// For a manager's node: only [`Self::publish`] changes it.
+    /// The cache of the manager's node: only [`Self::publish`] changes it.
     #[must_use]
     pub fn here(cell: CellId) -> Self {
         Self::new(cell, Origin::Here)
     }
 
-    /// For any other node.
+    /// The cache of any other node.
     #[must_use]
     pub fn of_manager(cell: CellId, manager: SocketAddr, peers: Arc<Peers>) -> Self {
         Self::new(cell, Origin::Manager(manager, peers))
@@ -106,7 +106,7 @@ impl MapCache {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a map here, where it is newer.
+    /// Stores a map where it is newer.
     pub fn publish(&self, map: Arc<ZoneMap>) {
         let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if map.version > known.version {
@@ -115,15 +115,15 @@ impl MapCache {
         }
     }
 
-    /// The map, fetched where a sender has a newer one.
+    /// The newest map; fetches first where the sender's version `hint` is newer.
     pub fn at_least(&self, hint: MapVersion) -> Arc<ZoneMap> {
         let known = self.current();
         if hint <= known.version {
             return known;
         }
-        if self.ask() == Asked::JustBefore && self.current().version < hint {
-            // An answer has just come, from before the sender's map. A header that lies holds up
-            // its own request.
+        if self.ask() == FetchOutcome::JustBefore && self.current().version < hint {
+            // A fetch has just ended with a map older than the sender's. So a header with a false
+            // version delays only its own request.
             std::thread::sleep(Duration::from_millis(REFETCH_MS));
             self.ask();
         }
@@ -134,12 +134,12 @@ impl MapCache {
     /// ended does not count: nodes that join one after another are often behind it.
     pub fn newest(&self) -> Option<Arc<ZoneMap>> {
         let mut asked = self.ask();
-        if asked == Asked::JustBefore {
+        if asked == FetchOutcome::JustBefore {
             std::thread::sleep(Duration::from_millis(REFETCH_MS));
             asked = self.ask();
         }
-        // Who fetched in between has what came since.
-        (asked != Asked::Silent).then(|| self.current())
+        // A fetch of another thread in between has brought the newest.
+        (asked != FetchOutcome::Silent).then(|| self.current())
     }
 
     /// Asks the manager; an unreachable one leaves the map as it is.
@@ -147,30 +147,33 @@ impl MapCache {
         self.ask();
     }
 
-    fn ask(&self) -> Asked {
+    fn ask(&self) -> FetchOutcome {
         let Origin::Manager(manager, peers) = &self.origin else {
-            return Asked::Answered;
+            return FetchOutcome::Answered;
         };
         let before = self.current().version;
         let Some(_turn) = self.take_turn(before) else {
-            return Asked::JustBefore;
+            return FetchOutcome::JustBefore;
         };
-        let ask =
-            |request: &ManagerRequest| peers.manager(*manager, request).map_err(Unfetched::Peer);
+        let ask = |request: &ManagerRequest| {
+            peers
+                .manager(*manager, request)
+                .map_err(MapFetchError::Peer)
+        };
         match Fetch::newer(self.current()).run(ask) {
             Ok(map) if map.cell == self.current().cell => self.publish(map),
             Ok(_other) => tracing::error!("the manager sent the zone map of another cell"),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "the zone map cannot be refreshed");
-                return Asked::Silent;
+                return FetchOutcome::Silent;
             }
         }
-        Asked::Answered
+        FetchOutcome::Answered
     }
 
-    /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a
-    /// newer map than `before`.
-    fn take_turn(&self, before: MapVersion) -> Option<Turn<'_>> {
+    /// Waits for a fetch in progress. `None` where one has just ended, or has brought a newer map
+    /// than `before`.
+    fn take_turn(&self, before: MapVersion) -> Option<FetchTurn<'_>> {
         let fetching = self.fetching.lock();
         let fetching = fetching.unwrap_or_else(PoisonError::into_inner);
         let free = self
@@ -184,7 +187,7 @@ impl MapCache {
             return None;
         }
         fetching.is_under_way = true;
-        Some(Turn(self))
+        Some(FetchTurn(self))
     }
 }
 
@@ -194,7 +197,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn only_newer_maps_are_taken() {
+    fn only_newer_maps_are_published() {
         let cell = CellId([3; 16]);
         let cache = MapCache::here(cell);
         let mut map = ZoneMap::new(cell);
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_asks_at_a_time_and_holds_no_lock() {
+    fn one_thread_fetches_at_a_time_and_holds_no_lock() {
         let cache = MapCache::here(CellId([3; 16]));
         let none = MapVersion(0);
         let has_ended = AtomicBool::new(false);

@@ -1,5 +1,5 @@
-//! Calls of a shard to other servers: those that nobody waits for have a thread of their own, so
-//! that no reply waits for a server that does not answer.
+//! Deferred calls of a shard to other servers. They have a thread of their own, so that no reply
+//! waits for a silent server.
 
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
@@ -8,12 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use zonal_types::{ShardId, TargetId};
 use zonal_wire::{MetaRequest, StorageReply, StorageRequest};
 
-/// Calls that wait to be made; of more, the newest are left to housekeeping.
+/// Queued calls; past it, the newest are left to housekeeping.
 const LATER_MAX: usize = 1_024;
 
-/// Calls that nobody waits for.
+/// The queue of deferred calls.
 #[derive(Default)]
-pub(crate) struct LaterCalls {
+pub(crate) struct DeferredCalls {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -24,7 +24,7 @@ struct Queue {
     is_stopping: bool,
 }
 
-impl LaterCalls {
+impl DeferredCalls {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -42,7 +42,7 @@ impl LaterCalls {
         self.changed.notify_all();
     }
 
-    /// Makes the calls, one after the other, until [`Self::stop`].
+    /// Makes the calls one after the other, until [`Self::stop`].
     pub(crate) fn run(&self, peers: &Peers, map: &MapCache) {
         loop {
             let queue = self.queue();
@@ -63,7 +63,7 @@ impl LaterCalls {
     }
 }
 
-/// Asks one target; what fails is logged.
+/// Calls one target; failures are logged.
 pub(crate) fn call_target(
     peers: &Peers,
     map: &Arc<MapCache>,

@@ -1,27 +1,26 @@
-//! The role of a shard: a [`ShardDriver`] on a store, with the threads of the shard's own work.
+//! The meta role: a [`ShardDriver`] on a store, with the threads of the shard's own work.
 //!
 //! A request runs on the thread that received it. One that waits is a future without a thread,
-//! which the connection keeps ([`crate::parked`]). Threads: housekeeping, deletions, fences, calls
-//! that nobody waits for, timers. All sleep until there is something to do; an idle shard wakes
-//! nobody.
+//! which the connection keeps ([`crate::pending_reply`]). Threads: housekeeping, deletions, fences,
+//! deferred calls, timers. All sleep until there is work; an idle shard wakes none of them.
 
-mod failed;
 mod host;
+mod store_failures;
 #[cfg(test)]
 mod tests;
 
 use crate::clock;
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
+use crate::medium_health::MediumHealth;
 use crate::peers::Peers;
 use crate::timers::block_on;
-use crate::trouble::Trouble;
-use failed::Failed;
 pub use host::MetaHost;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use store_failures::StoreFailures;
 use zonal_disk::Engine;
 use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::ShardConfig;
@@ -30,38 +29,38 @@ use zonal_types::{Epoch, ErrorCode, Holder, MapVersion, SessionId, ShardId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
 
-/// A reply to come.
-pub(crate) type Answer = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
+/// The future of a reply.
+pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
 
 /// The shard of a node.
 pub struct MetaRole {
     driver: ShardDriver<MetaHost>,
 }
 
-/// What [`MetaRole::open`] needs.
-pub struct Parts {
-    /// Which shard.
+/// Parts of the role, for [`MetaRole::open`].
+pub struct MetaRoleParts {
+    /// The shard's config.
     pub config: ShardConfig,
     /// Its store.
     pub engine: Arc<Engine>,
     /// The manager beside it (the root shard's only).
-    pub manager: Option<Arc<Manager>>,
-    /// The map.
+    pub manager: Option<Arc<ManagerRole>>,
+    /// The map cache.
     pub map: Arc<MapCache>,
-    /// Other servers.
+    /// Calls to other servers.
     pub peers: Arc<Peers>,
 }
 
 impl MetaRole {
-    /// Loads the shard; an empty store becomes this shard's first.
+    /// Loads the shard; an empty store becomes this shard's.
     ///
     /// # Errors
     /// Where the store cannot be read, is damaged, or is another shard's.
-    pub fn open(parts: Parts, is_new: bool) -> Result<Self, ErrorCode> {
+    pub fn open(parts: MetaRoleParts, is_new: bool) -> Result<Self, ErrorCode> {
         Self::open_at(parts, is_new, ShardPace::SERVER)
     }
 
-    fn open_at(parts: Parts, is_new: bool, pace: ShardPace) -> Result<Self, ErrorCode> {
+    fn open_at(parts: MetaRoleParts, is_new: bool, pace: ShardPace) -> Result<Self, ErrorCode> {
         let host = MetaHost {
             id: parts.config.shard,
             hash_bits: parts.config.hash_bits,
@@ -73,8 +72,8 @@ impl MetaRole {
             later: Default::default(),
             permits: Default::default(),
             failed: AtomicBool::new(false),
-            trouble: Trouble::default(),
-            store_failed: Failed::default(),
+            medium_health: MediumHealth::default(),
+            store_failed: StoreFailures::default(),
         };
         let driver = ShardDriver::open(ShardParts {
             config: parts.config,
@@ -118,9 +117,9 @@ impl MetaRole {
         &self.host().engine
     }
 
-    /// What went wrong with its store.
-    pub(crate) fn trouble(&self) -> &Trouble {
-        &self.host().trouble
+    /// Health of its store's medium.
+    pub(crate) fn medium_health(&self) -> &MediumHealth {
+        &self.host().medium_health
     }
 
     /// Begins to answer a request.
@@ -129,7 +128,7 @@ impl MetaRole {
         header: &Header,
         from: Option<Arc<Holder>>,
         request: MetaRequest,
-    ) -> Answer {
+    ) -> ReplyFuture {
         let (role, header) = (Arc::clone(self), *header);
         Box::pin(async move { role.serve(&header, from.as_ref(), &request).await })
     }
@@ -160,35 +159,35 @@ impl MetaRole {
         reply
     }
 
-    /// Sessions behind `after`; true: nothing follows.
+    /// Up to `limit` sessions after `after`; the flag is true where none follows.
     pub(crate) fn sessions(&self, after: SessionId, limit: u32) -> (Vec<SessionEntry>, bool) {
         let now = clock::instant();
         self.driver
             .with_shard(|shard| shard.sessions(after, limit, now))
     }
 
-    /// Which shard it is, and its epoch.
+    /// The shard's id and epoch.
     pub(crate) fn identity(&self) -> (ShardId, Epoch) {
         self.driver.identity()
     }
 
-    /// Whether it serves.
+    /// True where it serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.host().is_healthy()
     }
 
-    /// Whether it refuses what adds to the name space, for want of space.
+    /// True where it refuses new names, for want of space.
     pub(crate) fn is_full(&self) -> bool {
         self.host().is_full()
     }
 
-    /// Asks the manager for its map, and goes by it from now on: the version.
+    /// Fetches the manager's map, which the shard uses from now on; returns its version.
     pub(crate) fn adopt_newest_map(&self) -> MapVersion {
         block_on(self.driver.adopt_newest_map())
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     #[must_use]
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let host = self.host();

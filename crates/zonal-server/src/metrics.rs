@@ -1,7 +1,7 @@
-//! Counters and latency histograms of one process, and their Prometheus text.
+//! Counters and latency histograms of one process, in Prometheus' text format.
 //!
-//! Recording is a few relaxed atomic adds and never allocates. Histograms have one bucket for each
-//! power of two microseconds; what is above 2^26 us (67 s) is in the last one.
+//! Recording is a few relaxed atomic additions and never allocates. Histograms have one bucket for
+//! each power of two microseconds; the last one has all latencies above 2^26 us (67 s).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use zonal_wire::Service;
 
 /// Buckets: up to 1 us, 2 us, ... 2^26 us, then the rest.
 const BUCKETS: usize = 28;
-/// Tags of messages are below this.
+/// Message tags are below this.
 const TAGS: usize = 128;
 
 /// Latencies of one operation.
@@ -34,7 +34,7 @@ impl Operation {
     }
 }
 
-/// A source of gauges, asked when somebody looks: name (with labels) and value.
+/// A source of gauges, called when metrics are read: name (with labels) and value.
 pub type GaugeSource = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 /// All metrics of a process.
@@ -65,7 +65,7 @@ fn index(service: Service) -> Option<usize> {
 
 const SERVICES: [&str; 4] = ["meta", "storage", "manager", "admin"];
 
-/// The bucket of a latency: the first whose bound is not below it.
+/// The bucket of a latency: the first one whose bound is not below it.
 fn bucket(us: u64) -> usize {
     let bits = u64::BITS - us.saturating_sub(1).leading_zeros();
     (bits as usize).min(BUCKETS - 1)
@@ -95,7 +95,7 @@ impl Metrics {
         }
     }
 
-    /// Adds gauges that are read when somebody looks.
+    /// Adds a source of gauges.
     pub fn add_gauges(&self, source: GaugeSource) {
         self.gauges
             .lock()
@@ -103,14 +103,14 @@ impl Metrics {
             .push(source);
     }
 
-    /// All gauges, now.
+    /// The present values of all gauges.
     #[must_use]
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let sources = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         sources.iter().flat_map(|source| source()).collect()
     }
 
-    /// How many operations of this service ended.
+    /// Number of ended operations of a service.
     #[must_use]
     pub fn count(&self, service: Service) -> u64 {
         let operations = index(service).map(|index| &self.operations[index]);
@@ -121,7 +121,7 @@ impl Metrics {
         buckets.map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// Everything in Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     #[must_use]
     pub fn prometheus(&self) -> String {
         let mut out = String::new();
@@ -148,7 +148,7 @@ impl Metrics {
     }
 }
 
-/// The samples of one name stand together, behind its type.
+/// Prints gauges; samples of one name stand together, after its type.
 fn print_gauges(out: &mut String, gauges: &[(String, u64)]) {
     let mut families: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
     for (name, value) in gauges {
@@ -179,7 +179,7 @@ fn print_operation(
     for (index, bucket) in operation.buckets.iter().enumerate() {
         let here = bucket.load(Ordering::Relaxed);
         count += here;
-        // Empty buckets are left out (all are cumulative), the last one is always there.
+        // Empty buckets are left out (all are cumulative), except the last one.
         if index == BUCKETS - 1 {
             let _ = writeln!(
                 out,
@@ -205,7 +205,7 @@ fn print_operation(
     }
 }
 
-/// Memory of this process that is in RAM.
+/// Resident memory of this process, in bytes.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_hold_what_their_bounds_say() {
+    fn a_latency_goes_into_the_bucket_of_its_bound() {
         assert_eq!(bucket(0), 0);
         assert_eq!(bucket(1), 0);
         assert_eq!(bucket(2), 1);

@@ -1,15 +1,15 @@
-//! One node: hands each request to the role it is for, measures it, and tells of slow ones.
+//! A node: hands each request to its role, measures it, and logs slow ones.
 
 use crate::access::{check_manager, check_meta, check_storage};
 use crate::control::Control;
 use crate::grants::{Grants, as_asked_by, as_seen_by};
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
-use crate::meta_role::{Answer, MetaRole};
+use crate::meta_role::{MetaRole, ReplyFuture};
 use crate::metrics::Metrics;
-use crate::parked;
 use crate::peers::as_part_of;
-use crate::storage_role::Storage;
+use crate::pending_reply;
+use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use std::sync::Arc;
 use std::task::Poll;
@@ -23,49 +23,49 @@ use zonal_wire::{
 };
 
 /// The roles of a node behind one listener.
-pub struct Node {
-    /// Where operations are counted.
+pub struct ServerNode {
+    /// Metrics of operations.
     pub metrics: Arc<Metrics>,
-    /// The newest zone map.
+    /// The map cache.
     pub map: Arc<MapCache>,
     /// The manager role.
-    pub manager: Option<Arc<Manager>>,
+    pub manager: Option<Arc<ManagerRole>>,
     /// The root's shard or a zone's.
     pub shard: Option<Arc<MetaRole>>,
     /// The storage role.
-    pub storage: Option<Arc<Storage>>,
-    /// Answers commands.
+    pub storage: Option<Arc<StorageRole>>,
+    /// Answers requests of commands.
     pub control: Arc<Control>,
-    /// What clients with a scope have open.
+    /// Files that clients with a scope have open.
     pub(crate) grants: Grants,
-    /// Who peers have proved to be.
+    /// Proved identities of peers.
     pub(crate) subjects: Subjects,
     /// Requests that take longer are logged.
     pub slow: Duration,
 }
 
-/// What a request was, for metrics and logs.
-struct Done {
+/// A finished request, for metrics and logs.
+struct FinishedRequest {
     tag: u8,
     name: &'static str,
     failed: Option<ErrorCode>,
-    /// It waits by its nature, so its time says nothing.
+    /// The request is a long poll, so its duration means nothing.
     waits: bool,
 }
 
-/// A request to the shard, until it is answered.
-struct Begun {
+/// A request to the shard that is not yet answered.
+struct PendingRequest {
     start: Instant,
     tag: u8,
     name: &'static str,
     waits: bool,
-    /// The client that opens a session.
+    /// Name of the client that opens a session.
     client: Option<String>,
-    answer: Answer,
+    answer: ReplyFuture,
 }
 
-impl Node {
-    /// Whether every role serves.
+impl ServerNode {
+    /// True where every role serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.storage.as_ref().is_none_or(|role| role.is_healthy())
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+    fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<FinishedRequest> {
         let request = AdminRequest::from_bytes(body).ok()?;
         let answer = self.control.handle(peer.role, &request);
         reply.message(&answer);
@@ -88,7 +88,7 @@ impl Node {
             AdminReply::Failed { code, .. } => Some(code.0),
             _ => None,
         };
-        Some(Done {
+        Some(FinishedRequest {
             tag: request.tag(),
             name: request.name(),
             failed,
@@ -96,7 +96,12 @@ impl Node {
         })
     }
 
-    fn manager(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+    fn manager(
+        &self,
+        peer: &Peer,
+        body: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Option<FinishedRequest> {
         let request = ManagerRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let answer = match &self.manager {
@@ -118,7 +123,7 @@ impl Node {
             ManagerReply::Failed { code, .. } => Some(code.0),
             _ => None,
         };
-        Some(Done {
+        Some(FinishedRequest {
             tag,
             name,
             failed,
@@ -127,7 +132,7 @@ impl Node {
     }
 
     /// Begins a request to the shard.
-    fn meta(&self, peer: &Peer, header: &Header, body: &[u8]) -> Option<Begun> {
+    fn meta(&self, peer: &Peer, header: &Header, body: &[u8]) -> Option<PendingRequest> {
         let request = MetaRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let waits = matches!(request, MetaRequest::PollEvents { .. });
@@ -135,7 +140,7 @@ impl Node {
             MetaRequest::OpenSession { name, .. } => Some(name.clone()),
             _ => None,
         };
-        let refuse = |code| -> Answer {
+        let refuse = |code| -> ReplyFuture {
             let code = ErrorNumber(code);
             Box::pin(std::future::ready(MetaReply::Failed { code }))
         };
@@ -144,7 +149,7 @@ impl Node {
             Some(shard) => shard.answer(header, self.subjects.holder(peer), request),
             None => refuse(ErrorCode::NotOwner),
         };
-        Some(Begun {
+        Some(PendingRequest {
             start: Instant::now(),
             tag,
             name,
@@ -154,16 +159,16 @@ impl Node {
         })
     }
 
-    /// Answers a request to the shard; `None` where it is parked.
+    /// Continues a request to the shard; `None` where it is parked.
     fn go_on(
-        mut begun: Box<Begun>,
+        mut begun: Box<PendingRequest>,
         was_parked: bool,
         (peer, header): (&Peer, &Header),
         reply: &mut ReplyBuilder,
-    ) -> Option<(Instant, Done)> {
-        let answer = match parked::poll(&mut begun.answer, reply) {
+    ) -> Option<(Instant, FinishedRequest)> {
+        let answer = match pending_reply::poll(&mut begun.answer, reply) {
             Poll::Ready(answer) => answer,
-            // Its end is what called us. Dropped, the request leaves nothing behind.
+            // The peer's end has resumed the request. Dropping it leaves nothing behind.
             Poll::Pending if was_parked && reply.is_peer_gone() => {
                 reply.close_after();
                 return None;
@@ -183,7 +188,7 @@ impl Node {
             tracing::info!(%client, incarnation, name, peer = %peer.endpoint, session = session.0, resumed, "a session is opened");
         }
         reply.message(&answer);
-        let done = Done {
+        let done = FinishedRequest {
             tag: begun.tag,
             name: begun.name,
             failed: match answer {
@@ -203,7 +208,7 @@ impl Node {
         body: &[u8],
         payload: &[u8],
         reply: &mut ReplyBuilder,
-    ) -> Option<Done> {
+    ) -> Option<FinishedRequest> {
         let request = StorageRequest::from_bytes(body).ok()?;
         let failed = match &self.storage {
             Some(_) if let Err(code) = check_storage(peer, &request) => {
@@ -235,7 +240,7 @@ impl Node {
                 Some(ErrorCode::WrongTarget)
             }
         };
-        Some(Done {
+        Some(FinishedRequest {
             tag: request.tag(),
             name: request.name(),
             failed,
@@ -244,9 +249,9 @@ impl Node {
     }
 }
 
-/// A message that cannot be decoded ends its connection; the sender hears why.
+/// A message that cannot be decoded ends its connection; the sender gets the reason.
 fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
-    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = format_args!("{:016x}", header.trace.0), "a message that cannot be decoded");
+    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = format_args!("{:016x}", header.trace.0), "cannot decode a message");
     let code = ErrorNumber(ErrorCode::Protocol);
     let detail = "the message cannot be decoded".to_owned();
     match header.service {
@@ -260,7 +265,7 @@ fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
     reply.close_after();
 }
 
-impl Handler for Node {
+impl Handler for ServerNode {
     fn handle(
         &self,
         peer: &Peer,

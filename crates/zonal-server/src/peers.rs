@@ -11,28 +11,28 @@ use zonal_wire::{
     StorageRequest,
 };
 
-/// Why another server did not help.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// The network.
+    /// The network failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The answer cannot be understood.
-    #[error("{server} answered with what is no message")]
+    /// The answer cannot be decoded.
+    #[error("{server} sent an answer that cannot be decoded")]
     Garbled {
-        /// Who.
+        /// The server.
         server: SocketAddr,
     },
-    /// The map does not say where it is.
-    #[error("the zone map does not name it: {what}")]
+    /// The map has no address for it.
+    #[error("the zone map has no entry for it: {what}")]
     Unknown {
-        /// What was looked for.
+        /// The shard or target.
         what: String,
     },
 }
 
 impl PeerError {
-    /// The number for replies.
+    /// The error code for replies.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -47,8 +47,7 @@ thread_local! {
     static SERVING: Cell<TraceId> = const { Cell::new(TraceId(0)) };
 }
 
-/// Runs `serve` for a request of that trace: what it asks of other servers is a part of the same
-/// operation.
+/// Runs `serve` with this trace id: its calls to other servers belong to the same operation.
 pub fn as_part_of<T>(trace: TraceId, serve: impl FnOnce() -> T) -> T {
     SERVING.set(trace);
     let outcome = serve();
@@ -56,7 +55,7 @@ pub fn as_part_of<T>(trace: TraceId, serve: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// The other servers, seen from here.
+/// The other servers.
 pub struct Peers {
     pool: Arc<Pool>,
     cell: CellId,
@@ -88,7 +87,7 @@ impl Peers {
         T::from_bytes(&reply.body).map_err(|_error| PeerError::Garbled { server: to.tcp })
     }
 
-    /// Asks the manager.
+    /// Calls the manager.
     ///
     /// # Errors
     /// See [`PeerError`].
@@ -102,7 +101,7 @@ impl Peers {
         self.call(to, header, request.name(), &request.to_bytes())
     }
 
-    /// Asks a shard.
+    /// Calls a shard.
     ///
     /// # Errors
     /// See [`PeerError`].
@@ -122,7 +121,7 @@ impl Peers {
         self.call(to, header, request.name(), &request.to_bytes())
     }
 
-    /// Asks a target of a node.
+    /// Calls a target of a node.
     ///
     /// # Errors
     /// See [`PeerError`].

@@ -1,8 +1,8 @@
-//! Permits: how many threads of a server may be inside of calls that block. Requests beyond that
-//! are parked, without a thread.
+//! Permits: bound the threads of a server that are in blocking calls. Requests past the bound are
+//! parked without a thread.
 //!
-//! A flush covers all that was appended before it. So requests that get their permit late mostly
-//! find their records durable, and give it back at once.
+//! A flush covers all records appended before it. So requests that get their permit late mostly
+//! find their records durable, and return it at once.
 
 use crate::clock;
 use crate::timers::Timers;
@@ -13,7 +13,7 @@ use zonal_driver::either;
 use zonal_types::ShardId;
 use zonal_types::limits::{REQUEST_DEADLINE_MS, SHARD_CALLS_MAX, SHARD_FLUSHES_MAX};
 
-/// A call that blocks may be made while this lives.
+/// The right to make a blocking call while this lives.
 pub(crate) type Permit = SemaphoreGuardArc;
 
 /// Permits of one shard's server.
@@ -34,17 +34,17 @@ impl Default for Permits {
 }
 
 impl Permits {
-    /// To flush the log.
+    /// A permit to flush the log.
     pub(crate) async fn flush(&self) -> Permit {
         self.flushes.acquire_arc().await
     }
 
-    /// To fetch the zone map.
+    /// A permit to fetch the zone map.
     pub(crate) async fn fetch(&self) -> Permit {
         self.fetches.acquire_arc().await
     }
 
-    /// To call a shard. `None`: the calls before take longer than a request's deadline.
+    /// A permit to call a shard. `None`: it was not free within a request's deadline.
     pub(crate) async fn call(&self, shard: ShardId, timers: &Timers) -> Option<Permit> {
         let calls = {
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_a_silent_shard_leave_those_of_others_alone() {
+    fn calls_to_a_silent_shard_do_not_block_calls_to_others() {
         let (permits, timers) = (Permits::default(), Timers::default());
         let call = |shard| permits.call(ShardId(shard), &timers);
         let mut held = Vec::new();

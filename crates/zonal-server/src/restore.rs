@@ -1,14 +1,14 @@
-//! A new store of a shard or a manager out of a backup's entries, beside the one that it is to
-//! replace.
+//! Restore: makes a new store of a shard or a manager from a backup's entries, beside the store
+//! that it replaces.
 //!
-//! Nothing of the old store is touched before the new one is whole ([`NewStore::finish`]); then the
-//! old folder gets another name and stays until somebody removes it. A process that has the old
-//! store open keeps the restore from beginning.
+//! The old store is not touched before the new one is complete ([`NewStore::finish`]). Then the old
+//! folder is renamed, and stays until the administrator removes it. A restore cannot begin while a
+//! process has the old store open.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::scrub_record::SHARD_SCRUB_KEY;
-use crate::{starts, stores};
+use crate::{store_starts, stores};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -21,25 +21,25 @@ use zonal_zonemap::Assembly;
 
 /// Bytes of keys and values in one record.
 const RECORD_BYTES: usize = 256 << 10;
-/// How many names are tried for the folder that is replaced.
+/// Names that are tried for the replaced folder.
 const NAMES: u32 = 1000;
 
-/// A store under way.
+/// A new store in the making.
 pub struct NewStore {
-    /// Where it will be.
+    /// Its final folder.
     dir: PathBuf,
-    /// Where it is made.
+    /// Its temporary folder.
     temporary: PathBuf,
     engine: Engine,
     kind: StoreKind,
-    /// Keys of reserved numbers that came.
-    /// The zone map, as the backup has it.
+    /// The backup's zone map.
     map: Assembly,
+    /// Keys of reserved numbers that the backup has.
     reserved: BTreeSet<Vec<u8>>,
     batch: Vec<KvChange>,
     batch_bytes: usize,
     entries: u64,
-    /// The old store's lock, where there is one.
+    /// Lock of the old store, if there is one.
     _old: Option<File>,
 }
 
@@ -56,7 +56,7 @@ fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Holds the lock of the store in `dir`, where there is one.
+/// Takes the lock of the store in `dir`, if there is one.
 fn lock_old(dir: &Path) -> Result<Option<File>, DiskError> {
     let file = match File::open(dir.join("lock")) {
         Ok(file) => file,
@@ -75,12 +75,12 @@ fn is_empty(dir: &Path) -> bool {
 }
 
 impl NewStore {
-    /// Makes an empty store beside the one of the node's shard. `force`: also where there is one
+    /// Makes an empty store beside the store of the node's shard. `force`: also where there is one
     /// already.
     ///
     /// # Errors
-    /// `AlreadyFormatted` where there is a store and no `force`, `Locked` where its process runs,
-    /// what the disk says.
+    /// `AlreadyFormatted` where there is a store and no `force`; `Locked` where its process runs;
+    /// those of the disk.
     pub fn begin(config: &NodeConfig, force: bool) -> Result<Self, ServerError> {
         let (dir, kind, store) = match (&config.manager_role, &config.meta_role) {
             (Some(store), _) => (config.manager_dir(), StoreKind::Manager, store),
@@ -91,14 +91,14 @@ impl NewStore {
             }
         };
         let failed = store_error(&dir);
-        // Before anything in it is looked at, and something is removed.
+        // Before anything in the folder is read or removed.
         let above = trusted::make(&config.dir).map_err(|error| failed(error.into()))?;
         if !is_empty(&dir) && !force {
             return Err(failed(DiskError::AlreadyFormatted(dir.clone())));
         }
         let old = lock_old(&dir).map_err(&failed)?;
         let temporary = with_suffix(&dir, ".restoring");
-        // Left over from a restore that did not end; nothing else has this name.
+        // A remainder of an interrupted restore; nothing else has this name.
         let name = temporary.file_name().and_then(|name| name.to_str());
         above
             .remove(name.unwrap_or_default())
@@ -127,19 +127,19 @@ impl NewStore {
         })
     }
 
-    /// Where the store will be.
+    /// The final folder of the store.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Whether it is a manager's.
+    /// True for a manager's store.
     #[must_use]
     pub fn is_manager(&self) -> bool {
         self.kind == StoreKind::Manager
     }
 
-    /// Entries taken.
+    /// Number of entries taken.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
@@ -155,11 +155,10 @@ impl NewStore {
     /// Takes an entry of the backup.
     ///
     /// # Errors
-    /// `Contents` for one that cannot be decoded; what the disk says.
+    /// `Contents` for an entry that cannot be decoded; those of the disk.
     pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
-        if starts::is_of_shard(&key) || key == SHARD_SCRUB_KEY {
-            // The stores that the manager knew, and what was scrubbed, are not those that are made
-            // now.
+        if store_starts::is_of_shard(&key) || key == SHARD_SCRUB_KEY {
+            // Left out: start records and scrub records belong to the old stores.
             return Ok(());
         }
         let is_of_map = self.map.take(&key, &value);
@@ -197,11 +196,11 @@ impl NewStore {
         checkpointed.map_err(store_error(&self.dir))
     }
 
-    /// All entries are there: completes the store and makes it durable. It does not yet stand in
-    /// for the old one.
+    /// Completes the store after its last entry and makes it durable. It does not replace the old
+    /// one yet.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Those of the disk.
     pub fn finish(mut self, partitions: &[PartitionId]) -> Result<ReadyStore, ServerError> {
         if let Some(map) = std::mem::take(&mut self.map).finish() {
             for change in map.restored().to_store() {
@@ -224,7 +223,7 @@ impl NewStore {
     }
 }
 
-/// A whole store that waits to take its place.
+/// A complete store, ready to replace the old one.
 pub struct ReadyStore {
     dir: PathBuf,
     temporary: PathBuf,
@@ -232,11 +231,11 @@ pub struct ReadyStore {
 }
 
 impl ReadyStore {
-    /// Takes the place; gives the folder in which the old store is kept, where there was one.
+    /// Replaces the old store; returns the folder that now has the old store, if there was one.
     ///
     /// # Errors
-    /// What the disk says. A crash between the two steps leaves the old store under its new name
-    /// and the new one under `.restoring`; the restore can then be run again.
+    /// Those of the disk. A crash between the two renames leaves the old store under its new name
+    /// and the new one under `.restoring`. The restore can then be run again.
     pub fn take_place(self) -> Result<Option<PathBuf>, ServerError> {
         let failed = store_error(&self.dir);
         let moved = |what: &str, error| failed(DiskError::io(what, error));

@@ -1,8 +1,8 @@
-//! A server's list of revoked certificates, fetched from the manager every [`PERIOD`]. Only where
-//! connections have credentials. And its zone map: the path of a client's scope begins with a name
-//! that the map has.
+//! Revocations: a thread that fetches the list of revoked certificates from the manager every
+//! [`PERIOD`], where connections have credentials. It also refreshes the zone map, as the path of a
+//! client's scope begins with a name in the map.
 //!
-//! A manager that does not answer leaves both as they are.
+//! Where the manager does not answer, both stay as they are.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,25 +11,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use zonal_net::{Revoker, Serial};
 use zonal_wire::{ManagerReply, ManagerRequest};
 
-/// How often the manager is asked.
+/// Period of the fetches.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Where the list comes from.
+/// Source of the list.
 pub(crate) enum RevokedSource {
-    /// The manager is in this node.
-    Here(Arc<Manager>),
-    /// The manager is elsewhere.
+    /// The manager in this node.
+    Here(Arc<ManagerRole>),
+    /// The manager at this address.
     Manager(SocketAddr, Arc<Peers>),
 }
 
 impl RevokedSource {
-    /// The manager's answer; `None`: there is none.
+    /// The manager's answer; `None`: it did not answer.
     fn ask(&self, request: ManagerRequest) -> Option<ManagerReply> {
         match self {
             Self::Here(manager) => Some(manager.handle(request)),
@@ -45,7 +45,7 @@ pub(crate) struct Revocations {
 }
 
 impl Revocations {
-    /// Fetches the list once, then keeps it.
+    /// Fetches the list once, then starts the thread.
     pub(crate) fn start(
         source: RevokedSource,
         revoker: Revoker,
@@ -66,7 +66,7 @@ impl Drop for Revocations {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic was logged where it happened.
+            // The hook has logged a panic already.
             let _ = thread.join();
         }
     }

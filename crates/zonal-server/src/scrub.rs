@@ -1,22 +1,24 @@
-//! Scrub: reads everything that a target or a shard stores and compares it with its checksums,
-//! slowly.
+//! Scrub: slowly reads all that a target or a shard stores and compares it with its checksums.
 //!
-//! One thread a store, asleep until a pass is begun by a command or is due. It walks the chunks of
-//! the index in key order, a few at a time, and plans each read as any read is planned, so that no
-//! lock is held over a read and a place that was reused meanwhile is planned again: the same plan
-//! that fails twice is damage. After each chunk it sleeps as long as the rate wants. A target's
-//! bytes come from the medium. Of a shard every entry of the store is read, and with it every block
-//! of the index in use; what the system caches of the index is not read again from the medium.
+//! One thread a store sleeps until a command begins a pass or one is due. It walks the chunks of
+//! the index in key order, a few at a time. Each read is planned as any other read, so no lock is
+//! held over it, and a place that was reused meanwhile is planned again. The same plan that fails
+//! twice is damage. After each chunk the thread sleeps to keep the rate.
 //!
-//! Lock order: `Scrub::control`, then what [`Trouble`](crate::trouble::Trouble) locks.
+//! A target's bytes are read from the medium. Of a shard every entry of the store is read, and so
+//! every used block of the index. Blocks of the index in the system's cache are not read again from
+//! the medium.
+//!
+//! Lock order: `ScrubTask::control`, then the lock of
+//! [`MediumHealth`](crate::medium_health::MediumHealth).
 
 mod chunk;
 mod pass;
 
+use crate::medium_health::MediumHealth;
 use crate::meta_role::MetaRole;
-use crate::scrub_record::{Pace, SCRUB_KEY, SHARD_SCRUB_KEY, ScrubRecord};
-use crate::storage_role::Storage;
-use crate::trouble::Trouble;
+use crate::scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, ScrubPace, ScrubRecord};
+use crate::storage_role::StorageRole;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zonal_disk::Engine;
@@ -28,10 +30,10 @@ struct Control {
     stopping: bool,
 }
 
-/// What is scrubbed.
+/// The store that is scrubbed.
 #[derive(Clone)]
 pub(crate) enum Subject {
-    Target(Arc<Storage>),
+    Target(Arc<StorageRole>),
     Shard(Arc<MetaRole>),
 }
 
@@ -43,10 +45,10 @@ impl Subject {
         }
     }
 
-    fn trouble(&self) -> &Trouble {
+    fn medium_health(&self) -> &MediumHealth {
         match self {
-            Self::Target(storage) => &storage.trouble,
-            Self::Shard(shard) => shard.trouble(),
+            Self::Target(storage) => &storage.medium_health,
+            Self::Shard(shard) => shard.medium_health(),
         }
     }
 
@@ -66,30 +68,30 @@ impl Subject {
 }
 
 /// The scrub of one store.
-pub struct Scrub {
+pub struct ScrubTask {
     subject: Subject,
-    pace: Pace,
+    pace: ScrubPace,
     control: Mutex<Control>,
     wake: Condvar,
 }
 
-impl Scrub {
-    /// Starts the thread; a pass that was under way goes on.
+impl ScrubTask {
+    /// Starts the thread; an interrupted pass goes on.
     ///
     /// # Errors
     /// Where the system refuses a thread.
     pub(crate) fn start(
         subject: Subject,
-        pace: Pace,
+        pace: ScrubPace,
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
         let (engine, key) = (subject.engine(), subject.key());
         let record = ScrubRecord::load(&**engine, key, pace).unwrap_or_else(|code| {
-            tracing::warn!(%code, "what was known of the scrub cannot be read; it begins anew");
+            tracing::warn!(%code, "the scrub record cannot be read; the scrub starts again");
             let mut record = ScrubRecord::new(pace);
             record.begin(pace.rate, pace);
             record
         });
-        // When the next one is due must not begin anew with each start.
+        // Kept, so that a restart does not postpone the next pass.
         engine.apply_unlogged(vec![record.change(key)]);
         let scrub = Arc::new(Self {
             subject,
@@ -111,7 +113,7 @@ impl Scrub {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the record; durable with the next checkpoint, which is asked for.
+    /// Keeps the record; the next checkpoint makes it durable, and is requested here.
     fn keep(&self, record: &ScrubRecord) {
         let engine = self.subject.engine();
         engine.apply_unlogged(vec![record.change(self.subject.key())]);
@@ -128,13 +130,13 @@ impl Scrub {
         self.wake.notify_all();
     }
 
-    /// Ends the thread; what was reached is kept.
+    /// Ends the thread; the progress is kept.
     pub(crate) fn stop_thread(&self) {
         self.lock().stopping = true;
         self.wake.notify_all();
     }
 
-    /// Begins a pass, or goes on with a stopped one. One that is under way gets the new rate.
+    /// Begins a pass, or continues a paused one. A running pass gets the new rate.
     pub(crate) fn begin(&self, rate: u64, anew: bool) {
         let rate = if rate == 0 { self.pace.rate } else { rate };
         self.change(|record| match record.state {
@@ -146,7 +148,7 @@ impl Scrub {
         });
     }
 
-    /// Stops the pass under way, if one is; it keeps its place.
+    /// Pauses a running pass; it keeps its position.
     pub(crate) fn pause(&self) {
         self.change(|record| {
             if record.state == ScrubState::Running {
@@ -155,7 +157,7 @@ impl Scrub {
         });
     }
 
-    /// How far it is.
+    /// Reports the progress.
     pub(crate) fn report(&self) -> ScrubReport {
         let record = self.lock().record.clone();
         let (objects_now, bytes_now) = match &self.subject {
@@ -182,7 +184,7 @@ impl Scrub {
         }
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     pub(crate) fn gauges(&self) -> Vec<(String, u64)> {
         let control = self.lock();
         let record = &control.record;

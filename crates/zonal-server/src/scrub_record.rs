@@ -1,8 +1,8 @@
-//! What a target or a shard remembers of its scrub, in its own store under a key that is the
-//! server's.
+//! Scrub record: the progress of a target's or shard's scrub, in its own store under a key that
+//! belongs to the server.
 //!
-//! It goes there without a record of the log: the next checkpoint makes it durable, and where a
-//! kill comes first the scrub goes on from an earlier place.
+//! It is written without a log record: the next checkpoint makes it durable. After a kill before
+//! that, the scrub continues from an earlier position.
 
 use crate::clock;
 use zonal_types::describe::{Described, Field};
@@ -16,12 +16,12 @@ pub const SHARD_SCRUB_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf2];
 /// Version of the record.
 const FORMAT: u8 = 1;
 
-/// How a scrub goes.
+/// Rate and period of a scrub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct ScrubPace {
     /// Bytes a second.
     pub rate: u64,
-    /// From the end of a pass to the next, in seconds; 0: only when told.
+    /// Time from the end of a pass to the next, in seconds; 0: only on command.
     pub period_seconds: u64,
 }
 
@@ -33,12 +33,12 @@ codec_struct! {
         state: ScrubState,
         /// Bytes a second of this pass.
         rate: u64,
-        /// When the pass was begun and when it ended (0: not yet).
+        /// When the pass began and when it ended (0: not yet).
         started: Timestamp,
         ended: Timestamp,
-        /// When the next one begins by itself; 0: not at all.
+        /// When the next pass is due; 0: never.
         due: Timestamp,
-        /// Key of the index at which it goes on; empty: from the start.
+        /// Key of the index at which the pass continues; empty: from the start.
         next: Blob,
         objects: u64,
         bytes: u64,
@@ -48,8 +48,8 @@ codec_struct! {
 }
 
 impl ScrubRecord {
-    /// Of a target that was never scrubbed.
-    pub fn new(pace: Pace) -> Self {
+    /// The record of a store that was never scrubbed.
+    pub fn new(pace: ScrubPace) -> Self {
         Self {
             format: FORMAT,
             state: ScrubState::Idle,
@@ -65,11 +65,11 @@ impl ScrubRecord {
         }
     }
 
-    /// The record in `kv`, or a new one.
+    /// Loads the record from `kv`, or makes a new one.
     ///
     /// # Errors
-    /// `Corrupt`, `WrongVersion`, or what `kv` gives.
-    pub fn load(kv: &dyn KvRead, key: &[u8], pace: Pace) -> Result<Self, ErrorCode> {
+    /// `Corrupt`, `WrongVersion`, those of `kv`.
+    pub fn load(kv: &dyn KvRead, key: &[u8], pace: ScrubPace) -> Result<Self, ErrorCode> {
         let Some(bytes) = kv.get(key)? else {
             return Ok(Self::new(pace));
         };
@@ -85,13 +85,13 @@ impl ScrubRecord {
         Ok(record)
     }
 
-    /// The change that keeps it.
+    /// The change that stores the record.
     pub fn change(&self, key: &[u8]) -> KvChange {
         KvChange::put(key.to_vec(), self.to_bytes())
     }
 
     /// Begins a pass.
-    pub fn begin(&mut self, rate: u64, pace: Pace) {
+    pub fn begin(&mut self, rate: u64, pace: ScrubPace) {
         *self = Self {
             state: ScrubState::Running,
             rate,
@@ -100,8 +100,8 @@ impl ScrubRecord {
         };
     }
 
-    /// The pass came to its end.
-    pub fn end(&mut self, state: ScrubState, pace: Pace) {
+    /// Ends the pass.
+    pub fn end(&mut self, state: ScrubState, pace: ScrubPace) {
         self.state = state;
         self.ended = clock::wall();
         self.due = due(pace);
@@ -109,7 +109,7 @@ impl ScrubRecord {
     }
 }
 
-/// A record in words.
+/// A record in printable form.
 #[must_use]
 pub fn describe(value: &[u8]) -> Option<Described> {
     let record = ScrubRecord::from_bytes(value).ok()?;
@@ -132,8 +132,8 @@ pub fn describe(value: &[u8]) -> Option<Described> {
     Some(shown)
 }
 
-/// When the next pass begins by itself.
-fn due(pace: Pace) -> Timestamp {
+/// When the next pass is due.
+fn due(pace: ScrubPace) -> Timestamp {
     let period = i64::try_from(pace.period_seconds).unwrap_or(i64::MAX);
     let now = clock::wall();
     match period {

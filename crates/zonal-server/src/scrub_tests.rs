@@ -1,8 +1,8 @@
 //! Scrubs of a target on real files.
 
 use crate::control::Control;
-use crate::scrub::{Scrub, Subject};
-use crate::scrub_record::Pace;
+use crate::scrub::{ScrubTask, Subject};
+use crate::scrub_record::ScrubPace;
 use crate::storage_io;
 use crate::storage_tests::{Opened, storage, write};
 use std::collections::BTreeSet;
@@ -31,16 +31,16 @@ impl Scrubbed {
         Self::with(dir, |_pace| ())
     }
 
-    fn with(dir: &Path, change: impl FnOnce(&mut Pace)) -> Self {
+    fn with(dir: &Path, change: impl FnOnce(&mut ScrubPace)) -> Self {
         let opened = storage(dir);
         let config = opened.config.storage_role.as_ref().unwrap();
-        let mut pace = Pace {
+        let mut pace = ScrubPace {
             rate: config.scrub_rate,
             period_seconds: config.scrub_period.0 / 1000,
         };
         change(&mut pace);
         let subject = Subject::Target(Arc::clone(&opened.storage));
-        let (scrub, thread) = Scrub::start(subject, pace).unwrap();
+        let (scrub, thread) = ScrubTask::start(subject, pace).unwrap();
         let me = (zonal_types::NodeId(1), "127.0.0.1:1".parse().unwrap());
         let control = Control::new(me, Some((Arc::clone(&opened.storage), scrub)), None);
         Self {
@@ -104,7 +104,7 @@ impl Drop for Scrubbed {
     }
 }
 
-/// Damages the blocks with these contents, behind the target's back.
+/// Damages the blocks with these contents in the segment files.
 fn flip(dir: &Path, marks: &[Vec<u8>]) {
     for entry in std::fs::read_dir(dir.join("target/segments")).unwrap() {
         let path = entry.unwrap().path();
@@ -128,7 +128,7 @@ fn places(report: &ScrubReport) -> BTreeSet<(u64, u16, u64)> {
         .collect()
 }
 
-/// Bytes of which no two blocks are alike.
+/// Bytes without two equal blocks.
 fn unlike(seed: u64, length: usize) -> Vec<u8> {
     let words = (0..length as u64).step_by(8).map(|at| {
         let word = (seed << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -137,16 +137,16 @@ fn unlike(seed: u64, length: usize) -> Vec<u8> {
     words.flatten().take(length).collect()
 }
 
-fn fill(storage: &crate::storage_role::Storage) {
+fn fill(storage: &crate::storage_role::StorageRole) {
     for id in 1..=20 {
-        // Large and small, with holes, some of it only in the log.
+        // Large and small writes, with holes, some of them only in the log.
         write(storage, id, (id - 1) * 300_000, &unlike(id, 700_000));
         write(storage, id, 9_000_000, &unlike(id, 5000));
     }
 }
 
 #[test]
-fn a_scrub_names_exactly_the_damaged_blocks_and_status_tells() {
+fn a_scrub_names_exactly_the_damaged_blocks_and_status_shows_them() {
     let scratch = Scratch::new("roles");
     let scrubbed = Scrubbed::open(&scratch);
     fill(&scrubbed.opened.storage);
@@ -176,7 +176,7 @@ fn a_scrub_names_exactly_the_damaged_blocks_and_status_tells() {
         "{}",
         scrubbed.trouble()
     );
-    // Overwritten, the damage is gone.
+    // Overwriting removes the damage.
     write(&scrubbed.opened.storage, 3, at3, &mark3);
     write(&scrubbed.opened.storage, 11, at11, &mark11);
     let again = scrubbed.pass();
@@ -191,7 +191,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     fill(&scrubbed.opened.storage);
     scrubbed.opened.storage.checkpoint().unwrap();
     let all = scrubbed.pass().bytes;
-    // At this rate all of it takes about 2 s.
+    // At this rate the pass takes about 2 s.
     let rate = all / 2;
     let start = Instant::now();
     scrubbed.begin(rate, true);
@@ -203,11 +203,11 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     assert_eq!(stopped.state, ScrubState::Stopped);
     assert!(stopped.data_id > DataId(0) && stopped.bytes < all);
     drop(scrubbed);
-    // Stopped it stays, where it was.
+    // A paused pass keeps its position over a restart.
     let scrubbed = Scrubbed::open(&scratch);
     let kept = scrubbed.report();
     assert_eq!((kept.state, kept.started), (stopped.state, stopped.started));
-    // What it was reading when it was told to stop may count.
+    // The chunk that it was reading when it was paused may count.
     assert!(kept.bytes >= stopped.bytes && kept.data_id >= stopped.data_id && kept.bytes < all);
     drop(scrubbed);
     let scrubbed = Scrubbed::open(&scratch);
@@ -215,7 +215,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     scrubbed.begin(rate, false);
     scrubbed.until("going on", |report| report.bytes > kept.bytes);
     drop(scrubbed);
-    // Running it goes on by itself.
+    // A running pass continues by itself after a restart.
     let scrubbed = Scrubbed::open(&scratch);
     assert_eq!(scrubbed.report().state, ScrubState::Running);
     scrubbed.begin(FAST, false);
@@ -229,7 +229,7 @@ fn a_scrub_that_is_due_begins_by_itself() {
     let scratch = Scratch::new("roles");
     let scrubbed = Scrubbed::with(&scratch, |pace| pace.period_seconds = 1);
     fill(&scrubbed.opened.storage);
-    // The first may begin before all is written.
+    // The first pass may begin before all is written.
     let ended = scrubbed.until("ended", |report| {
         report.objects == 20 && report.ended.seconds > 0
     });

@@ -1,13 +1,14 @@
-//! A server process: opens the stores of its nodes, joins the cell, serves until told to stop.
+//! A server process: opens the stores of its nodes, joins the cell, serves until it is told to
+//! stop.
 //!
-//! Order at start: a look at the port, stores (so that a foreign folder is noticed before anything
-//! else happens), listener, manager, shard, requests. Order at the end: requests, background
-//! threads, a last sync, stores.
+//! * Start: port check, stores (so that a foreign folder is noticed before anything else happens),
+//!   listener, manager, shard, requests.
+//! * Stop: requests, background threads, a last sync, stores.
 
 mod admin_pages;
+mod cell_join;
 mod credential;
-mod enter;
-mod ports;
+mod port_check;
 mod shard;
 
 use crate::admin::Admin;
@@ -15,15 +16,15 @@ use crate::config::NodeConfig;
 use crate::control::Control;
 use crate::error::ServerError;
 use crate::grants::Grants;
-use crate::holders::NetHolders;
 use crate::map_cache::MapCache;
 use crate::meta_role::MetaRole;
-use crate::node::Node;
+use crate::node::ServerNode;
+use crate::node_probe::NetNodeProbe;
 use crate::peers::Peers;
 use crate::revocations::{Revocations, RevokedSource};
-use crate::scrub::{Scrub, Subject};
-use crate::scrub_record::Pace;
-use crate::storage_role::Storage;
+use crate::scrub::{ScrubTask, Subject};
+use crate::scrub_record::ScrubPace;
+use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -38,15 +39,15 @@ use zonal_net::{
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
 use admin_pages::{listen_admin, read_token, start_admin};
+use cell_join::{JoinOutcome, join_cell};
 use credential::read_credential;
-use enter::{Entered, enter};
-use ports::look_at_ports;
+use port_check::check_ports;
 use shard::{open_shard, open_shard_store};
 
-/// Formats the stores of a node that are not there yet.
+/// Formats the stores of a node that do not exist yet.
 ///
 /// # Errors
-/// Where a folder is not empty or holds another store; nothing is touched then.
+/// Where a folder is not empty or has another store; nothing is touched then.
 pub fn format(config: &NodeConfig) -> Result<(), ServerError> {
     if let Some(store) = &config.manager_role {
         stores::format(
@@ -65,19 +66,19 @@ pub fn format(config: &NodeConfig) -> Result<(), ServerError> {
     storage_io::format(config)
 }
 
-/// What becomes of stores that are not there when a server starts.
+/// How a server treats missing stores at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingStores {
     /// The server does not start.
     Refuse,
-    /// They are made.
+    /// The server formats them.
     Format,
 }
 
 /// Runs nodes until SIGTERM or SIGINT; formatting, once begun, is completed.
 ///
 /// # Errors
-/// What keeps a node from starting.
+/// Any failure that keeps a node from starting.
 pub fn run(configs: &[NodeConfig], missing: MissingStores) -> Result<(), ServerError> {
     logging::start(configs.first().map_or("info", |config| &config.log_level));
     let system = |source| ServerError::System {
@@ -106,7 +107,7 @@ pub fn run(configs: &[NodeConfig], missing: MissingStores) -> Result<(), ServerE
         let signal = signals.forever().next();
         tracing::info!(signal, "stopping");
     }
-    // The manager's node comes first in the list and goes last.
+    // The manager's node is first in the list and stops last.
     while let Some(node) = running.pop() {
         node.stop();
     }
@@ -122,16 +123,16 @@ fn identity(config: &NodeConfig, kind: StoreKind) -> Identity {
     }
 }
 
-/// A node at work. Fields end in this order.
+/// A running node. Fields are stopped in this order.
 struct Running {
     revocations: Option<Revocations>,
     server: ServerHandle,
     admin: Option<Admin>,
-    node: Arc<Node>,
+    node: Arc<ServerNode>,
     background: Vec<JoinHandle<()>>,
     checkpointers: Vec<Checkpointer>,
-    /// Of the shard. A target's is not for itself: its checkpoint takes what the log forgets from
-    /// the target.
+    /// Engine of the shard. A target's engine is not listed: its checkpoint goes through the
+    /// target, which first moves pending blocks out of the log.
     shard_engine: Option<Arc<Engine>>,
 }
 
@@ -162,16 +163,16 @@ impl Running {
             advertised: vec![config.advertise],
             ..ListenConfig::one(config.listen)
         };
-        let holders = NetHolders::new(me.clone(), config.cell);
-        look_at_ports(config, &listen, &me, &holders)?;
+        let probe = NetNodeProbe::new(me.clone(), config.cell);
+        check_ports(config, &listen, &me, &probe)?;
         let store = open_shard_store(config)?;
         let target = storage_io::open(config, &map, &peers)?;
         let listeners = Listeners::bind(&listen, &me)?;
 
-        let manager = match enter(config, (&store, &target), (&map, holders), &peers, stop)? {
-            Entered::Manager(manager) => Some(manager),
-            Entered::Node => None,
-            Entered::Stopped => return Ok(None),
+        let manager = match join_cell(config, (&store, &target), (&map, probe), &peers, stop)? {
+            JoinOutcome::Manager(manager) => Some(manager),
+            JoinOutcome::Node => None,
+            JoinOutcome::Stopped => return Ok(None),
         };
         let mut background = Vec::new();
         let mut checkpointers = Vec::new();
@@ -194,7 +195,7 @@ impl Running {
         });
         let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
         let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
-        let node = Arc::new(Node {
+        let node = Arc::new(ServerNode {
             metrics: Arc::default(),
             map,
             manager,
@@ -209,8 +210,8 @@ impl Running {
             connections_max: config.limits.connections,
             ..ServerConfig::new(me)
         };
-        // Who finds a server finds its pages; before, while it waits for a manager, nobody would
-        // answer there.
+        // The pages listen only now: while the server waited for a manager, they would not have
+        // answered.
         let pages = listen_admin(config)?;
         let server = serve(
             listeners,
@@ -243,7 +244,7 @@ impl Running {
         self.server.shutdown();
         drop(self.admin);
         for thread in self.background {
-            // A panic was logged where it happened.
+            // The hook has logged a panic already.
             let _ = thread.join();
         }
         drop(self.checkpointers);
@@ -251,7 +252,7 @@ impl Running {
             storage_io::close(storage);
         }
         if let Some(engine) = &self.shard_engine {
-            // The next start has nothing to replay.
+            // A last checkpoint, so that the next start replays nothing.
             let last = engine.checkpoint(&mut || Ok(()));
             if let Err(error) = last.and_then(|()| engine.sync_all()) {
                 tracing::error!(%error, "the last checkpoint failed");
@@ -260,10 +261,10 @@ impl Running {
     }
 }
 
-/// What keeps the list of revoked credentials, where there are any.
+/// Starts the thread that keeps the list of revoked credentials, where credentials are used.
 fn start_revocations(
     config: &NodeConfig,
-    node: &Node,
+    node: &ServerNode,
     peers: &Arc<Peers>,
     server: &ServerHandle,
 ) -> Result<Option<Revocations>, ServerError> {
@@ -282,15 +283,15 @@ fn start_revocations(
         })
 }
 
-/// What answers commands, with the scrubs of the node's stores.
+/// Starts the handler of commands, with the scrubs of the node's stores.
 fn start_control(
     config: &NodeConfig,
-    storage: Option<Arc<Storage>>,
+    storage: Option<Arc<StorageRole>>,
     shard: Option<Arc<MetaRole>>,
     background: &mut Vec<JoinHandle<()>>,
 ) -> Result<Arc<Control>, ServerError> {
     let mut start = |subject, pace| {
-        let started = Scrub::start(subject, pace);
+        let started = ScrubTask::start(subject, pace);
         let (scrub, thread) = started.map_err(|source| ServerError::System {
             what: "a thread",
             source,
@@ -298,7 +299,7 @@ fn start_control(
         background.push(thread);
         Ok::<_, ServerError>(scrub)
     };
-    let mut pace = Pace {
+    let mut pace = ScrubPace {
         rate: SCRUB_RATE_DEFAULT,
         period_seconds: SCRUB_PERIOD_MS_DEFAULT / 1000,
     };

@@ -1,12 +1,11 @@
-//! A target's disk work apart from requests: formatting, opening, the thread that makes
-//! checkpoints, the end.
+//! Disk work of a target apart from requests: formatting, opening, the checkpoint thread, closing.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
-use crate::seldom::Seldom;
-use crate::storage_role::Storage;
+use crate::rate_limited_log::RateLimit;
+use crate::storage_role::StorageRole;
 use crate::stores;
 use std::sync::{Arc, Weak};
 use zonal_disk::{
@@ -17,10 +16,10 @@ use zonal_object::ids::BLOCK;
 use zonal_object::{Target, TargetConfig, replay_checks};
 use zonal_types::ErrorCode;
 
-/// The last thing before an orderly end: everything into the index. After a loss of power a record
-/// that is only in the log is dropped where its data do not match, since they may never have
-/// arrived; what the index knows and does not match is damage.
-pub(crate) fn close(storage: &Storage) {
+/// Moves everything into the index, as the last step of an orderly end. After a loss of power, a
+/// record that only the log has is dropped where its data do not match: they may never have
+/// arrived. Data that the index knows and that do not match are damage.
+pub(crate) fn close(storage: &StorageRole) {
     if let Err(error) = storage.checkpoint() {
         tracing::warn!(%error, "the last checkpoint of the target failed");
     }
@@ -37,7 +36,7 @@ fn identity(config: &NodeConfig, target: u32) -> Identity {
     }
 }
 
-/// Formats the target of a node, where it has one.
+/// Formats the target of a node, if it has one.
 pub(crate) fn format(config: &NodeConfig) -> Result<(), ServerError> {
     let Some(storage) = &config.storage_role else {
         return Ok(());
@@ -46,21 +45,21 @@ pub(crate) fn format(config: &NodeConfig) -> Result<(), ServerError> {
     stores::format(&dir, identity(config, storage.target.0), &storage.store)
 }
 
-/// A target with its threads.
-pub(crate) struct Opened {
-    pub storage: Arc<Storage>,
-    /// Ends before the storage is let go.
+/// An open target with its threads.
+pub(crate) struct OpenedTarget {
+    pub storage: Arc<StorageRole>,
+    /// Ends before the storage is dropped.
     pub checkpointer: Checkpointer,
     pub uuid: [u8; 16],
     pub dir: StoreDir,
 }
 
-/// Opens the target of a node, where it has one.
+/// Opens the target of a node, if it has one.
 pub(crate) fn open(
     config: &NodeConfig,
     map: &Arc<MapCache>,
     peers: &Arc<Peers>,
-) -> Result<Option<Opened>, ServerError> {
+) -> Result<Option<OpenedTarget>, ServerError> {
     let Some(storage) = &config.storage_role else {
         return Ok(None);
     };
@@ -94,7 +93,7 @@ pub(crate) fn open(
     engine
         .set_data_sync(Arc::clone(&segments) as Arc<dyn zonal_disk::DataSync>)
         .map_err(failed)?;
-    let opened = Arc::new(Storage::new(
+    let opened = Arc::new(StorageRole::new(
         storage,
         target,
         engine,
@@ -109,7 +108,7 @@ pub(crate) fn open(
     if let Err(refused) = opened.resume() {
         tracing::warn!(code = %refused.code, "a deletion from before cannot be finished");
     }
-    Ok(Some(Opened {
+    Ok(Some(OpenedTarget {
         storage: opened,
         checkpointer,
         uuid,
@@ -117,13 +116,13 @@ pub(crate) fn open(
     }))
 }
 
-fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError> {
-    let weak: Weak<Storage> = Arc::downgrade(storage);
+fn start_checkpointer(storage: &Arc<StorageRole>) -> Result<Checkpointer, DiskError> {
+    let weak: Weak<StorageRole> = Arc::downgrade(storage);
     let job = Box::new(move |_engine: &Engine| match weak.upgrade() {
         Some(storage) => storage.checkpoint(),
         None => Ok(()),
     });
-    let failed = Seldom::default();
+    let failed = RateLimit::default();
     let report = Box::new(move |error| {
         if failed.is_due() {
             tracing::error!(%error, "a checkpoint of the target failed");
@@ -134,10 +133,12 @@ fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError>
 
 type Parts = (Engine, Arc<Segments>, Vec<Vec<u8>>);
 
-/// Opens log and segments; gives the notes of the log's records. Where unflushed writes may be
-/// gone, a record that was not known to be durable is dropped with all behind it if its data did
-/// not arrive. Where the kernel has kept them, data that do not match are damage: the record stays,
-/// and who reads them gets an error.
+/// Opens log and segments; returns the notes of the log's records.
+///
+/// * Unflushed writes may be lost: a record that was not known to be durable is dropped where its
+///   data did not arrive. All later records are dropped with it.
+/// * The kernel kept them: data that do not match are damage. The record stays, and reads of it
+///   fail.
 fn open_parts(
     dir: &StoreDir,
     identity: &Identity,

@@ -1,5 +1,5 @@
-//! A target on its disk: what drives it ([`zonal_driver::storage`]) with an engine and segment
-//! files, its figures, and its replies on a connection.
+//! The storage role: a target on its disk. Drives [`zonal_driver::storage`] with an engine and
+//! segment files, and sends its replies.
 //!
 //! Lock order: `TargetDisk::checkpointing`, the target's mutex, then the engine's own. No segment
 //! is touched under the mutex.
@@ -8,9 +8,9 @@ mod host;
 
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
+use crate::medium_health::MediumHealth;
 use crate::peers::Peers;
-use crate::seldom::Seldom;
-use crate::trouble::Trouble;
+use crate::rate_limited_log::RateLimit;
 use host::{Payload, TargetDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,15 +25,15 @@ use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 
 /// The storage role.
-pub struct Storage {
+pub struct StorageRole {
     driver: TargetDriver<TargetDisk>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) segments: Arc<Segments>,
-    pub(crate) trouble: Trouble,
+    pub(crate) medium_health: MediumHealth,
 }
 
-impl Storage {
-    /// Puts an opened target to work.
+impl StorageRole {
+    /// Starts an opened target.
     #[must_use]
     pub fn new(
         config: &StorageConfig,
@@ -49,7 +49,7 @@ impl Storage {
             map,
             peers,
             checkpointing: Mutex::new(()),
-            cannot_move: Seldom::default(),
+            cannot_move: RateLimit::default(),
             damaged: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
         };
@@ -57,11 +57,11 @@ impl Storage {
             driver: TargetDriver::new(config.target, target, host),
             engine,
             segments,
-            trouble: Trouble::default(),
+            medium_health: MediumHealth::default(),
         }
     }
 
-    /// Which target it is.
+    /// The target's id.
     pub(crate) fn id(&self) -> TargetId {
         self.driver.id()
     }
@@ -70,7 +70,7 @@ impl Storage {
         self.driver.lock()
     }
 
-    /// What drives it.
+    /// The target's driver.
     #[cfg(test)]
     pub(crate) fn driver(&self) -> &TargetDriver<TargetDisk> {
         &self.driver
@@ -102,8 +102,10 @@ impl Storage {
             }
             Err(NotAdmitted::Refused(refused)) => {
                 match refused.code {
-                    ErrorCode::Io if self.is_healthy() => self.trouble.medium(&refused.detail),
-                    ErrorCode::Corrupt => self.trouble.damage(&refused.detail),
+                    ErrorCode::Io if self.is_healthy() => {
+                        self.medium_health.medium(&refused.detail);
+                    }
+                    ErrorCode::Corrupt => self.medium_health.damage(&refused.detail),
                     _ => {}
                 }
                 reply.message(&StorageReply::Failed {
@@ -115,7 +117,7 @@ impl Storage {
         }
     }
 
-    /// Goes on with deletions that were begun before a restart.
+    /// Continues deletions that were begun before a restart.
     pub(crate) fn resume(&self) -> Result<(), Refused> {
         at_once(self.driver.resume()).unwrap_or_else(|waits| Err(waited(waits)))
     }
@@ -128,19 +130,19 @@ impl Storage {
         })
     }
 
-    /// Why it does not serve, where it does not.
+    /// Why it does not serve; `None` where it serves.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.driver.failure()
     }
 
-    /// Whether it serves.
+    /// True where it serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.failure().is_none()
     }
 
-    /// Figures for people.
+    /// Gauges for `zonal status` and `/metrics`.
     #[must_use]
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let (space, pending) = {
@@ -181,7 +183,7 @@ impl Storage {
         ]
     }
 
-    /// Everything durable, at the end.
+    /// Makes everything durable, at the end.
     ///
     /// # Errors
     /// Where the disk fails.
@@ -190,7 +192,7 @@ impl Storage {
     }
 }
 
-/// A call of [`TargetDisk`] did not block.
+/// A call of [`TargetDisk`] was not ready when polled, which does not happen.
 fn waited(waits: NotReady) -> Refused {
     debug_assert!(false, "{waits}");
     Refused::new(ErrorCode::Io, waits.to_string())

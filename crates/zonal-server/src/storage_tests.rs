@@ -4,7 +4,7 @@ use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use crate::storage_io;
-use crate::storage_role::{Refused, Storage};
+use crate::storage_role::{Refused, StorageRole};
 use std::path::Path;
 use std::sync::Arc;
 use zonal_driver::at_once;
@@ -20,7 +20,7 @@ use zonal_zonemap::{MapEdit, ZoneMap};
 const CELL: CellId = CellId([7; 16]);
 
 pub(crate) struct Opened {
-    pub storage: Arc<Storage>,
+    pub storage: Arc<StorageRole>,
     pub config: NodeConfig,
     map: Arc<MapCache>,
     _checkpointer: zonal_disk::Checkpointer,
@@ -61,7 +61,7 @@ pub(crate) fn object(id: u64) -> ObjectRef {
     }
 }
 
-/// A reply's payload, and whether somebody waits for it.
+/// The payload of a reply, and whether a client waits for it.
 #[derive(Default)]
 struct Reply {
     payload: Vec<u8>,
@@ -87,7 +87,7 @@ impl ReplyRoom for Reply {
 }
 
 fn ask_by(
-    storage: &Storage,
+    storage: &StorageRole,
     request: &StorageRequest,
     payload: &[u8],
     reply: &mut Reply,
@@ -97,9 +97,9 @@ fn ask_by(
     at_once(storage.driver().answer(from, request, payload, reply)).unwrap()
 }
 
-/// What the target answers, with the reply's payload.
+/// The target's answer, with the payload of its reply.
 pub(crate) fn ask(
-    storage: &Storage,
+    storage: &StorageRole,
     request: &StorageRequest,
     payload: &[u8],
 ) -> Result<Vec<u8>, Refused> {
@@ -108,7 +108,7 @@ pub(crate) fn ask(
 }
 
 pub(crate) fn try_write(
-    storage: &Storage,
+    storage: &StorageRole,
     id: u64,
     offset: u64,
     bytes: &[u8],
@@ -127,11 +127,16 @@ fn write_at(id: u64, offset: u64) -> StorageRequest {
     }
 }
 
-pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
+pub(crate) fn write(storage: &StorageRole, id: u64, offset: u64, bytes: &[u8]) {
     try_write(storage, id, offset, bytes).unwrap();
 }
 
-fn try_read(storage: &Storage, id: u64, offset: u64, length: usize) -> Result<Vec<u8>, Refused> {
+fn try_read(
+    storage: &StorageRole,
+    id: u64,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>, Refused> {
     let request = StorageRequest::Read {
         object: object(id),
         offset,
@@ -140,11 +145,11 @@ fn try_read(storage: &Storage, id: u64, offset: u64, length: usize) -> Result<Ve
     ask(storage, &request, &[])
 }
 
-pub(crate) fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
+pub(crate) fn read(storage: &StorageRole, id: u64, offset: u64, length: usize) -> Vec<u8> {
     try_read(storage, id, offset, length).unwrap()
 }
 
-pub(crate) fn delete(storage: &Storage, id: u64) {
+pub(crate) fn delete(storage: &StorageRole, id: u64) {
     let request = StorageRequest::Delete {
         target: TargetId(1),
         objects: vec![(DataId(id), Column(0))],
@@ -152,7 +157,7 @@ pub(crate) fn delete(storage: &Storage, id: u64) {
     ask(storage, &request, &[]).unwrap();
 }
 
-/// Bytes that tell from which write they are.
+/// Bytes that tell the write that they belong to.
 pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length)
         .map(|index| ((seed * 31 + index * 7) % 251) as u8)
@@ -165,7 +170,7 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
     let mut model = vec![0; 3 << 20];
     {
         let opened = storage(&scratch);
-        // 16 times what may be pending, ragged, overlapping.
+        // 16 times the bound on pending bytes, ragged, overlapping.
         for step in 0..1000 {
             let offset = step * 2_999 % (model.len() - 8192);
             let bytes = pattern(step, 100 + step * 37 % 8000);
@@ -181,7 +186,7 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
         let gauge = |name: &str| gauges.iter().find(|(known, _)| known == name).unwrap().1;
         assert!(gauge("target_checkpoints_total") > 3);
         assert!(gauge("target_pending_bytes") <= gauge("target_pending_bytes_max"));
-        // One that still runs in the background holds units until its end.
+        // A checkpoint in the background holds units until its end.
         opened.storage.checkpoint().unwrap();
         assert_eq!(opened.storage.lock().units_in_flight(), 0);
     }
@@ -195,7 +200,7 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_not_changed() {
+fn an_abandoned_request_changes_nothing() {
     let scratch = Scratch::new("roles");
     let opened = storage(&scratch);
     let (storage, before) = (&opened.storage, pattern(1, 64 << 10));
@@ -208,7 +213,7 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
         let answer = ask_by(storage, request, payload, &mut gone);
         assert_eq!(answer.err().unwrap().code, ErrorCode::NotReady);
     };
-    // Into free space, and into a block that there is.
+    // Into free space, and into an existing block.
     for (offset, length) in [(0, 64 << 10), (100, 100)] {
         refused(&write_at(5, offset), &pattern(2, length));
     }
@@ -231,7 +236,7 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
 }
 
 #[test]
-fn damage_done_while_a_target_is_down_is_an_error_and_never_zeros() {
+fn damage_while_a_target_is_down_is_an_error_and_never_zeros() {
     let scratch = Scratch::new("roles");
     {
         let opened = storage(&scratch);
@@ -245,7 +250,7 @@ fn damage_done_while_a_target_is_down_is_an_error_and_never_zeros() {
     assert_eq!(first_block(&opened.storage, 6), None);
 }
 
-/// Flips bits all over the segments of a target.
+/// Flips bits in all segments of a target.
 fn damage_segments(dir: &Path) {
     for entry in std::fs::read_dir(dir.join("target/segments")).unwrap() {
         let path = entry.unwrap().path();
@@ -255,8 +260,8 @@ fn damage_segments(dir: &Path) {
     }
 }
 
-/// What a reader of the first block of an object gets: `None` for damage.
-fn first_block(storage: &Storage, id: u64) -> Option<usize> {
+/// Length of the first block of an object as read; `None` for damage.
+fn first_block(storage: &StorageRole, id: u64) -> Option<usize> {
     match try_read(storage, id, 0, 4096) {
         Ok(bytes) => Some(bytes.len()),
         Err(refused) => {
@@ -274,7 +279,7 @@ fn after_a_kill_data_that_do_not_match_are_damage_and_after_a_loss_of_power_they
         write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
         opened.storage.engine.verifier()
     };
-    // Killed: nothing was flushed, and the log alone has the record.
+    // Killed: nothing was flushed, and only the log has the record.
     damage_segments(&scratch);
     {
         let opened = storage(&scratch);
@@ -289,16 +294,16 @@ fn after_a_kill_data_that_do_not_match_are_damage_and_after_a_loss_of_power_they
 }
 
 #[test]
-fn a_medium_that_takes_no_writes_is_not_asked_to_acknowledge() {
+fn a_target_acknowledges_nothing_on_a_medium_that_refuses_writes() {
     let scratch = Scratch::new("roles");
     let opened = storage(&scratch);
     write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
     assert_eq!(opened.storage.failure(), None);
-    // What is wrong with the bytes or the place is no failure of the medium.
+    // Bad bytes or a bad place are not a failure of the medium.
     let host = opened.storage.driver().host();
     let outside = at_once(host.write_segment(3, u64::from(u32::MAX), &[0; 4096]));
     assert!(matches!(outside, Ok(Err(WriteFailure::Bytes(_)))));
-    // A segment in place of which there is something that takes no writes.
+    // A directory in place of a segment, which takes no writes.
     std::fs::create_dir(scratch.join("target/segments/seg.00000001.new")).unwrap();
     let refused = try_write(&opened.storage, 6, 0, &pattern(2, 1 << 20));
     assert_eq!(refused.err().unwrap().code, ErrorCode::Io);
@@ -328,7 +333,8 @@ fn a_full_target_says_so_and_deletion_makes_room() {
     assert!(read(&opened.storage, 2, 0, 1 << 20) == bytes);
 }
 
-/// Target 1 lies in three sets, each made by the same version of the map: after it joined, 2, and 3.
+/// Target 1 lies in three sets, each made by the same version of the map: after it joined, 2, and
+/// 3.
 fn in_three_sets() -> ZoneMap {
     let join = |target: u32| MapEdit::Join {
         node: NodeId(1 + target),
@@ -353,7 +359,7 @@ fn in_three_sets() -> ZoneMap {
     map
 }
 
-/// A read by a slot as a map has it, which the sender has.
+/// A read by a slot of a map, which the sender has.
 fn by_slot(map: &ZoneMap, set: StripeSetId, slot: u16) -> (Header, StorageRequest) {
     let mut header = Header::request(Service::Storage, CELL);
     header.map_version = map.version;
@@ -366,7 +372,10 @@ fn by_slot(map: &ZoneMap, set: StripeSetId, slot: u16) -> (Header, StorageReques
     (header, StorageRequest::Stat { object })
 }
 
-fn refused(storage: &Storage, (header, request): &(Header, StorageRequest)) -> Option<ErrorCode> {
+fn refused(
+    storage: &StorageRole,
+    (header, request): &(Header, StorageRequest),
+) -> Option<ErrorCode> {
     match at_once(storage.driver().admit(header, request)).unwrap() {
         Ok(()) => None,
         Err(NotAdmitted::Refused(refused)) => Some(refused.code),
@@ -390,7 +399,7 @@ fn a_stale_client_is_refused_by_a_target_that_lies_in_three_sets() {
     for set in &sets {
         assert_eq!(refused(&opened.storage, &by_slot(&before, *set, 0)), None);
     }
-    // The slot of one set changes; in the two others the target has the old epoch still.
+    // The slot of one set changes; in the two others the target still has the old epoch.
     let renewed = renew(&before, sets[1], 1);
     opened.map.publish(Arc::new(renewed.clone()));
     let stale = Some(ErrorCode::StaleEpoch);
@@ -400,10 +409,10 @@ fn a_stale_client_is_refused_by_a_target_that_lies_in_three_sets() {
         let by_new = by_slot(&renewed, set, 0);
         assert_eq!(refused(&opened.storage, &by_new), None, "set {set}");
     }
-    // It moves to another target.
+    // The slot moves to another target.
     let moved = renew(&renewed, sets[0], 2);
     let by_new = by_slot(&moved, sets[0], 0);
-    // Nobody gives us the sender's map.
+    // This process cannot fetch the sender's map.
     let not_ready = Some(ErrorCode::NotReady);
     assert_eq!(refused(&opened.storage, &by_new), not_ready);
     opened.map.publish(Arc::new(moved.clone()));
@@ -414,7 +423,7 @@ fn a_stale_client_is_refused_by_a_target_that_lies_in_three_sets() {
 }
 
 #[test]
-fn slots_that_do_not_exist_are_refused_and_whole_targets_need_none() {
+fn unknown_slots_are_refused_and_requests_for_a_whole_target_name_none() {
     let scratch = Scratch::new("roles");
     let opened = storage(&scratch);
     let map = in_three_sets();

@@ -1,4 +1,4 @@
-//! Formatting and identifying stores, the same for all roles.
+//! Formats and identifies stores, the same for all roles.
 
 use crate::config::StoreConfig;
 use crate::error::ServerError;
@@ -7,7 +7,7 @@ use zonal_disk::engine::Config;
 use zonal_disk::store::load_identity;
 use zonal_disk::{DiskError, Engine, Identity};
 
-/// The engine's bounds out of a config.
+/// The engine's bounds from a config.
 pub(crate) fn engine_config(config: &StoreConfig) -> Config {
     Config {
         log_bytes: config.log,
@@ -17,7 +17,7 @@ pub(crate) fn engine_config(config: &StoreConfig) -> Config {
     }
 }
 
-/// Formats a store where there is none; one that is this very store stays as it is.
+/// Formats a store where there is none; the same store stays as it is.
 pub(crate) fn format(
     dir: &Path,
     identity: Identity,

@@ -1,23 +1,23 @@
-//! Who a connection has proved to be, in the form that shards know: made once for each certificate.
+//! Proved identities of connections, in the form that shards use: made once for each certificate.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use zonal_net::{Certified, Peer, Serial};
+use zonal_net::{Peer, PeerCertificate, Serial};
 use zonal_types::Holder;
 use zonal_types::limits::SUBJECTS_KNOWN_MAX;
 
-type Known = BTreeMap<Serial, (Arc<Certified>, Arc<Holder>)>;
+type KnownHolders = BTreeMap<Serial, (Arc<PeerCertificate>, Arc<Holder>)>;
 
-/// Holders by the number of their certificate; forgotten together when there are
+/// Holders by serial number of their certificate; all are dropped when there are
 /// [`SUBJECTS_KNOWN_MAX`].
 #[derive(Default)]
 pub(crate) struct Subjects {
-    known: Mutex<Known>,
+    known: Mutex<KnownHolders>,
 }
 
 impl Subjects {
-    /// `None`: the peer had to prove nothing.
+    /// The holder of a connection; `None`: the peer had to prove nothing.
     pub(crate) fn holder(&self, peer: &Peer) -> Option<Arc<Holder>> {
         let certified = peer.certified.as_ref()?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

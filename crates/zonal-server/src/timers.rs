@@ -1,4 +1,4 @@
-//! Timers of requests and tasks that wait, on one thread for a process's shard; it sleeps until the
+//! Timers of waiting requests and tasks, on one thread for a process's shard; it sleeps until the
 //! earliest.
 //!
 //! *Lock order*: `Timers::table` is taken last; wakers run outside of it.
@@ -73,7 +73,7 @@ impl Timers {
         self.changed.notify_all();
     }
 
-    /// Ready at `until`.
+    /// A future that is ready at `until`.
     pub(crate) fn sleep_until(&self, until: Instant) -> Sleep<'_> {
         Sleep {
             timers: self,
@@ -82,7 +82,7 @@ impl Timers {
         }
     }
 
-    /// How many there are.
+    /// Number of timers.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.table().wakers.len()
@@ -114,7 +114,7 @@ impl Future for Sleep<'_> {
         let before = table.wakers.insert(place, context.waker().clone());
         let is_first = before.is_none() && table.wakers.keys().next() == Some(&place);
         drop(table);
-        // A waker may do anything when it is dropped.
+        // Dropping a waker may run any code.
         drop(before);
         if is_first {
             timers.changed.notify_all();
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleepers_wake_in_time_and_leave_nothing() {
+    fn sleeping_futures_wake_in_time_and_leave_no_timers() {
         let timers = Arc::new(Timers::default());
         let thread = timers.start().unwrap();
         let begun = clock::instant();

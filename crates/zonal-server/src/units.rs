@@ -1,26 +1,26 @@
-//! Sizes and times as people write them in configs: a number and a unit, `64 MiB`, `500 ms`.
+//! Sizes and times in configs: a number and a unit, `64 MiB`, `500 ms`.
 //!
-//! A number without a unit is refused: nobody should have to guess whether 10 means seconds.
+//! A number without a unit is refused: a reader should not have to guess whether 10 means seconds.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a size or time could not be read.
+/// Why a size or time is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// There is no number in front.
+    /// The text does not begin with a number.
     #[error("\"{0}\" does not begin with a number")]
     NoNumber(String),
-    /// There is a part behind a point.
-    #[error("\"{0}\" is no whole number: write it in the next smaller unit")]
+    /// The number has a fraction.
+    #[error("\"{0}\" is not a whole number: write it in the next smaller unit")]
     NotWhole(String),
     /// The unit is missing or unknown.
     #[error("\"{text}\" needs a unit: {units}")]
     BadUnit {
-        /// What was written.
+        /// The text.
         text: String,
-        /// The units that there are.
+        /// The known units.
         units: &'static str,
     },
     /// The value does not fit 64 bits.
@@ -47,14 +47,14 @@ const TIME_NAMES: &str = "ms, s, min, h";
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size(pub u64);
+pub struct ByteSize(pub u64);
 
 /// A time in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// The same time for the standard library.
+    /// The time as a `Duration`.
     #[must_use]
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.0)
@@ -96,7 +96,7 @@ fn print(value: u64, units: &[(&str, u64)], f: &mut std::fmt::Formatter<'_>) -> 
     write!(f, "{} {name}", value / factor)
 }
 
-impl FromStr for Size {
+impl FromStr for ByteSize {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
         parse(text, SIZE_UNITS, SIZE_NAMES).map(Self)
@@ -110,7 +110,7 @@ impl FromStr for Millis {
     }
 }
 
-impl std::fmt::Display for Size {
+impl std::fmt::Display for ByteSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         print(self.0, &SIZE_UNITS[..6], f)
     }
@@ -138,7 +138,7 @@ macro_rules! serde_as_text {
     )*};
 }
 
-serde_as_text!(Size Millis);
+serde_as_text!(ByteSize Millis);
 
 #[cfg(test)]
 mod tests {
@@ -146,20 +146,23 @@ mod tests {
 
     #[test]
     fn sizes_and_times_need_their_units() {
-        assert_eq!("64 MiB".parse(), Ok(Size(64 << 20)));
-        assert_eq!("64MiB".parse(), Ok(Size(64 << 20)));
-        assert_eq!("10 GB".parse(), Ok(Size(10_000_000_000)));
+        assert_eq!("64 MiB".parse(), Ok(ByteSize(64 << 20)));
+        assert_eq!("64MiB".parse(), Ok(ByteSize(64 << 20)));
+        assert_eq!("10 GB".parse(), Ok(ByteSize(10_000_000_000)));
         assert_eq!("500 ms".parse(), Ok(Millis(500)));
         assert_eq!("2 min".parse(), Ok(Millis(120_000)));
         assert!(matches!(
-            "10".parse::<Size>(),
+            "10".parse::<ByteSize>(),
             Err(UnitError::BadUnit { .. })
         ));
         assert!(matches!(
-            "10 s".parse::<Size>(),
+            "10 s".parse::<ByteSize>(),
             Err(UnitError::BadUnit { .. })
         ));
-        assert!(matches!("MiB".parse::<Size>(), Err(UnitError::NoNumber(_))));
+        assert!(matches!(
+            "MiB".parse::<ByteSize>(),
+            Err(UnitError::NoNumber(_))
+        ));
         for text in ["0.5s", "0,5 s", "1.s"] {
             assert!(matches!(
                 text.parse::<Millis>(),
@@ -171,19 +174,19 @@ mod tests {
             Err(UnitError::NoNumber(_))
         ));
         assert!(matches!(
-            "99999999999 TiB".parse::<Size>(),
+            "99999999999 TiB".parse::<ByteSize>(),
             Err(UnitError::TooLarge(_))
         ));
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_units_parse_back() {
         for size in [0, 1, 4096, 1 << 20, 3 << 30, 1_000_000] {
-            assert_eq!(Size(size).to_string().parse(), Ok(Size(size)));
+            assert_eq!(ByteSize(size).to_string().parse(), Ok(ByteSize(size)));
         }
         for time in [0, 1, 500, 10_000, 90_000, 7_200_000] {
             assert_eq!(Millis(time).to_string().parse(), Ok(Millis(time)));
         }
-        assert_eq!(Size(10 << 30).to_string(), "10 GiB");
+        assert_eq!(ByteSize(10 << 30).to_string(), "10 GiB");
     }
 }

@@ -1,5 +1,5 @@
-//! Samples of node.toml, good and bad: the ones in deploy/ must be good, each bad one must say what
-//! is wrong.
+//! Samples of node.toml: those in deploy/ must be valid, and each bad one must lead to the right
+//! error.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use zonal_server::config::{ConfigError, NodeConfig, StoreConfig};
-use zonal_server::units::{Millis, Size};
+use zonal_server::units::{ByteSize, Millis};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -28,8 +28,8 @@ fn deployed_samples_are_valid() {
     }
 }
 
-/// Each bad sample begins with `# wants: TEXT`, which the error must contain, perhaps with `# hint:
-/// TEXT` behind it.
+/// Each bad sample begins with `# wants: TEXT`, which the error must contain. A line `# hint: TEXT`
+/// may follow.
 #[test]
 fn bad_samples_say_what_is_wrong() {
     for file in files("tests/config-bad") {
@@ -97,7 +97,7 @@ fn a_file_with_every_role_is_two_nodes() {
 }
 
 #[test]
-fn what_a_table_says_is_of_its_node_alone() {
+fn keys_of_a_table_apply_to_its_node_only() {
     let text = r#"
 cell = "00112233445566778899aabbccddeeff"
 node = 1
@@ -156,14 +156,14 @@ fn with(table: &str, line: &str) -> String {
 
 fn amount(text: &str) -> u64 {
     let text = text.replace(',', "");
-    let size = text.parse::<Size>().map(|size| size.0);
+    let size = text.parse::<ByteSize>().map(|size| size.0);
     let time = || text.parse::<Millis>().map(|time| time.0);
     let plain = |_error| text.parse::<u64>();
     let value = size.or_else(|_error| time()).or_else(plain);
     value.unwrap_or_else(|_error| panic!("\"{text}\" is no size, time or count"))
 }
 
-/// `A to B`, with more behind it.
+/// Parses `A to B`, with more behind it.
 fn range(text: &str) -> (u64, u64) {
     let (from, to) = text.split_once(" to ").unwrap_or_else(|| panic!("{text}"));
     let to = to.split([';', '(']).next().unwrap();

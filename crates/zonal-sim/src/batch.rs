@@ -54,7 +54,7 @@ impl BatchSummary {
     /// Names of the marks that no seed reached.
     #[must_use]
     pub fn missing_marks(&self) -> Vec<&'static str> {
-        let known = zonal_types::marks::NAMES.iter().copied();
+        let known = zonal_types::coverage_marks::NAMES.iter().copied();
         known
             .filter(|name| !self.coverage.marks.contains(name))
             .collect()

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 /// Forgets the marks reached before.
 pub fn begin() {
-    drop(zonal_types::marks::take());
+    drop(zonal_types::coverage_marks::take());
 }
 
 /// Names of the marks reached since [`begin`].
 #[must_use]
 pub fn end() -> BTreeSet<&'static str> {
-    zonal_types::marks::take()
+    zonal_types::coverage_marks::take()
 }

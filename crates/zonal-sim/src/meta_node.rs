@@ -26,7 +26,7 @@ use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::ShardConfig;
 use zonal_types::{Codec, ErrorCode, Ino, KvRead, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
-use zonal_zonemap::stored::MAP_KEY;
+use zonal_zonemap::map_records::MAP_KEY;
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
 /// The newest map that the manager has made durable. All processes read it here.

@@ -1,4 +1,4 @@
-//! What an inode says of itself to the outside.
+//! Attributes of an inode as `stat` returns them, and the credentials of a caller.
 
 use crate::ids::Ino;
 use crate::time::Timestamp;
@@ -40,7 +40,7 @@ impl FileKind {
         }
     }
 
-    /// The type in `st_mode`, if it is one.
+    /// The type in `st_mode`; `None` for an unknown type.
     #[must_use]
     pub fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
@@ -88,11 +88,12 @@ codec_struct! {
         atime: Timestamp,
         /// Last change of the contents.
         mtime: Timestamp,
-        /// Last change of the inode.
+        /// Last change of the inode (status change).
         ctime: Timestamp,
-        /// Birth.
+        /// Time of creation.
         btime: Timestamp,
-        /// Rises with every change of the inode, its data as reported, or its entries.
+        /// Change counter: rises with every change of the inode, of its entries, or of its data as
+        /// reported to the shard.
         change: u64,
         /// Bit set of [`crate::limits::xattr_flags`]: which kinds of extended attribute exist.
         xattrs: u8,
@@ -100,7 +101,7 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Who asks: the file-system ids of the calling thread.
+    /// Credentials of a caller: the file-system ids of the calling thread.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Credentials {
         /// User id; 0 may do everything.
@@ -113,7 +114,7 @@ codec_struct! {
 }
 
 impl Credentials {
-    /// The superuser.
+    /// Credentials of the superuser.
     #[must_use]
     pub fn root() -> Self {
         Self::default()

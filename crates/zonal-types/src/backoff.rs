@@ -1,6 +1,6 @@
-//! Back-off: pauses between attempts, each twice as long as the one before, up to a longest one.
+//! Back-off: pauses between attempts. Each pause is twice as long as the one before, up to a bound.
 
-/// Pauses, in milliseconds.
+/// A back-off; pauses are in milliseconds.
 #[derive(Debug, Clone)]
 pub struct BackOff {
     first: u64,
@@ -9,7 +9,7 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// Pauses from `first` to `longest` ms.
+    /// Creates a back-off whose pauses rise from `first` to `longest` ms.
     #[must_use]
     pub const fn new((first, longest): (u64, u64)) -> Self {
         Self {
@@ -19,19 +19,19 @@ impl BackOff {
         }
     }
 
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt, and doubles the one after it.
     pub fn next_ms(&mut self) -> u64 {
         let pause = self.next;
         self.next = pause.saturating_mul(2).min(self.longest);
         pause
     }
 
-    /// The longest pause comes next.
+    /// Makes the next pause the longest one.
     pub fn lengthen(&mut self) {
         self.next = self.longest;
     }
 
-    /// An attempt has succeeded: the next pause is the first again.
+    /// Resets the back-off after an attempt succeeded: the next pause is the first again.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -1,8 +1,10 @@
 //! The byte codec of messages and stored records: explicit, little-endian, bounded.
 //!
-//! Integers are fixed width, little-endian. `bool` is 0 or 1. `Option<T>` is 0, or 1 then T.
-//! `Vec<T>` and byte strings are a `u32` count, then the elements; a count larger than the bytes
-//! that are left is refused before anything is allocated. Enums are a `u8` tag, then the fields.
+//! * Integers are fixed width, little-endian. `bool` is 0 or 1. `Option<T>` is 0, or 1 then T.
+//! * `Vec<T>` and byte strings are a `u32` count, then the elements.
+//! * A count larger than the bytes that are left is refused before anything is allocated.
+//! * Enums are a `u8` tag, then the fields.
+//!
 //! Decoding never panics.
 
 /// Why bytes could not be decoded.
@@ -31,26 +33,26 @@ impl std::fmt::Display for CodecError {
 
 impl std::error::Error for CodecError {}
 
-/// What is left to decode.
+/// A cursor over the bytes that are left to decode.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the beginning of `bytes`.
+    /// Starts at the first of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// How many bytes are left.
+    /// Number of bytes left.
     #[must_use]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// The next `count` bytes.
+    /// Takes the next `count` bytes.
     ///
     /// # Errors
     /// `Truncated` where fewer are left.
@@ -63,7 +65,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// A length-prefixed byte string, without copying it.
+    /// Takes a length-prefixed byte string without copying it.
     ///
     /// # Errors
     /// `Truncated` where the length is past the end.
@@ -84,7 +86,7 @@ pub trait Codec: Sized {
     /// Any [`CodecError`] but `Trailing`.
     fn get(from: &mut Reader<'_>) -> Result<Self, CodecError>;
 
-    /// The byte form alone.
+    /// The byte form of this value alone.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
@@ -174,7 +176,8 @@ impl<T: Codec> Codec for Vec<T> {
         if count > from.left() {
             return Err(CodecError::TooLong);
         }
-        // Every element takes a byte at least; the capacity grows with what is really there.
+        // Each element takes at least one byte, so the capacity grows with the bytes that are
+        // there.
         let mut items = Self::with_capacity(count.min(4096));
         for _ in 0..count {
             items.push(T::get(from)?);
@@ -218,7 +221,7 @@ impl Codec for String {
     }
 }
 
-/// A byte string (a plain `Vec<u8>` is a `Vec` of integers with the same form, but decodes slower).
+/// A byte string. A plain `Vec<u8>` has the same form but decodes slower, byte by byte.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Blob(pub Vec<u8>);
 
@@ -292,9 +295,8 @@ macro_rules! codec_enum {
     };
 }
 
-/// Byte form of an enum that is defined with more than [`codec_enum`] takes (variants without names
-/// of their fields): a tag, then what the variant has, in order. A variant that is left out does
-/// not compile.
+/// Implements the byte form of an enum that [`codec_enum`] cannot express (variants with unnamed
+/// fields): a tag, then the fields in order. A variant that is left out does not compile.
 #[macro_export]
 macro_rules! codec_of {
     ($name:ident { $($tag:literal = $variant:ident $({ $($field:ident),* $(,)? })? $(( $item:ident ))?),* $(,)? }) => {
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn structs_and_enums_come_back_whole() {
+    fn structs_and_enums_round_trip() {
         let line = Shape::Line {
             from: Pair {
                 a: 7,
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_is_refused() {
+    fn decoding_refuses_every_prefix() {
         let bytes = Shape::Line {
             from: Pair {
                 a: 7,

@@ -1,6 +1,6 @@
-//! Stored values in a form that can be shown, for `zonal dump`: a name and named fields.
+//! Stored values in printable form, for `zonal dump`: a name and named fields.
 
-/// A value of a field.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     /// A number.
@@ -11,9 +11,9 @@ pub enum Field {
     Flag(bool),
     /// Words.
     Text(String),
-    /// Bytes, which may be text.
+    /// Bytes, which may be printable text.
     Bytes(Vec<u8>),
-    /// Several.
+    /// Several values.
     List(Vec<Field>),
     /// A value with fields of its own.
     Group(Fields),
@@ -22,17 +22,17 @@ pub enum Field {
 /// Fields with their names, in order.
 pub type Fields = Vec<(&'static str, Field)>;
 
-/// What a key and its value are.
+/// A printed key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
-    /// `inode`, `chunk`.
+    /// The kind of record, such as `inode` or `chunk`.
     pub what: &'static str,
-    /// What is in it.
+    /// The record's fields.
     pub fields: Fields,
 }
 
 impl Described {
-    /// With nothing in it yet.
+    /// A record without fields.
     #[must_use]
     pub fn new(what: &'static str) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Described {
         }
     }
 
-    /// With one more field.
+    /// Adds a field.
     #[must_use]
     pub fn with(mut self, name: &'static str, field: impl Into<Field>) -> Self {
         self.fields.push((name, field.into()));

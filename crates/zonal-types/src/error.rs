@@ -1,13 +1,13 @@
 //! The closed, numbered set of errors that crosses the wire, and its mapping to errno.
 //!
-//! Numbers are part of the wire protocol: never reuse one. POSIX outcomes come first (1..=199),
-//! errors that a client acts on itself follow (200..), those never reach a program as they are.
+//! Numbers are part of the wire protocol: never reuse one. POSIX outcomes are 1 to 199. Errors from
+//! 200 on are for the client itself to handle; they never reach a program as they are.
 
 use crate::codec::{Codec, CodecError, Reader};
 
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $errno:ident, $text:literal;)*) => {
-        /// What went wrong, as it crosses the wire.
+        /// An error as it crosses the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum ErrorCode { $($(#[$doc])* $name = $number,)* }
@@ -84,13 +84,13 @@ pub mod errno {
 error_codes! {
     /// Operation not permitted.
     NotPermitted = 1, EPERM, "operation not permitted";
-    /// No such file or directory.
+    /// ENOENT: the file or directory does not exist.
     NotFound = 2, ENOENT, "no such file or directory";
     /// Interrupted.
     Interrupted = 4, EINTR, "interrupted";
     /// The medium failed.
     Io = 5, EIO, "input/output error";
-    /// No such device or address (also: SEEK_DATA past the end).
+    /// ENXIO: the device or address does not exist (also: SEEK_DATA past the end).
     NoDevice = 6, ENXIO, "no such device or address";
     /// Argument list too long (xattr value too big).
     TooBig = 7, E2BIG, "too big";
@@ -136,7 +136,7 @@ error_codes! {
     NotEmpty = 39, ENOTEMPTY, "directory not empty";
     /// Too many symbolic links.
     Loop = 40, ELOOP, "too many symbolic links";
-    /// No such extended attribute.
+    /// ENODATA: the extended attribute does not exist.
     NoData = 61, ENODATA, "no such attribute";
     /// Value too large for its type.
     Overflow = 75, EOVERFLOW, "value too large";
@@ -159,16 +159,16 @@ error_codes! {
     WrongVersion = 202, EIO, "unsupported version";
     /// The sender's credential is missing or wrong.
     Unauthenticated = 203, EACCES, "not authenticated";
-    /// The request names another epoch of the thing touched than ours, and no newer map; the reply
-    /// carries our entry.
+    /// The request names another slot epoch than the target's and no newer map; the reply carries
+    /// the target's entry.
     StaleEpoch = 204, ESTALE, "stale epoch";
-    /// This server does not own the partition, or its shard not any more; refresh the map.
+    /// This server does not own the partition, or no longer owns the shard; refresh the map.
     NotOwner = 205, ESTALE, "not the owner of the partition";
     /// The session is unknown or expired; open a new one.
     UnknownSession = 206, EIO, "unknown session";
     /// A slot sequence that is neither the next nor the last.
     BadSequence = 207, EIO, "bad slot sequence";
-    /// A shrink is not yet confirmed by all columns; push it, then retry.
+    /// A truncation is not yet confirmed by all columns; push it, then retry.
     TruncateUnconfirmed = 208, EIO, "an earlier truncation is not confirmed";
     /// The write was made before a truncation that the target has seen; refresh and retry.
     StaleTruncate = 209, EIO, "older than the last truncation";
@@ -176,16 +176,16 @@ error_codes! {
     UnknownLease = 210, EIO, "unknown lease";
     /// The server is starting, stopping or not ready for this role.
     NotReady = 211, EAGAIN, "server not ready";
-    /// The blocking lock request is queued; an event will tell.
+    /// The blocking lock request is queued; an event announces the grant.
     LockQueued = 212, EAGAIN, "lock queued";
     /// The target or shard named is not served here.
     WrongTarget = 213, EIO, "not served here";
     /// A bound on connections, sessions or queues is reached; retry later.
     Overloaded = 214, EAGAIN, "server overloaded";
-    /// The sender has made a later attempt to change the object, because it had no answer; send it
-    /// again with that one's number.
+    /// A later attempt of the sender to change the object exists, because an earlier one got no
+    /// answer. Send the change again with that attempt's number.
     Superseded = 215, EIO, "a later attempt was made";
-    /// The sender's incarnation is over: what it held may be another's. It opens its sessions
+    /// The sender's incarnation is over, and others may hold what it held. It opens its sessions
     /// again.
     Fenced = 216, EIO, "the client is fenced";
 }

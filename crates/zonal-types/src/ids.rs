@@ -1,4 +1,4 @@
-//! Identifiers. Each is a type of its own, so that none can be passed for another.
+//! Identifiers. Each is a type of its own, so that the compiler rejects one in place of another.
 
 use crate::codec::{Codec, CodecError, Reader};
 
@@ -32,12 +32,12 @@ ids! {
     PartitionId(u32);
     /// An ordered list of slots in the zone map.
     StripeSetId(u32);
-    /// The identity of a file's stored bytes, apart from its inode number; never reused. As an
-    /// inode number it names the partition that gave it.
+    /// Identity of a file's stored bytes, apart from its inode number; never reused. Like an inode
+    /// number it names the partition that issued it.
     DataId(u64);
-    /// What a client has at one shard.
+    /// A client's session at one shard.
     SessionId(u64);
-    /// A client, in the whole cell: drawn at random when it starts. 0: none.
+    /// A client in the whole cell: a random number drawn when it starts. 0: none.
     ClientId(u64);
     /// Rises when a shard has forgotten a session of the client. 1 and up; 0 is "none".
     Incarnation(u32);
@@ -54,10 +54,10 @@ ids! {
 }
 
 impl Incarnation {
-    /// The first.
+    /// The first version.
     pub const FIRST: Self = Self(1);
 
-    /// The one after it; the last has none.
+    /// The next number; the last number stays.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -65,12 +65,12 @@ impl Incarnation {
 }
 
 crate::codec_struct! {
-    /// Who sends a request. Servers and commands have none: both are 0.
+    /// Identity of a request's sender. Servers and commands have none: both fields are 0.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
     pub struct ClientIdentity {
-        /// Which client.
+        /// The client.
         client: ClientId,
-        /// How often it has begun anew.
+        /// How often the client has begun anew.
         incarnation: Incarnation,
     }
 }
@@ -85,7 +85,7 @@ impl ClientIdentity {
         }
     }
 
-    /// Both are there, or none.
+    /// True where both fields are set or both are 0.
     #[must_use]
     pub fn is_valid(self) -> bool {
         (self.client == ClientId(0)) == (self.incarnation == Incarnation(0))
@@ -146,8 +146,8 @@ impl Ino {
         Self(u64::from(partition.0 & (PARTITIONS_MAX - 1)) << INO_SEQUENCE_BITS | sequence)
     }
 
-    /// The partition that the number names (whatever the number: bits above are refused by
-    /// [`Self::is_valid`]).
+    /// The partition that the number names. Bits above the partition are ignored here;
+    /// [`Self::is_valid`] refuses them.
     #[must_use]
     pub fn partition(self) -> PartitionId {
         PartitionId(((self.0 >> INO_SEQUENCE_BITS) & u64::from(PARTITIONS_MAX - 1)) as u32)
@@ -173,7 +173,7 @@ impl DataId {
         Self(Ino::new(partition, sequence).0)
     }
 
-    /// The partition that gave it: its shard knows whose the bytes are.
+    /// The partition that issued it; its shard knows the inode that owns the bytes.
     #[must_use]
     pub fn partition(self) -> PartitionId {
         Ino(self.0).partition()

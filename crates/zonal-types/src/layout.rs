@@ -1,4 +1,4 @@
-//! What a layout is; the arithmetic on it is in `zonal-layout`.
+//! Data types of a layout; `zonal-layout` has the arithmetic.
 
 use crate::ids::{Column, DataId, LayoutGen, StripeSetId, ZoneId};
 use crate::limits::{STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
@@ -12,7 +12,7 @@ codec_struct! {
         unit: u32,
         /// Objects in a row; 0 means all targets of the zone.
         count: u16,
-        /// Redundancy of what is written.
+        /// Redundancy of new files.
         redundancy: Redundancy,
     }
 }
@@ -36,7 +36,7 @@ impl StripePolicy {
 }
 
 codec_enum! {
-    /// How lost targets are survived. Only `None` is implemented; the tags of the others are
+    /// How a file survives the loss of targets. Only `None` is implemented; the other tags are
     /// reserved.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Redundancy {
@@ -46,33 +46,33 @@ codec_enum! {
 }
 
 codec_enum! {
-    /// What a component is made of. Clones, re-striping and shared disks will add kinds.
+    /// The kind of a component. Clones, re-striping and shared disks will add kinds.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum ComponentKind {
         /// Round robin over the columns, one stripe unit each.
         Striped = 1,
-        /// The same, but the first bytes of the file are in its shard's store; the objects have a
+        /// As `Striped`, but the file's first bytes are in its shard's store; the objects have a
         /// hole there.
         StripedInline = 2 {
-            /// How many.
+            /// Number of those bytes.
             bytes: u32,
         },
     }
 }
 
 codec_struct! {
-    /// One range of a file with its place.
+    /// A range of a file and where it is stored.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Component {
-        /// What it is made of.
+        /// Its kind.
         kind: ComponentKind,
-        /// First byte of the file that it covers.
+        /// First byte of the file in the range.
         start: u64,
-        /// First byte behind it (`u64::MAX`: to the end).
+        /// First byte behind the range (`u64::MAX`: to the end).
         end: u64,
         /// Identity of the stored bytes.
         data_id: DataId,
-        /// Zone of the set (an index for `locate`; the set is the authority).
+        /// Zone of the set: an index for `locate`. The set is the authority.
         zone: ZoneId,
         /// The stripe set that holds it.
         set: StripeSetId,
@@ -90,23 +90,23 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Where the bytes of a file are.
+    /// The placement of a file's bytes.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct Layout {
         /// Rises with each change.
         layout_gen: LayoutGen,
-        /// Sorted by start, without overlap. Empty for what has no data.
+        /// Sorted by start, without overlap. Empty for an inode without data.
         components: Vec<Component>,
     }
 }
 
 impl Layout {
-    /// The identities of the file's bytes, one a component.
+    /// The data ids of the file, one for each component.
     pub fn data_ids(&self) -> impl Iterator<Item = DataId> + '_ {
         self.components.iter().map(|component| component.data_id)
     }
 
-    /// How many of the file's first bytes its shard has.
+    /// Number of the file's first bytes that its shard stores.
     #[must_use]
     pub fn inline_bytes(&self) -> u32 {
         match self.components.first().map(|component| component.kind) {
@@ -117,15 +117,15 @@ impl Layout {
 }
 
 codec_struct! {
-    /// What a client needs besides the attributes to read and write a file.
+    /// Data that a client needs besides the attributes to read and write a file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FileData {
-        /// Where the bytes are.
+        /// Placement of the bytes.
         layout: Layout,
-        /// Number of the last shrink.
+        /// Number of the last truncation.
         truncate_seq: u64,
-        /// Size that the last shrink left; targets that have not seen `truncate_seq` cut there
-        /// first.
+        /// Size that the last truncation left; a target that has not seen `truncate_seq` truncates
+        /// to it first.
         truncate_size: u64,
     }
 }

@@ -15,7 +15,7 @@ limits! {
     SYMLINK_BYTES_MAX: usize = 4095, "bytes";
     /// Bytes of a path that a program names without a mount.
     PATH_BYTES_MAX: usize = 4095, "bytes";
-    /// Symbolic links that one path leads through without a mount, as in Linux.
+    /// Symbolic links followed in one path without a mount, as in Linux.
     SYMLINKS_MAX: usize = 40, "links";
     /// Bytes of an extended attribute's name.
     XATTR_NAME_BYTES_MAX: usize = 255, "bytes";
@@ -27,22 +27,22 @@ limits! {
     LINKS_MAX: u32 = 65_000, "links";
     /// Largest offset behind the last byte of a file.
     FILE_BYTES_MAX: u64 = i64::MAX as u64, "bytes";
-    /// The last number of a file's cuts: a million cuts a second reach it in four years. Targets
-    /// take none behind it, so that no message uses up the numbers of a file.
+    /// Last number of a file's truncations: a million a second reach it in four years. Targets
+    /// refuse numbers behind it, so that no message can use up the numbers of a file.
     CUT_NUMBER_MAX: u64 = 281_474_976_710_656, "numbers";
     /// Smallest stripe unit.
     STRIPE_UNIT_MIN: u32 = 65_536, "bytes";
     /// Largest stripe unit.
     STRIPE_UNIT_MAX: u32 = 67_108_864, "bytes";
-    /// Stripe unit where nothing else is set.
+    /// Stripe unit by default.
     STRIPE_UNIT_DEFAULT: u32 = 1_048_576, "bytes";
     /// First bytes of a file that its shard may keep.
     INLINE_BYTES_MAX: usize = 65_536, "bytes";
-    /// First bytes of a file that its shard keeps where nothing else is set.
+    /// First bytes of a file that its shard keeps by default.
     INLINE_BYTES_DEFAULT: u32 = 4_096, "bytes";
     /// Slots of a stripe set.
     SLOTS_MAX: usize = 256, "slots";
-    /// Slots of a new stripe set where nothing else is set.
+    /// Slots of a new stripe set by default.
     SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
@@ -56,21 +56,21 @@ limits! {
     BODY_BYTES_MAX: usize = 1_048_576, "bytes";
     /// TLV area of one frame.
     TLV_BYTES_MAX: usize = 4096, "bytes";
-    /// Payloads from here on may lie in memory that a client shares with a server on its machine.
+    /// Smallest payload that may lie in memory shared between a client and a server on its machine.
     REGION_PAYLOAD_MIN: usize = 65_536, "bytes";
     /// Memory that a client may share with a server.
     REGION_BYTES_MAX: u64 = 268_435_456, "bytes";
-    /// A buffer of such memory: a write of the kernel with its head, and what a page's alignment
-    /// takes.
+    /// One buffer of shared memory: the kernel's largest write with its header, and padding to a
+    /// page.
     REGION_BUFFER_BYTES: usize = 1_114_112, "bytes";
-    /// Buffers of a mount's.
+    /// Shared buffers of one mount.
     REGION_BUFFERS: u32 = 64, "buffers";
-    /// Bytes that one storage read or write moves.
+    /// Bytes moved by one storage read or write.
     STORAGE_IO_BYTES_MAX: usize = 4_194_304, "bytes";
     /// Ranges of one storage write.
     WRITE_RANGES_MAX: usize = 1_024, "ranges";
-    /// Of so much of an object, whole chunks, a target changes all or nothing at once; of a longer
-    /// range perhaps a part.
+    /// Bytes of an object, in whole chunks, that a target changes atomically; a longer range may be
+    /// changed in part.
     STORAGE_STEP_BYTES: u64 = 67_108_864, "bytes";
     /// Supplementary groups of a caller.
     GROUPS_MAX: usize = 65_536, "groups";
@@ -78,68 +78,69 @@ limits! {
     SESSION_SLOTS_MAX: u32 = 64, "slots";
     /// Sessions of one shard.
     SESSIONS_MAX: usize = 65_536, "sessions";
-    /// Directories that a shard knows to be inside of a client's path, and, apart from them, files
-    /// with several names that a client has reached there.
+    /// Directories that a shard knows to lie inside a client's scope. The same bound holds
+    /// separately for files with several names that a client has reached there.
     SCOPE_INSIDE_MAX: usize = 16_384, "inodes";
-    /// Files that clients with a scope have cut by name and may go on cutting at targets.
+    /// Files that clients with a scope have truncated by name and may go on truncating at targets.
     SCOPE_CUTS_MAX: usize = 4_096, "files";
-    /// How long.
+    /// How long a client with a scope may go on truncating a file at targets.
     SCOPE_CUT_MS: u64 = 60_000, "ms";
-    /// Answers of shards that a server keeps about what clients with a scope have open.
+    /// Cached answers of shards, on one server, about the files that clients with a scope have
+    /// open.
     GRANTS_KEPT_MAX: usize = 65_536, "answers";
-    /// How long one is kept.
+    /// How long a cached answer about an open file is kept.
     GRANT_MS: u64 = 5_000, "ms";
-    /// Certificates whose subject a server keeps in the form that its shard knows.
+    /// Certificates whose subject a server has cached in its shard's form.
     SUBJECTS_KNOWN_MAX: usize = 4_096, "certificates";
     /// Events waiting for one session.
     SESSION_EVENTS_MAX: usize = 65_536, "events";
-    /// How long a session lives without a sign of its client.
+    /// Session term without a sign of its client.
     SESSION_TERM_MS: u64 = 60_000, "ms";
-    /// How long a client may use what a reply said it may cache.
+    /// Term for which a client may use a reply from its cache.
     CACHE_TERM_MS: u64 = 5_000, "ms";
-    /// How much longer than that the shard remembers it (drift of clocks).
+    /// How much longer than that term the shard remembers the lease (drift of clocks).
     CACHE_GRACE_MS: u64 = 500, "ms";
-    /// Files open at one shard, counted once a session.
+    /// Files open at one shard, counted once for each session.
     OPENS_MAX: usize = 4_194_304, "files";
     /// Directories with recorded caching at one shard.
     CACHE_LEASES_MAX: usize = 262_144, "directories";
-    /// Files whose reads one message tells of.
+    /// Files whose reads one message reports.
     TOUCHES_MAX: usize = 1_024, "files";
     /// Lock ranges held at one shard.
     LOCKS_MAX: usize = 1_048_576, "ranges";
     /// Lock requests waiting at one shard.
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
-    /// How long after its start a shard waits for clients with locks to tell of them, before others
-    /// get any: less than a request is tried.
+    /// How long a restarted shard waits for clients to report their locks before it grants any to
+    /// others. Less than the time for which a request is retried.
     LOCKS_TOLD_MS: u64 = 8_000, "ms";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.
     APPEND_BYTES_MAX: usize = 16_777_216, "bytes";
-    /// How long an append that is not ended holds up those behind it, and a place at a lent end
-    /// that is not asked for again those who want the end: longer than any client tries (`zonal
-    /// mount --deadline` is a minute at most).
+    /// How long an append that is not ended holds up the appends behind it. Also: how long a place
+    /// at a lent end that is not requested again holds up other clients. Longer than any client
+    /// retries (`zonal mount --deadline` is at most a minute).
     TICKET_MS: u64 = 65_000, "ms";
-    /// How long a place at a lent end stays its holder's, whatever it asks, once others want the
-    /// end.
+    /// Longest time for which a place at a lent end stays its holder's once others want the end.
     TICKET_KEPT_MS: u64 = 300_000, "ms";
-    /// Deleted objects that one target remembers, to refuse late writes to them.
+    /// Deleted objects remembered by one target, to refuse late writes to them.
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
-    /// Objects for which one target remembers that a change was sent again, to refuse the late one.
+    /// Objects for which one target remembers a change that was sent again, to refuse the late
+    /// copy.
     ATTEMPTS_MAX: usize = 65_536, "objects";
-    /// Fences of clients that one target keeps.
+    /// Fences of clients kept by one target.
     FENCES_MAX: usize = 65_536, "fences";
     /// How long an ending session waits for targets that do not acknowledge its fence.
     FENCE_WAIT_MS: u64 = 10_000, "ms";
     /// Fences in one request to a target.
     FENCES_AT_ONCE_MAX: usize = 1_024, "fences";
-    /// Objects of one target of which it cut something and nobody was told yet how much that freed.
+    /// Objects of one target with a truncation whose freed bytes are not reported yet.
     UNTOLD_CUTS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.
     READDIR_ENTRIES_MAX: usize = 4096, "entries";
-    /// Directories that one request lists.
+    /// Directories listed by one request.
     READDIR_TOGETHER_MAX: usize = 16, "directories";
-    /// Connections that one server accepts.
+    /// Connections accepted by one server.
     CONNECTIONS_MAX: usize = 1024, "connections";
     /// Zones of a cell.
     ZONES_MAX: usize = 4096, "zones";
@@ -183,14 +184,13 @@ limits! {
     SCRUB_DAMAGED_MAX: usize = 1024, "blocks";
     /// Objects in one reply of a list.
     OBJECTS_LISTED_MAX: usize = 4096, "objects";
-    /// How far a restored backup moves on every number that must not be given twice.
+    /// How far a restored backup advances every counter whose numbers must not be issued twice.
     RESTORE_STEP: u64 = 4_294_967_296, "numbers";
     /// How long a server keeps a snapshot that nobody reads.
     SNAPSHOT_TERM_MS: u64 = 60_000, "ms";
-    /// How long a manager asks the address that it knows of a node, before another address is
-    /// taken.
+    /// How long a manager probes the known address of a node before it accepts another address.
     HOLDER_ASKED_MS: u64 = 2_000, "ms";
-    /// Bytes of a recording of what is done to a store (`zonal server --record`).
+    /// Bytes of a recording of a store's changes (`zonal server --record`).
     RECORDING_BYTES_MAX: u64 = 1_073_741_824, "bytes";
 }
 
@@ -210,6 +210,6 @@ pub mod xattr_flags {
     pub const CAPABILITY: u8 = 32;
     /// A layout set on the directory (`zonal.layout`).
     pub const LAYOUT: u8 = 64;
-    /// File capabilities, which go with the next write.
+    /// File capabilities; the next write to the file removes them.
     pub const CAPABILITY_NAME: &[u8] = b"security.capability";
 }

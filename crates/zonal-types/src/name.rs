@@ -13,7 +13,7 @@ impl Name {
     /// Checks `bytes`.
     ///
     /// # Errors
-    /// `NameTooLong` past 255 bytes; `Invalid` where it is empty, `.`, `..`, or holds `/` or NUL.
+    /// `NameTooLong` past 255 bytes; `Invalid` where it is empty, `.`, `..`, or has `/` or NUL.
     pub fn new(bytes: &[u8]) -> Result<Self, ErrorCode> {
         if bytes.len() > NAME_BYTES_MAX {
             return Err(ErrorCode::NameTooLong);
@@ -47,9 +47,8 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// A name or path as reports and terminals get it, on one line and from which the bytes can be had
-/// again: a backslash is `\\`, a byte of a letter that is not [shown](is_shown), or of what is not
-/// UTF-8, is `\xNN`.
+/// Prints a name or path on one line, in a form that can be reversed. A backslash becomes `\\`.
+/// Each byte of a character that is not [shown](is_shown), or that is not UTF-8, becomes `\xNN`.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(pub &'a [u8]);
 
@@ -71,9 +70,9 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
-/// A text of anybody as it may stand in a line of a terminal or a log: it makes no other line and
-/// does nothing to a terminal. The end of a line is `\n`, a byte of another letter that is not
-/// [shown](is_shown) `\xNN`; what is shown stays as it is, a backslash too.
+/// Prints untrusted text on one line of a terminal or a log: it makes no other line and has no
+/// effect on a terminal. The end of a line becomes `\n`, each byte of another character that is not
+/// [shown](is_shown) becomes `\xNN`. All else stays as it is, a backslash too.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<'a>(pub &'a str);
 
@@ -90,16 +89,16 @@ impl std::fmt::Display for OneLine<'_> {
     }
 }
 
-/// Whether a text may be the name of a zone or of a client, which people are shown: no longer than
-/// any name, and all of it is seen.
+/// True where a text may be the name of a zone or of a client. People are shown these: no longer
+/// than a name, and all characters visible.
 #[must_use]
 pub fn is_title(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX && text.chars().all(is_shown)
 }
 
-/// Whether a terminal or an editor shows a letter as itself. Not so control characters, what ends a
-/// line, what turns the direction of writing (Unicode Standard Annex 9), and what is not seen at
-/// all.
+/// True where a terminal or an editor shows a character as itself. False for control characters,
+/// line ends, invisible characters, and those that turn the writing direction (Unicode Standard
+/// Annex 9).
 #[must_use]
 pub fn is_shown(letter: char) -> bool {
     let is_hidden = matches!(
@@ -133,7 +132,7 @@ impl Codec for Name {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_text_stays_on_its_line() {
+    fn untrusted_text_prints_on_one_line() {
         let text = OneLine("Größe \\ a\x1b[31m\tb\n\u{85}\u{202e}c").to_string();
         assert_eq!(
             text,
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_shown_on_one_line_and_no_two_alike() {
+    fn printed_names_are_one_line_and_distinct() {
         let shown = |bytes: &[u8]| Name::new(bytes).map(|name| name.to_string());
         for (bytes, text) in [
             ("Grüße 1.txt".as_bytes(), "Grüße 1.txt"),
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_refused() {
         assert!(Name::new(b"a").is_ok());
         assert!(Name::new(&[b'x'; 255]).is_ok());
         assert_eq!(Name::new(&[b'x'; 256]), Err(ErrorCode::NameTooLong));

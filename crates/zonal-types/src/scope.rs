@@ -1,4 +1,4 @@
-//! The scope of a client's credential: which part of the cell it covers, and for whom.
+//! Scope of a client's credential: the part of the cell it covers, and the users it may speak for.
 //!
 //! *Invariants*: (1) a path is absolute, and each of its names is a valid [`Name`]; (2) an empty
 //! scope covers everything.
@@ -6,40 +6,40 @@
 use crate::ids::{ClientId, Incarnation};
 use crate::name::Name;
 
-/// Bytes of a scope's path at most.
+/// Bytes of a scope's path.
 const PATH_BYTES_MAX: usize = 1024;
-/// Names of a scope's path at most.
+/// Names of a scope's path.
 const PATH_NAMES_MAX: usize = 32;
 
-/// What a client may do with its credential. The default covers everything.
+/// Restrictions of a client's credential. The default covers everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Names from the root to the directory below which everything lies that the client may see.
-    /// Empty: the root.
+    /// Names from the root to the directory that the client sees as its root. Empty: the cell's
+    /// root.
     pub path: Vec<Name>,
-    /// The client changes nothing.
+    /// The client may not change anything.
     pub is_read_only: bool,
-    /// User ids for which the client may speak, first and last. `None`: all.
+    /// User ids that the client may speak for, first and last. `None`: all.
     pub uids: Option<(u32, u32)>,
     /// User id 0 counts as nobody.
     pub squashes_root: bool,
 }
 
-/// Who a connection has proved to be: whose the sessions are that it opens.
+/// The proved identity of a connection; it owns the sessions that the connection opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The subject of the certificate.
     pub subject: String,
-    /// What its client is restricted to; `None`: to nothing.
+    /// The client's scope; `None`: no restriction.
     pub scope: Option<Scope>,
 }
 
-/// A subject, as a number: 0 where nobody had to prove anything.
+/// A subject as a number: 0 where the cell has no authority and nobody proves anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HolderNumber(pub u64);
 
 impl HolderNumber {
-    /// The number of a subject (FNV-1a): stores keep it, so it is for ever.
+    /// The number of a subject (FNV-1a). Stores keep it, so the function must never change.
     #[must_use]
     pub fn of(subject: Option<&str>) -> Self {
         let Some(subject) = subject else {
@@ -51,12 +51,12 @@ impl HolderNumber {
 }
 
 crate::codec_struct! {
-    /// That incarnations of a client are over.
+    /// A fence: incarnations of a client that are over.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub struct Fence {
         /// The client.
         client: ClientId,
-        /// Who opened its session; 0: whoever names it.
+        /// The holder that opened its session; 0: any.
         holder: HolderNumber,
         /// The lowest incarnation that is served.
         lowest: Incarnation,
@@ -72,12 +72,12 @@ impl crate::codec::Codec for HolderNumber {
     }
 }
 
-/// Why a path cannot be a scope's.
+/// Why a path cannot be a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScopeError {
-    /// It does not begin with `/`.
+    /// The path does not begin with `/`.
     Relative,
-    /// Too long, too deep, or with a name that no entry can have.
+    /// The path is too long, too deep, or has an invalid name.
     Path,
 }
 
@@ -95,23 +95,23 @@ impl std::fmt::Display for ScopeError {
 impl std::error::Error for ScopeError {}
 
 impl Scope {
-    /// True where it covers everything.
+    /// True where the scope covers everything.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         *self == Self::default()
     }
 
-    /// True where the client may not speak for everybody: what it says of its open files is no
-    /// proof that a user might open them.
+    /// True where the client may not speak for all users: its report of open files is no proof that
+    /// a user might open them.
     #[must_use]
     pub fn limits_users(&self) -> bool {
         self.uids.is_some() || self.squashes_root
     }
 
-    /// Takes a path apart.
+    /// Parses a path into names.
     ///
     /// # Errors
-    /// Where it cannot be a scope's.
+    /// See [`ScopeError`].
     pub fn parse_path(path: &str) -> Result<Vec<Name>, ScopeError> {
         let rest = path.strip_prefix('/').ok_or(ScopeError::Relative)?;
         if rest.is_empty() {

@@ -1,14 +1,14 @@
-//! SplitMix64: numbers from a seed, the same on every machine and for ever (Steele, Lea and Flood
-//! 2014).
+//! SplitMix64: reproducible numbers from a seed, the same on every machine and for ever (Steele,
+//! Lea and Flood 2014).
 //!
-//! For tests and the simulator, whose seeds are kept. Not for anything that nobody may guess.
+//! For tests and the simulator, whose seeds are kept. Not for numbers that must be hard to guess.
 
-/// The generator of a seed.
+/// The generator; its state is the seed.
 #[derive(Debug, Clone)]
 pub struct SplitMix64(pub u64);
 
 impl SplitMix64 {
-    /// 64 bits.
+    /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_a_seed_are_those_of_the_reference() {
+    fn splitmix_matches_the_reference_numbers() {
         let mut numbers = SplitMix64(1_234_567);
         let first = [numbers.bits(), numbers.bits(), numbers.bits()];
         let known = [

@@ -1,7 +1,8 @@
-//! How cores read and change an ordered key-value store that they do not own.
+//! Interface through which cores read and change an ordered key-value store that they do not own.
 //!
-//! A core reads through [`KvRead`] (in a shell: overlay of recent changes, then the embedded store;
-//! in the simulator: a map) and returns changes as a list of [`KvChange`]. It never writes itself.
+//! A core reads through [`KvRead`] and returns changes as a list of [`KvChange`]; it never writes
+//! itself. In a shell the store is an overlay of recent changes above the embedded store; in the
+//! simulator it is a map.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -33,7 +34,7 @@ impl KvChange {
         Self { key, value: None }
     }
 
-    /// Makes the change in a store that is a map; returns the change that takes it back.
+    /// Applies the change to a map; returns the change that undoes it.
     pub fn apply_to(&self, keys: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Self {
         let before = match &self.value {
             Some(value) => keys.insert(self.key.clone(), value.clone()),
@@ -46,10 +47,10 @@ impl KvChange {
     }
 }
 
-/// Reading side of an ordered store. Errors are of the medium or of damaged contents, never
-/// "absent".
+/// Reading side of an ordered store. An error means that the medium failed or the contents are
+/// damaged, never "absent".
 pub trait KvRead {
-    /// The value of `key`, if there is one.
+    /// The value of `key`, if it exists.
     ///
     /// # Errors
     /// `ErrorCode::Io` or `ErrorCode::Corrupt` where the store cannot be read.
@@ -80,7 +81,7 @@ impl KvRead for BTreeMap<Vec<u8>, Vec<u8>> {
         end: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), ErrorCode> {
-        // An empty range is one for us; the map would panic.
+        // `BTreeMap::range` panics on an inverted range.
         if start < end {
             let range = (Bound::Included(start), Bound::Excluded(end));
             self.range::<[u8], _>(range)
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_is_a_store_and_changes_can_be_taken_back() {
+    fn a_map_is_a_store_and_changes_can_be_undone() {
         let mut keys = BTreeMap::new();
         let changes = [
             KvChange::put(vec![1], vec![1]),

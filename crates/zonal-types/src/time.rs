@@ -1,8 +1,8 @@
-//! Time as values: [`Instant`] for deadlines, [`Timestamp`] for what inodes store.
+//! Time as values: [`Instant`] for deadlines, [`Timestamp`] for times that inodes store.
 
 use crate::codec_struct;
 
-/// Nanoseconds since a fixed start that the shell chose; only differences mean anything.
+/// Nanoseconds since a fixed start that the shell chose; only differences have a meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
@@ -13,7 +13,7 @@ impl Instant {
         Self(self.0.saturating_add(ms.saturating_mul(1_000_000)))
     }
 
-    /// Whole milliseconds from `earlier` to this one; 0 where `earlier` is later.
+    /// Whole milliseconds from `earlier` to this instant; 0 where `earlier` is later.
     #[must_use]
     pub fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0) / 1_000_000

@@ -14,7 +14,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(root.join("../../docs").join(name)).unwrap()
 }
 
-/// The cells of the rows of tables whose first cell is in backquotes.
+/// Cells of the table rows whose first cell is in backquotes.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let lines = page.lines().filter(|line| line.starts_with("| `"));
     lines
@@ -63,8 +63,8 @@ fn the_page_of_limits_has_every_bound_with_its_value() {
     }
 }
 
-/// The constants `..._MAX` of the files below a folder of crates/, with the values that are written
-/// out: (file, name, value).
+/// Collects the constants `..._MAX` with literal values from the files below a folder of crates/:
+/// (file, name, value).
 fn constants(of: &str, found: &mut BTreeSet<(String, String, String)>) {
     let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = match of.strip_prefix("zonal/") {
@@ -80,7 +80,7 @@ fn constants(of: &str, found: &mut BTreeSet<(String, String, String)>) {
         }
         let text = std::fs::read_to_string(entry.path()).unwrap();
         for line in text.lines() {
-            // Constants of tests stand further to the right.
+            // Constants of tests are indented.
             let openings = ["pub(crate) ", "pub(super) ", "pub "];
             let mut inner = openings.iter().filter_map(|word| line.strip_prefix(word));
             let line = inner.next().unwrap_or(line);
@@ -97,7 +97,7 @@ fn constants(of: &str, found: &mut BTreeSet<(String, String, String)>) {
     }
 }
 
-/// `65_536`, `8 << 20`, `24 * 3600`, or one of these in `Duration::from_millis(...)`.
+/// Parses `65_536`, `8 << 20`, `24 * 3600`, or one of these in `Duration::from_millis(...)`.
 fn number(text: &str) -> Option<u64> {
     let digits = |text: &str| text.replace('_', "").parse::<u64>().ok();
     let inside = text.strip_prefix("Duration::from_");
@@ -145,7 +145,7 @@ fn the_page_of_error_codes_has_every_error_code() {
     }
 }
 
-/// The first strings of calls such as `@check("...` in a file of tests/posix.
+/// First string arguments of calls such as `@check("...` in a file of tests/posix.
 fn idents(file: &str, call: &str) -> Vec<String> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(root.join("../../tests/posix").join(file)).unwrap();

@@ -14,7 +14,7 @@ use crate::storage::ErrorNumber;
 use zonal_types::{
     Attr, Blob, ClientId, Component, Credentials, DataId, Epoch, Fence, FileData, FileKind,
     HolderNumber, Ino, MapVersion, Name, NodeId, SessionId, ShardId, StripePolicy, StripeSetId,
-    TargetId, Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    TargetId, Timestamp, ZoneId, codec_enum, codec_struct, truncation,
 };
 
 /// Linux flag values that cross the wire.
@@ -143,7 +143,7 @@ impl AppendPlace {
     /// (appended, then cut). After any other: nothing.
     #[must_use]
     pub fn left(&self, truncate_seq: u64, truncate_size: u64) -> Option<u32> {
-        match cut::cuts_since(truncate_seq, self.truncate_seq)? {
+        match truncation::truncations_since(truncate_seq, self.truncate_seq)? {
             0 => Some(self.length),
             1 => {
                 let within = truncate_size.checked_sub(self.offset)?;
@@ -502,7 +502,7 @@ impl MetaReply {
             | Self::Detached { .. } => true,
             // Extended, perhaps with a number that targets see with the next request.
             Self::Truncated { attr, data, .. } => {
-                cut::is_disowning(data.truncate_seq) && attr.size > data.truncate_size
+                truncation::is_disowning(data.truncate_seq) && attr.size > data.truncate_size
             }
             _ => false,
         }

@@ -1,4 +1,4 @@
-//! The difference between two versions of the map: what is stored and what is sent.
+//! Map changes: the difference between two versions of the map, as it is stored and sent.
 
 use crate::map::{MAP_FORMAT, Node, PartitionRange, Shard, StripeSet, Target, Zone, ZoneMap};
 use thiserror::Error;
@@ -7,18 +7,18 @@ use zonal_types::{
 };
 
 codec_struct! {
-    /// What a map has besides its lists.
+    /// The fields of a map besides its lists.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Head {
-        /// Format of what follows.
+        /// Format version of the map.
         format: u16,
         /// The cell.
         cell: CellId,
-        /// Strictly increasing.
+        /// Map version; strictly increasing.
         version: MapVersion,
         /// Nodes that keep the map.
         managers: Vec<NodeId>,
-        /// Slots of a new stripe set, at most.
+        /// Width of a new stripe set: slots at most.
         set_width: u16,
         /// Number of the next stripe set.
         next_set: StripeSetId,
@@ -26,55 +26,55 @@ codec_struct! {
 }
 
 codec_enum! {
-    /// An item of one of the lists.
+    /// An item of one of the map's lists.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Item {
         /// A zone.
         Zone = 1 {
-            /// It.
+            /// The zone.
             zone: Zone,
         },
         /// A node.
         Node = 2 {
-            /// It.
+            /// The node.
             node: Node,
         },
         /// A target.
         Target = 3 {
-            /// It.
+            /// The target.
             target: Target,
         },
         /// A shard.
         Shard = 4 {
-            /// It.
+            /// The shard.
             shard: Shard,
         },
         /// A run of partitions.
         Partitions = 5 {
-            /// It.
+            /// The run.
             range: PartitionRange,
         },
         /// A stripe set.
         Set = 6 {
-            /// It.
+            /// The stripe set.
             set: StripeSet,
         },
     }
 }
 
 codec_struct! {
-    /// Names an item: the tag of its kind, and its number in that list.
+    /// Key of an item: the tag of its kind and its number in that list.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub struct ItemKey {
         /// As [`Item::tag`].
         kind: u8,
-        /// Its number.
+        /// The item's number.
         id: u32,
     }
 }
 
 impl Item {
-    /// Its name.
+    /// The item's key.
     #[must_use]
     pub fn key(&self) -> ItemKey {
         let id = match self {
@@ -93,22 +93,22 @@ impl Item {
 }
 
 codec_struct! {
-    /// How one version becomes a later one.
+    /// The change from one version to a later one.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct MapChange {
-        /// The version before.
+        /// The version that the change applies to.
         from: MapVersion,
-        /// As it is then.
+        /// The head after the change.
         head: Head,
         /// Items that are new or changed.
         puts: Vec<Item>,
-        /// Items that go.
+        /// Items that are removed.
         gone: Vec<ItemKey>,
     }
 }
 
 impl MapChange {
-    /// Whether it changes nothing but the version of a map with this head.
+    /// True where the change alters nothing but the version of a map with this head.
     pub(crate) fn is_empty(&self, before: &Head) -> bool {
         let head = Head {
             version: self.head.version,
@@ -121,28 +121,29 @@ impl MapChange {
 /// Why a change does not fit a map.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Misfit {
-    /// It is for another version, or leads back.
+    /// The change applies to another version, or does not lead to a later one.
     #[error("a change from map version {from} to {to} does not fit version {have}")]
     Version {
-        /// The version at hand.
+        /// The version of the map at hand.
         have: MapVersion,
-        /// The one that it is for.
+        /// The version that the change applies to.
         from: MapVersion,
-        /// The one that it leads to.
+        /// The version that the change leads to.
         to: MapVersion,
     },
-    /// Its map is of another format or cell.
-    #[error("the change is of another cell or format")]
+    /// The change belongs to another format or cell.
+    #[error("the change belongs to another cell or format")]
     Foreign,
-    /// It removes what is not there.
-    #[error("the change removes what the map does not have: {0:?}")]
+    /// The change removes an item that does not exist.
+    #[error("the change removes an item that the map does not have: {0:?}")]
     Unknown(ItemKey),
-    /// The result does not hold together.
-    #[error("the changed map does not hold together: {0}")]
+    /// The result breaks an invariant.
+    #[error("the changed map breaks an invariant: {0}")]
     Broken(String),
 }
 
-/// What of a list is new, changed or gone.
+/// Compares two versions of a list: items that are new or changed, and keys of items that are
+/// removed.
 fn differ<T: Clone + PartialEq, K: Ord>(
     (before, after): (&[T], &[T]),
     key: impl Fn(&T) -> K,
@@ -183,7 +184,7 @@ fn remove<T>(list: &mut Vec<T>, id: u32, key: impl Fn(&T) -> u32) -> bool {
 }
 
 impl ZoneMap {
-    /// What it has besides its lists.
+    /// The map's fields besides its lists.
     #[must_use]
     pub fn head(&self) -> Head {
         Head {
@@ -196,7 +197,7 @@ impl ZoneMap {
         }
     }
 
-    /// A map without items.
+    /// A map with this head and without items.
     pub(crate) fn empty(head: Head) -> Self {
         let mut map = Self::new(head.cell);
         map.take_head(head);
@@ -211,7 +212,7 @@ impl ZoneMap {
         self.next_set = head.next_set;
     }
 
-    /// Puts an item at its place.
+    /// Inserts or replaces an item.
     pub(crate) fn put(&mut self, item: Item) {
         match item {
             Item::Zone { zone } => put(&mut self.zones, zone, |zone| zone.id),
@@ -223,7 +224,7 @@ impl ZoneMap {
         }
     }
 
-    /// The item with this name.
+    /// The item with this key.
     pub(crate) fn item(&self, key: ItemKey) -> Option<Item> {
         let id = key.id;
         match key.kind {
@@ -269,7 +270,7 @@ impl ZoneMap {
         }
     }
 
-    /// How this map becomes `next`.
+    /// The change from this map to `next`.
     #[must_use]
     pub fn change_to(&self, next: &Self) -> MapChange {
         let mut change = MapChange {
@@ -304,8 +305,8 @@ impl ZoneMap {
         change
     }
 
-    /// The later version that a change makes of this map. Whoever takes changes from others checks
-    /// the last one ([`ZoneMap::check`]).
+    /// Applies a change to a copy of the map. A caller that applies changes of others checks the
+    /// last result ([`ZoneMap::check`]).
     ///
     /// # Errors
     /// See [`Misfit`]; this map stays as it is.
@@ -315,7 +316,7 @@ impl ZoneMap {
         Ok(map)
     }
 
-    /// The same of a map that is thrown away where the change does not fit.
+    /// Applies a change in place. After an error the caller must drop the map.
     pub(crate) fn take_change(&mut self, change: &MapChange) -> Result<(), Misfit> {
         let head = &change.head;
         if head.cell != self.cell || head.format != MAP_FORMAT {

@@ -1,6 +1,6 @@
-//! Changes of the map. Each list of edits makes one new version, whole or not at all.
+//! Edits of the map. A list of edits makes one new version, or none where an edit is refused.
 
-mod sets;
+mod stripe_sets;
 
 use crate::change::MapChange;
 use crate::map::{Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap};
@@ -15,77 +15,77 @@ use zonal_types::{
 use zonal_wire::JoinTarget;
 
 codec_enum! {
-    /// One change of the map.
+    /// One edit of the map.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum MapEdit {
         /// A node joins or comes back, maybe at another address.
         Join = 1 {
             /// The node.
             node: NodeId,
-            /// Its zone, made where it is new.
+            /// Its zone, created where it is new.
             zone: ZoneId,
             /// Name of a new zone.
             zone_name: String,
-            /// Where it listens.
+            /// Address that it listens on.
             address: String,
-            /// Its shard, where it keeps metadata: 0 for the root's, made where it is new.
+            /// Shard of a node with the meta role, created where it is new. 0: the root's.
             shard: Option<ShardId>,
-            /// What it stores.
+            /// Targets that it serves.
             targets: Vec<JoinTarget>,
         },
-        /// A slot gets another target, and the new map version as its epoch (also where the target
-        /// is the same one).
+        /// Assigns a target to a slot. The new map version becomes the slot's epoch, also where the
+        /// target stays the same.
         SetSlot = 5 {
             /// The set.
             set: StripeSetId,
             /// Index of the slot.
             slot: u16,
-            /// Its target from now on.
+            /// Its new target.
             target: TargetId,
         },
-        /// A target's state changes.
+        /// Sets the state of a target.
         SetTargetState = 6 {
             /// The target.
             target: TargetId,
-            /// Its state from now on.
+            /// Its new state.
             state: TargetState,
         },
-        /// New files go without a target (offline), or with it again (serving): the zone gets new
-        /// sets.
+        /// Takes a target out of use for new files (offline), or puts it back into use (serving).
+        /// The zone gets new stripe sets.
         UseTarget = 7 {
             /// The target.
             target: TargetId,
-            /// Its state from now on.
+            /// Its new state.
             state: TargetState,
         },
-        /// A target that is offline goes, with the sets that have it, and with its node where that
-        /// has nothing else. No layout may name these sets any more: whoever asks has seen to it.
+        /// Removes an offline target, the stripe sets that contain it, and its node where that has
+        /// nothing else. The caller has made sure that no layout names these sets.
         RemoveTarget = 8 {
             /// The target.
             target: TargetId,
         },
-        /// A zone's default sets may be given to files from now on, and stay.
+        /// Opens the default sets of a zone: shards may give them to files, and the sets stay.
         OpenSets = 9 {
             /// The zone.
             zone: ZoneId,
         },
-        /// New stripe sets get another width. Those that are there stay.
+        /// Sets the width of new stripe sets; existing ones stay as they are.
         SetWidth = 10 {
-            /// Slots of a new set, at most.
+            /// Slots of a new set at most.
             slots: u16,
         },
     }
 }
 
-/// Why an edit was refused. The map is then unchanged.
+/// Why an edit was refused. The map stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EditError {
-    /// The map has moved on.
+    /// The map has another version than the edit expected.
     #[error("the map is at version {now}, the edit expected {expected}")]
     VersionMoved {
-        /// What the edit expected.
+        /// The version that the edit expected.
         expected: MapVersion,
-        /// What the map has.
+        /// The version of the map.
         now: MapVersion,
     },
     /// A node came back in another zone.
@@ -98,7 +98,7 @@ pub enum EditError {
         /// The zone that it claims.
         claimed: ZoneId,
     },
-    /// A target came up with another store, or on another node.
+    /// A target came up with another store or on another node.
     #[error("target {target} is known with another store or on another node (node {node})")]
     TargetDiffers {
         /// The target.
@@ -106,7 +106,7 @@ pub enum EditError {
         /// Its node in the map.
         node: NodeId,
     },
-    /// New files of the zone would have nowhere to go.
+    /// The edit would leave a zone without a target for new files.
     #[error("target {target} is the only one of zone {zone} that serves")]
     OnlyTarget {
         /// The target.
@@ -114,35 +114,35 @@ pub enum EditError {
         /// Its zone.
         zone: ZoneId,
     },
-    /// A target goes only when new files do without it.
+    /// A target cannot be removed while new files use it.
     #[error("target {target} is still used for new files")]
     InUse {
         /// The target.
         target: TargetId,
     },
-    /// The edit names what is not there.
+    /// The edit names an item that does not exist.
     #[error("the edit names an unknown {what}")]
     Unknown {
-        /// What sort of thing.
+        /// The kind of item.
         what: &'static str,
     },
-    /// People are shown these.
+    /// People are shown zone names and addresses.
     #[error(
-        "a zone's name or an address has letters that cannot be shown, or more than {NAME_BYTES_MAX} bytes"
+        "a zone's name or an address has characters that cannot be shown, or more than {NAME_BYTES_MAX} bytes"
     )]
     Title,
-    /// The map, or the change, would be too large for those who read it.
+    /// The map or the change would be too large for its readers.
     #[error(
         "the zone map would have {bytes} bytes (at most {MAP_BYTES_MAX}), the change {change} (at most {MAP_CHANGE_BYTES_MAX}). Hint: fewer zones or nodes"
     )]
     TooLarge {
-        /// Bytes of the map.
+        /// Encoded bytes of the map.
         bytes: usize,
-        /// Bytes of the change.
+        /// Encoded bytes of the change.
         change: usize,
     },
     /// The junctions in the store cannot be read.
-    #[error("the stored junctions: {0}")]
+    #[error("the stored junctions cannot be read: {0}")]
     Store(ErrorCode),
     /// The result would break an invariant.
     #[error("the edit would break the map: {0}")]
@@ -150,7 +150,8 @@ pub enum EditError {
 }
 
 impl ZoneMap {
-    /// The next version of the map, or `None` where the edits change nothing.
+    /// Applies edits to a copy of the map. Returns the next version, or `None` where the edits
+    /// change nothing.
     ///
     /// # Errors
     /// See [`EditError`]; the map itself is never changed.
@@ -158,13 +159,13 @@ impl ZoneMap {
         Ok(self.edited_by(edits)?.map(|(next, _change)| next))
     }
 
-    /// The same, with the change that makes the next version of this one.
+    /// As [`Self::edited`], with the change from this version to the next.
     pub(crate) fn edited_by(
         &self,
         edits: &[MapEdit],
     ) -> Result<Option<(Self, MapChange)>, EditError> {
         let mut next = self.clone();
-        // Slots are numbered by the version that changes them.
+        // The version that changes a slot becomes its epoch.
         next.version = MapVersion(self.version.0.saturating_add(1));
         for edit in edits {
             next.apply(edit)?;
@@ -189,7 +190,7 @@ impl ZoneMap {
                 shard,
                 targets,
             } => {
-                // Maps of before may have others; they are read.
+                // Older maps may have other names; those are still read.
                 if !is_title(zone_name) || !is_title(address) {
                     return Err(EditError::Title);
                 }
@@ -284,7 +285,7 @@ impl ZoneMap {
             },
             |shard| shard.id,
         );
-        // The root has partition 0 to itself; each further shard gets a quarter of the default
+        // The root shard has partition 0 alone; each further shard gets a quarter of the default
         // number.
         let first = self
             .partitions
@@ -343,7 +344,7 @@ impl ZoneMap {
     }
 }
 
-/// Puts `item` at its place; an item with the same key is replaced.
+/// Inserts an item into a sorted list, or replaces the item with the same key.
 fn insert<T, K: Ord>(list: &mut Vec<T>, item: T, key: impl Fn(&T) -> K) {
     match list.binary_search_by(|known| key(known).cmp(&key(&item))) {
         Ok(index) => list[index] = item,

@@ -1,8 +1,9 @@
-//! Fetching the map: what is asked of a manager next, and what its replies make of the map at hand.
-//! For clients, servers and commands alike.
+//! Fetching the map from a manager: the next request, and the effect of each reply on the map at
+//! hand. Clients, servers and commands share it.
 //!
-//! *Invariants*: a map that is given has been checked, is of the cell, and has all changes up to
-//! its version; one fetch takes a bounded number of replies and of bytes.
+//! *Invariants*:
+//! 1. A returned map has been checked, belongs to the cell, and has all changes up to its version.
+//! 2. One fetch takes a bounded number of replies and of bytes.
 
 use crate::change::{MapChange, Misfit};
 use crate::map::ZoneMap;
@@ -12,42 +13,42 @@ use zonal_types::limits::{MAP_BYTES_MAX, MAP_REPLIES_MAX};
 use zonal_types::{Codec, ErrorCode, MapVersion};
 use zonal_wire::{ManagerReply, ManagerRequest};
 
-/// How often a fetch is begun anew with the whole map because replies did not fit.
+/// How often a fetch restarts with the whole map because replies did not fit.
 const ANEW_MAX: u32 = 2;
 
-/// Why there is no newer map.
+/// Why a fetch failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FetchError {
-    /// The manager refuses.
-    #[error("the manager refuses: {detail} ({code})")]
+    /// The manager refused the request.
+    #[error("the manager refused: {detail} ({code})")]
     Refused {
-        /// Its code.
+        /// The error code.
         code: ErrorCode,
-        /// Its words.
+        /// The manager's message.
         detail: String,
     },
-    /// It answers something else.
-    #[error("the manager answers {0}, which is no answer to this")]
+    /// The manager sent a reply of another kind.
+    #[error("the manager sent a reply of another kind: {0}")]
     Odd(&'static str),
-    /// Changes that do not fit, also after the whole map was fetched.
+    /// Changes did not fit, even after the whole map was fetched.
     #[error(transparent)]
     Misfit(#[from] Misfit),
-    /// A part of the map that does not follow the one before.
+    /// A part of the map did not follow the one before it.
     #[error("a part of the zone map is out of order")]
     OutOfOrder,
-    /// Not a map: `WrongVersion` for another format.
+    /// The bytes are not a map; `WrongVersion` for another format.
     #[error("the zone map cannot be decoded: {0}")]
     Decode(ErrorCode),
-    /// Not of this cell.
-    #[error("the manager is of another cell")]
+    /// The map belongs to another cell.
+    #[error("the manager belongs to another cell")]
     WrongCell,
-    /// Too many replies or bytes.
+    /// The fetch took too many replies or bytes.
     #[error("the zone map is too large, or changes faster than it can be fetched")]
     TooLarge,
 }
 
 impl FetchError {
-    /// For who passes on codes.
+    /// The error as a code, for callers that pass codes on.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
@@ -59,29 +60,29 @@ impl FetchError {
     }
 }
 
-/// Parts of a map that have come.
+/// The parts of a map received so far.
 #[derive(Debug)]
-struct Parts {
+struct ReceivedParts {
     version: MapVersion,
     total: u64,
     bytes: Vec<u8>,
 }
 
-/// A fetch that is under way.
+/// A fetch in progress.
 #[derive(Debug)]
 pub struct Fetch {
     map: Arc<ZoneMap>,
-    /// The manager is believed, whatever version it has.
+    /// Accept the manager's map whatever its version.
     believes: bool,
-    /// The next question is for the whole map.
+    /// The next request asks for the whole map.
     whole: bool,
-    parts: Option<Parts>,
+    parts: Option<ReceivedParts>,
     replies: u32,
     anew: u32,
 }
 
 impl Fetch {
-    /// What is newer than `map`; version 0: anything.
+    /// Fetches a version newer than `map`; version 0: any.
     #[must_use]
     pub fn newer(map: Arc<ZoneMap>) -> Self {
         Self {
@@ -94,8 +95,8 @@ impl Fetch {
         }
     }
 
-    /// The manager's map, also where it is older than `map`: one that nobody else has is never
-    /// followed by a newer one.
+    /// Fetches the manager's map even where it is older than `map`. Needed after a restore: a map
+    /// that only this process has is never followed by a newer one.
     #[must_use]
     pub fn believing(map: Arc<ZoneMap>) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl Fetch {
         }
     }
 
-    /// What to ask next.
+    /// The next request.
     #[must_use]
     pub fn request(&self) -> ManagerRequest {
         match &self.parts {
@@ -122,11 +123,11 @@ impl Fetch {
         }
     }
 
-    /// Takes the reply. The map, once there is nothing more to ask: the one that was at hand where
-    /// there is no newer one.
+    /// Takes the manager's reply. Returns the map once nothing more is needed; where no newer one
+    /// exists, the map at hand.
     ///
     /// # Errors
-    /// See [`FetchError`]. Changes that do not fit lead to a fetch of the whole map first.
+    /// See [`FetchError`]. Changes that do not fit first lead to a fetch of the whole map.
     pub fn take(&mut self, reply: ManagerReply) -> Result<Option<Arc<ZoneMap>>, FetchError> {
         self.replies += 1;
         if self.replies > MAP_REPLIES_MAX {
@@ -197,7 +198,7 @@ impl Fetch {
         Ok(())
     }
 
-    /// True where it was the last one.
+    /// Takes one part of a whole map; true for the last part.
     fn take_part(
         &mut self,
         version: MapVersion,
@@ -208,7 +209,7 @@ impl Fetch {
         if total > MAP_BYTES_MAX as u64 {
             return Err(FetchError::TooLarge);
         }
-        // The manager has begun anew.
+        // Offset 0: the manager has started over.
         let is_first = offset == 0;
         if is_first && self.parts.as_ref().is_some_and(|of| of.version != version) {
             self.anew += 1;
@@ -217,7 +218,7 @@ impl Fetch {
             }
             self.parts = None;
         }
-        let parts = self.parts.get_or_insert_with(|| Parts {
+        let parts = self.parts.get_or_insert_with(|| ReceivedParts {
             version,
             total,
             bytes: Vec::new(),
@@ -248,10 +249,10 @@ impl Fetch {
         Ok(true)
     }
 
-    /// The whole fetch, where who asks waits for each reply.
+    /// Runs a whole fetch for a caller that waits for each reply.
     ///
     /// # Errors
-    /// The asker's own, and [`FetchError`].
+    /// Those of `ask`, and [`FetchError`].
     pub fn run<E: From<FetchError>>(
         mut self,
         mut ask: impl FnMut(&ManagerRequest) -> Result<ManagerReply, E>,

@@ -1,9 +1,11 @@
-//! Junctions: directories whose home differs from their parent's. They are keys beside the map, in
-//! the same log, with an index by path, so that making one costs the same whatever their number,
-//! and nobody who knows the map hears of it.
+//! Junctions: directories whose home differs from their parent's.
 //!
-//! *Invariants*: each junction has one key by inode and one by path, which say the same; `version`
-//! rises with each record that changes one; `count` is how many there are.
+//! They are keys beside the map, in the same log, with an index by path. So making one costs the
+//! same whatever their number, and holders of the map need no update.
+//!
+//! *Invariants*:
+//! 1. Each junction has one key by inode and one by path, which agree.
+//! 2. `version` rises with each record that changes a junction; `count` is the number of junctions.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,28 +13,28 @@ use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, Ino, KvChange, KvRead, ZoneId, codec_struct};
 pub use zonal_wire::Junction;
 
-/// What the keys of junctions begin with: behind all of the root shard's keys, and the manager's
-/// others.
+/// Prefix of the keys of junctions: behind all keys of the root shard, and behind the manager's
+/// other keys.
 pub const JUNCTION_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf4];
-/// Of the record of them all.
+/// Tag of the record about all junctions.
 const HEAD: u8 = 0;
-/// The inode follows.
+/// Tag of keys by inode; the inode follows.
 const BY_INO: u8 = 1;
-/// The path follows, a zero, and the inode.
+/// Tag of keys by path; the path, a zero byte and the inode follow.
 const BY_PATH: u8 = 2;
 
 codec_struct! {
-    /// What is known of all junctions together.
+    /// The record about all junctions.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct JunctionsHead {
         /// Rises with each record that changes junctions.
         version: u64,
-        /// How many there are.
+        /// Number of junctions.
         count: u64,
     }
 }
 
-/// A change of a junction, from the root shard.
+/// A change of a junction, ordered by the root shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JunctionChange {
     /// A first-level directory was made.
@@ -44,14 +46,14 @@ pub enum JunctionChange {
         /// Its home.
         zone: ZoneId,
     },
-    /// It was renamed.
+    /// The directory was renamed.
     Move {
         /// The directory.
         ino: Ino,
         /// Its new path.
         path: String,
     },
-    /// It was removed.
+    /// The directory was removed.
     Remove {
         /// The directory.
         ino: Ino,
@@ -106,10 +108,10 @@ fn decode(ino: Ino, value: &[u8]) -> Result<Junction, ErrorCode> {
     Ok(Junction { ino, path, zone })
 }
 
-/// What is known of all junctions together.
+/// Reads the record about all junctions.
 ///
 /// # Errors
-/// What the store says; `Corrupt`.
+/// Those of the store; `Corrupt`.
 pub fn head(kv: &dyn KvRead) -> Result<JunctionsHead, ErrorCode> {
     match kv.get(&key(HEAD))? {
         Some(bytes) => JunctionsHead::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt),
@@ -120,16 +122,16 @@ pub fn head(kv: &dyn KvRead) -> Result<JunctionsHead, ErrorCode> {
 /// The junction of a directory.
 ///
 /// # Errors
-/// What the store says; `Corrupt`.
+/// Those of the store; `Corrupt`.
 pub fn by_ino(kv: &dyn KvRead, ino: Ino) -> Result<Option<Junction>, ErrorCode> {
     let found = kv.get(&key_by_ino(ino))?;
     found.map(|value| decode(ino, &value)).transpose()
 }
 
-/// Junctions with this path: one in a sound cell.
+/// Junctions with this path: at most one in a sound cell.
 ///
 /// # Errors
-/// What the store says; `Corrupt`.
+/// Those of the store; `Corrupt`.
 pub fn by_path(kv: &dyn KvRead, path: &str) -> Result<Vec<Junction>, ErrorCode> {
     let (first, last) = (key_by_path(path, Ino(0)), key_by_path(path, Ino(u64::MAX)));
     let mut found = Vec::new();
@@ -140,10 +142,11 @@ pub fn by_path(kv: &dyn KvRead, path: &str) -> Result<Vec<Junction>, ErrorCode> 
     Ok(found)
 }
 
-/// Junctions behind `after` in the order of their paths, at most `limit`; and whether none follows.
+/// A page of at most `limit` junctions after `after`, ordered by path; the flag is true for the
+/// last page.
 ///
 /// # Errors
-/// What the store says; `Corrupt`.
+/// Those of the store; `Corrupt`.
 pub fn page(
     kv: &dyn KvRead,
     after: Option<(&str, Ino)>,
@@ -193,7 +196,7 @@ fn scan_paths(
 /// All junctions, by inode.
 ///
 /// # Errors
-/// What the store says; `Corrupt`.
+/// Those of the store; `Corrupt`.
 pub fn all(kv: &dyn KvRead) -> Result<Vec<Junction>, ErrorCode> {
     let (mut found, mut failed) = (Vec::new(), None);
     kv.scan(&key(BY_INO), &key(BY_PATH), &mut |key, value| {
@@ -207,7 +210,7 @@ pub fn all(kv: &dyn KvRead) -> Result<Vec<Junction>, ErrorCode> {
     failed.map_or(Ok(found), Err)
 }
 
-/// The junction in an entry of a store; `None` where it is another entry.
+/// Decodes a store entry as a junction; `None` where it is another kind of entry.
 #[must_use]
 pub fn of_entry(key: &[u8], value: &[u8]) -> Option<Result<Junction, ErrorCode>> {
     let rest = key.strip_prefix(&JUNCTION_KEY)?.strip_prefix(&[BY_INO])?;
@@ -218,17 +221,17 @@ pub fn of_entry(key: &[u8], value: &[u8]) -> Option<Result<Junction, ErrorCode>>
     })
 }
 
-/// The keys that changes of junctions change. `zone_of`: the home of a directory that was renamed
-/// and has no junction.
+/// Plans the key-value changes of junction changes. `zone_of` returns the home of a renamed
+/// directory that has no junction.
 ///
 /// # Errors
-/// What the store says; `Corrupt`.
+/// Those of the store; `Corrupt`.
 pub fn plan(
     kv: &dyn KvRead,
     changes: Vec<JunctionChange>,
     zone_of: &dyn Fn(Ino) -> Option<ZoneId>,
 ) -> Result<Vec<KvChange>, ErrorCode> {
-    // As it was, and as it is to be.
+    // Each touched junction: before and after.
     let mut touched: BTreeMap<Ino, (Option<Junction>, Option<Junction>)> = BTreeMap::new();
     for change in changes {
         let ino = change.ino();
@@ -278,28 +281,28 @@ pub fn plan(
     Ok(out)
 }
 
-/// A junction as a check finds it.
+/// A junction as a check reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// It.
+pub struct ListedJunction {
+    /// The junction.
     pub junction: Junction,
-    /// Both of its keys are there and say the same.
+    /// Both keys exist and agree.
     pub is_whole: bool,
 }
 
-/// Gathers junctions from a store's entries, damaged ones too.
+/// Collects junctions from a store's entries, damaged ones too.
 #[derive(Debug, Default)]
-pub struct Listing {
+pub struct JunctionListing {
     by_ino: BTreeMap<Ino, Option<Junction>>,
     by_path: BTreeSet<(Ino, String, ZoneId)>,
 }
 
-impl Listing {
-    /// All that a store has.
+impl JunctionListing {
+    /// Reads all junctions of a store.
     ///
     /// # Errors
-    /// What the store says.
-    pub fn read(kv: &dyn KvRead) -> Result<Vec<Listed>, ErrorCode> {
+    /// Those of the store.
+    pub fn read(kv: &dyn KvRead) -> Result<Vec<ListedJunction>, ErrorCode> {
         let mut listing = Self::default();
         kv.scan(&key(BY_INO), &key(BY_PATH + 1), &mut |key, value| {
             listing.take(key, value);
@@ -308,7 +311,7 @@ impl Listing {
         Ok(listing.finish())
     }
 
-    /// Takes an entry, if it is one of a junction.
+    /// Takes a store entry; ignores those of other kinds.
     pub fn take(&mut self, at: &[u8], value: &[u8]) {
         let rest = at.strip_prefix(&JUNCTION_KEY).unwrap_or_default();
         if let Some((&BY_INO, ino)) = rest.split_first()
@@ -318,15 +321,16 @@ impl Listing {
             self.by_ino.insert(ino, decode(ino, value).ok());
         }
         if let Some((path, ino)) = named_by(at) {
-            // A zone that cannot be read is no junction's.
+            // Zone 0 stands for an unreadable zone; no junction has it.
             let zone = ZoneId::from_bytes(value).unwrap_or(ZoneId(0));
             self.by_path.insert((ino, path.to_owned(), zone));
         }
     }
 
-    /// What there is: of a directory whose keys do not agree each key's.
+    /// Returns the junctions. Where the keys of a directory disagree, each key yields an entry of
+    /// its own.
     #[must_use]
-    pub fn finish(mut self) -> Vec<Listed> {
+    pub fn finish(mut self) -> Vec<ListedJunction> {
         let mut all = Vec::new();
         for (ino, junction) in self.by_ino {
             let junction = junction.unwrap_or(Junction {
@@ -335,13 +339,13 @@ impl Listing {
                 zone: ZoneId(0),
             });
             let pair = (ino, junction.path.clone(), junction.zone);
-            all.push(Listed {
+            all.push(ListedJunction {
                 is_whole: self.by_path.remove(&pair),
                 junction,
             });
         }
         let left = self.by_path.into_iter();
-        all.extend(left.map(|(ino, path, zone)| Listed {
+        all.extend(left.map(|(ino, path, zone)| ListedJunction {
             junction: Junction { ino, path, zone },
             is_whole: false,
         }));
@@ -349,10 +353,10 @@ impl Listing {
     }
 }
 
-/// The changes that make a store have these junctions and no other key of one, whatever it has now.
+/// Plans the changes that make a store have exactly these junctions, whatever it has now.
 ///
 /// # Errors
-/// What the store says.
+/// Those of the store.
 pub fn anew(kv: &dyn KvRead, wanted: &[Junction]) -> Result<Vec<KvChange>, ErrorCode> {
     let mut keys: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for junction in wanted {
@@ -382,7 +386,7 @@ pub fn anew(kv: &dyn KvRead, wanted: &[Junction]) -> Result<Vec<KvChange>, Error
     Ok(out)
 }
 
-/// An entry in words; `None` where it is none of junctions, or damaged.
+/// A printable junction entry; `None` where it is another kind of entry, or damaged.
 #[must_use]
 pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     if let Some(junction) = of_entry(key, value) {
@@ -439,13 +443,13 @@ mod tests {
     }
 
     #[test]
-    fn junctions_come_move_and_go() {
+    fn junctions_are_added_moved_and_removed() {
         let mut kv = Kv::new();
         assert_eq!(make(&mut kv, &[add(1, "/a")]), 3);
         assert_eq!(make(&mut kv, &[add(1, "/a")]), 0, "as it was");
         make(&mut kv, &[add(2, "/b"), add(3, "/a\u{e9}")]);
         assert_eq!(paths(&kv), ["/a", "/a\u{e9}", "/b"]);
-        // Two change places.
+        // Two directories swap their paths.
         let moved = |ino, path: &str| JunctionChange::Move {
             ino: Ino(ino),
             path: path.into(),
@@ -455,7 +459,7 @@ mod tests {
         assert_eq!(by_path(&kv, "/b").unwrap()[0].ino, Ino(1));
         assert_eq!(by_path(&kv, "/").unwrap(), []);
         assert_eq!(by_ino(&kv, Ino(1)).unwrap().unwrap().zone, ZoneId(1));
-        // One replaces another; one that was missing is there again.
+        // One directory replaces another; a missing one is added again.
         let gone = JunctionChange::Remove { ino: Ino(2) };
         make(&mut kv, &[gone.clone(), moved(1, "/a"), moved(9, "/z")]);
         assert_eq!(paths(&kv), ["/a", "/a\u{e9}", "/z"]);
@@ -466,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_every_junction_once() {
+    fn paging_lists_each_junction_once() {
         let mut kv = Kv::new();
         let many: Vec<JunctionChange> = (0..25)
             .map(|ino| add(ino, &format!("/{}", ino / 2)))
@@ -488,11 +492,11 @@ mod tests {
     }
 
     #[test]
-    fn a_check_finds_what_is_damaged_and_it_is_made_anew() {
+    fn damaged_junctions_are_found_and_rebuilt() {
         let mut sound = Kv::new();
         make(&mut sound, &[add(1, "/a"), add(2, "/b")]);
         let wanted = all(&sound).unwrap();
-        let whole = Listing::read(&sound).unwrap();
+        let whole = JunctionListing::read(&sound).unwrap();
         assert!(whole.len() == 2 && whole.iter().all(|of| of.is_whole));
         assert_eq!(anew(&sound, &wanted), Ok(Vec::new()));
         for (at, _) in sound.clone() {
@@ -502,20 +506,20 @@ mod tests {
                     Some(value) => bad.insert(at.clone(), value.to_vec()),
                     None => bad.remove(&at),
                 };
-                let listed = Listing::read(&bad).unwrap();
+                let listed = JunctionListing::read(&bad).unwrap();
                 let is_head = at == key(HEAD);
                 assert_eq!(listed.iter().all(|of| of.is_whole), is_head, "{at:?}");
                 for change in anew(&bad, &wanted).unwrap() {
                     change.apply_to(&mut bad);
                 }
-                assert_eq!(Listing::read(&bad).unwrap(), whole);
+                assert_eq!(JunctionListing::read(&bad).unwrap(), whole);
                 assert_eq!(paths(&bad), ["/a", "/b"]);
             }
         }
     }
 
     #[test]
-    fn damaged_keys_are_an_error_or_nothing() {
+    fn damaged_keys_are_refused_or_ignored() {
         let mut kv = Kv::new();
         make(&mut kv, &[add(1, "/a")]);
         for (at, _) in kv.clone() {

@@ -1,24 +1,24 @@
 //! The zone map: zones, nodes, targets, shards, partitions, stripe sets; junctions beside it; and
-//! its manager as a value.
+//! the manager that keeps them, as a value without I/O.
 #![forbid(unsafe_code)]
 
 pub mod change;
-pub mod claim;
 pub mod edit;
+pub mod epoch_check;
 pub mod fetch;
 pub mod junctions;
 pub mod manager;
 pub mod map;
-pub mod stored;
+pub mod map_records;
 
 pub use change::{Item, ItemKey, MapChange, Misfit};
-pub use claim::{ShardVerdict, SlotClaim, SlotVerdict};
 pub use edit::{EditError, MapEdit};
+pub use epoch_check::{ShardVerdict, SlotClaim, SlotVerdict};
 pub use fetch::{Fetch, FetchError};
 pub use junctions::{Junction, JunctionChange, JunctionsHead};
-pub use manager::{Manager, Planned};
+pub use manager::{Manager, PlannedChange};
 pub use map::{
     Node, NodeState, PartitionRange, Shard, Slot, SlotState, StripeSet, Target, TargetState, Zone,
     ZoneMap,
 };
-pub use stored::Assembly;
+pub use map_records::Assembly;

@@ -1,9 +1,13 @@
-//! The manager of the zone map as a value: the map, its last changes, and the junctions beside it.
-//! It plans what is logged, takes over what was, and answers who asks; the shell logs, flushes and
-//! sends.
+//! The manager of the zone map as a value without I/O: the map, its last changes, and the
+//! junctions.
 //!
-//! *Invariants*: a change fits into one reply; versions have no gaps; nobody hears of a version
-//! that is not durable ([`Manager::flushed`]); what is kept for others has a bound.
+//! It plans log records, applies logged ones, and answers requests for the map. The shell logs,
+//! flushes and sends.
+//!
+//! *Invariants*:
+//! 1. A change fits into one reply, and versions have no gaps.
+//! 2. No reply has a version that is not durable ([`Manager::flushed`]).
+//! 3. Each kept list has a bound.
 
 use crate::change::MapChange;
 use crate::edit::{EditError, MapEdit};
@@ -18,44 +22,44 @@ use zonal_types::limits::{
 use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion};
 use zonal_wire::{ManagerReply, ManagerRequest};
 
-/// The map, and what is kept for those who have an older one.
+/// The map, and recent changes for clients with an older one.
 #[derive(Debug)]
 pub struct Manager {
-    /// With all that was logged.
+    /// With all logged changes.
     newest: Arc<ZoneMap>,
-    /// What others may hear of.
+    /// The version that replies may show.
     durable: Arc<ZoneMap>,
-    /// Bytes of the newest map.
+    /// Encoded bytes of the newest map.
     bytes: usize,
     tail: Tail,
-    whole: Option<Whole>,
+    whole: Option<EncodedMap>,
 }
 
-/// The last changes, each with the version that it makes. In memory alone: after a start of the
-/// manager who is older fetches the whole map.
+/// The last changes, each with the version that it makes. Kept in memory only: after a start of the
+/// manager, clients with an older map fetch the whole map.
 #[derive(Debug, Default)]
 struct Tail {
     changes: VecDeque<(MapVersion, Blob)>,
     bytes: usize,
 }
 
-/// An encoded map that is being handed out in parts.
+/// An encoded map that clients fetch in parts.
 #[derive(Debug)]
-struct Whole {
+struct EncodedMap {
     version: MapVersion,
     bytes: Vec<u8>,
 }
 
-/// A change that was decided and is to be logged: what counts is that these keys are in the log.
+/// A planned change: it takes effect once these key-value changes are in the log.
 #[derive(Debug)]
-pub struct Planned {
-    /// For the log.
+pub struct PlannedChange {
+    /// Key-value changes for the log.
     pub changes: Vec<KvChange>,
     next: Option<(ZoneMap, Blob, usize)>,
 }
 
 impl Tail {
-    /// Whether it has all changes since `version`.
+    /// True where the tail has all changes since `version`.
     fn reaches(&self, version: MapVersion) -> bool {
         let first = self.changes.front();
         first.is_some_and(|(makes, _)| makes.0 <= version.0 + 1)
@@ -72,7 +76,7 @@ impl Tail {
         }
     }
 
-    /// Changes behind `have` up to `last`, as many as one reply takes.
+    /// Changes after `have` up to `last`, as many as one reply takes.
     fn since(&self, have: MapVersion, last: MapVersion) -> Option<(MapVersion, Vec<Blob>)> {
         if !self.reaches(have) {
             return None;
@@ -91,11 +95,11 @@ impl Tail {
 }
 
 impl Manager {
-    /// The manager of what a store has; an empty store is a new cell's.
+    /// Loads the manager from a store; an empty store belongs to a new cell.
     ///
     /// # Errors
-    /// `Corrupt` where the map is of another cell or does not hold together; `WrongVersion` for
-    /// another format; what the store says.
+    /// `Corrupt` where the map belongs to another cell or breaks an invariant; `WrongVersion` for
+    /// another format; those of the store.
     pub fn load(kv: &dyn KvRead, cell: CellId) -> Result<Self, ErrorCode> {
         let map = ZoneMap::load(kv)?.unwrap_or_else(|| ZoneMap::new(cell));
         if map.cell != cell || !map.check().is_empty() {
@@ -112,30 +116,30 @@ impl Manager {
         })
     }
 
-    /// The map with all that was logged.
+    /// The map with all logged changes.
     #[must_use]
     pub fn newest(&self) -> &Arc<ZoneMap> {
         &self.newest
     }
 
-    /// The map that others may hear of.
+    /// The durable map, which replies may show.
     #[must_use]
     pub fn durable(&self) -> &Arc<ZoneMap> {
         &self.durable
     }
 
-    /// What edits of the map, if it is still `expected`, and changes of junctions mean for the log:
-    /// one record, whole or not at all.
+    /// Plans edits of the map, if it still has version `expected`, together with changes of
+    /// junctions. They make one log record.
     ///
     /// # Errors
-    /// Where an edit is refused, or its result would be too large for those who read it.
+    /// Where an edit is refused, or its result would be too large for its readers.
     pub fn plan(
         &self,
         kv: &dyn KvRead,
         edits: &[MapEdit],
         junctions: Vec<JunctionChange>,
         expected: Option<MapVersion>,
-    ) -> Result<Planned, EditError> {
+    ) -> Result<PlannedChange, EditError> {
         let now = self.newest.version;
         if let Some(expected) = expected.filter(|expected| *expected != now) {
             return Err(EditError::VersionMoved { expected, now });
@@ -153,13 +157,13 @@ impl Manager {
             changes.extend(change.to_store());
             Ok((next, Blob(encoded), bytes))
         });
-        Ok(Planned {
+        Ok(PlannedChange {
             next: next.transpose()?,
             changes,
         })
     }
 
-    /// Bytes of the map after a change.
+    /// Encoded bytes of the map after a change.
     fn bytes_after(&self, change: &MapChange) -> usize {
         let puts = change.puts.iter();
         let added: usize = puts.map(|item| item.to_bytes().len()).sum();
@@ -170,8 +174,9 @@ impl Manager {
         (self.bytes + added).saturating_sub(before)
     }
 
-    /// The plan is in the log; all plans are logged in the order in which they were made.
-    pub fn logged(&mut self, planned: Planned) {
+    /// Applies a plan that is in the log. Plans must be logged in the order in which they were
+    /// made.
+    pub fn logged(&mut self, planned: PlannedChange) {
         if let Some((next, change, bytes)) = planned.next {
             self.tail.push(next.version, change);
             self.bytes = bytes;
@@ -179,17 +184,17 @@ impl Manager {
         }
     }
 
-    /// What was logged for this map is durable.
+    /// Marks a map durable: its log record was flushed.
     pub fn flushed(&mut self, map: &Arc<ZoneMap>) {
         if map.version > self.durable.version {
             self.durable = Arc::clone(map);
         }
     }
 
-    /// Answers who asks for the map or for junctions; `None` where something else is asked.
+    /// Answers a request for the map or for junctions; `None` for other requests.
     ///
     /// # Errors
-    /// What the store says.
+    /// Those of the store.
     pub fn answer(
         &mut self,
         kv: &dyn KvRead,
@@ -235,15 +240,15 @@ impl Manager {
                 changes,
             };
         }
-        // One of before serves as long as changes lead on from it: else those who fetch it in many
-        // parts would never end.
+        // An older encoded map serves as long as the tail has the changes after it. Otherwise a
+        // fetch in many parts might never end.
         let whole = self.whole.as_ref();
         let is_kept = whole.is_some_and(|whole| {
             let is_long = whole.bytes.len() > MAP_PAGE_BYTES_MAX;
             whole.version == newest || (is_long && self.tail.reaches(whole.version))
         });
         if !is_kept {
-            self.whole = Some(Whole {
+            self.whole = Some(EncodedMap {
                 version: newest,
                 bytes: self.durable.to_bytes(),
             });

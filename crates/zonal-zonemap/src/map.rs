@@ -1,11 +1,13 @@
-//! The zone map: what is where, as one versioned value. Junctions are beside it
+//! The zone map: where everything is, as one versioned value. Junctions are beside it
 //! ([`crate::junctions`]).
 //!
-//! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere;
-//! partitions do not overlap; the slots of a stripe set are targets of its zone; a set's width and
-//! order never change, and its number is never given again; a slot's epoch is the map version that
-//! made or last changed it; each target of a zone that serves is in exactly one of the zone's
-//! default sets.
+//! Invariants (checked by [`ZoneMap::check`]):
+//! 1. Ids are unique, and references lead somewhere.
+//! 2. Partitions do not overlap.
+//! 3. The slots of a stripe set are targets of its zone.
+//! 4. A set's width and order never change, and its number is never issued again.
+//! 5. A slot's epoch is the map version that made or last changed it.
+//! 6. Each serving target of a zone is in exactly one of the zone's default sets.
 
 mod check;
 mod placement;
@@ -26,19 +28,19 @@ codec_struct! {
         id: ZoneId,
         /// Its name for people.
         name: String,
-        /// The stripe sets that new files take in turn, rising: together all targets of the zone
-        /// that serve.
+        /// Stripe sets that new files use in turn, in rising order: together all serving targets of
+        /// the zone.
         default_sets: Vec<StripeSetId>,
     }
 }
 
 codec_enum! {
-    /// What is known of a node. All are `Up` in this version.
+    /// State of a node. All nodes are `Up` in this version.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum NodeState {
         /// It serves.
         Up = 1,
-        /// It has not been heard of for a while. Reserved.
+        /// The manager has not heard of it for a while. Reserved.
         Suspect = 2,
         /// It does not serve. Reserved.
         Down = 3,
@@ -59,16 +61,16 @@ codec_struct! {
         zone: ZoneId,
         /// `ip:port`.
         address: String,
-        /// What is known of it.
+        /// Its state.
         state: NodeState,
     }
 }
 
 codec_enum! {
-    /// What a target is able to do.
+    /// State of a target.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TargetState {
-        /// Reads and writes.
+        /// It reads and writes.
         Serving = 1,
         /// Taken out of service; layouts may still name it.
         Offline = 2,
@@ -85,9 +87,9 @@ codec_struct! {
         node: NodeId,
         /// Identity of its store.
         uuid: [u8; 16],
-        /// Bytes in all.
+        /// Its capacity in bytes.
         capacity: u64,
-        /// What it is able to do.
+        /// Its state.
         state: TargetState,
     }
 }
@@ -96,7 +98,7 @@ codec_struct! {
     /// A metadata shard and its owner.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Shard {
-        /// Its id; 0 is the root's.
+        /// Its id; 0: the root's.
         id: ShardId,
         /// Its zone.
         zone: ZoneId,
@@ -104,18 +106,18 @@ codec_struct! {
         node: NodeId,
         /// Rises with each change of the owner.
         epoch: Epoch,
-        /// Nodes that keep its log: in this version its owner.
+        /// Nodes that keep its log; in this version only its owner.
         replicas: Vec<NodeId>,
     }
 }
 
 codec_struct! {
-    /// A run of partitions and their shard.
+    /// A run of partitions with one shard.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct PartitionRange {
-        /// The first one.
+        /// First partition.
         first: PartitionId,
-        /// How many.
+        /// Number of partitions.
         count: u32,
         /// Their shard.
         shard: ShardId,
@@ -137,13 +139,14 @@ codec_struct! {
     /// One place of a stripe set.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Slot {
-        /// The target that holds it.
+        /// The target of the slot.
         target: TargetId,
-        /// The one before it.
+        /// The target before the last change.
         previous: Option<TargetId>,
         /// Its state.
         state: SlotState,
-        /// The map version that made or last changed the slot: no two changes have the same one.
+        /// The map version that made or last changed the slot, so no two changes have the same
+        /// epoch.
         slot_epoch: Epoch,
     }
 }
@@ -156,8 +159,8 @@ codec_struct! {
         id: StripeSetId,
         /// Its zone.
         zone: ZoneId,
-        /// Shards may give it to files. One that is not open no file can have: an edit may replace
-        /// it.
+        /// Open: shards may give it to files. A set that is not open has no files, so an edit may
+        /// replace it.
         is_open: bool,
         /// Its slots.
         slots: Vec<Slot>,
@@ -168,19 +171,19 @@ codec_struct! {
     /// The whole map.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ZoneMap {
-        /// Format of what follows; 2.
+        /// Format version: 2.
         format: u16,
         /// The cell.
         cell: CellId,
-        /// Strictly increasing.
+        /// Map version; strictly increasing.
         version: MapVersion,
-        /// Nodes that keep the map: in this version one.
+        /// Nodes that keep the map; one in this version.
         managers: Vec<NodeId>,
-        /// Slots of a new stripe set, at most.
+        /// Width of a new stripe set: slots at most.
         set_width: u16,
         /// Number of the next stripe set.
         next_set: StripeSetId,
-        /// Sorted by id, as are all lists.
+        /// Zones, sorted by id, as are all lists.
         zones: Vec<Zone>,
         /// Nodes.
         nodes: Vec<Node>,
@@ -188,7 +191,7 @@ codec_struct! {
         targets: Vec<Target>,
         /// Shards.
         shards: Vec<Shard>,
-        /// Sorted by first partition.
+        /// Runs of partitions, sorted by first partition.
         partitions: Vec<PartitionRange>,
         /// Stripe sets.
         sets: Vec<StripeSet>,
@@ -205,7 +208,7 @@ fn find<T, K: Ord + Copy>(list: &[T], key: impl Fn(&T) -> K, wanted: K) -> Optio
 }
 
 impl ZoneMap {
-    /// The map of a new cell: no zones yet.
+    /// The map of a new cell, without zones.
     #[must_use]
     pub fn new(cell: CellId) -> Self {
         Self {
@@ -224,7 +227,7 @@ impl ZoneMap {
         }
     }
 
-    /// What is known of a cell's map before it was asked for: any map of a manager is newer.
+    /// Placeholder for a map that was not fetched yet: any map of a manager is newer.
     #[must_use]
     pub fn unknown(cell: CellId) -> Self {
         Self {
@@ -233,11 +236,10 @@ impl ZoneMap {
         }
     }
 
-    /// The whole map in a message or a backup.
+    /// Decodes a whole map from a message or a backup.
     ///
     /// # Errors
-    /// `WrongVersion` for another format, older or newer, which says so in its first field;
-    /// `Corrupt` for what is no map.
+    /// `WrongVersion` for another format, which its first field tells; `Corrupt` for other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
         let format = u16::get(&mut Reader::new(bytes)).map_err(|_error| ErrorCode::Corrupt)?;
         if format != MAP_FORMAT {
@@ -246,8 +248,8 @@ impl ZoneMap {
         Self::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt)
     }
 
-    /// The map of a backup that is restored: newer than any that somebody may have seen since, and
-    /// with owners that refuse whoever knows an older one.
+    /// The map after restoring a backup. Its version is newer than any that was seen since, and its
+    /// owners' new epochs refuse requests that name older ones.
     #[must_use]
     pub fn restored(&self) -> Self {
         let mut map = self.clone();
@@ -299,7 +301,7 @@ impl ZoneMap {
         ids.filter_map(|id| self.set(*id))
     }
 
-    /// The answer to who had the sets of a zone opened.
+    /// The reply that a zone's sets were opened.
     #[must_use]
     pub fn opened(&self, zone: ZoneId) -> MetaReply {
         let sets = self.default_sets(zone).filter(|set| set.is_open);
@@ -332,8 +334,8 @@ impl ZoneMap {
             .collect()
     }
 
-    /// The zone of an inode, by its partition's shard (the root shard's objects: their junction or
-    /// the root's zone).
+    /// The zone of an inode, by its partition's shard. For the root shard's objects: their
+    /// junction's or the root's zone.
     #[must_use]
     pub fn zone_of(&self, ino: Ino) -> Option<ZoneId> {
         self.shard_of(ino.partition()).map(|shard| shard.zone)

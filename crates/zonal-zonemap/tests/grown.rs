@@ -1,4 +1,5 @@
-//! A cell that grows: joins one at a time, the map in a store and in messages, and who follows it.
+//! A cell that grows: joins one at a time, the map in a store and in messages, and clients that
+//! fetch its changes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -131,8 +132,8 @@ fn fifty_zones_of_three_hundred_targets_join_one_at_a_time() {
         bytes.len()
     );
     assert!(took < Duration::from_secs(1), "{took:?}");
-    // The store has it, and a manager that starts again has no changes: all fetch the whole map, in
-    // parts.
+    // The store has the map. A restarted manager has no changes, so all clients fetch the whole map
+    // in parts.
     assert_eq!(ZoneMap::load(&keeper.kv).unwrap().as_ref(), Some(&*map));
     keeper.manager = Manager::load(&keeper.kv, CELL).unwrap();
     let (fetched, replies) = keeper.fetch(&unknown());
@@ -142,7 +143,7 @@ fn fifty_zones_of_three_hundred_targets_join_one_at_a_time() {
 }
 
 #[test]
-fn a_junction_costs_who_knows_the_map_nothing() {
+fn making_a_junction_leaves_the_map_unchanged() {
     let mut keeper = Keeper::new();
     keeper
         .edit(&[join(1, 1, Some(0), false), join(2, 1, Some(1), true)])
@@ -198,7 +199,7 @@ fn a_junction_costs_who_knows_the_map_nothing() {
 }
 
 #[test]
-fn nobody_hears_of_a_version_that_is_not_durable() {
+fn replies_show_only_durable_versions() {
     let mut keeper = Keeper::new();
     keeper.edit(&[join(1, 1, Some(0), false)]).unwrap();
     let (known, _) = keeper.fetch(&unknown());
@@ -211,7 +212,7 @@ fn nobody_hears_of_a_version_that_is_not_durable() {
     let newest = keeper.manager.newest().clone();
     keeper.manager.flushed(&newest);
     assert_eq!(keeper.fetch(&known), (newest.clone(), 1));
-    // Of another history: it has what the manager never had.
+    // A client of another history has a version that the manager never had.
     let mut ahead = (*newest).clone();
     ahead.version.0 += 9;
     let ahead = Arc::new(ahead);
@@ -221,7 +222,7 @@ fn nobody_hears_of_a_version_that_is_not_durable() {
 }
 
 #[test]
-fn whoever_is_further_behind_than_the_kept_changes_fetches_the_whole_map() {
+fn a_client_behind_the_kept_changes_fetches_the_whole_map() {
     let mut keeper = Keeper::new();
     keeper.edit(&[join(1, 1, Some(0), true)]).unwrap();
     let (old, _) = keeper.fetch(&unknown());
@@ -245,7 +246,7 @@ fn whoever_is_further_behind_than_the_kept_changes_fetches_the_whole_map() {
     assert!(replies > 1, "changes");
 }
 
-/// Changes between two versions, encoded.
+/// A map after edits, and the change that leads to it.
 fn between(old: &ZoneMap, edits: &[MapEdit]) -> (ZoneMap, MapChange) {
     let next = old.edited(edits).unwrap().unwrap();
     let change = old.change_to(&next);
@@ -253,7 +254,7 @@ fn between(old: &ZoneMap, edits: &[MapEdit]) -> (ZoneMap, MapChange) {
 }
 
 #[test]
-fn changes_that_do_not_fit_are_refused_and_lead_to_the_whole_map() {
+fn misfitting_changes_are_refused_and_the_whole_map_is_fetched() {
     let mut keeper = Keeper::new();
     keeper.edit(&[join(1, 1, Some(0), true)]).unwrap();
     let (known, _) = keeper.fetch(&unknown());
@@ -306,7 +307,7 @@ fn changes_that_do_not_fit_are_refused_and_lead_to_the_whole_map() {
         let map = fetch.run(|request| Ok::<_, FetchError>(keeper.ask(request)));
         assert_eq!(map.unwrap(), *keeper.manager.newest());
     }
-    // A manager that never sends what fits is given up.
+    // A fetch gives up on a manager whose replies never fit.
     let refused = Fetch::newer(known.clone()).run(|request| {
         Ok::<_, FetchError>(match request {
             ManagerRequest::GetMap { have } if have.0 > 0 => {
@@ -325,7 +326,7 @@ fn changes_that_do_not_fit_are_refused_and_lead_to_the_whole_map() {
 }
 
 #[test]
-fn odd_replies_are_typed_errors_and_end() {
+fn unexpected_replies_end_a_fetch_with_a_typed_error() {
     let known = Arc::new(ZoneMap::new(CELL));
     let part = |bytes, offset, part: Vec<u8>| ManagerReply::MapPart {
         version: MapVersion(9),
@@ -391,7 +392,7 @@ fn a_stored_map_that_is_damaged_or_of_another_format_is_refused() {
     assert!(load(&keeper.kv).is_ok());
     for (at, value) in keeper.kv.clone() {
         assert!(
-            zonal_zonemap::stored::describe(&at, &value).is_some(),
+            zonal_zonemap::map_records::describe(&at, &value).is_some(),
             "{at:?}"
         );
         let mut bad = keeper.kv.clone();
@@ -400,12 +401,12 @@ fn a_stored_map_that_is_damaged_or_of_another_format_is_refused() {
         bad.insert(at.clone(), value.clone());
         let mut other = at.clone();
         *other.last_mut().unwrap() ^= 4;
-        if zonal_zonemap::stored::is_of_map(&other) {
+        if zonal_zonemap::map_records::is_of_map(&other) {
             bad.insert(other, value);
             assert!(load(&bad).is_err(), "another one's value");
         }
     }
-    let head = zonal_zonemap::stored::MAP_KEY.to_vec();
+    let head = zonal_zonemap::map_records::MAP_KEY.to_vec();
     for format in [1_u16, 3] {
         let mut other = keeper.kv.clone();
         other.get_mut(&head).unwrap()[..2].copy_from_slice(&format.to_le_bytes());

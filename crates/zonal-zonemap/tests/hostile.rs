@@ -1,6 +1,7 @@
-//! A zone map and a list of edits from a stranger: decoding, checking, looking up and editing never
-//! panic, and a map has the bytes written down here (they are the manager's stored form and travel
-//! on the wire).
+//! Hostile zone maps and edits: decoding, checking, looking up and editing never panic.
+//!
+//! A map has the bytes written down here: they are the manager's stored form and travel on the
+//! wire.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_testkit::Rng;
@@ -41,14 +42,14 @@ fn map() -> ZoneMap {
     map.edited(&edits()).unwrap().unwrap()
 }
 
-/// Everything that a process does with a map that it got.
+/// Does with a map from the network all that a process does with one.
 fn feed(bytes: &[u8]) {
     let Ok(map) = ZoneMap::from_bytes(bytes) else {
         return;
     };
     assert_eq!(map.to_bytes(), bytes);
     let is_sound = map.check().is_empty();
-    // Look-ups give an answer or none, also on a map that is not sound.
+    // Look-ups never panic, also on a map with violated invariants.
     for id in [0, 1, 2, u32::MAX] {
         let _ = (map.zone(ZoneId(id as u16)), map.node(NodeId(id)));
         let _ = (map.target(TargetId(id)), map.shard(ShardId(id)));
@@ -98,7 +99,7 @@ fn random_bytes_never_panic() {
 }
 
 #[test]
-fn a_map_has_the_bytes_written_down() {
+fn map_bytes_match_the_golden_file() {
     let hex: String = (map().to_bytes().iter())
         .map(|byte| format!("{byte:02x}"))
         .collect();
@@ -106,7 +107,7 @@ fn a_map_has_the_bytes_written_down() {
 }
 
 #[test]
-fn a_newer_map_is_refused_as_such_whatever_follows() {
+fn a_newer_format_is_refused_as_wrong_version() {
     let mut map = ZoneMap::new(CellId([5; 16]));
     assert_eq!(ZoneMap::decode(&map.to_bytes()), Ok(map.clone()));
     map.format += 1;

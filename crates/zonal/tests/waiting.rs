@@ -15,7 +15,7 @@ use fixture::{User, name, who};
 use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Address, Flight, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_net::{Address, DetachedCall, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Codec, ErrorCode, Incarnation, Ino, NodeId, ZoneId,
 };
@@ -79,7 +79,7 @@ impl Shard {
         Self { pool, to, cell }
     }
 
-    fn start(&self, header: Header, request: &MetaRequest) -> Flight {
+    fn start(&self, header: Header, request: &MetaRequest) -> DetachedCall {
         let body = request.to_bytes();
         let request = Request {
             operation: request.name(),
@@ -114,7 +114,7 @@ impl Shard {
     }
 
     /// Waits for events of a guest.
-    fn poll(&self, guest: &Guest) -> Flight {
+    fn poll(&self, guest: &Guest) -> DetachedCall {
         let mut header = guest.header;
         header.deadline_ms = 60_000;
         let request = MetaRequest::PollEvents {
@@ -161,7 +161,7 @@ impl Shard {
     }
 }
 
-fn finish(flight: Flight) -> MetaReply {
+fn finish(flight: DetachedCall) -> MetaReply {
     let reply = flight.finish(PayloadInto::Owned).unwrap();
     MetaReply::from_bytes(&reply.body).unwrap()
 }

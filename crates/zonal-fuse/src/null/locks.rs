@@ -1,4 +1,4 @@
-//! Locks of the null file system: on whole files, with waiters whose replies are parked.
+//! Locks of the null file system: on whole files; the replies of waiters are parked.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use crate::fs::Context;
 use crate::reply::ReplyEmpty;
 use crate::request::Lock;
-use crate::types::{FileLock, LockKind};
+use crate::types::{FileLock, FuseLockKind};
 
-/// Who locks: flock and fcntl locks do not see each other.
+/// Owner of a lock: flock and fcntl locks do not see each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owner {
     flock: bool,
@@ -20,7 +20,7 @@ struct Owner {
 #[derive(Debug)]
 struct Held {
     owner: Owner,
-    kind: LockKind,
+    kind: FuseLockKind,
     pid: u32,
 }
 
@@ -41,18 +41,18 @@ impl File {
         self.held.iter().find(|held| {
             held.owner.flock == want.owner.flock
                 && held.owner.id != want.owner.id
-                && (held.kind == LockKind::Write || want.kind == LockKind::Write)
+                && (held.kind == FuseLockKind::Write || want.kind == FuseLockKind::Write)
         })
     }
 
     fn take(&mut self, lock: Held) {
         self.held.retain(|held| held.owner != lock.owner);
-        if lock.kind != LockKind::Unlock {
+        if lock.kind != FuseLockKind::Unlock {
             self.held.push(lock);
         }
     }
 
-    /// Takes out the waiters that nothing stops any more, in their order.
+    /// Removes the waiters that nothing blocks any more, in their order.
     fn grant(&mut self) -> Vec<ReplyEmpty> {
         let mut granted = Vec::new();
         let mut index = 0;
@@ -96,7 +96,7 @@ impl Locks {
         let want = wanted(lock);
         self.with(|files| {
             let held = files.get(&ino).and_then(|file| file.conflict(&want));
-            let (kind, pid) = held.map_or((LockKind::Unlock, 0), |held| (held.kind, held.pid));
+            let (kind, pid) = held.map_or((FuseLockKind::Unlock, 0), |held| (held.kind, held.pid));
             FileLock {
                 start: 0,
                 end: i64::MAX.unsigned_abs(),
@@ -106,7 +106,7 @@ impl Locks {
         })
     }
 
-    /// Takes, drops or (with `wait`) parks.
+    /// Takes a lock, drops it, or (with `wait`) parks the reply.
     pub(super) fn set(
         &self,
         ctx: &Context<'_>,
@@ -118,12 +118,12 @@ impl Locks {
         let want = wanted(lock);
         let granted = self.with(|files| {
             let file = files.entry(ino).or_default();
-            if lock.kind != LockKind::Unlock && file.conflict(&want).is_some() {
+            if lock.kind != FuseLockKind::Unlock && file.conflict(&want).is_some() {
                 if !wait {
                     return Err((reply, Errno::AGAIN));
                 }
-                // Parked under the mutex that `interrupt` takes: either it finds the waiter, or
-                // its mark is seen here.
+                // Parked under the mutex that `interrupt` takes: either `interrupt` finds the
+                // waiter, or its mark is seen here.
                 if ctx.interrupted() {
                     return Err((reply, Errno::INTR));
                 }

@@ -1,7 +1,7 @@
-//! A file system in memory that keeps names, attributes and locks and throws data away.
+//! The null file system: keeps names, attributes and locks in memory and throws data away.
 //!
-//! Writes only move the size, reads give zeros: what it takes is the cost of the kernel's protocol,
-//! the ceiling of any file system behind it. It is not a place to keep anything.
+//! Writes only change the size, reads return zeros. So its cost is that of the kernel's protocol:
+//! the ceiling of any FUSE file system.
 
 mod locks;
 mod ops;
@@ -18,19 +18,21 @@ use crate::init::SessionConfig;
 use crate::mount::{MountError, MountOptions};
 use crate::reply::ReplyDirectory;
 use crate::request::{Read, Rename};
-use crate::session::Session;
-use crate::types::{Attr, Entry, FileKind, OpenFlags, SetAttr, TimeOrNow, Timestamp};
+use crate::session::FuseSession;
+use crate::types::{
+    FuseAttr, FuseEntry, FuseFileKind, FuseTimestamp, OpenFlags, SetAttr, TimeOrNow,
+};
 use locks::Locks;
 use tree::{Body, Directory, Node, Tree, now};
 
-/// How the null file system behaves.
+/// Options of the null file system.
 #[derive(Clone, Copy, Debug)]
 pub struct NullOptions {
-    /// How long the kernel believes names.
+    /// How long the kernel caches names.
     pub entry_valid: Duration,
-    /// How long the kernel believes attributes.
+    /// How long the kernel caches attributes.
     pub attr_valid: Duration,
-    /// Open files around the page cache.
+    /// Open files with direct I/O, around the page cache.
     pub direct_io: bool,
     /// Keep the page cache across opens.
     pub keep_cache: bool,
@@ -47,7 +49,7 @@ impl Default for NullOptions {
     }
 }
 
-/// The file system.
+/// The null file system.
 #[derive(Debug)]
 pub struct NullFs {
     options: NullOptions,
@@ -61,12 +63,12 @@ pub fn mount(
     path: &Path,
     options: NullOptions,
     config: &SessionConfig,
-) -> Result<Session, MountError> {
+) -> Result<FuseSession, MountError> {
     let mount = MountOptions {
         source: "zonal:null".into(),
         ..MountOptions::default()
     };
-    Session::mount(Arc::new(NullFs::new(options)), path, &mount, config)
+    FuseSession::mount(Arc::new(NullFs::new(options)), path, &mount, config)
 }
 
 const NAME_MAX: usize = 255;
@@ -77,7 +79,7 @@ impl NullFs {
     #[must_use]
     pub fn new(options: NullOptions) -> Self {
         let tree = Tree::new();
-        let root = Attr {
+        let root = FuseAttr {
             mode: libc::S_IFDIR | 0o755,
             nlink: 2,
             uid: rustix::process::getuid().as_raw(),
@@ -93,14 +95,14 @@ impl NullFs {
         }
     }
 
-    /// How many requests wait for a lock.
+    /// Number of requests that wait for a lock.
     #[must_use]
     pub fn lock_waiters(&self) -> usize {
         self.locks.waiters()
     }
 
-    fn entry(&self, attr: Attr) -> Entry {
-        Entry {
+    fn entry(&self, attr: FuseAttr) -> FuseEntry {
+        FuseEntry {
             ino: attr.ino,
             generation: 0,
             attr,
@@ -119,8 +121,14 @@ impl NullFs {
         }
     }
 
-    /// Makes a node under a name.
-    fn make(&self, ctx: &Context<'_>, parent: u64, name: &[u8], new: New) -> Result<Entry, Errno> {
+    /// Creates a node under a name.
+    fn make(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        new: NewNode,
+    ) -> Result<FuseEntry, Errno> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
@@ -151,7 +159,7 @@ impl NullFs {
         self.tree.with_mut(ino, f).ok_or(Errno::NOENT)?
     }
 
-    fn find(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+    fn find(&self, parent: u64, name: &[u8]) -> Result<FuseAttr, Errno> {
         let ino = self.tree.with(parent, |node| match (&node.body, name) {
             (Body::Directory(_), b".") => Ok(parent),
             (Body::Directory(directory), b"..") => Ok(directory.parent),
@@ -163,7 +171,8 @@ impl NullFs {
             .ok_or(Errno::NOENT)
     }
 
-    /// One name less; without names the node stays until the kernel forgets it (it may be open).
+    /// Removes a name of a node. A node without names stays until the kernel forgets it, as it may
+    /// be open.
     fn unlinked(&self, ino: u64) {
         self.tree.with_mut(ino, |node| {
             node.attr.ctime = now();
@@ -246,7 +255,7 @@ impl NullFs {
         Ok(())
     }
 
-    fn do_link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+    fn do_link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<FuseEntry, Errno> {
         let attr = self.tree.attr(ino).ok_or(Errno::NOENT)?;
         if attr.nlink >= LINK_MAX {
             return Err(Errno::MLINK);
@@ -269,7 +278,7 @@ impl NullFs {
 
     fn list(&self, ino: u64, read: &Read, plus: bool, reply: ReplyDirectory) {
         let mut buffer = reply.buffer();
-        let directory = FileKind::from_mode(libc::S_IFDIR);
+        let directory = FuseFileKind::from_mode(libc::S_IFDIR);
         let found = self.tree.with(ino, |node| {
             let Body::Directory(entries) = &node.body else {
                 return Err(Errno::NOTDIR);
@@ -278,7 +287,7 @@ impl NullFs {
             for (cookie, name, ino) in [(1, &b"."[..], ino), (2, &b".."[..], entries.parent)] {
                 if fits && read.offset < cookie {
                     fits = if plus {
-                        buffer.add_plus(&Entry::default(), ino, cookie, directory, name)
+                        buffer.add_plus(&FuseEntry::default(), ino, cookie, directory, name)
                     } else {
                         buffer.add(ino, cookie, directory, name)
                     };
@@ -288,10 +297,10 @@ impl NullFs {
             if !fits {
                 return Ok(picked);
             }
-            // Attributes are behind other locks: names are copied out first.
+            // Attributes are behind other locks: copy the names out first.
             let mut room = read.size as usize;
             for (cookie, name, ino, mode) in entries.after(read.offset) {
-                let kind = FileKind::from_mode(mode);
+                let kind = FuseFileKind::from_mode(mode);
                 if plus {
                     let need = 152 + name.len();
                     if need > room {
@@ -324,21 +333,21 @@ impl NullFs {
     }
 }
 
-/// A node to make.
-struct New {
+/// A node to create.
+struct NewNode {
     mode: u32,
     rdev: u32,
     body: Body,
 }
 
-impl New {
-    fn attr(&self, ctx: &Context<'_>) -> Attr {
+impl NewNode {
+    fn attr(&self, ctx: &Context<'_>) -> FuseAttr {
         let size = if let Body::Symlink(target) = &self.body {
             target.len() as u64
         } else {
             0
         };
-        Attr {
+        FuseAttr {
             mode: self.mode,
             rdev: self.rdev,
             nlink: if matches!(self.body, Body::Directory(_)) {
@@ -354,36 +363,36 @@ impl New {
     }
 }
 
-fn blank() -> Attr {
+fn blank() -> FuseAttr {
     let now = now();
-    Attr {
+    FuseAttr {
         atime: now,
         mtime: now,
         ctime: now,
         blksize: 1 << 20,
-        ..Attr::default()
+        ..FuseAttr::default()
     }
 }
 
-fn touched(attr: &mut Attr) {
+fn touched(attr: &mut FuseAttr) {
     attr.mtime = now();
     attr.ctime = attr.mtime;
 }
 
-fn resized(attr: &mut Attr, size: u64) {
+fn resized(attr: &mut FuseAttr, size: u64) {
     attr.size = size;
     attr.blocks = size.div_ceil(512);
     touched(attr);
 }
 
-fn time(value: TimeOrNow) -> Timestamp {
+fn time(value: TimeOrNow) -> FuseTimestamp {
     match value {
         TimeOrNow::Now => now(),
         TimeOrNow::At(time) => time,
     }
 }
 
-fn apply(attr: &mut Attr, change: &SetAttr) {
+fn apply(attr: &mut FuseAttr, change: &SetAttr) {
     if let Some(size) = change.size {
         resized(attr, size);
     }

@@ -3,17 +3,17 @@
 use rustix::io::Errno;
 
 use super::tree::{Body, Directory};
-use super::{New, NullFs, apply, resized, touched};
-use crate::data::Data;
+use super::{NewNode, NullFs, apply, resized, touched};
 use crate::fs::{Context, FileSystem};
 use crate::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyOpen, ReplyStatfs, ReplyWrite,
 };
 use crate::request::{Create, Fallocate, Forgets, Lock, Mknod, Open, Read, Release, Rename, Write};
-use crate::types::{Entry, SetAttr, StatFs};
+use crate::types::{FuseEntry, SetAttr, StatFs};
+use crate::write_data::WriteData;
 
-fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
+fn answer_entry(reply: ReplyEntry, result: Result<FuseEntry, Errno>) {
     match result {
         Ok(entry) => reply.entry(&entry),
         Err(error) => reply.err(error),
@@ -83,7 +83,7 @@ impl FileSystem for NullFs {
 
     fn symlink(&self, c: &Context<'_>, parent: u64, name: &[u8], target: &[u8], r: ReplyEntry) {
         let body = Body::Symlink(target.to_vec());
-        let new = New {
+        let new = NewNode {
             mode: libc::S_IFLNK | 0o777,
             rdev: 0,
             body,
@@ -92,7 +92,7 @@ impl FileSystem for NullFs {
     }
 
     fn mknod(&self, c: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, r: ReplyEntry) {
-        let new = New {
+        let new = NewNode {
             mode: node.mode & !node.umask,
             rdev: node.rdev,
             body: Body::Other,
@@ -102,7 +102,7 @@ impl FileSystem for NullFs {
 
     fn mkdir(&self, c: &Context<'_>, dir: u64, name: &[u8], mode: u32, umask: u32, r: ReplyEntry) {
         let mode = libc::S_IFDIR | mode & 0o7777 & !umask;
-        let new = New {
+        let new = NewNode {
             mode,
             rdev: 0,
             body: Body::Directory(Directory::new(dir)),
@@ -134,7 +134,7 @@ impl FileSystem for NullFs {
     }
 
     fn create(&self, c: &Context<'_>, parent: u64, name: &[u8], a: &Create, r: ReplyCreate) {
-        let new = New {
+        let new = NewNode {
             mode: a.mode & !a.umask,
             rdev: 0,
             body: Body::Other,
@@ -152,7 +152,7 @@ impl FileSystem for NullFs {
     }
 
     fn tmpfile(&self, c: &Context<'_>, _: u64, a: &Create, reply: ReplyCreate) {
-        let new = New {
+        let new = NewNode {
             mode: a.mode & !a.umask,
             rdev: 0,
             body: Body::Other,
@@ -178,7 +178,7 @@ impl FileSystem for NullFs {
         }
     }
 
-    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, _: Data<'_>, reply: ReplyWrite) {
+    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, _: WriteData<'_>, reply: ReplyWrite) {
         let end = write.offset.saturating_add(u64::from(write.size));
         let known = self.tree.with_mut(ino, |node| {
             if end > node.attr.size {

@@ -1,19 +1,20 @@
 //! The nodes of the null file system: a slab in shards, each behind a lock.
 //!
-//! No operation holds two shards' locks at once, so there is no order to keep; what spans two
-//! nodes (make, remove, rename) is not atomic for observers. The kernel's directory locks hide it.
+//! No operation holds the locks of two shards at once, so no order is needed. Operations on two
+//! nodes (create, remove, rename) are not atomic for observers; the kernel's directory locks hide
+//! it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::types::{Attr, Timestamp};
+use crate::types::{FuseAttr, FuseTimestamp};
 
 /// Number of shards; a node's shard is its number modulo this.
 const SHARDS: usize = 64;
 
-/// A directory's entries: by name, and by cookie in the order of creation.
+/// The entries of a directory: by name, and by cookie in the order of creation.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     names: HashMap<Arc<[u8]>, (u64, u64)>,
@@ -22,7 +23,7 @@ pub(super) struct Directory {
     pub(super) parent: u64,
 }
 
-/// Cookies below are "." and "..".
+/// Lower cookies are "." and "..".
 pub(super) const FIRST_COOKIE: u64 = 3;
 
 impl Directory {
@@ -38,7 +39,7 @@ impl Directory {
         self.names.get(name).map(|&(ino, _)| ino)
     }
 
-    /// False when the name exists.
+    /// Adds an entry; false where the name exists.
     pub(super) fn insert(&mut self, name: &[u8], ino: u64, mode: u32) -> bool {
         if self.names.contains_key(name) {
             return false;
@@ -61,7 +62,7 @@ impl Directory {
         self.names.is_empty()
     }
 
-    /// Entries behind a cookie: cookie, name, inode, mode.
+    /// The entries after a cookie: cookie, name, inode, mode.
     pub(super) fn after(
         &self,
         cookie: u64,
@@ -72,7 +73,7 @@ impl Directory {
     }
 }
 
-/// What a node is beside its attributes.
+/// Contents of a node besides its attributes.
 #[derive(Debug)]
 pub(super) enum Body {
     Directory(Directory),
@@ -82,7 +83,7 @@ pub(super) enum Body {
 
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) attr: Attr,
+    pub(super) attr: FuseAttr,
     pub(super) body: Body,
 }
 
@@ -95,7 +96,7 @@ impl Node {
     }
 }
 
-/// Places of nodes; numbers are never reused (the list of a shard only grows).
+/// Slots of nodes. Numbers are never reused, as the list of a shard only grows.
 type Slab = Vec<Option<Box<Node>>>;
 
 #[derive(Debug)]
@@ -137,7 +138,7 @@ impl Tree {
     }
 
     /// Adds a node and numbers it; the first one is the root, 1.
-    pub(super) fn add(&self, mut attr: Attr, body: Body) -> Attr {
+    pub(super) fn add(&self, mut attr: FuseAttr, body: Body) -> FuseAttr {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         attr.ino = number as u64 + 1;
         let (shard, index) = Self::place(attr.ino);
@@ -164,11 +165,11 @@ impl Tree {
         slab.get_mut(index)?.as_deref_mut().map(f)
     }
 
-    pub(super) fn attr(&self, ino: u64) -> Option<Attr> {
+    pub(super) fn attr(&self, ino: u64) -> Option<FuseAttr> {
         self.with(ino, |node| node.attr)
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub(super) fn remove(&self, ino: u64) {
         let (shard, index) = Self::place(ino.max(1));
         if let Some(mut slab) = self.write(shard)
@@ -180,12 +181,12 @@ impl Tree {
 }
 
 /// The present time.
-pub(super) fn now() -> Timestamp {
+pub(super) fn now() -> FuseTimestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let secs = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp {
+    FuseTimestamp {
         secs,
         nanos: since.subsec_nanos(),
     }

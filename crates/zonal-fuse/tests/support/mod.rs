@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use zonal_fuse::{FileSystem, MountError, MountOptions, Session, SessionConfig};
+use zonal_fuse::{FileSystem, FuseSession, MountError, MountOptions, SessionConfig};
 
-/// A mount in a directory of its own, taken away at the end also when the test fails.
+/// A temporary mount in a directory of its own, removed at the end, also when the test fails.
 pub struct Mount {
     pub path: PathBuf,
-    session: Option<Session>,
+    session: Option<FuseSession>,
 }
 
 impl Mount {
-    /// None, said visibly, when this machine cannot mount and need not.
+    /// Mounts; `None`, with a message, where this machine cannot mount and need not.
     pub fn new<F: FileSystem>(fs: Arc<F>) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -26,10 +26,10 @@ impl Mount {
         Self::at_point(fs, &path)
     }
 
-    /// The same at a place of the caller's.
+    /// Mounts at a place that the caller chose.
     pub fn at_point<F: FileSystem>(fs: Arc<F>, path: &Path) -> Option<Self> {
         let path = path.to_owned();
-        match Session::mount(
+        match FuseSession::mount(
             fs,
             &path,
             &MountOptions::default(),
@@ -57,7 +57,7 @@ impl Mount {
         self.path.join(name)
     }
 
-    pub fn session(&self) -> &Session {
+    pub fn session(&self) -> &FuseSession {
         self.session.as_ref().unwrap()
     }
 
@@ -102,7 +102,7 @@ pub fn child(task: &str, path: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills a child with SIGKILL and checks that it dies soon, i.e. is not stuck in the kernel.
+/// Kills a child with SIGKILL and checks that it dies soon: it is not stuck in the kernel.
 pub fn dies_at_once(mut child: Child) {
     let start = Instant::now();
     child.kill().unwrap();

@@ -19,7 +19,7 @@
 use super::Result;
 use crate::inode::{FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::tx::{MemoryChange, Tx};
-use zonal_types::{ErrorCode, Ino, cut};
+use zonal_types::{ErrorCode, Ino, truncation};
 
 /// True where another session may have the file open.
 pub(crate) fn others_hold(tx: &Tx<'_>, ino: Ino) -> bool {
@@ -44,7 +44,7 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
         zonal_types::mark!(TruncateUnconfirmed);
         return Err(ErrorCode::TruncateUnconfirmed);
     };
-    let next = cut::next_shrink(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
+    let next = truncation::next_truncation(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
     set(inode, next, to, is_pushed);
     Ok(())
 }
@@ -54,7 +54,7 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
 pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     let to = bound(tx, inode, inode.size);
     let is_open = is_push_open(inode) || others_hold(tx, inode.ino);
-    let next = cut::next_shrink(inode.truncate_seq);
+    let next = truncation::next_truncation(inode.truncate_seq);
     let (Some(to), Some(next)) = (to.filter(|_to| !is_open), next) else {
         // From now on the session does not know all bytes behind the end.
         tx.volatile.push(MemoryChange::Unowned(inode.ino));
@@ -81,7 +81,7 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
         zonal_types::mark!(TruncateUnconfirmed);
         return Err(ErrorCode::TruncateUnconfirmed);
     };
-    let Some(next) = cut::next_disowning(inode.truncate_seq) else {
+    let Some(next) = truncation::next_disowning(inode.truncate_seq) else {
         return Ok(false);
     };
     set(inode, next, to, false);

@@ -1,4 +1,4 @@
-//! The socket under a connection: bytes in and out, with the limits of time of a clock.
+//! The socket under a connection: sends and receives bytes within a time limit.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use zonal_wait::Waiter;
 
-use super::{Clock, IoFail};
+use super::{IoFail, TimeLimit};
 use crate::stream::Stream;
 
-/// A socket, and what was set on it last.
+/// A socket, with the time limits that were set on it last.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(super) stream: Arc<Stream>,
@@ -24,16 +24,16 @@ pub(crate) struct Socket {
     pub(super) region: Option<OwnedFd>,
 }
 
-/// A step that did not succeed.
+/// Why sending or receiving failed.
 pub(crate) enum SocketFail {
-    /// The clock ended.
+    /// The time limit passed.
     TimedOut,
     /// The system's reason.
     System(Errno),
 }
 
 impl SocketFail {
-    /// Names it, by whether a frame was begun.
+    /// Converts the failure, depending on whether a frame was begun.
     pub(super) fn named(self, is_first: bool) -> IoFail {
         match self {
             Self::TimedOut => IoFail::TimedOut,
@@ -48,7 +48,7 @@ impl Socket {
         Self {
             stream,
             receive_limit: None,
-            // Connecting sets a limit that is not known here; an impossible value makes the first
+            // Connecting sets a limit that is unknown here. An impossible value makes the first
             // send set its own.
             send_limit: Some(Duration::ZERO),
             waiter: Waiter::default(),
@@ -62,10 +62,10 @@ impl Socket {
         &mut self,
         slices: &[IoSlice<'_>],
         region: Option<BorrowedFd<'_>>,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<usize, SocketFail> {
         loop {
-            let limit = socket_limit(clock)?;
+            let limit = socket_limit(time_limit)?;
             if limit != self.send_limit {
                 self.stream
                     .set_send_limit(limit)
@@ -78,22 +78,22 @@ impl Socket {
             };
             match sent {
                 Ok(count) => return Ok(count),
-                // Time is up only when the clock says so.
+                // The time limit alone decides when time is up.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(SocketFail::System(errno)),
             }
         }
     }
 
-    /// Receives what is there, at least one byte; 0: the peer has ended. Looks for a moment before
-    /// it sleeps.
+    /// Receives the bytes that are there, at least one; 0: the peer has ended. Spins for a moment
+    /// before it sleeps.
     pub(crate) fn receive_some(
         &mut self,
         into: &mut [u8],
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<usize, SocketFail> {
         loop {
-            self.limit_receive(clock)?;
+            self.limit_receive(time_limit)?;
             let (stream, region) = (&*self.stream, &mut self.region);
             let takes_regions = self.takes_regions;
             let mut receive = |flags| {
@@ -120,15 +120,15 @@ impl Socket {
         }
     }
 
-    /// Receives as much as the kernel has or will have before a signal or the limit: one call where
-    /// all goes well. 0: the peer has ended.
+    /// Receives as many bytes as arrive before a signal or the time limit: normally one system
+    /// call. 0: the peer has ended.
     pub(super) fn receive_long(
         &mut self,
         into: &mut [u8],
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<usize, SocketFail> {
         loop {
-            self.limit_receive(clock)?;
+            self.limit_receive(time_limit)?;
             let into = &mut [IoSliceMut::new(into)];
             let received = match self.takes_regions {
                 true => self
@@ -144,8 +144,8 @@ impl Socket {
         }
     }
 
-    fn limit_receive(&mut self, clock: &Clock) -> Result<(), SocketFail> {
-        let limit = socket_limit(clock)?;
+    fn limit_receive(&mut self, time_limit: &TimeLimit) -> Result<(), SocketFail> {
+        let limit = socket_limit(time_limit)?;
         if limit != self.receive_limit {
             self.stream
                 .set_receive_limit(limit)
@@ -156,6 +156,8 @@ impl Socket {
     }
 }
 
-fn socket_limit(clock: &Clock) -> Result<Option<Duration>, SocketFail> {
-    clock.socket_limit().map_err(|_over| SocketFail::TimedOut)
+fn socket_limit(time_limit: &TimeLimit) -> Result<Option<Duration>, SocketFail> {
+    time_limit
+        .socket_limit()
+        .map_err(|_over| SocketFail::TimedOut)
 }

@@ -1,11 +1,14 @@
 //! TLS 1.3 between the frames and the socket of a TCP connection.
 //!
-//! Copies of a payload beside those of a plain connection: sending, one (it is encrypted into
-//! records); receiving, three (records as they came, records that are put together, plain bytes to
-//! where they are wanted). System calls: one `sendmsg` for each [`RECORDS_BYTES`], one `recvmsg`
-//! for what is there, [`RECORDS_BYTES`] at most.
+//! Copies of a payload beyond those of a plain connection:
+//! * sending, one: it is encrypted into records;
+//! * receiving, three: the records as they arrive, the assembled records, the plain bytes to the
+//!   caller's memory.
 //!
-//! *Invariant*: no byte reaches a frame before its record's authentication was checked.
+//! System calls: one `sendmsg` for each [`RECORDS_BYTES`]; one `recvmsg` for the bytes that are
+//! there, at most [`RECORDS_BYTES`].
+//!
+//! *Invariant*: no byte reaches a frame before the authentication of its record was checked.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
@@ -14,14 +17,14 @@ use rustix::io::Errno;
 use rustls::{AlertDescription, CertificateError, ClientConnection, Connection, ServerConnection};
 
 use super::socket::{Socket, SocketFail};
-use super::{Clock, IoFail};
+use super::{IoFail, TimeLimit};
 use crate::credential::{Credential, Serial, server_name, subject_of};
 use crate::error::{Fault, TlsFault};
 use crate::subject::Subject;
 
 /// Encrypted bytes that are kept before they are sent, or received by one call.
 const RECORDS_BYTES: usize = 256 << 10;
-/// The same during the handshake and for short requests.
+/// Encrypted bytes received by one call during the handshake and for short requests.
 const FIRST_BYTES: usize = 16 << 10;
 /// First byte of a TLS handshake's record (RFC 8446, 5.1); a frame begins with `Z`.
 const HANDSHAKE_RECORD: u8 = 22;
@@ -30,21 +33,21 @@ const HANDSHAKE_RECORD: u8 = 22;
 #[derive(Debug)]
 pub(super) struct Tls {
     session: Connection,
-    /// Records as they came: `start..end` is not yet taken by the session.
+    /// Received records: `start..end` is not yet processed by the session.
     raw: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Tls {
-    /// The client's side; its handshake is made with the first bytes.
+    /// The client's side; its first bytes carry the handshake.
     pub(super) fn client(credential: &Credential) -> Result<Self, IoFail> {
         let config = Arc::clone(credential.client_config());
         let session = ClientConnection::new(config, server_name());
         Self::new(session.map(Connection::from))
     }
 
-    /// The server's side. `arrived`: what has come already. `None`: that is no TLS.
+    /// The server's side. `arrived`: the bytes that have arrived already. `None`: they are not TLS.
     pub(super) fn server(credential: &Credential, arrived: &[u8]) -> Result<Option<Self>, IoFail> {
         if arrived.first() != Some(&HANDSHAKE_RECORD) {
             return Ok(None);
@@ -71,19 +74,21 @@ impl Tls {
         })
     }
 
-    /// Runs the handshake; says who the peer is.
+    /// Runs the handshake; returns the peer's certificate.
     pub(super) fn shake_hands(
         &mut self,
         socket: &mut Socket,
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
         while self.session.is_handshaking() {
-            self.flush(socket, clock).map_err(|fail| fail.named(true))?;
+            self.flush(socket, time_limit)
+                .map_err(|fail| fail.named(true))?;
             if self.session.is_handshaking() {
-                self.take_records(socket, clock, true)?;
+                self.take_records(socket, time_limit, true)?;
             }
         }
-        self.flush(socket, clock).map_err(|fail| fail.named(true))?;
+        self.flush(socket, time_limit)
+            .map_err(|fail| fail.named(true))?;
         let certificates = self.session.peer_certificates().unwrap_or_default();
         let certificate = certificates
             .first()
@@ -96,7 +101,7 @@ impl Tls {
         &mut self,
         socket: &mut Socket,
         slices: &mut [IoSlice<'_>],
-        clock: &Clock,
+        time_limit: &TimeLimit,
     ) -> Result<u64, IoFail> {
         let mut rest = slices;
         let mut sent = 0;
@@ -105,18 +110,18 @@ impl Tls {
             let taken = taken.map_err(|_error| IoFail::Fault(Fault::Tls(TlsFault::Broken)))?;
             IoSlice::advance_slices(&mut rest, taken);
             sent += self
-                .flush(socket, clock)
+                .flush(socket, time_limit)
                 .map_err(|fail| fail.named(sent == 0))?;
         }
         Ok(sent)
     }
 
-    /// Receives some plain bytes; 0: the peer has ended.
+    /// Receives some decrypted bytes; 0: the peer has ended.
     pub(super) fn receive(
         &mut self,
         socket: &mut Socket,
         into: &mut [u8],
-        clock: &Clock,
+        time_limit: &TimeLimit,
         is_first: bool,
     ) -> Result<usize, IoFail> {
         loop {
@@ -125,21 +130,21 @@ impl Tls {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_cut) => return Ok(0),
             }
-            if !self.take_records(socket, clock, is_first)? {
+            if !self.take_records(socket, time_limit, is_first)? {
                 return Ok(0);
             }
         }
     }
 
-    /// Gives the session more of what the peer sent. False: it has ended.
+    /// Receives more records into the session. False: the peer has ended.
     fn take_records(
         &mut self,
         socket: &mut Socket,
-        clock: &Clock,
+        time_limit: &TimeLimit,
         is_first: bool,
     ) -> Result<bool, IoFail> {
         if self.start == self.end {
-            // Who sends much is read with a long buffer.
+            // A peer that sends much gets a long buffer.
             let room = match self.end == self.raw.len() && self.end > 0 {
                 true => RECORDS_BYTES,
                 false => self.raw.len().max(FIRST_BYTES),
@@ -147,7 +152,7 @@ impl Tls {
             self.raw.resize(room, 0);
             self.start = 0;
             self.end = 0;
-            let received = socket.receive_some(&mut self.raw, clock);
+            let received = socket.receive_some(&mut self.raw, time_limit);
             self.end = received.map_err(|fail| fail.named(is_first))?;
         }
         if self.start == self.end {
@@ -161,17 +166,17 @@ impl Tls {
         let taken = taken.map_err(|_error| IoFail::Fault(Fault::Tls(TlsFault::Broken)))?;
         self.start += taken;
         if let Err(error) = self.session.process_new_packets() {
-            // The alert that tells the peer why. It may be gone.
-            let _ = self.flush(socket, clock);
+            // Sends the alert that tells the peer the reason. The peer may be gone.
+            let _ = self.flush(socket, time_limit);
             return Err(fault(&error));
         }
         Ok(true)
     }
 
-    fn flush(&mut self, socket: &mut Socket, clock: &Clock) -> Result<u64, SocketFail> {
+    fn flush(&mut self, socket: &mut Socket, time_limit: &TimeLimit) -> Result<u64, SocketFail> {
         let mut out = Records {
             socket,
-            clock,
+            time_limit,
             failed: None,
         };
         let mut sent = 0;
@@ -184,7 +189,7 @@ impl Tls {
         Ok(sent)
     }
 
-    /// Gives the long buffer back.
+    /// Frees the long buffer.
     pub(super) fn free(&mut self) {
         if self.start == self.end {
             self.raw = Vec::new();
@@ -194,17 +199,17 @@ impl Tls {
     }
 }
 
-/// Where encrypted records go.
+/// Destination of encrypted records.
 struct Records<'a> {
     socket: &'a mut Socket,
-    clock: &'a Clock,
+    time_limit: &'a TimeLimit,
     failed: Option<SocketFail>,
 }
 
 impl Records<'_> {
     fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.socket
-            .send_some(slices, None, self.clock)
+            .send_some(slices, None, self.time_limit)
             .map_err(|fail| {
                 self.failed = Some(fail);
                 io::Error::other("the socket failed")

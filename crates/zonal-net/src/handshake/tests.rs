@@ -1,9 +1,9 @@
-//! Messages come back whole.
+//! Handshake messages round trip.
 
 use super::*;
 
 #[test]
-fn handshake_messages_come_back_whole_and_not_in_part() {
+fn handshake_messages_round_trip_and_prefixes_are_refused() {
     let hello = Hello {
         version_min: 1,
         version_max: 2,

@@ -1,12 +1,12 @@
-//! How a pool makes a connection: back-off after a failure, the Unix socket of a server on this
-//! machine first, then TCP.
+//! How a pool makes a connection: back-off after a failure, then the Unix socket of a server on
+//! this machine, then TCP.
 
 use super::{Hosts, Link, Pool};
 use crate::address::{Address, Endpoint, is_own};
 use crate::error::NetError;
-use crate::flight::Cancel;
-use crate::frame_io::{Clock, Conn};
+use crate::frame_io::{Conn, TimeLimit};
 use crate::handshake::dial;
+use crate::in_flight::Cancel;
 use crate::metrics::add;
 use crate::stream::Stream;
 use crate::unix_socket;
@@ -16,33 +16,35 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use zonal_types::{CellId, ErrorCode};
 
-/// What a [`NetError::TimedOut`] names where not even the connection was taken.
+/// Operation of a [`NetError::TimedOut`] where not even the connection was accepted.
 pub const CONNECTING: &str = "connecting";
-/// How long a Unix socket is left alone after somebody else answered there.
+/// How long a Unix socket is not tried after another process than the server answered there.
 const UNIX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// How long a call waits for a connection of its own pool where the server gives no more. One that
-/// holds them itself would wait in vain.
+/// How long a call waits for a connection of its own pool where the server's quota is used up. A
+/// caller that holds those connections itself waits in vain.
 const SHARE_WAIT: Duration = Duration::from_millis(500);
-/// How often it looks whether it was cancelled.
+/// How often that wait checks whether the call was cancelled.
 const SHARE_STEP: Duration = Duration::from_millis(20);
 
 impl Pool {
-    /// A new connection, or, where the server says that this client has its share, one that comes
-    /// back meanwhile (true).
+    /// Makes a new connection. Where the server's quota for this client is used up, waits for one
+    /// that comes back (the flag is true).
     pub(crate) fn obtain(
         &self,
         to: Address,
-        clock: &Clock,
+        time_limit: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<(Link, bool), NetError> {
-        let refused = match self.connect(to, clock, cancel) {
+        let refused = match self.connect(to, time_limit, cancel) {
             Err(error) if is_overloaded(&error) => error,
             connected => return connected.map(|link| (link, false)),
         };
         add(&self.metrics.waited_for_share, 1);
         let until = Instant::now() + SHARE_WAIT;
-        while Instant::now() < until && clock.left().is_ok() && !cancel.is_some_and(Cancel::is_set)
+        while Instant::now() < until
+            && time_limit.left().is_ok()
+            && !cancel.is_some_and(Cancel::is_set)
         {
             let mut hosts = self.hosts();
             let idle = |hosts: &mut Hosts| hosts.by_address.entry(to).or_default().idle.pop_back();
@@ -54,24 +56,24 @@ impl Pool {
             let (mut hosts, _is_over) = waited.unwrap_or_else(PoisonError::into_inner);
             hosts.waiting -= 1;
         }
-        // Perhaps others have given some back.
-        match self.connect(to, clock, cancel) {
+        // Other clients may have returned some.
+        match self.connect(to, time_limit, cancel) {
             Err(error) if is_overloaded(&error) => Err(refused),
             connected => connected.map(|link| (link, false)),
         }
     }
 
-    /// A new connection with its handshake done.
+    /// Makes a new connection, with the handshake done.
     pub(crate) fn connect(
         &self,
         to: Address,
-        clock: &Clock,
+        time_limit: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
         self.check_backoff(to)?;
-        let outcome = self.connect_now(to, clock, cancel);
+        let outcome = self.connect_now(to, time_limit, cancel);
         if outcome.is_err() && cancel.is_some_and(Cancel::is_set) {
-            // It says nothing about the server.
+            // A cancel says nothing about the server.
             return Err(NetError::Cancelled {
                 server: Endpoint::Tcp(to.tcp),
                 operation: CONNECTING,
@@ -81,7 +83,7 @@ impl Pool {
             Ok(_) => None,
             Err(NetError::Unreachable { source, .. }) => Some((Instant::now(), source.kind())),
             Err(NetError::TimedOut { .. }) => Some((Instant::now(), io::ErrorKind::TimedOut)),
-            // The server is there and said no; asking again costs it little.
+            // The server answered with a refusal; another attempt costs it little.
             Err(_) => None,
         };
         if outcome.is_err() {
@@ -111,37 +113,37 @@ impl Pool {
     fn connect_now(
         &self,
         to: Address,
-        clock: &Clock,
+        time_limit: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
-        let limit = match clock.left() {
+        let limit = match time_limit.left() {
             Ok(left) => left.map_or(self.config.connect_limit, |left| {
                 left.min(self.config.connect_limit)
             }),
-            Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
+            Err(_) => return Err(timed_out(to.tcp, time_limit.limit_ms())),
         };
-        let clock = Clock::start(limit);
+        let time_limit = TimeLimit::start(limit);
         if let Some(link) = self.connect_unix(to, limit, cancel)? {
             return Ok(link);
         }
-        let limit = match clock.left() {
+        let limit = match time_limit.left() {
             Ok(left) => left.unwrap_or(limit),
-            Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
+            Err(_) => return Err(timed_out(to.tcp, time_limit.limit_ms())),
         };
         let goes_on = || !cancel.is_some_and(Cancel::is_set);
         let stream = Stream::connect_tcp(to.tcp, limit, self.config.buffer_bytes, &goes_on);
         let stream = stream.map_err(|errno| match errno {
-            // The handshake's share of the limit is part of the same clock.
-            rustix::io::Errno::TIMEDOUT => timed_out(to.tcp, clock.limit_ms()),
+            // Connecting and handshake share one time limit.
+            rustix::io::Errno::TIMEDOUT => timed_out(to.tcp, time_limit.limit_ms()),
             errno => unreachable(to.tcp, errno.into()),
         })?;
-        let link = self.shake_hands(stream, to, true, &clock, cancel)?;
+        let link = self.shake_hands(stream, to, true, &time_limit, cancel)?;
         add(&self.metrics.connected_tcp, 1);
         Ok(link)
     }
 
-    /// Any trouble on the Unix socket means TCP. It gets a quarter of the time. But where its
-    /// owner, whom we trust, has no more connections for us, there is none by TCP either.
+    /// Tries the Unix socket with a quarter of the time. Any failure there means TCP, except where
+    /// the trusted server has no more connections for this client: then TCP has none either.
     fn connect_unix(
         &self,
         to: Address,
@@ -156,7 +158,7 @@ impl Pool {
         let Some(socket) = unix_socket::find(self.identity.cell, to.tcp) else {
             return Ok(None);
         };
-        let clock = Clock::start(limit / 4);
+        let time_limit = TimeLimit::start(limit / 4);
         let goes_on = || !cancel.is_some_and(Cancel::is_set);
         let buffer = self.config.buffer_bytes;
         let address = &socket.address;
@@ -166,7 +168,7 @@ impl Pool {
         let link = match stream.peer_uid() == Some(socket.uid) {
             true => {
                 let is_checked = self.config.is_unix_checked;
-                match self.shake_hands(stream, to, is_checked, &clock, cancel) {
+                match self.shake_hands(stream, to, is_checked, &time_limit, cancel) {
                     Err(error) if is_overloaded(&error) => return Err(error),
                     link => link.ok(),
                 }
@@ -190,7 +192,7 @@ impl Pool {
         stream: Stream,
         to: Address,
         is_checked: bool,
-        clock: &Clock,
+        time_limit: &TimeLimit,
         cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
         let mut conn = Conn::new(Arc::new(stream), is_checked);
@@ -198,7 +200,7 @@ impl Pool {
             cancel.watch(Some(conn.stream()));
         }
         let peer =
-            dial(&mut conn, &self.identity, to.node, clock).map_err(|error| match error {
+            dial(&mut conn, &self.identity, to.node, time_limit).map_err(|error| match error {
                 // No request was sent yet.
                 NetError::Lost { peer, source, .. } => NetError::Unreachable {
                     server: peer,
@@ -214,7 +216,7 @@ impl Pool {
         })
     }
 
-    /// True where the server is on this machine and its Unix socket has not disappointed lately.
+    /// True where the server is on this machine and its Unix socket has not failed lately.
     fn is_unix_hopeful(&self, to: Address) -> bool {
         let known = self
             .hosts()
@@ -233,7 +235,7 @@ impl Pool {
     }
 }
 
-/// The server has no more connections for us.
+/// True where the server has no more connections for this client.
 fn is_overloaded(error: &NetError) -> bool {
     let code = match error {
         NetError::Refused { code, .. } => *code,

@@ -1,4 +1,4 @@
-//! A server that echoes, and its client, for the tests.
+//! An echo server and its client, for the tests.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(missing_docs, reason = "names say it")]
 
@@ -24,14 +24,14 @@ pub struct Echo {
     is_stopping: AtomicBool,
     lock: Mutex<()>,
     changed: Condvar,
-    /// Requests "park".
+    /// Resumers of the "park" requests.
     pub parked: Mutex<Vec<Resumer>>,
-    /// Those of them whose clients went away.
+    /// Parked requests whose clients went away.
     pub given_up: AtomicUsize,
 }
 
 impl Echo {
-    /// Lets all parked requests go on.
+    /// Resumes all parked requests.
     pub fn resume_all(&self) {
         for resumer in self.parked.lock().unwrap().drain(..) {
             resumer.resume();
@@ -85,7 +85,7 @@ impl Handler for Echo {
     }
 }
 
-/// An authority of the cell, with what it gives.
+/// An authority of the cell, which issues the tests' credentials.
 pub struct Keys(pub Authority);
 
 pub const TERM: Duration = Duration::from_secs(3600);
@@ -201,7 +201,7 @@ pub fn counter(snapshot: &[(&'static str, u64)], name: &str) -> u64 {
         .1
 }
 
-/// Waits until a counter of the server has this value: it counts after it has answered.
+/// Waits until a counter of the server has this value: the server counts after it has answered.
 pub fn counted(server: &ServerHandle, name: &str, value: u64) {
     until(&format!("{name} is {value}"), || {
         counter(&server.metrics().snapshot(), name) == value

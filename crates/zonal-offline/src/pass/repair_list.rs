@@ -11,7 +11,7 @@ use zonal_meta::check::Broken as MetaBroken;
 use zonal_object::{Broken as ObjectBroken, ObjectId};
 use zonal_types::{DataId, Ino};
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::junctions::Listed;
+use zonal_zonemap::junctions::ListedJunction;
 
 /// Most repairs gathered in a pass. The next pass finds the rest.
 pub(super) const WORK_MAX: usize = 1 << 19;
@@ -59,7 +59,7 @@ pub(crate) struct RepairList {
     pub corrections: BTreeMap<Ino, Correction>,
     pub junctions: Vec<Mismatch>,
     /// Junctions in the manager's store.
-    pub listed: Vec<Listed>,
+    pub listed: Vec<ListedJunction>,
     /// Names of first-level directories.
     pub root: BTreeMap<Ino, String>,
     /// The manager's records of stores, by their folders.

@@ -14,7 +14,7 @@ use zonal_meta::check::{Broken, Fact, Scan};
 use zonal_meta::keys;
 use zonal_types::{Blob, Ino, PartitionId, ShardId};
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::junctions::{Listed, Listing};
+use zonal_zonemap::junctions::{JunctionListing, ListedJunction};
 
 /// Contents of all shards that are compared with other stores.
 pub(super) struct Shards {
@@ -23,7 +23,7 @@ pub(super) struct Shards {
     pub inodes: u64,
     seen: Vec<(ShardId, Vec<PartitionId>, ShardContents)>,
     /// Junctions beside the root.
-    listed: Vec<Listed>,
+    listed: Vec<ListedJunction>,
 }
 
 fn place_of(shard: ShardId) -> FindingPlace {
@@ -48,7 +48,7 @@ impl Shards {
             seen: Vec::new(),
             listed: Vec::new(),
         };
-        let mut listing = Listing::default();
+        let mut listing = JunctionListing::default();
         for snapshot in kept.shards() {
             let shard = snapshot.shard();
             let partitions = map.partitions_of(shard);
@@ -108,7 +108,7 @@ fn read_facts(
     kept: &SnapshotKeepalive<'_>,
     names: (&RunningOptions, &str),
     ticker: &Ticker<'_>,
-    (listing, tell): (&mut Listing, &mut dyn FnMut(FindingKind)),
+    (listing, tell): (&mut JunctionListing, &mut dyn FnMut(FindingKind)),
 ) -> Result<Sorter, OfflineError> {
     let (options, name) = names;
     let mut facts = Sorter::new(&options.scratch, &format!("{name}.facts"));

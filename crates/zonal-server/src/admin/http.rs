@@ -1,9 +1,9 @@
-//! As much of HTTP/1 (RFC 9112) as pages for supervisors need: one GET or HEAD a connection, then
-//! it is closed.
+//! The part of HTTP/1 (RFC 9112) that pages for supervisors need: one GET or HEAD, then the
+//! connection is closed.
 //!
-//! Whoever connects is not known yet, so everything is bounded before anything is looked at: the
-//! head by [`HEAD_MAX`], a connection by [`PATIENCE`] for the head and as long for each write of
-//! the answer.
+//! The client is not authenticated yet, so everything is bounded before it is parsed. The head has
+//! at most [`HEAD_MAX`] bytes. A connection has [`PATIENCE`] for the head, and again for each write
+//! of the answer.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,32 +13,32 @@ use std::time::Duration;
 pub(super) const HEAD_MAX: usize = 8 << 10;
 /// Header lines of a request.
 const LINES_MAX: usize = 64;
-/// How long the head may take.
+/// Time limit for receiving the head.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A request, as far as it matters.
+/// The parts of a request that matter here.
 #[derive(Debug)]
-pub(super) struct Asked {
-    /// Without what follows a question mark.
+pub(super) struct PageRequest {
+    /// Path without the query.
     pub path: String,
-    /// What stands in the only `Authorization` line.
+    /// Value of the only `Authorization` line.
     pub authorization: Option<String>,
-    /// Only the head of the answer is wanted.
+    /// The request is a HEAD.
     is_head: bool,
-    /// Of HTTP/1: 0 or 1.
+    /// Minor version of HTTP/1: 0 or 1.
     minor: u8,
 }
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PageAnswer {
     pub code: u16,
     pub headers: &'static [(&'static str, &'static str)],
     pub text: String,
 }
 
-/// `None`: there is more to come. Else the code of a refusal.
-pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
+/// Parses a head. `None`: it is incomplete. `Err`: the status code of a refusal.
+pub(super) fn parse(head: &[u8]) -> Result<Option<PageRequest>, u16> {
     let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
     let mut request = httparse::Request::new(&mut lines);
     match request.parse(head) {
@@ -61,7 +61,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
         (Some(only), None) => std::str::from_utf8(only.value).ok().map(str::to_owned),
         _ => None,
     };
-    Ok(Some(Asked {
+    Ok(Some(PageRequest {
         path: path.unwrap_or_default().to_owned(),
         authorization,
         is_head,
@@ -70,13 +70,13 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
 }
 
 pub(super) fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
-    let asked = Asked {
+    let asked = PageRequest {
         path: String::new(),
         authorization: None,
         is_head: false,
         minor: 1,
     };
-    let answer = Answer {
+    let answer = PageAnswer {
         code,
         headers: &[("Content-Type", "text/plain")],
         text: format!("{}\n", reason(code)),
@@ -84,8 +84,12 @@ pub(super) fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
     write(stream, &asked, &answer)
 }
 
-/// Answers; the connection is to be closed then.
-pub(super) fn write(stream: &mut TcpStream, asked: &Asked, answer: &Answer) -> std::io::Result<()> {
+/// Writes the answer; the caller then closes the connection.
+pub(super) fn write(
+    stream: &mut TcpStream,
+    asked: &PageRequest,
+    answer: &PageAnswer,
+) -> std::io::Result<()> {
     let mut text = format!(
         "HTTP/1.{} {} {}\r\nContent-Length: {}\r\nConnection: close\r\n",
         asked.minor,
@@ -100,7 +104,7 @@ pub(super) fn write(stream: &mut TcpStream, asked: &Asked, answer: &Answer) -> s
     if !asked.is_head {
         text.push_str(&answer.text);
     }
-    // It came without waits, from where heads are gathered.
+    // The gathering thread had set it to non-blocking.
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(text.as_bytes())
@@ -124,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_read_and_nothing_else() {
+    fn only_heads_of_get_and_head_requests_are_accepted() {
         let asked =
             parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naUthorization: Bearer b\r\n\r\n");
         let asked = asked.unwrap().unwrap();

@@ -1,13 +1,13 @@
-//! The token of the admin pages: whoever has it may see them.
+//! The token of the admin pages: a client that sends it may see them.
 //!
-//! 1. Compared in a time that does not tell how much of it was right.
-//! 2. Never in a log: `Debug` does not show it.
+//! 1. The time of a comparison does not depend on how much of a token is right.
+//! 2. A token never gets into a log: `Debug` does not show it.
 
 use std::hint::black_box;
 use std::path::Path;
 use zonal_disk::trusted::{self, Distrust};
 
-/// Bytes of a token file that are read, one more than may be there.
+/// Bytes read from a token file: one more than are allowed.
 const TOKEN_FILE_MAX: u64 = 1025;
 
 /// The shortest token, in bytes.
@@ -16,21 +16,21 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// Why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read")]
     Read(#[from] Distrust),
-    /// Too easily guessed, or no token at all.
+    /// The token is too short or too long.
     #[error("it has {bytes} bytes, allowed are 16 to 1024")]
     Length {
-        /// Its length without the blanks around it.
+        /// Its length without surrounding blanks.
         bytes: usize,
     },
-    /// It cannot stand in a header of HTTP.
+    /// The token has characters that an HTTP header cannot have.
     #[error("it has other characters than letters, digits and signs of ASCII")]
     Characters,
 }
 
-/// What a request for an admin page must carry.
+/// The token that a request for an admin page must carry.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// The contents of a file, without the blanks around them.
+    /// Reads a token file, without surrounding blanks.
     ///
     /// # Errors
     /// See [`TokenError`].
@@ -49,7 +49,7 @@ impl Token {
         Self::new(&trusted::secret(path, TOKEN_FILE_MAX)?)
     }
 
-    /// A token of 16 to 1024 bytes, without the blanks around it.
+    /// A token of 16 to 1024 bytes, without surrounding blanks.
     ///
     /// # Errors
     /// `Length`, `Characters`.
@@ -65,7 +65,7 @@ impl Token {
         Ok(Self(String::from_utf8_lossy(token).into_owned()))
     }
 
-    /// Whether the value of a header `Authorization` is `Bearer` and this token.
+    /// True where the value of an `Authorization` header is `Bearer` and this token.
     #[must_use]
     pub fn is_in(&self, authorization: &str) -> bool {
         let said = authorization.trim().split_once(' ');
@@ -77,7 +77,7 @@ impl Token {
     fn is(&self, other: &[u8]) -> bool {
         let own = self.0.as_bytes();
         let same_length = own.len() == other.len();
-        // As long as what was sent, whatever it is compared with.
+        // Runs over all bytes that were sent, whatever the token's length.
         let against = own.iter().cycle();
         let differs = against
             .zip(other)
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_token_is_right() {
+    fn only_the_whole_token_is_accepted() {
         let token = Token::new(b"\n 0123456789abcdef \n").unwrap();
         for right in [
             "Bearer 0123456789abcdef",
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_told() {
+    fn invalid_tokens_are_refused_with_the_reason() {
         for short in [&b""[..], b"  \n", b"0123456789abcde", b" 0123456789abcde\n"] {
             assert!(matches!(Token::new(short), Err(TokenError::Length { .. })));
         }

@@ -1,5 +1,4 @@
-//! Addresses of a config: numbers where a server listens, numbers or a host's name where the
-//! manager is.
+//! Addresses of a config: numeric where a server listens, numeric or a host name for the manager.
 
 use super::ConfigError;
 use super::check::Source;
@@ -8,7 +7,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use toml::Spanned;
 
 impl Source<'_> {
-    /// An address in numbers: what a server binds, and tells others, must mean the same everywhere.
+    /// Parses a numeric address. An address that a server binds and advertises must mean the same
+    /// everywhere.
     pub(super) fn address(
         &self,
         key: &'static str,
@@ -20,8 +20,8 @@ impl Source<'_> {
         })
     }
 
-    /// The manager's address. Of several that its host has, the first of the family that this
-    /// server listens with.
+    /// Parses the manager's address. Of the several addresses of a host, uses the first of the
+    /// family that this server listens with.
     pub(super) fn manager_address(
         &self,
         value: &Spanned<String>,

@@ -1,4 +1,4 @@
-//! Where the admin pages are, and who may see them.
+//! Config of the admin pages: address and token.
 
 use super::check::Source;
 use super::raw::{RawAdmin, RawNode};
@@ -6,7 +6,7 @@ use super::{AdminConfig, ConfigError};
 use std::path::Path;
 
 impl Source<'_> {
-    /// The pages of a node of `file`, where `key` is the name of their address.
+    /// Checks the admin pages of a node of `file`; `key` names their address.
     pub(super) fn admin(
         &self,
         key: &'static str,

@@ -1,8 +1,8 @@
-//! From what is written to a config: defaults and ranges.
+//! From the raw config to a checked one: defaults and ranges.
 
 use super::raw::{RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
 use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
-use crate::units::{Millis, Size};
+use crate::units::{ByteSize, Millis};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
@@ -17,25 +17,25 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it, and
-/// small files lie in it.
+/// Default cache of a shard's index: look-ups in large directories touch all parts of it, and it
+/// has the inline bytes of small files.
 const SHARD_CACHE_DEFAULT: u64 = 128 * MIB;
 
-/// Cache of the root shard's index where nothing is set: it has first-level directories, and files
-/// beside them.
+/// Default cache of the root shard's index: it has first-level directories and the files beside
+/// them.
 const ROOT_CACHE_DEFAULT: u64 = 48 * MIB;
 
-/// Cache of a target's index where nothing is set.
+/// Default cache of a target's index.
 const TARGET_CACHE_DEFAULT: u64 = 16 * MIB;
 
-/// The text being read, to turn positions into lines.
+/// The text of the file, to turn positions into lines.
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
 }
 
-/// `file` as seen from `folder`, as the paths are written: where the folder is a link to another
-/// disk, `..` is still the folder that it lies in, not the one that it leads to.
+/// Path of `file` relative to `folder`, lexically. Where the folder is a link to another disk, `..`
+/// is still the folder that has the link, not the one above its destination.
 pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
     let mut base = folder.to_owned();
     let mut rest = file.components().peekable();
@@ -73,7 +73,7 @@ impl Source<'_> {
     fn size(
         &self,
         key: &'static str,
-        value: Option<&Spanned<Size>>,
+        value: Option<&Spanned<ByteSize>>,
         default: u64,
         range: RangeInclusive<u64>,
     ) -> Result<u64, ConfigError> {
@@ -84,7 +84,7 @@ impl Source<'_> {
         if range.contains(&size.0) {
             return Ok(size.0);
         }
-        let allowed = format!("{} to {}", Size(*range.start()), Size(*range.end()));
+        let allowed = format!("{} to {}", ByteSize(*range.start()), ByteSize(*range.end()));
         Err(self.range_error(value.span().start, key, &size, allowed))
     }
 
@@ -118,14 +118,14 @@ impl Source<'_> {
 
     fn store(
         &self,
-        log: Option<&Spanned<Size>>,
-        overlay: Option<&Spanned<Size>>,
-        (cache, cache_default): (Option<&Spanned<Size>>, u64),
+        log: Option<&Spanned<ByteSize>>,
+        overlay: Option<&Spanned<ByteSize>>,
+        (cache, cache_default): (Option<&Spanned<ByteSize>>, u64),
     ) -> Result<StoreConfig, ConfigError> {
         let bytes = self.size("log", log, 32 * MIB, 8 * MIB..=GIB)?;
         if bytes % 4096 != 0 {
             let at = log.map_or(0, |value| value.span().start);
-            return Err(self.range_error(at, "log", &Size(bytes), "a multiple of 4 KiB"));
+            return Err(self.range_error(at, "log", &ByteSize(bytes), "a multiple of 4 KiB"));
         }
         Ok(StoreConfig {
             log: bytes,
@@ -134,13 +134,13 @@ impl Source<'_> {
         })
     }
 
-    pub(super) fn inline(&self, inline: Option<&Spanned<Size>>) -> Result<u32, ConfigError> {
+    pub(super) fn inline(&self, inline: Option<&Spanned<ByteSize>>) -> Result<u32, ConfigError> {
         let (default, max) = (u64::from(INLINE_BYTES_DEFAULT), INLINE_BYTES_MAX as u64);
         let bytes = self.size("inline", inline, default, 0..=max)? as u32;
         if !(bytes as usize).is_multiple_of(BLOCK_BYTES) {
             let at = inline.map_or(0, |value| value.span().start);
             let allowed = "a multiple of 4 KiB";
-            return Err(self.range_error(at, "inline", &Size(bytes.into()), allowed));
+            return Err(self.range_error(at, "inline", &ByteSize(bytes.into()), allowed));
         }
         Ok(bytes)
     }
@@ -166,7 +166,7 @@ impl Source<'_> {
         if segment % MIB != 0 {
             let at = raw.segment.as_ref().map_or(0, |value| value.span().start);
             let allowed = "a multiple of 1 MiB";
-            return Err(self.range_error(at, "segment", &Size(segment), allowed));
+            return Err(self.range_error(at, "segment", &ByteSize(segment), allowed));
         }
         let capacity = Some(&raw.capacity);
         Ok(StorageConfig {
@@ -224,7 +224,7 @@ impl Source<'_> {
         })
     }
 
-    /// A node's number, under `key`.
+    /// The number of a node, from `key`.
     pub(super) fn number(
         &self,
         key: &'static str,
@@ -262,7 +262,7 @@ impl Source<'_> {
         }
     }
 
-    /// The node at the top of a file, with all its roles but a second shard.
+    /// The node at the top of a file, with all its roles except a second shard.
     pub(super) fn node(&self, raw: &RawNode) -> Result<NodeConfig, ConfigError> {
         let cell: CellId = raw.cell.get_ref().parse().map_err(|_error| {
             let at = raw.cell.span().start;
@@ -287,7 +287,7 @@ impl Source<'_> {
             (Some(_), None) => advertise,
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
-        // Beside [manager] it is of another node.
+        // Beside [manager], [meta] belongs to the second node.
         let meta = raw.meta.as_ref().map(Spanned::get_ref);
         let meta = meta.filter(|_| raw.manager.is_none());
         let inline = match (&raw.manager, meta) {
@@ -332,7 +332,7 @@ impl Source<'_> {
     }
 }
 
-/// Without `.` components, so that what is printed reads well.
+/// Removes `.` components, for readable output.
 fn clean(path: &Path) -> PathBuf {
     let kept: PathBuf = path
         .components()

@@ -1,7 +1,7 @@
-//! `node.toml` as it is written: keys and what is optional, each value with its place.
+//! `node.toml` before checks: keys, some optional; each value with its position in the file.
 
 use super::ZoneConfig;
-use crate::units::{Millis, Size};
+use crate::units::{ByteSize, Millis};
 use serde::Deserialize;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -57,10 +57,10 @@ pub(super) struct RawAdmin {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawManager {
-    pub(super) log: Option<Spanned<Size>>,
-    pub(super) overlay: Option<Spanned<Size>>,
-    pub(super) cache: Option<Spanned<Size>>,
-    pub(super) inline: Option<Spanned<Size>>,
+    pub(super) log: Option<Spanned<ByteSize>>,
+    pub(super) overlay: Option<Spanned<ByteSize>>,
+    pub(super) cache: Option<Spanned<ByteSize>>,
+    pub(super) inline: Option<Spanned<ByteSize>>,
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
     pub(super) set_width: Option<Spanned<u64>>,
@@ -69,14 +69,14 @@ pub(super) struct RawManager {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMeta {
-    pub(super) log: Option<Spanned<Size>>,
-    pub(super) overlay: Option<Spanned<Size>>,
-    pub(super) cache: Option<Spanned<Size>>,
-    pub(super) inline: Option<Spanned<Size>>,
-    /// Known so that the refusal can say where they belong.
+    pub(super) log: Option<Spanned<ByteSize>>,
+    pub(super) overlay: Option<Spanned<ByteSize>>,
+    pub(super) cache: Option<Spanned<ByteSize>>,
+    pub(super) inline: Option<Spanned<ByteSize>>,
+    /// Accepted here only so that the error can name the right table.
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
-    /// Of a second node, where [manager] has the one at the top.
+    /// Keys of a second node, beside [manager] at the top.
     pub(super) node: Option<Spanned<u32>>,
     pub(super) listen: Option<Spanned<String>>,
     pub(super) advertise: Option<Spanned<String>>,
@@ -87,12 +87,12 @@ pub(super) struct RawMeta {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawStorage {
     pub(super) target: Spanned<u32>,
-    pub(super) capacity: Spanned<Size>,
-    pub(super) segment: Option<Spanned<Size>>,
-    pub(super) pending: Option<Spanned<Size>>,
-    pub(super) scrub_rate: Option<Spanned<Size>>,
+    pub(super) capacity: Spanned<ByteSize>,
+    pub(super) segment: Option<Spanned<ByteSize>>,
+    pub(super) pending: Option<Spanned<ByteSize>>,
+    pub(super) scrub_rate: Option<Spanned<ByteSize>>,
     pub(super) scrub_period: Option<Spanned<Millis>>,
-    pub(super) log: Option<Spanned<Size>>,
-    pub(super) overlay: Option<Spanned<Size>>,
-    pub(super) cache: Option<Spanned<Size>>,
+    pub(super) log: Option<Spanned<ByteSize>>,
+    pub(super) overlay: Option<Spanned<ByteSize>>,
+    pub(super) cache: Option<Spanned<ByteSize>>,
 }

@@ -1,18 +1,18 @@
-//! Host of a shard: an engine, the manager beside it, the map's cache, and connections.
+//! Host of a shard: an engine, the manager beside it, the map cache, and connections.
 //!
-//! Its calls block, so its futures are ready when they are first polled; a sleep is pending, and
-//! costs no thread. So is a request that waits for its [permit](crate::permits) to call another
-//! shard, to flush or to fetch the map.
+//! Its calls block, so its futures are ready when first polled. A sleep is pending, and holds no
+//! thread. So is a request that waits for its [permit](crate::permits) to call another shard, to
+//! flush or to fetch the map.
 
-use super::failed::Failed;
+use super::store_failures::StoreFailures;
 use crate::clock;
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
-use crate::meta_calls::{LaterCalls, call_target};
+use crate::medium_health::MediumHealth;
+use crate::meta_calls::{DeferredCalls, call_target};
 use crate::peers::Peers;
 use crate::permits::Permits;
 use crate::timers::Timers;
-use crate::trouble::Trouble;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::{DiskError, Engine, Room};
@@ -22,30 +22,29 @@ use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, Z
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-/// Left free on the disk below a shard's store, or inside its index, by what adds to the name
-/// space: a checkpoint, of deletions too, needs it.
+/// Bytes that new names leave free on the disk below a shard's store, or inside its index. A
+/// checkpoint needs them, also one of deletions.
 const META_HEADROOM_BYTES: u64 = 64 << 20;
-/// What a new name takes with its inode, about: what statfs tells of names that fit is reckoned by
-/// it.
+/// Approximate bytes of a new name with its inode; statfs derives the number of free names from it.
 const NAME_BYTES: u64 = 1 << 10;
-/// Targets that are asked side by side.
+/// Targets called in parallel.
 const TARGETS_AT_ONCE: usize = 32;
 
-/// What a shard runs on in a server.
+/// The environment of a shard in a server.
 pub struct MetaHost {
     pub(super) id: ShardId,
     pub(super) hash_bits: u32,
     pub(super) engine: Arc<Engine>,
-    pub(super) manager: Option<Arc<Manager>>,
+    pub(super) manager: Option<Arc<ManagerRole>>,
     pub(super) map: Arc<MapCache>,
     pub(super) peers: Arc<Peers>,
     pub(super) timers: Arc<Timers>,
-    pub(super) later: LaterCalls,
+    pub(super) later: DeferredCalls,
     pub(super) permits: Permits,
-    /// The log took no record.
+    /// An append to the log failed.
     pub(super) failed: AtomicBool,
-    pub(super) trouble: Trouble,
-    pub(super) store_failed: Failed,
+    pub(super) medium_health: MediumHealth,
+    pub(super) store_failed: StoreFailures,
 }
 
 impl MetaHost {
@@ -53,18 +52,18 @@ impl MetaHost {
         !self.failed.load(Ordering::Acquire) && !self.engine.failed()
     }
 
-    /// Whether any one record fits into the log besides what waits for it already.
+    /// True where any one record fits into the log besides those that wait for it.
     fn log_has_reserve(&self) -> bool {
         let stats = self.engine.stats();
         stats.log_used <= stats.log_capacity / 16 * 15
     }
 
-    /// Whether it refuses what adds to the name space, for want of space.
+    /// True where the shard refuses new names, for want of space.
     pub(super) fn is_full(&self) -> bool {
         self.engine.is_short(META_HEADROOM_BYTES)
     }
 
-    /// New names that fit, about; 0 where they are refused.
+    /// Approximate number of new names that fit; 0 where they are refused.
     pub(super) fn names_left(&self) -> u64 {
         self.engine.room_left(META_HEADROOM_BYTES) / NAME_BYTES
     }
@@ -137,8 +136,8 @@ impl ShardHost for MetaHost {
         }
     }
 
-    /// Reading needs no room. What adds to the name space leaves some for checkpoints; the rest,
-    /// deletions among it, may use the log nearly to its end.
+    /// Checks the free space for a request. Reads need none. New names leave some for checkpoints;
+    /// other changes, such as deletions, may use the log nearly to its end.
     fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
         let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
         if reads {
@@ -175,7 +174,7 @@ impl ShardHost for MetaHost {
         let appended = self.try_append(effect, junctions, durability);
         appended.map_err(|error| {
             tracing::error!(%error, "the shard stops serving: its log takes no record");
-            self.trouble.medium(&error.to_string());
+            self.medium_health.medium(&error.to_string());
             self.failed.store(true, Ordering::Release);
             match error {
                 ManagerError::Disk(error) => error.code(),
@@ -188,7 +187,7 @@ impl ShardHost for MetaHost {
         let position = self.engine.head();
         let _permit = self.permits.flush().await;
         let flushed = self.engine.sync(position);
-        Ok(flushed.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
+        Ok(flushed.inspect_err(|error| self.medium_health.medium(&error.to_string()))?)
     }
 
     async fn publish(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
@@ -216,7 +215,7 @@ impl ShardHost for MetaHost {
             return Err(ErrorCode::TimedOut);
         };
         self.peers.shard(&self.map, shard, request).map_err(|error| {
-            tracing::warn!(%error, shard = shard.0, operation = request.name(), "a shard does not help");
+            tracing::warn!(%error, shard = shard.0, operation = request.name(), "a call to a shard failed");
             error.code()
         })
     }

@@ -1,4 +1,4 @@
-//! Who may ask a shard, and work of its own that cannot be done at once.
+//! Access to a shard, and background work of a shard that has to wait.
 
 use super::*;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: ShardPace) -> Arc<MetaR
     map.publish(Arc::new(edited));
     let own = zonal_net::Identity::new(CELL, Role::Server, NodeId(2), None);
     let pool = Arc::new(Pool::new(own, PoolConfig::default()));
-    let parts = Parts {
+    let parts = MetaRoleParts {
         config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
         engine: crate::manager_tests::engine(dir, StoreKind::Shard),
         manager: None,
@@ -50,7 +50,7 @@ fn ask(role: &Arc<MetaRole>, epoch: u64) -> MetaReply {
 }
 
 #[test]
-fn a_shard_is_asked_only_as_its_owner() {
+fn a_shard_refuses_epochs_that_it_does_not_own() {
     let scratch = Scratch::new("epochs");
     let role = shard(&scratch, &[join(2)], ShardPace::SERVER);
     for served in [0, 1] {
@@ -59,7 +59,7 @@ fn a_shard_is_asked_only_as_its_owner() {
     let lost = failure(ErrorCode::NotOwner);
     assert_eq!(ask(&role, 2), lost);
     assert_eq!(ask(&role, u64::MAX), lost);
-    // Its own map says so.
+    // Its own map has the newer epoch.
     let map = &role.host().map;
     let moved = map.current().edited(&[join(3)]).unwrap().unwrap();
     map.publish(Arc::new(moved));
@@ -69,7 +69,7 @@ fn a_shard_is_asked_only_as_its_owner() {
 }
 
 #[test]
-fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
+fn a_sender_with_an_earlier_owner_gets_stale_epoch() {
     let scratch = Scratch::new("epochs");
     let role = shard(&scratch, &[join(2), join(3), join(2)], ShardPace::SERVER);
     let epoch = role.identity().1;
@@ -83,7 +83,7 @@ fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
 }
 
 #[test]
-fn what_could_not_be_read_is_tried_again_without_another_removal() {
+fn an_unreadable_deletion_is_retried_without_another_removal() {
     let scratch = Scratch::new("deletions");
     let pace = ShardPace {
         deletions_ms: (5, 50),
@@ -102,7 +102,7 @@ fn what_could_not_be_read_is_tried_again_without_another_removal() {
     let threads = role.start().unwrap();
     std::thread::sleep(Duration::from_millis(120));
     assert!(is_there());
-    // No object belongs to it, so it is done as soon as it is read.
+    // It has no objects, so deleting it is done as soon as it is read.
     put(Layout::default().to_bytes());
     for _ in 0..200 {
         if !is_there() {

@@ -1,13 +1,13 @@
-//! One chunk of a target, read from the medium and compared with its checksums.
+//! Verifies one chunk of a target: reads it from the medium and compares it with its checksums.
 
-use crate::storage_role::Storage;
+use crate::storage_role::StorageRole;
 use std::collections::BTreeMap;
 use zonal_disk::DiskError;
 use zonal_net::AlignedBuf;
 use zonal_object::{Cut, ObjectId, ReadPlan};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 
-/// What a chunk was found to be.
+/// Result of verifying a chunk.
 #[derive(Default)]
 pub(super) struct Verified {
     pub(super) bytes: u64,
@@ -16,7 +16,7 @@ pub(super) struct Verified {
 
 /// Compares a chunk with its checksums.
 pub(super) fn verify(
-    storage: &Storage,
+    storage: &StorageRole,
     object: ObjectId,
     number: u64,
     buffer: &mut AlignedBuf,
@@ -54,8 +54,8 @@ pub(super) fn verify(
     }
 }
 
-/// Reads what the plan wants from the medium; a run that cannot be read is read block by block.
-fn read(storage: &Storage, plan: &ReadPlan, offset: u64, buffer: &mut [u8]) -> Verified {
+/// Reads the runs of a plan from the medium; a run that cannot be read is read block by block.
+fn read(storage: &StorageRole, plan: &ReadPlan, offset: u64, buffer: &mut [u8]) -> Verified {
     let mut found = Verified::default();
     for read in plan.reads() {
         let first = read.buffer.start;
@@ -71,7 +71,7 @@ fn read(storage: &Storage, plan: &ReadPlan, offset: u64, buffer: &mut [u8]) -> V
             let at = (index * BLOCK_BYTES) as u64;
             if let Err(error) = segments.read_medium(read.segment, read.offset + at, block) {
                 if matches!(error, DiskError::Io { .. }) {
-                    storage.trouble.medium(&error.to_string());
+                    storage.medium_health.medium(&error.to_string());
                 }
                 let place = offset + first as u64 + at;
                 found.damaged.insert(place, error.to_string());

@@ -1,10 +1,10 @@
-//! A pass over a store: what comes next, how long to sleep, what was found.
+//! A pass of a scrub over a store: the next work, the sleep after it, the findings.
 
 use super::chunk::{Verified, verify};
-use super::{Scrub, Subject};
+use super::{ScrubTask, Subject};
 use crate::clock;
+use crate::medium_health::shortened;
 use crate::scrub_record::ScrubRecord;
-use crate::trouble::shortened;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use zonal_net::AlignedBuf;
@@ -17,26 +17,26 @@ use zonal_wire::{Damaged, ScrubState};
 /// Bytes of a shard's entries taken at a time.
 const BATCH_BYTES: u64 = 64 << 10;
 
-/// Behind every key of a shard or a manager.
+/// End of the keys of a shard or a manager (exclusive).
 const END_KEY: [u8; 8] = [0xff; 8];
 
 /// Records taken from the index at a time.
 const BATCH_RECORDS: usize = 64;
 
-/// How often the place is kept.
+/// How often the position is kept.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// The longest sleep until a pass that is due, so that a clock that was put right is noticed.
+/// The longest sleep before a pass is due, so that a corrected clock is noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
-/// Shortest sleep for the rate: less is saved up.
+/// Shortest sleep; shorter ones are accumulated.
 const NAP: Duration = Duration::from_millis(2);
 
-/// One thing to do.
+/// One unit of work.
 enum Work {
     /// A record of a target's index.
     Record(Passed),
-    /// Entries of a shard's store, read already.
+    /// Entries of a shard's store, already read.
     Entries {
         behind: Vec<u8>,
         count: u64,
@@ -44,7 +44,7 @@ enum Work {
     },
 }
 
-impl Scrub {
+impl ScrubTask {
     pub(super) fn run(&self) {
         let mut kept = Instant::now();
         let mut free_at = Instant::now();
@@ -79,7 +79,7 @@ impl Scrub {
         self.keep(&record);
     }
 
-    /// What comes next, and whether that is the last of it.
+    /// The next batch; the flag is true for the last one.
     fn batch(&self, pass: &ScrubRecord) -> Result<(Vec<Work>, bool), ErrorCode> {
         let is_first = pass.next.0.is_empty();
         match &self.subject {
@@ -114,7 +114,7 @@ impl Scrub {
         }
     }
 
-    /// Does it; gives how many bytes were read.
+    /// Does one unit of work; returns the bytes read.
     fn one(&self, pass: &ScrubRecord, work: &Work, buffer: &mut AlignedBuf) -> u64 {
         match (work, &self.subject) {
             (Work::Record(passed), Subject::Target(storage)) => {
@@ -145,7 +145,7 @@ impl Scrub {
         }
     }
 
-    /// The record of the pass under way, as soon as there is one; `None` at the end.
+    /// Waits for a pass and returns its record; `None` at the end of the thread.
     fn next_step(&self) -> Option<ScrubRecord> {
         let mut control = self.lock();
         loop {
@@ -173,7 +173,7 @@ impl Scrub {
         }
     }
 
-    /// Sleeps until `until`; false where the pass is not to go on from here.
+    /// Sleeps until `until`; false where the pass must not go on from here.
     fn rest(&self, pass: &ScrubRecord, until: Instant) -> bool {
         let mut control = self.lock();
         loop {
@@ -190,7 +190,7 @@ impl Scrub {
         }
     }
 
-    /// Takes a record of the index as done.
+    /// Counts a record of the index as done.
     fn took(&self, pass: &ScrubRecord, passed: Passed, verified: &Verified) {
         let mut control = self.lock();
         let record = &mut control.record;
@@ -202,7 +202,7 @@ impl Scrub {
         record.bytes += verified.bytes;
         record.objects += u64::from(passed.chunk.is_none());
         for (offset, detail) in &verified.damaged {
-            // After a kill a part is looked at again.
+            // After a kill some chunks are read again.
             let place = (object.data_id, object.column, *offset);
             let mut known = record.damaged.iter();
             if known.any(|known| (known.data_id, known.column, known.offset) == place) {
@@ -225,7 +225,7 @@ impl Scrub {
                 });
             }
             let text = format!("object {object} at byte {offset}: {detail}");
-            self.subject.trouble().damage(&text);
+            self.subject.medium_health().damage(&text);
         }
     }
 
@@ -243,7 +243,7 @@ impl Scrub {
                 "a scrub has ended"
             );
             if record.damaged_blocks == 0 {
-                self.subject.trouble().no_damage();
+                self.subject.medium_health().no_damage();
             }
         });
     }
@@ -251,7 +251,7 @@ impl Scrub {
     fn fail(&self, pass: &ScrubRecord, code: ErrorCode) {
         tracing::error!(of = self.subject.name(), %code, "scrub: the index cannot be read further");
         self.subject
-            .trouble()
+            .medium_health()
             .damage("the index cannot be read whole");
         self.change(|record| {
             if record.started == pass.started {
@@ -262,7 +262,7 @@ impl Scrub {
     }
 }
 
-/// How long a chunk may take; one without stored blocks counts as one block, for it costs a
+/// Time for a chunk at this rate. A chunk without stored blocks counts as one block, as it costs a
 /// look-up.
 fn pause(bytes: u64, rate: u64) -> Duration {
     let bytes = bytes.max(BLOCK);

@@ -1,15 +1,15 @@
-//! What the admin pages of a node show.
+//! Contents of a node's admin pages.
 
 use crate::admin::{Admin, Token};
 use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
-use crate::node::Node;
+use crate::node::ServerNode;
 use std::net::TcpListener;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
 use zonal_types::limits::REGION_BYTES_MAX;
 
-/// What requests for them must carry.
+/// Reads the token that requests for the pages must carry.
 pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerError> {
     let admin = config.admin.as_ref();
     let Some(path) = admin.and_then(|admin| admin.token_file.as_ref()) else {
@@ -22,7 +22,7 @@ pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerErr
     Ok(Some(token))
 }
 
-/// Takes the address of the pages, where there are to be any: they answer a moment later.
+/// Binds the address of the admin pages, where there are any; they answer a moment later.
 pub(super) fn listen_admin(config: &NodeConfig) -> Result<Option<TcpListener>, ServerError> {
     let Some(AdminConfig { listen, .. }) = config.admin else {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(super) fn listen_admin(config: &NodeConfig) -> Result<Option<TcpListener>, S
 pub(super) fn start_admin(
     config: &NodeConfig,
     listener: Option<TcpListener>,
-    node: &Arc<Node>,
+    node: &Arc<ServerNode>,
     server: &ServerHandle,
     token: Option<Token>,
 ) -> Result<Option<Admin>, ServerError> {
@@ -87,7 +87,7 @@ pub(super) fn start_admin(
         .map_err(|source| ServerError::Listen { address, source })
 }
 
-fn status(config: &NodeConfig, node: &Node) -> serde_json::Value {
+fn status(config: &NodeConfig, node: &ServerNode) -> serde_json::Value {
     let gauges: serde_json::Map<String, serde_json::Value> = node
         .metrics
         .gauges()

@@ -1,20 +1,20 @@
-//! The store of a node's shard, opened, and the role on it.
+//! The shard of a node at start: opens its store and creates the meta role on it.
 
 use super::identity;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
-use crate::manager_role::Manager;
+use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
-use crate::meta_role::{MetaRole, Parts};
+use crate::meta_role::{MetaRole, MetaRoleParts};
 use crate::peers::Peers;
-use crate::seldom::Seldom;
-use crate::{clock, starts, stores};
+use crate::rate_limited_log::RateLimit;
+use crate::{clock, store_starts, stores};
 use std::sync::Arc;
 use zonal_disk::{Checkpointer, DiskError, Engine, StoreDir, StoreKind, spawn_checkpointer};
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvRead, ShardId, boot_of};
 use zonal_zonemap::map::Shard;
-use zonal_zonemap::stored;
+use zonal_zonemap::map_records;
 
 /// The store of a shard: the manager's for the root's, else the node's own.
 pub(super) struct ShardStore {
@@ -22,7 +22,7 @@ pub(super) struct ShardStore {
     pub(super) dir: StoreDir,
     pub(super) uuid: [u8; 16],
     pub(super) checkpointer: Checkpointer,
-    /// There is nothing in it but a zone map.
+    /// It has nothing but a zone map.
     pub(super) is_new: bool,
 }
 
@@ -46,13 +46,13 @@ pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>
         let mut is_new = true;
         engine
             .scan(&[], &[0xff; 8], &mut |key, _value| {
-                is_new = stored::is_of_map(key) || starts::is_record(key);
+                is_new = map_records::is_of_map(key) || store_starts::is_record(key);
                 is_new
             })
             .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;
         let engine = Arc::new(engine);
         let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
-        let failed = Seldom::default();
+        let failed = RateLimit::default();
         let report = Box::new(move |error| {
             if failed.is_due() {
                 tracing::error!(%error, "a checkpoint of the shard failed");
@@ -73,7 +73,7 @@ pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>
 pub(super) fn open_shard(
     config: &NodeConfig,
     store: &ShardStore,
-    manager: Option<Arc<Manager>>,
+    manager: Option<Arc<ManagerRole>>,
     map: &Arc<MapCache>,
     peers: &Arc<Peers>,
 ) -> Result<Arc<MetaRole>, ServerError> {
@@ -96,7 +96,7 @@ pub(super) fn open_shard(
     let mut shard = ShardConfig::new(shard.id, config.zone, boot);
     shard.inline_bytes = config.inline_bytes;
     (shard.root_uid, shard.root_gid) = config.root_owner;
-    let parts = Parts {
+    let parts = MetaRoleParts {
         config: shard,
         engine: Arc::clone(&store.engine),
         manager,

@@ -1,9 +1,8 @@
-//! What a target runs on here: an engine, segment files, and the map that this process knows. Its
-//! calls block.
+//! Host of a target in a server: an engine, segment files, and the map cache. Its calls block.
 
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
-use crate::seldom::Seldom;
+use crate::rate_limited_log::RateLimit;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,10 +21,10 @@ pub(crate) struct TargetDisk {
     pub(super) segments: Arc<Segments>,
     pub(super) map: Arc<MapCache>,
     pub(super) peers: Arc<Peers>,
-    /// Held over a checkpoint.
+    /// Held during a checkpoint.
     pub(super) checkpointing: Mutex<()>,
-    /// That pending blocks stay pending.
-    pub(super) cannot_move: Seldom,
+    /// Rate limit of the message that pending blocks cannot be moved.
+    pub(super) cannot_move: RateLimit,
     pub(super) damaged: AtomicU64,
     pub(super) unreadable: AtomicU64,
 }
@@ -78,7 +77,7 @@ impl TargetHost for TargetDisk {
     ) -> Result<(), DiskError> {
         let read = self.segments.read_at(segment, offset, buffer);
         read.map_err(|error| match error {
-            // The index names it, so it has to be there.
+            // The index names the range, so it has to exist.
             DiskError::Range(what) => DiskError::Corrupt(what),
             other => other,
         })
@@ -93,7 +92,7 @@ impl TargetHost for TargetDisk {
         let written = self.segments.write_at(segment, offset, bytes);
         written.map_err(|error| match &error {
             DiskError::NoSpace(_) => WriteFailure::NoSpace(error),
-            // EFAULT is of the bytes, which a client lent, and not of the medium.
+            // EFAULT is about the client's lent memory, not about the medium.
             DiskError::Io { source, .. } if Errno::from_io_error(source) != Some(Errno::FAULT) => {
                 WriteFailure::Medium(error)
             }
@@ -135,7 +134,7 @@ impl TargetHost for TargetDisk {
         match self.peers.shard(&self.map, shard, &request) {
             Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
             _no_answer => {
-                // It may have come up elsewhere.
+                // The server may have come up elsewhere.
                 self.map.refresh();
                 None
             }
@@ -186,7 +185,7 @@ impl TargetHost for TargetDisk {
     }
 }
 
-/// A reply's payload, in the room that a client lent or in memory of the connection.
+/// The payload of a reply, in the room that a client lent or in memory of the connection.
 pub(super) struct Payload<'a>(pub(super) &'a mut ReplyBuilder);
 
 impl ReplyRoom for Payload<'_> {

@@ -13,7 +13,7 @@ use zonal_meta::keys;
 use zonal_object::{ObjectId, ObjectStat};
 use zonal_types::{Codec, Component, DataId, FileKind, Ino, KvRead, Layout, ShardId, TargetId};
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::junctions::Listing;
+use zonal_zonemap::junctions::JunctionListing;
 
 /// Contents of the shards.
 #[derive(Default)]
@@ -127,7 +127,7 @@ fn check_junctions(world: &World, map: &ZoneMap, found: &Found) {
     let Some(disk) = world.disk_of(0) else {
         return;
     };
-    let listed = match Listing::read(disk) {
+    let listed = match JunctionListing::read(disk) {
         Ok(listed) => listed,
         Err(code) => return world.report(format!("invariant 10: junctions: {code}")),
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zonal_meta::JunctionChange;
 use zonal_types::{CellId, Codec, ErrorCode, KvChange, ZoneId};
 use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
-use zonal_zonemap::{EditError, Manager, MapEdit, Planned, ZoneMap};
+use zonal_zonemap::{EditError, Manager, MapEdit, PlannedChange, ZoneMap};
 
 /// Loads the manager from a root's disk. Makes the disk durable before anybody learns of its map.
 pub(super) fn load(disk: &VirtualDisk, cell: CellId) -> Result<Manager, ErrorCode> {
@@ -58,7 +58,7 @@ impl SimulatedHost {
         published.map_err(|_older| EditError::Broken("the map on the board is newer".into()))
     }
 
-    fn log(&self, planned: &mut Planned) {
+    fn log(&self, planned: &mut PlannedChange) {
         let changes = std::mem::take(&mut planned.changes);
         if !changes.is_empty() {
             self.disk.append_changes(changes);

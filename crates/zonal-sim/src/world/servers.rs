@@ -13,7 +13,7 @@ use std::rc::Rc;
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
-use zonal_zonemap::{MapEdit, ZoneMap, stored};
+use zonal_zonemap::{MapEdit, ZoneMap, map_records};
 
 /// Bytes at a file's beginning that shards keep, for each life of a shard in turn.
 const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
@@ -159,12 +159,12 @@ impl World {
         };
         let mut changes = Vec::new();
         let mut see = |key: &[u8], _value: &[u8]| {
-            if stored::is_of_map(key) {
+            if map_records::is_of_map(key) {
                 changes.push(KvChange::remove(key.to_vec()));
             }
             true
         };
-        let read = root.disk.scan(&stored::MAP_KEY, &[0xff; 64], &mut see);
+        let read = root.disk.scan(&map_records::MAP_KEY, &[0xff; 64], &mut see);
         changes.extend(map.to_store());
         root.disk.append_changes(changes);
         let node = root.meta.borrow().clone();

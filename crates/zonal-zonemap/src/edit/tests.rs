@@ -1,4 +1,4 @@
-//! Edits of the map: joining, coming back, refusals, slots and junctions.
+//! Edits of the map: joining, coming back, refusals, slots, removal.
 
 use super::*;
 use crate::map::StripeSet;
@@ -59,13 +59,13 @@ fn joining_builds_zones_shards_partitions_and_sets() {
 }
 
 #[test]
-fn coming_back_unchanged_makes_no_version() {
+fn an_unchanged_rejoin_makes_no_version() {
     let map = two_zones();
     assert_eq!(map.edited(&[join(5, 1, None, Some(2))]), Ok(None));
 }
 
 #[test]
-fn foreign_stores_and_moved_nodes_are_refused() {
+fn a_rejoin_with_another_store_or_zone_is_refused() {
     let map = two_zones();
     assert!(matches!(
         map.edited(&[join(5, 2, None, None)]),
@@ -78,7 +78,7 @@ fn foreign_stores_and_moved_nodes_are_refused() {
 }
 
 #[test]
-fn a_slot_keeps_its_past_and_its_epoch_is_the_version_that_changed_it() {
+fn a_slot_keeps_its_previous_target_and_its_epoch_is_the_changing_version() {
     let map = two_zones();
     let set = map.default_sets(ZoneId(1)).next().expect("a set").id;
     let edit = MapEdit::SetSlot {
@@ -119,7 +119,7 @@ fn default_targets(map: &ZoneMap, zone: u16) -> Vec<u32> {
 #[test]
 fn a_target_goes_with_its_sets_and_no_number_of_a_set_comes_again() {
     let map = two_zones();
-    // Added by mistake, on a node of its own, and after it one that is right.
+    // A target added by mistake on a node of its own, then a correct one.
     let map = map.edited(&[join(7, 1, None, Some(9))]).unwrap().unwrap();
     let map = map.edited(&[join(8, 1, None, Some(10))]).unwrap().unwrap();
     assert_eq!(default_targets(&map, 1), [1, 2, 9, 10]);
@@ -133,7 +133,7 @@ fn a_target_goes_with_its_sets_and_no_number_of_a_set_comes_again() {
     let retired = map.edited(&[retire(9)]).unwrap().unwrap();
     assert_eq!(default_targets(&retired, 1), [1, 2, 10]);
     assert_eq!(retired.edited(&[retire(9)]), Ok(None));
-    // It comes up again meanwhile: that changes nothing.
+    // The retired target comes up again: the map does not change.
     assert_eq!(retired.edited(&[join(7, 1, None, Some(9))]), Ok(None));
     let gone = retired.edited(&[remove]).unwrap().unwrap();
     assert_eq!(gone.check(), Vec::<String>::new());
@@ -149,7 +149,7 @@ fn a_target_goes_with_its_sets_and_no_number_of_a_set_comes_again() {
 }
 
 #[test]
-fn a_target_that_is_put_out_of_use_may_come_back() {
+fn a_retired_target_may_be_used_again() {
     let map = two_zones();
     let map = map.edited(&[retire(1)]).unwrap().unwrap();
     assert_eq!(default_targets(&map, 1), [2]);
@@ -173,7 +173,7 @@ fn a_zone_keeps_its_only_target_and_a_node_its_other_roles() {
         map.edited(&[retire(77)]),
         Err(EditError::Unknown { .. })
     ));
-    // On the node of the zone's shard.
+    // A target on the node of the zone's shard.
     let map = map.edited(&[join(2, 1, None, Some(9))]).unwrap().unwrap();
     let remove = MapEdit::RemoveTarget {
         target: TargetId(9),

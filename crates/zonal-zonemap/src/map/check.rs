@@ -1,4 +1,4 @@
-//! Whether a map holds together: its invariants, each broken one in words.
+//! Check of a map's invariants; each violation is described in words.
 
 use super::{Node, Shard, StripeSet, Target, Zone, ZoneMap};
 use crate::change::{Item, ItemKey, MapChange};
@@ -7,7 +7,7 @@ use zonal_types::StripeSetId;
 use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
 
 impl ZoneMap {
-    /// Every broken invariant, in words.
+    /// Describes every violated invariant.
     #[must_use]
     pub fn check(&self) -> Vec<String> {
         let mut broken = Vec::new();
@@ -25,8 +25,8 @@ impl ZoneMap {
         broken
     }
 
-    /// The same of a map that a change has made of a sound one: what it left as it was is looked at
-    /// only where something went.
+    /// Checks a map that a change made from a sound one. Unchanged items are checked only where
+    /// something was removed.
     #[must_use]
     pub(crate) fn check_changed(&self, change: &MapChange) -> Vec<String> {
         let mut broken = Vec::new();
@@ -54,7 +54,7 @@ impl ZoneMap {
         broken
     }
 
-    /// What is not of one item.
+    /// Invariants of the map as a whole.
     fn check_whole(&self, broken: &mut Vec<String>) {
         if self.zones.len() > ZONES_MAX || self.nodes.len() > NODES_MAX {
             broken.push("too many zones or nodes".to_owned());

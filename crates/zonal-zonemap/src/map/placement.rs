@@ -1,13 +1,13 @@
-//! From a zone to its shards. A shard is found by its id, by an inode number or by a data id; only
-//! who makes something new in a zone asks which shards the zone has.
+//! Placement: from a zone to its shards. Requests find a shard by its id, by an inode number or by
+//! a data id. Only a caller that makes something new in a zone asks for the zone's shards.
 
 use super::{Shard, ZoneMap};
 use zonal_types::{NodeId, ShardId, ZoneId};
 
 impl ZoneMap {
     /// The shard that makes a new first-level directory with home in `zone`. Where the zone has
-    /// several, `turn` tells which: the same number gives the same shard as long as the zone has
-    /// the same shards.
+    /// several shards, `turn` selects one: the same turn gives the same shard as long as the zone's
+    /// shards stay.
     #[must_use]
     pub fn shard_for_directory(&self, zone: ZoneId, turn: u64) -> Option<&Shard> {
         let of_zone = || self.shards_of_zone(zone);
@@ -16,13 +16,13 @@ impl ZoneMap {
         of_zone().nth(usize::try_from(place).ok()?)
     }
 
-    /// The shards of a zone, without the root's.
+    /// The shards of a zone, without the root shard.
     pub fn shards_of_zone(&self, zone: ZoneId) -> impl Iterator<Item = &Shard> {
         let shards = self.shards.iter();
         shards.filter(move |shard| shard.zone == zone && shard.id != ShardId(0))
     }
 
-    /// The shard that a node has, but for the root's.
+    /// The shard that a node owns, without the root shard.
     #[must_use]
     pub fn shard_at(&self, node: NodeId) -> Option<&Shard> {
         let mut shards = self.shards.iter();
@@ -37,7 +37,7 @@ mod tests {
     use zonal_types::CellId;
 
     #[test]
-    fn each_shard_of_a_zone_gets_its_turn() {
+    fn new_directories_rotate_over_a_zones_shards() {
         let join = |node: u32, zone: u16, shard: u32| MapEdit::Join {
             node: NodeId(node),
             zone: ZoneId(zone),

@@ -16,7 +16,7 @@ use zonal_net::Address;
 use zonal_types::limits::SNAPSHOT_TERM_MS;
 use zonal_types::{Blob, Codec, ErrorCode, ShardId};
 use zonal_wire::{AdminReply, AdminRequest};
-use zonal_zonemap::{Assembly, JunctionsHead, Shard, ZoneMap, junctions, stored};
+use zonal_zonemap::{Assembly, JunctionsHead, Shard, ZoneMap, junctions, map_records};
 
 /// How often snapshots are fixed anew while first-level directories change.
 const TRIES: u32 = 50;
@@ -94,7 +94,7 @@ impl<'a> Snapshot<'a> {
 
     /// The zone map in the root's, and the version of the junctions there.
     fn map(&self) -> anyhow::Result<(ZoneMap, u64)> {
-        let mut before = stored::MAP_KEY.to_vec();
+        let mut before = map_records::MAP_KEY.to_vec();
         let last = before.pop().unwrap_or_default();
         before.push(last.saturating_sub(1));
         before.extend([0xff; 8]);

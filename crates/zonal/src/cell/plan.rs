@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 use zonal_disk::trusted::{self, Distrust};
 use zonal_net::{ServerRoles, SubjectKind};
-use zonal_server::units::Size;
+use zonal_server::units::ByteSize;
 use zonal_types::{CellId, NodeId};
 
 /// Ports are searched from here on: below the range from which Linux takes ports for connections.
@@ -26,9 +26,9 @@ pub struct Shape {
     /// Storage servers in each.
     pub storage_nodes: u32,
     /// Bytes of each target.
-    pub capacity: Size,
+    pub capacity: ByteSize,
     /// Bytes of a segment.
-    pub segment: Size,
+    pub segment: ByteSize,
     /// With an authority, and a credential for each node and for commands.
     pub key: bool,
 }
@@ -341,8 +341,8 @@ mod tests {
         let shape = Shape {
             zones: 2,
             storage_nodes: 3,
-            capacity: Size(1 << 30),
-            segment: Size(64 << 20),
+            capacity: ByteSize(1 << 30),
+            segment: ByteSize(64 << 20),
             key: false,
         };
         let names: Vec<String> = nodes(&shape).into_iter().map(|node| node.name).collect();
@@ -367,8 +367,8 @@ mod tests {
         let shape = Shape {
             zones: 64,
             storage_nodes: 64,
-            capacity: Size(1 << 30),
-            segment: Size(64 << 20),
+            capacity: ByteSize(1 << 30),
+            segment: ByteSize(64 << 20),
             key: false,
         };
         assert!(nodes(&shape).iter().all(|node| is_planned(&node.name)));

@@ -6,7 +6,7 @@ use crate::out;
 use anyhow::Context;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
-use zonal_server::units::Size;
+use zonal_server::units::ByteSize;
 use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
 /// Show or set how files are striped
@@ -25,7 +25,7 @@ pub enum Layout {
     Set {
         /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
         #[arg(long, visible_alias = "unit", value_name = "SIZE")]
-        stripe_unit: Option<Size>,
+        stripe_unit: Option<ByteSize>,
         /// Over how many targets a file goes: as many as the zone has at most; 0 or `all`: all of
         /// them
         #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
@@ -152,7 +152,7 @@ fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
 }
 
 /// Sets what is given and keeps the rest of what the directory says now.
-fn change(path: &Path, unit: Option<Size>, count: Option<u16>) -> anyhow::Result<()> {
+fn change(path: &Path, unit: Option<ByteSize>, count: Option<u16>) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)?;
     let unit = unit.map(|unit| unit.0.to_string());
     let unit = unit.or_else(|| word(&now, "unit"));

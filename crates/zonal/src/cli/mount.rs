@@ -6,7 +6,7 @@ use crate::exit::Failure;
 use crate::mount::command;
 use crate::mount::options::{Options, transport};
 use std::path::PathBuf;
-use zonal_server::units::{Millis, Size};
+use zonal_server::units::{ByteSize, Millis};
 
 /// Mount a cell
 ///
@@ -55,7 +55,7 @@ pub struct Mount {
     /// Gather at most this much of writes that are not yet sent; "0 B" sends each at once [default:
     /// 64 MiB]
     #[arg(long, value_name = "SIZE")]
-    write_behind: Option<Size>,
+    write_behind: Option<ByteSize>,
     /// How long a request waits for a server before the program gets an error, such as "10 s" (1 s
     /// to 60 s) [default: 10 s]
     #[arg(long, value_name = "TIME")]

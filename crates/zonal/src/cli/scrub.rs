@@ -5,7 +5,7 @@ use crate::exit::{FAILED, Failure, NOT_FOUND};
 use crate::out;
 use anyhow::Context;
 use serde_json::{Value, json};
-use zonal_server::units::Size;
+use zonal_server::units::ByteSize;
 use zonal_types::{NodeId, Timestamp};
 use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
 use zonal_zonemap::ZoneMap;
@@ -24,7 +24,7 @@ pub enum Scrub {
         which: Which,
         /// Bytes a second of each [default: `scrub_rate` of the target's config, 64 MiB]
         #[arg(long, value_name = "SIZE")]
-        rate: Option<Size>,
+        rate: Option<ByteSize>,
         /// From the start, also where one was stopped or is under way
         #[arg(long)]
         anew: bool,

@@ -173,7 +173,7 @@ impl Sim {
                 "faults": faults,
                 "marks": coverage.marks,
                 "marks_missing": summary.missing_marks(),
-                "marks_kept": zonal_types::marks::are_kept(),
+                "marks_kept": zonal_types::coverage_marks::are_kept(),
             }));
             return;
         }
@@ -194,8 +194,8 @@ impl Sim {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         out::line(format_args!("faults: {}", faults.join(", ")));
-        let known = zonal_types::marks::NAMES.len();
-        if zonal_types::marks::are_kept() {
+        let known = zonal_types::coverage_marks::NAMES.len();
+        if zonal_types::coverage_marks::are_kept() {
             out::line(format_args!(
                 "marks: {} of {known} reached; not: {}",
                 coverage.marks.len(),

@@ -17,7 +17,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 use zonal_disk::trusted::{self, Distrust};
 use zonal_server::NodeConfig;
-use zonal_server::units::Size;
+use zonal_server::units::ByteSize;
 
 /// How long all servers together may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,10 +51,10 @@ pub struct Up {
     storage_nodes: Option<u32>,
     /// Bytes that each storage server of a new cell may use
     #[arg(long, default_value = "10 GiB", value_name = "SIZE")]
-    capacity: Size,
+    capacity: ByteSize,
     /// Bytes of a segment file of a new cell
     #[arg(long, default_value = "64 MiB", value_name = "SIZE")]
-    segment: Size,
+    segment: ByteSize,
     /// A new cell without keys: every user of this machine can read and change all of it
     #[arg(long)]
     no_key: bool,

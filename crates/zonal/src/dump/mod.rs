@@ -170,7 +170,7 @@ pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Descri
         if key == zonal_server::SHARD_SCRUB_KEY {
             return zonal_server::describe_scrub(value);
         }
-        zonal_zonemap::stored::describe(key, value)
+        zonal_zonemap::map_records::describe(key, value)
             .or_else(|| zonal_zonemap::junctions::describe(key, value))
             .or_else(|| zonal_server::describe_start(key, value))
             .or_else(|| zonal_server::describe_revoked(key, value))

@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use std::path::PathBuf;
 use zonal_fuse::Flags;
 use zonal_net::Transport;
-use zonal_server::units::{Millis, Size};
+use zonal_server::units::{ByteSize, Millis};
 
 /// Everything that a mount can be told.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct Options {
     /// For how long they are believed where nobody else writes.
     pub cache_time: Option<Millis>,
     /// Bound of gathered writes.
-    pub write_behind: Option<Size>,
+    pub write_behind: Option<ByteSize>,
     /// How long a request waits for a server.
     pub deadline: Option<Millis>,
     /// Where the background process logs.

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use zonal_native::{Attr, FileKind};
-use zonal_server::units::Size;
+use zonal_server::units::ByteSize;
 
 /// Find files in a tree
 ///
@@ -77,7 +77,9 @@ impl Unit for SizeOf {
         if let Ok(bytes) = text.parse() {
             return Ok(bytes);
         }
-        let size = text.parse::<Size>().map_err(|error| error.to_string())?;
+        let size = text
+            .parse::<ByteSize>()
+            .map_err(|error| error.to_string())?;
         Ok(size.0)
     }
 }

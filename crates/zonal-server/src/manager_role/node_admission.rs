@@ -1,36 +1,36 @@
-//! How a node comes into the map: whether it is the node that it says to be, then its starts and
-//! the map in one record.
+//! Node admission: checks that a joining node is the one it claims to be, then writes its starts
+//! and the map in one record.
 //!
-//! The identity of a node is that of its stores: each has a random number that was made when it was
-//! formatted (`zonal-disk::identity`). The manager knows those of a node's targets by the map, that
-//! of its shard by the record of its starts.
+//! The identity of a node is that of its stores: each has a random number from its formatting
+//! (`zonal-disk::identity`). The manager knows the numbers of a node's targets from the map, and
+//! that of its shard from the record of its starts.
 //!
-//! 1. A node that is known joins only with a store that is known to be its own: a copied
-//!    `node.toml` over stores of its own is another node, whatever its address. A node of which no
-//!    store is known (a backup was restored) is believed.
-//! 2. A node that comes from another address than the map has joins only where nobody is there any
-//!    more at that address: a copied store has the right identity, and its start may be one that
-//!    the manager would take.
-//! 3. Nothing is changed by a join that is refused: neither the map nor a record of a start.
-//! 4. The manager's own node is joined by its own process only.
+//! 1. A known node joins only with a store that is known to be its own. A copied `node.toml` over
+//!    other stores is another node, whatever its address. A node without a known store (a backup
+//!    was restored) is believed.
+//! 2. A node with another address than in the map joins only where no server answers at the old
+//!    address as that node. A copied store has the right identity, and the manager might take its
+//!    start.
+//! 3. A refused join changes nothing: neither the map nor a start record.
+//! 4. The manager's own node is joined only by its own process.
 //!
-//! The address is asked before `Manager::joining` is taken, because that takes seconds where a
-//! machine is off; a join that came between makes the asking begin again, so what is decided under
-//! the lock was asked of the address that the map has.
+//! The manager probes the old address before it takes `ManagerRole::joining`, because probing a
+//! machine that is off takes seconds. A join in between makes it probe again. So under the lock the
+//! decision rests on a probe of the address that the map has.
 
-use super::{Manager, ManagerError, new_shard};
-use crate::holders::Found;
-use crate::starts::{self, Known, StartError};
+use super::{ManagerError, ManagerRole, new_shard};
+use crate::node_probe::ProbeResult;
+use crate::store_starts::{self, StartRecord, StoreStartError};
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, is_title};
 use zonal_wire::{JoinTarget, ManagerRequest, StoreStart};
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
-/// How often the address of a node may change while it is asked.
+/// How often the address of a node may change while it is probed.
 const TRIES: usize = 4;
 
-/// A join, taken apart.
+/// A join request, taken apart.
 struct Newcomer {
     node: NodeId,
     zone: ZoneId,
@@ -75,16 +75,15 @@ impl Newcomer {
         Ok(newcomer)
     }
 
-    /// Each store that it brings has its start, and there is no start of a store that it does not
-    /// bring.
+    /// Checks that each store in the request has its start, and that each start has its store.
     fn check(&self, is_manager: bool) -> Result<(), ManagerError> {
         let mut stores: Vec<(u8, u32)> = self
             .targets
             .iter()
-            .map(|target| (starts::TARGET, target.target.0))
+            .map(|target| (store_starts::TARGET, target.target.0))
             .collect();
         if self.meta && !is_manager {
-            stores.push((starts::SHARD, self.node.0));
+            stores.push((store_starts::SHARD, self.node.0));
         }
         let mut started: Vec<(u8, u32)> = self
             .starts
@@ -100,7 +99,7 @@ impl Newcomer {
         }
         let differs = self.targets.iter().any(|target| {
             self.starts.iter().any(|start| {
-                (start.kind, start.id) == (starts::TARGET, target.target.0)
+                (start.kind, start.id) == (store_starts::TARGET, target.target.0)
                     && start.uuid != target.uuid
             })
         });
@@ -127,7 +126,7 @@ impl Newcomer {
 }
 
 impl Newcomer {
-    /// Why a start was not taken, with the addresses.
+    /// Adds the addresses to the error of a refused start.
     fn beside(&self, map: &ZoneMap, error: ManagerError) -> ManagerError {
         match (error, map.node(self.node)) {
             (ManagerError::Start(error), Some(node)) => ManagerError::StoreTaken {
@@ -141,20 +140,21 @@ impl Newcomer {
     }
 }
 
-/// The address of a node in the map, where it is another one than `address`.
+/// The address of a node in the map, where it differs from `address`.
 fn left(map: &ZoneMap, node: NodeId, address: SocketAddr) -> Option<SocketAddr> {
     let known = map.node(node)?.address.parse().ok()?;
     (known != address).then_some(known)
 }
 
-impl Manager {
-    /// A node joins, and the starts of its stores are taken; durable when this returns. `root`: it
-    /// is the manager's own, which brings the root's shard.
+impl ManagerRole {
+    /// Joins a node and takes the starts of its stores; durable when this returns. `root`: it is
+    /// the manager's own node, which brings the root's shard.
     ///
     /// # Errors
-    /// Where the map does not agree, where the node is not the one that it says to be, where a
-    /// store is another one, an older image or a copy, where the log fails. Nothing is changed
-    /// then.
+    /// In these cases nothing is changed:
+    /// * the map does not agree, or the node is not the one it claims to be;
+    /// * a store is another one, an older image or a copy;
+    /// * the log fails.
     pub fn join(&self, request: ManagerRequest, root: bool) -> Result<Arc<ZoneMap>, ManagerError> {
         let newcomer = Newcomer::of(request, root)?;
         for _try in 0..TRIES {
@@ -163,7 +163,7 @@ impl Manager {
                 left(map, newcomer.node, newcomer.address).filter(|_| is_asked)
             };
             let asked = to_ask(&self.newest_map());
-            let ask = |address| self.holders.ask(newcomer.node, address, newcomer.address);
+            let ask = |address| self.probe.probe(newcomer.node, address, newcomer.address);
             let found = asked.map(ask);
             let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
             let map = self.newest_map();
@@ -179,7 +179,7 @@ impl Manager {
         known: &ZoneMap,
         newcomer: Newcomer,
         root: bool,
-        found: Option<Found>,
+        found: Option<ProbeResult>,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
         if !root {
             self.check_identity(known, &newcomer)?;
@@ -191,7 +191,7 @@ impl Manager {
             changes.extend(taken.map_err(|error| newcomer.beside(known, error))?);
         }
         if let Some(node) = known.node(newcomer.node)
-            && found == Some(Found::Holder)
+            && found == Some(ProbeResult::Holder)
         {
             let why = "it is still there: one of the two is a copy, or was not stopped";
             return Err(newcomer.taken(node.address.clone(), why));
@@ -212,13 +212,13 @@ impl Manager {
             targets: newcomer.targets,
         };
         let map = self.append(changes, &[join], None)?;
-        // Also where nothing changed: the request before, of which this is the repetition, may not
-        // have got so far.
+        // Also where nothing changed: this may be the repetition of a request that did not get so
+        // far.
         self.settle(Arc::clone(&map))?;
         Ok(map)
     }
 
-    /// Whether the newcomer is the node whose number it has.
+    /// Checks that the newcomer is the node with its number.
     fn check_identity(&self, map: &ZoneMap, newcomer: &Newcomer) -> Result<(), ManagerError> {
         let Some(node) = map.node(newcomer.node) else {
             return Ok(());
@@ -229,10 +229,10 @@ impl Manager {
         }
         let targets = map.targets.iter().filter(|target| target.node == node.id);
         let mut own: Vec<(u8, u32, [u8; 16])> = targets
-            .map(|target| (starts::TARGET, target.id.0, target.uuid))
+            .map(|target| (store_starts::TARGET, target.id.0, target.uuid))
             .collect();
-        let shard = self.known_start(starts::SHARD, node.id.0)?;
-        own.extend(shard.map(|known| (starts::SHARD, node.id.0, known.uuid)));
+        let shard = self.known_start(store_starts::SHARD, node.id.0)?;
+        own.extend(shard.map(|known| (store_starts::SHARD, node.id.0, known.uuid)));
         let is_own = |(kind, id, uuid): &(u8, u32, [u8; 16])| newcomer.has(*kind, *id, *uuid);
         if !own.is_empty() && !own.iter().any(is_own) {
             return taken("it is known with another store, formatted apart from this one");
@@ -240,27 +240,33 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn known_start(&self, kind: u8, id: u32) -> Result<Option<Known>, ManagerError> {
-        let stored = self.engine.get(&starts::key(kind, id));
+    pub(super) fn known_start(
+        &self,
+        kind: u8,
+        id: u32,
+    ) -> Result<Option<StartRecord>, ManagerError> {
+        let stored = self.engine.get(&store_starts::key(kind, id));
         let stored = stored.map_err(ManagerError::Stored)?;
-        let known = stored.map(|bytes| Known::from_bytes(&bytes)).transpose();
+        let known = stored
+            .map(|bytes| StartRecord::from_bytes(&bytes))
+            .transpose();
         known.map_err(|_error| ManagerError::Stored(zonal_types::ErrorCode::Corrupt))
     }
 
-    /// The change that takes a start; none where it is taken already.
+    /// The change that takes a start; `None` where it is taken already.
     fn take_start(&self, store: &StoreStart) -> Result<Option<KvChange>, ManagerError> {
-        let removed = self.engine.get(&starts::removed_key(store.uuid));
+        let removed = self.engine.get(&store_starts::removed_key(store.uuid));
         if removed.map_err(ManagerError::Stored)?.is_some() {
-            return Err(StartError::Removed { id: store.id }.into());
+            return Err(StoreStartError::Removed { id: store.id }.into());
         }
         let known = self.known_start(store.kind, store.id)?;
-        starts::judge(known.as_ref(), store)?;
-        let next = Known {
+        store_starts::judge(known.as_ref(), store)?;
+        let next = StartRecord {
             uuid: store.uuid,
             mark: store.mark,
         };
         let is_new = known.as_ref() != Some(&next);
-        Ok(is_new.then(|| KvChange::put(starts::key(store.kind, store.id), next.to_bytes())))
+        Ok(is_new.then(|| KvChange::put(store_starts::key(store.kind, store.id), next.to_bytes())))
     }
 }
 
@@ -268,7 +274,7 @@ fn is_managers(map: &ZoneMap, node: NodeId) -> bool {
     map.shard(ShardId(0)).is_some_and(|root| root.node == node)
 }
 
-/// A target is where the map has it, in the store that the map has.
+/// Checks that each target is on the node and in the store that the map has.
 fn check_targets(map: &ZoneMap, newcomer: &Newcomer) -> Result<(), ManagerError> {
     let address = |node| {
         map.node(node).map_or_else(
@@ -310,8 +316,8 @@ fn shard_of(
     if let Some(own) = known.shard_at(newcomer.node) {
         return Ok(Some(own.id));
     }
-    // One a zone, so that a server with the wrong zone in its configuration is found out. Nothing
-    // else goes by that.
+    // One a zone, to detect a server with the wrong zone in its configuration. Nothing else depends
+    // on it.
     match known.shards_of_zone(newcomer.zone).next() {
         Some(other) => Err(ManagerError::ShardTaken {
             zone: newcomer.zone,

@@ -1,11 +1,17 @@
-//! Who may hold how many of a server's connections.
+//! Quota of a server's connections: how many each client may hold.
 //!
-//! A client is a process on this machine, or a credential at an address: several mounts of one
-//! other machine with one credential are one. It holds a quarter of the bound at most. The last
-//! eighth is for clients that hold few, and for servers and commands; the last sixteenth for
-//! servers and commands alone: `zonal status` is answered and a new mount begins, however many
-//! connections others hold. Past its share a client is told `Overloaded` in the handshake, and
-//! waits for one of its own. A server with a bound below [`SHARED_FROM`] has no shares.
+//! A client is a process on this machine, or a credential at an address. Several mounts of another
+//! machine with the same credential are one client.
+//!
+//! | part of the bound | who may use it |
+//! | --- | --- |
+//! | a quarter | each client, at most |
+//! | the last eighth | clients that hold fewer than [`FEW`], servers, commands |
+//! | the last sixteenth | servers and commands alone |
+//!
+//! So `zonal status` is answered and a new mount starts, however many connections others hold. Past
+//! its quota a client gets `Overloaded` in the handshake, and waits for one of its own connections.
+//! A server with a bound below [`SHARED_FROM`] has no quotas.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,19 +20,19 @@ use crate::address::Endpoint;
 use crate::credential::Serial;
 use crate::identity::{Peer, Role};
 
-/// From this bound on connections are shared out.
+/// Smallest bound with quotas.
 const SHARED_FROM: usize = 64;
-/// Connections with which a client is new.
+/// A client with fewer connections than this may use the last eighth.
 const FEW: usize = 4;
 
-/// Whose a connection is.
+/// The party that a connection counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Party {
-    /// A server or a command: has no share.
+    /// A server or a command: has no quota.
     Own,
-    /// A client on this machine: its process.
+    /// A client on this machine, by its process id.
     Process(i32),
-    /// A client that came by TCP, with the serial number of its certificate.
+    /// A client connected by TCP, with the serial number of its certificate.
     Machine(IpAddr, Option<Serial>),
 }
 
@@ -43,13 +49,13 @@ impl Party {
     }
 }
 
-/// Connections of each party. At most as many as there are connections.
+/// Connections of each party. At most as many entries as there are connections.
 #[derive(Debug, Default)]
-pub(crate) struct Shares(BTreeMap<Party, usize>);
+pub(crate) struct ConnectionQuota(BTreeMap<Party, usize>);
 
-impl Shares {
-    /// Counts one more connection of a party, where it may have one: `open` are there in all, with
-    /// this one, of at most `max`.
+impl ConnectionQuota {
+    /// Counts a new connection of a party; false where its quota refuses it. `open` connections
+    /// exist in all, with this one, of at most `max`.
     pub(crate) fn join(&mut self, party: Party, open: usize, max: usize) -> bool {
         let held = self.0.get(&party).copied().unwrap_or(0);
         let left = max.saturating_sub(open);
@@ -66,7 +72,7 @@ impl Shares {
         may
     }
 
-    /// One fewer.
+    /// Counts a closed connection of a party.
     pub(crate) fn leave(&mut self, party: Party) {
         if let Some(held) = self.0.get_mut(&party) {
             *held -= 1;
@@ -82,8 +88,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_what_others_need() {
-        let mut shares = Shares::default();
+    fn quotas_keep_connections_for_other_clients() {
+        let mut shares = ConnectionQuota::default();
         let max = 1024;
         let mut open = 0;
         let mut join = |party, wanted: usize| {
@@ -96,14 +102,14 @@ mod tests {
             }
             got
         };
-        // However many one wants it gets a quarter.
+        // A client gets a quarter, however many it wants.
         for pid in 1..=3 {
             assert_eq!(join(Party::Process(pid), 10_000), 256);
         }
         let elsewhere = Party::Machine([10, 0, 0, 1].into(), Some(Serial(1)));
-        // Up to the reserve.
+        // The fourth client gets what is left before the reserve.
         assert_eq!(join(elsewhere, 10_000), 128);
-        // New ones get a few of that, until servers and commands alone get some.
+        // New clients get a few from the reserve; the last part is for servers and commands alone.
         let few: usize = (10..100).map(|pid| join(Party::Process(pid), 100)).sum();
         assert_eq!(few, 64);
         assert_eq!(join(Party::Own, 64), 64);
@@ -111,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_can_be_had_again_and_small_servers_do_not_share() {
-        let mut shares = Shares::default();
+    fn returned_connections_count_again_and_small_servers_have_no_quotas() {
+        let mut shares = ConnectionQuota::default();
         let one = Party::Process(1);
         for open in 1..=16 {
             assert!(shares.join(one, open, 64));

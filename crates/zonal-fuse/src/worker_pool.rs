@@ -1,74 +1,80 @@
-//! How many workers wait for requests: as few as the load needs.
+//! Worker pool: lets as few workers wait for requests as the load needs.
 //!
 //! The kernel wakes the worker that has waited longest. With eight idle workers and one client,
-//! each request would wake another thread, mostly on another core, and waking a core costs several
-//! times what the request does. So one worker reads, the others are parked in here, and
+//! each request would wake another thread, mostly on another core. Waking a core costs several
+//! times as much as the request. So one worker reads and the others are parked here. A parked
+//! worker is called in when
 //!
-//! * a worker that is about to answer a *long* request (it waited for something) and finds another
-//!   one queued calls another worker in. Where several are at work, also one that finds it behind
-//!   its answer; a single one does not, for its one client has queued its next request by then and
-//!   needs nobody else;
-//! * of requests with much data only one that was queued before the answer counts: a program that
-//!   writes a stream would be served by all workers in turn, each with memory that has left the
-//!   cache;
-//! * so does one that finds a queue nearly every time behind its short requests without
-//!   ever losing its processor (it is the bottleneck);
-//! * when over many requests it was rare that all active workers were busy at once, one parks;
-//! * the first of the parked looks up from time to time: when nobody reads and nothing moves (the
-//!   reader is stuck in a request), it goes in. [`Crew::will_block`] does that without delay.
+//! * a worker is about to answer a *long* request (it waited for something) and finds another one
+//!   queued;
+//! * several workers are active and one of them finds a request queued behind the answer to a long
+//!   one. A single worker does not count: its one client has queued its next request by then, which
+//!   needs no other worker;
+//! * a worker finds a queue nearly every time behind its short requests without ever losing its
+//!   processor (it is the bottleneck).
+//!
+//! After requests with much data only a request that was queued before the answer counts. Otherwise
+//! all workers in turn would serve a program that writes a stream, each with memory that has left
+//! the cache.
+//!
+//! A worker parks when over many requests all active workers were rarely busy at once.
+//!
+//! The first parked worker looks from time to time. When no worker reads and no request moves (the
+//! reader is stuck in a request), it starts to read. [`WorkerPool::will_block`] does that without
+//! delay.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::reply::Answer;
+use crate::reply::AnswerTiming;
 
-/// From here on a request counts as one that waited.
+/// A request that took at least this long counts as one that waited.
 pub(crate) const LONG: Duration = Duration::from_micros(60);
-/// Requests between two judgements whether a worker is too many.
+/// Requests between two decisions whether to park a worker.
 const WINDOW: u32 = 32;
-/// Samples of the queue between two judgements whether it is always full.
+/// Samples of the queue between two decisions whether it is always filled.
 const SAMPLES: u32 = 64;
-/// How often the first of the parked looks up while requests flow, and while none do: twice as
-/// seldom each time, to the last one.
+/// How often the first parked worker looks: while requests flow, and while none do. The pause
+/// doubles up to the last value.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOK_IDLE: Duration = Duration::from_millis(20);
 const LOOK_IDLE_MAX: Duration = Duration::from_millis(640);
-/// Looks without anything moving that make a reader stuck.
+/// Looks without progress after which a reader counts as stuck.
 const STUCK: u32 = 5;
 
-/// What the workers know of each other.
+/// State shared by the workers.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Crew {
-    /// Workers that serve.
+pub(crate) struct WorkerPool {
+    /// Active workers.
     active: AtomicU32,
     /// Workers in read(2).
     reading: AtomicU32,
-    /// Workers parked.
+    /// Parked workers.
     parked: AtomicU32,
-    /// Requests taken, ever.
+    /// Requests taken since the start.
     taken: AtomicU64,
-    /// Of the present window: requests taken, and those that left nobody reading.
+    /// Requests of the present window, and how many of them left no worker reading.
     window: AtomicU32,
     needed: AtomicU32,
     stopped: AtomicBool,
-    places: Mutex<Places>,
+    places: Mutex<ParkedWorkers>,
     called: Condvar,
 }
 
-/// What one worker observes of the queue.
+/// A worker's samples of the queue.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
-    /// Samples of the queue, and those that found it filled.
+pub(crate) struct QueueSamples {
+    /// Samples, and how many of them found the queue filled.
     samples: u32,
     queued: u32,
-    /// How often this thread had lost its processor when the samples began.
+    /// Preemptions of this thread when the samples began.
     preempted: u64,
 }
 
-/// How often this thread lost its processor without having to wait.
+/// Involuntary context switches of this thread: how often it lost its processor while it could run.
 fn preemptions() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     #[expect(unsafe_code, reason = "no safe wrapper exists for getrusage")]
@@ -83,8 +89,8 @@ fn preemptions() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
-impl Pulse {
-    /// Whether another worker would be of use.
+impl QueueSamples {
+    /// Takes a sample; true where another worker would help.
     fn sample(&mut self, queue: impl FnOnce() -> bool) -> bool {
         self.queued += u32::from(queue());
         self.samples += 1;
@@ -97,38 +103,39 @@ impl Pulse {
         if !full {
             return false;
         }
-        // One client on our processor also fills the queue: our answer wakes it, it takes the
-        // processor and asks again before we go on. Nothing is won by another worker then.
+        // A single client on this processor also fills the queue. The answer wakes it, it takes the
+        // processor and sends its next request before this thread continues. Another worker gains
+        // nothing then.
         let before = std::mem::replace(&mut self.preempted, preemptions());
         self.preempted.saturating_sub(before) < u64::from(SAMPLES / 2)
     }
 }
 
 #[derive(Debug, Default)]
-struct Places {
-    /// Calls not yet followed.
+struct ParkedWorkers {
+    /// Calls that no parked worker has followed yet.
     calls: u32,
-    /// Somebody looks up from time to time.
+    /// A parked worker looks from time to time.
     watched: bool,
 }
 
-impl Crew {
-    fn places(&self) -> MutexGuard<'_, Places> {
+impl WorkerPool {
+    fn places(&self) -> MutexGuard<'_, ParkedWorkers> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes to read. Returns whether nobody else does: the kernel would wake the other one for a
-    /// request that this one takes.
+    /// The calling worker starts to read. Returns true where no other worker reads: the kernel
+    /// would wake that other worker for a request that this one takes.
     pub(crate) fn reads(&self) -> bool {
         self.reading.fetch_add(1, Ordering::AcqRel) == 0
     }
 
-    /// Came back without a request.
+    /// The read returned no request.
     pub(crate) fn missed(&self) {
         self.reading.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Came back with a request.
+    /// The read returned a request.
     pub(crate) fn took(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         if self.reading.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -136,32 +143,32 @@ impl Crew {
         }
     }
 
-    /// Begins to serve.
+    /// The calling worker becomes active.
     pub(crate) fn joins(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends to serve, for a while.
+    /// The calling worker stops being active, for a while.
     pub(crate) fn leaves(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Handled a request. Returns whether to park.
+    /// The calling worker has handled a request. Returns true where it shall park.
     pub(crate) fn handled(
         &self,
-        pulse: &mut Pulse,
-        answer: Answer,
+        pulse: &mut QueueSamples,
+        answer: AnswerTiming,
         queue: impl FnOnce() -> bool,
     ) -> bool {
         let window = self.window.fetch_add(1, Ordering::Relaxed) + 1;
         if self.parked.load(Ordering::Relaxed) > 0 && self.reading.load(Ordering::Relaxed) == 0 {
             let wanted = match answer {
-                Answer::Bulk { others_waited } => others_waited,
-                Answer::Long { others_waited } => {
+                AnswerTiming::Bulk { others_waited } => others_waited,
+                AnswerTiming::Long { others_waited } => {
                     others_waited || (self.active.load(Ordering::Relaxed) > 1 && queue())
                 }
                 // One in four is a sample.
-                Answer::Short => window.is_multiple_of(4) && pulse.sample(queue),
+                AnswerTiming::Short => window.is_multiple_of(4) && pulse.sample(queue),
             };
             if wanted {
                 self.call();
@@ -171,19 +178,19 @@ impl Crew {
             return false;
         }
         self.window.store(0, Ordering::Relaxed);
-        // Rarely all busy: one too many, unless nobody else would read.
+        // All were rarely busy: one worker too many, unless no other one would read.
         self.needed.swap(0, Ordering::Relaxed) < WINDOW / 2
             && self.reading.load(Ordering::Acquire) > 0
     }
 
-    /// Calls a parked worker in when nobody reads: the caller is about to wait.
+    /// The caller is about to wait: calls in a parked worker where no worker reads.
     pub(crate) fn will_block(&self) {
         if self.reading.load(Ordering::Acquire) == 0 && self.parked.load(Ordering::Acquire) > 0 {
             self.call();
         }
     }
 
-    /// How many are parked.
+    /// Number of parked workers.
     pub(crate) fn parked_now(&self) -> u32 {
         self.parked.load(Ordering::Acquire)
     }
@@ -196,14 +203,14 @@ impl Crew {
         }
     }
 
-    /// The mount is gone: everybody leaves.
+    /// The mount is gone: all workers leave.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         drop(self.places());
         self.called.notify_all();
     }
 
-    /// Waits to be called. Returns false when the mount is gone.
+    /// Parks the calling worker until it is called. Returns false where the mount is gone.
     pub(crate) fn park(&self) -> bool {
         let mut places = self.places();
         self.parked.fetch_add(1, Ordering::AcqRel);
@@ -255,7 +262,7 @@ impl Crew {
         self.parked.fetch_sub(1, Ordering::AcqRel);
         if watching {
             places.watched = false;
-            // Somebody else watches now.
+            // Let another parked worker look now.
             self.called.notify_one();
         }
         drop(places);
@@ -270,13 +277,13 @@ mod tests {
 
     use super::*;
 
-    /// Parks a thread and tells when it has been called.
-    fn parked(crew: &Arc<Crew>) -> mpsc::Receiver<bool> {
+    /// Parks a thread; the channel reports when it was called.
+    fn parked(pool: &Arc<WorkerPool>) -> mpsc::Receiver<bool> {
         let (sender, receiver) = mpsc::channel();
-        let before = crew.parked.load(Ordering::Acquire);
-        let inside = crew.clone();
+        let before = pool.parked.load(Ordering::Acquire);
+        let inside = pool.clone();
         std::thread::spawn(move || sender.send(inside.park()));
-        while crew.parked.load(Ordering::Acquire) == before {
+        while pool.parked.load(Ordering::Acquire) == before {
             std::thread::yield_now();
         }
         receiver
@@ -284,42 +291,42 @@ mod tests {
 
     #[test]
     fn a_stuck_reader_is_replaced() {
-        let crew = Arc::new(Crew::default());
-        crew.reads();
-        let spare = parked(&crew);
+        let pool = Arc::new(WorkerPool::default());
+        pool.reads();
+        let spare = parked(&pool);
         assert!(spare.recv_timeout(LOOK_IDLE * 3).is_err(), "somebody reads");
-        crew.took();
+        pool.took();
         assert_eq!(spare.recv(), Ok(true));
     }
 
     #[test]
-    fn a_queue_behind_a_long_request_calls_help_and_stop_ends_all() {
-        let crew = Arc::new(Crew::default());
-        crew.reads();
-        let first = parked(&crew);
-        let second = parked(&crew);
-        crew.took();
+    fn a_queue_behind_a_long_request_calls_a_worker_and_stop_ends_all() {
+        let pool = Arc::new(WorkerPool::default());
+        pool.reads();
+        let first = parked(&pool);
+        let second = parked(&pool);
+        pool.took();
         let calls = |answer| {
-            crew.reads();
-            crew.took();
-            assert!(!crew.handled(&mut Pulse::default(), answer, || true));
-            crew.places().calls
+            pool.reads();
+            pool.took();
+            assert!(!pool.handled(&mut QueueSamples::default(), answer, || true));
+            pool.places().calls
         };
         let others_waited = false;
-        crew.joins();
-        let alone = calls(Answer::Long { others_waited });
+        pool.joins();
+        let alone = calls(AnswerTiming::Long { others_waited });
         assert_eq!(alone, 0, "one client needs one worker");
-        crew.joins();
-        let stream = calls(Answer::Bulk { others_waited });
+        pool.joins();
+        let stream = calls(AnswerTiming::Bulk { others_waited });
         assert_eq!(stream, 0, "a stream needs one worker");
-        crew.leaves();
-        calls(Answer::Long {
+        pool.leaves();
+        calls(AnswerTiming::Long {
             others_waited: true,
         });
-        crew.reads();
+        pool.reads();
         let called = first.recv_timeout(LOOK * 50).or_else(|_| second.recv());
         assert_eq!(called, Ok(true));
-        crew.stop();
+        pool.stop();
         assert!(matches!(
             (first.try_recv(), second.recv()),
             (_, Ok(false)) | (_, Err(mpsc::RecvError))
@@ -327,22 +334,22 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_too_many_parks() {
-        let (crew, mut pulse) = (Crew::default(), Pulse::default());
-        crew.reads();
+    fn a_superfluous_worker_parks() {
+        let (pool, mut pulse) = (WorkerPool::default(), QueueSamples::default());
+        pool.reads();
         let mut parks = 0;
         for _ in 0..WINDOW {
-            crew.reads();
-            crew.took();
-            parks += u32::from(crew.handled(&mut pulse, Answer::Short, || false));
+            pool.reads();
+            pool.took();
+            parks += u32::from(pool.handled(&mut pulse, AnswerTiming::Short, || false));
         }
         assert_eq!(parks, 1);
-        // Alone it stays.
-        crew.missed();
+        // A single worker is not parked.
+        pool.missed();
         for _ in 0..2 * WINDOW {
-            crew.reads();
-            crew.took();
-            assert!(!crew.handled(&mut pulse, Answer::Short, || false));
+            pool.reads();
+            pool.took();
+            assert!(!pool.handled(&mut pulse, AnswerTiming::Short, || false));
         }
     }
 }

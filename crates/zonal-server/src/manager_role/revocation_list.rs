@@ -1,7 +1,7 @@
 //! The list of revoked certificates: a key of the manager's store, beside the zone map.
 //!
-//! *Invariants*: (1) a list is durable before anybody hears of it; (2) nothing leaves it; (3) it
-//! has at most [`REVOKED_MAX`] numbers.
+//! *Invariants*: (1) a list is durable before it is sent; (2) entries are never removed; (3) it has
+//! at most [`REVOKED_MAX`] serial numbers.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -14,27 +14,28 @@ use zonal_wire::ManagerReply;
 
 use super::ManagerError;
 
-/// Behind the scrub's record.
+/// Key of the list, behind the scrub's record.
 pub(crate) const REVOKED_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf3];
 
 codec_struct! {
-    /// The list as it is stored.
+    /// The list in its stored form.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
-    pub struct RevokedList {
+    pub struct RevocationRecord {
         /// Rises with each change.
         version: u64,
-        /// Serial numbers, rising.
+        /// Serial numbers, in rising order.
         serials: Vec<u64>,
     }
 }
 
-/// The list in words, for dumps; `None` where the key is another one's, or the value is damaged.
+/// The list in printable form, for dumps; `None` where the key is another one, or the value is
+/// damaged.
 #[must_use]
 pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     if key != REVOKED_KEY {
         return None;
     }
-    let list = RevokedList::from_bytes(value).ok()?;
+    let list = RevocationRecord::from_bytes(value).ok()?;
     let serials = list.serials.iter().map(|serial| format!("{serial:016x}"));
     Some(
         Described::new("revoked credentials")
@@ -43,26 +44,27 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     )
 }
 
-/// The list at the manager.
-pub(super) struct Revoked {
-    list: Mutex<RevokedList>,
+/// The manager's list.
+pub(super) struct RevocationList {
+    list: Mutex<RevocationRecord>,
 }
 
-impl Revoked {
-    /// Reads the list.
+impl RevocationList {
+    /// Loads the list.
     pub(super) fn open(engine: &Engine) -> Result<Self, ManagerError> {
         let stored = engine.get(&REVOKED_KEY).map_err(ManagerError::Stored)?;
         let list = match stored {
-            Some(bytes) => RevokedList::from_bytes(&bytes)
+            Some(bytes) => RevocationRecord::from_bytes(&bytes)
                 .map_err(|_error| ManagerError::Stored(ErrorCode::Corrupt))?,
-            None => RevokedList::default(),
+            None => RevocationRecord::default(),
         };
         Ok(Self {
             list: Mutex::new(list),
         })
     }
 
-    /// The list, where it is newer than `have`; without numbers where it is not.
+    /// The reply to a client with version `have`: the list where it is newer, else no serial
+    /// numbers.
     pub(super) fn newer(&self, have: u64) -> ManagerReply {
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         ManagerReply::Revoked {
@@ -74,20 +76,20 @@ impl Revoked {
         }
     }
 
-    /// Adds numbers.
+    /// Adds serial numbers.
     pub(super) fn add(
         &self,
         engine: &Engine,
         serials: &[u64],
     ) -> Result<ManagerReply, ManagerError> {
-        // Held over the log: lists are logged in the order of their versions.
+        // Held while logging: lists are logged in the order of their versions.
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         let all: BTreeSet<u64> = list.serials.iter().chain(serials).copied().collect();
         if all.len() > REVOKED_MAX {
             return Err(ManagerError::TooManyRevoked);
         }
         if all.len() > list.serials.len() {
-            let next = RevokedList {
+            let next = RevocationRecord {
                 version: list.version + 1,
                 serials: all.into_iter().collect(),
             };

@@ -1,8 +1,8 @@
-//! The end of a FUSE connection by force, also where its mount is nowhere to be found any more.
+//! Aborts a FUSE connection, also where its mount cannot be found any more.
 //!
-//! The kernel has a file for it in the file system fusectl: `NUMBER/abort`, which belongs to
-//! whoever mounted. It is opened while the mount is there for certain: from then on the file is
-//! that of this connection and of no later one with its number, and it needs no mount point.
+//! The kernel has a file for it in the file system fusectl: `NUMBER/abort`, owned by the user who
+//! mounted. It is opened while the mount certainly exists. From then on the file belongs to this
+//! connection, to no later one with its number, and needs no mount point.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,29 +12,29 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// Where fusectl is mounted, if it is.
+/// Mount point of fusectl, where it is mounted.
 const CONTROL: &str = "/sys/fs/fuse/connections";
-/// What the kernel calls fusectl.
+/// The kernel's magic number of fusectl.
 const MAGIC: i64 = 0x6573_5543;
 
-/// What ends the connection of one mount.
+/// A handle that aborts the connection of one mount.
 #[derive(Debug)]
 pub struct Abort(File);
 
 impl Abort {
-    /// Of what is mounted at `path`. The mount is not asked for anything, and busy only while this
-    /// runs.
+    /// Opens the handle of the mount at `path`. Sends no request to the mount, and keeps it busy
+    /// only while this runs.
     ///
     /// # Errors
-    /// Where nothing can be opened there; where fusectl is not mounted, and this process has no
-    /// right to mount it.
+    /// Where nothing can be opened there; where fusectl is not mounted and this process may not
+    /// mount it.
     pub fn of(path: &Path) -> Result<Self, Errno> {
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // While it is held its number is of nobody else.
+        // While this descriptor is open, the connection's number is not reused.
         let held = rustix::fs::open(path, how, Mode::empty())?;
         let sync = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(&held, "", sync, StatxFlags::empty())?;
-        // Its number here is that of its device, of which the first part is 0.
+        // The connection's number is that of its device, whose major part is 0.
         let name = format!("{}/abort", found.stx_dev_minor);
         let how = OFlags::WRONLY | OFlags::CLOEXEC;
         let file = match rustix::fs::open(format!("{CONTROL}/{name}"), how, Mode::empty()) {
@@ -44,30 +44,30 @@ impl Abort {
         Ok(Self(file.into()))
     }
 
-    /// The file, to be handed to another process.
+    /// The open file, to be handed to another process.
     #[must_use]
     pub fn into_file(self) -> File {
         self.0
     }
 
-    /// From a file that [`Self::into_file`] gave; none from any other one.
+    /// Converts a file from [`Self::into_file`]; `None` for any other file.
     #[must_use]
     pub fn from_file(file: File) -> Option<Self> {
         let kind = rustix::fs::fstatfs(&file).ok()?.f_type;
         (kind == MAGIC).then_some(Self(file))
     }
 
-    /// Ends the connection: everything under way and after it fails. It is no error where it has
-    /// ended.
+    /// Aborts the connection: every request in flight or later fails. No error where it has ended
+    /// already.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn end(&self) -> std::io::Result<()> {
         (&self.0).write_all(b"1")
     }
 }
 
-/// fusectl, mounted nowhere.
+/// Mounts fusectl without a mount point.
 fn control() -> Result<std::os::fd::OwnedFd, Errno> {
     let opened = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_create(&opened)?;

@@ -1,4 +1,4 @@
-//! One call: a request on its way, its reply, and ending it early.
+//! A call in flight: the request was sent, its reply is awaited; and cancelling it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,59 +11,59 @@ use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::address::{Address, Endpoint};
 use crate::error::{Fault, NetError, RegionFault, TlsFault};
-use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, PayloadOut};
+use crate::frame_io::{FrameBounds, FrameOut, IoFail, PayloadOut, TimeLimit};
 use crate::handshake::{Handshake, refusal};
-use crate::loan::Loan;
 use crate::metrics::add;
 use crate::pool::{Link, Pool, named};
+use crate::region_loan::RegionLoan;
 use crate::stream::Stream;
 
-/// A reply that is there is taken, although its time is over: in so much.
+/// Time for taking a reply that has already arrived when the call's time is over.
 const ARRIVED: Duration = Duration::from_millis(20);
 
-/// What to send.
+/// A request to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// For errors: what is asked, such as "storage Read".
+    /// Name of the operation for errors, such as "storage Read".
     pub operation: &'static str,
-    /// The header; cell, request id and lengths are filled in. `deadline_ms` 0: the pool's.
+    /// The header; sending fills in cell, request id and lengths. `deadline_ms` 0: the pool's.
     pub header: Header,
     /// Encoded message.
     pub body: &'a [u8],
     /// Payload, in any number of slices.
     pub payload: &'a [&'a [u8]],
-    /// Bytes of payload that the reply may have, where [`PayloadInto::Memory`] will take it.
+    /// Largest payload of the reply that [`PayloadInto::Memory`] may take.
     pub room: usize,
 }
 
-/// Where a reply's payload goes.
+/// Destination of a reply's payload.
 #[derive(Debug, Default)]
 pub enum PayloadInto<'a> {
     /// Into a new `Vec` ([`Reply::payload`]).
     #[default]
     Owned,
-    /// Into this slice, without a copy in between. A longer payload is an error, a shorter one
+    /// Into this slice, without a copy in between. A longer payload is an error; a shorter one
     /// fills the front.
     One(&'a mut [u8]),
-    /// Into [`Reply::memory`]. A server on this machine puts it there itself, where the request
-    /// gave room for it.
+    /// Into [`Reply::memory`]. A server on this machine writes it there itself, where the request
+    /// offered room.
     Memory,
 }
 
-/// What came back.
+/// A reply.
 #[derive(Debug)]
 pub struct Reply {
     /// The header.
     pub header: Header,
     /// Encoded message.
     pub body: Vec<u8>,
-    /// Bytes of payload that came.
+    /// Bytes of its payload.
     pub payload_bytes: usize,
-    /// The payload, where the caller's slice did not take it.
+    /// The payload, unless the caller's slice or memory took it.
     pub payload: Vec<u8>,
-    /// The payload, where [`PayloadInto::Memory`] took it: so many bytes at its front.
+    /// The payload, where [`PayloadInto::Memory`] took it: the first `payload_bytes` bytes.
     pub memory: Option<Memory>,
-    /// True where the request was sent twice, because an idle connection had died after it took the
+    /// True where the request was sent twice, because an idle connection died after it took the
     /// request: the server may have executed it twice.
     pub is_resent: bool,
 }
@@ -79,7 +79,7 @@ impl Cancel {
         self.is_set.load(Ordering::SeqCst)
     }
 
-    /// What a cancel has to shut from now on.
+    /// Sets the stream that a cancel shuts from now on.
     pub(crate) fn watch(&self, stream: Option<&Arc<Stream>>) {
         let mut slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = stream.cloned();
@@ -103,18 +103,18 @@ impl Wake for Cancel {
     }
 }
 
-/// Ends a call from another thread.
+/// Cancels a call from another thread.
 #[derive(Debug, Clone, Default)]
 pub struct Canceller(Arc<Cancel>);
 
 impl Canceller {
-    /// Ends the call, also while it connects: it returns [`NetError::Cancelled`]. Without effect on
-    /// a call that has ended.
+    /// Cancels the call, also while it connects: it returns [`NetError::Cancelled`]. Without effect
+    /// on a finished call.
     pub fn cancel(&self) {
         self.0.wake_by_ref();
     }
 
-    /// Cancels when it is woken.
+    /// A waker that cancels the call.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.0))
@@ -127,12 +127,12 @@ pub struct InFlight<'a> {
     pool: &'a Pool,
     to: Address,
     request: Request<'a>,
-    clock: Clock,
+    time_limit: TimeLimit,
     link: Link,
     /// The connection was idle before: it may have died unnoticed.
     was_idle: bool,
     is_resent: bool,
-    loan: Option<Loan>,
+    loan: Option<RegionLoan>,
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -150,10 +150,10 @@ impl<'a> InFlight<'a> {
             Duration::from_millis(u64::from(request.header.deadline_ms))
         };
         request.header.deadline_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        let clock = Clock::start(limit);
+        let time_limit = TimeLimit::start(limit);
         let (link, was_idle) = match pool.take_idle(to) {
             Some(link) => (link, true),
-            None => pool.obtain(to, &clock, cancel.as_deref())?,
+            None => pool.obtain(to, &time_limit, cancel.as_deref())?,
         };
         if let Some(cancel) = &cancel {
             cancel.watch(Some(link.conn.stream()));
@@ -162,7 +162,7 @@ impl<'a> InFlight<'a> {
             pool,
             to,
             request,
-            clock,
+            time_limit,
             link,
             was_idle,
             is_resent: false,
@@ -174,11 +174,11 @@ impl<'a> InFlight<'a> {
         match flight.send() {
             Ok(()) => Ok(flight),
             Err(_) if flight.is_cancelled() => Err(flight.cancelled()),
-            // Not all of it was taken, so it was not executed: another try is not a second
-            // execution.
+            // The server did not take all of it, so it was not executed: another attempt is not a
+            // second execution.
             Err(fail @ (IoFail::Closed(_) | IoFail::Broken(_))) if flight.was_idle => {
                 if let (IoFail::Closed(_), Some(loan)) = (fail, flight.loan.take()) {
-                    // No byte of it was taken.
+                    // The server took no byte of the request.
                     loan.end();
                 }
                 flight.renew()?;
@@ -190,13 +190,13 @@ impl<'a> InFlight<'a> {
         }
     }
 
-    /// Who was asked.
+    /// The server that was called.
     #[must_use]
     pub fn server(&self) -> Endpoint {
         self.link.peer.endpoint
     }
 
-    /// Something that ends this call from another thread.
+    /// A handle that cancels this call from another thread.
     pub fn canceller(&mut self) -> Canceller {
         let cancel = self.cancel.get_or_insert_default();
         cancel.watch(Some(self.link.conn.stream()));
@@ -206,10 +206,10 @@ impl<'a> InFlight<'a> {
     /// Waits for the reply.
     ///
     /// # Errors
-    /// Any that names the server; the connection is closed then.
+    /// Any that names the server; the connection is then closed.
     pub fn finish(mut self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
-        // Another server may have been waited for until now.
-        self.clock.leave_at_least(ARRIVED);
+        // The caller may have waited for another server until now.
+        self.time_limit.leave_at_least(ARRIVED);
         let outcome = self.receive(into);
         if outcome.is_ok()
             && let Some(loan) = self.loan.take()
@@ -220,14 +220,14 @@ impl<'a> InFlight<'a> {
             cancel.watch(None);
         }
         if self.is_cancelled() {
-            // The socket may have been shut although the reply was complete.
+            // The cancel may have shut the socket although the reply was complete.
             return outcome.map_err(|_error| self.cancelled());
         }
         if outcome.is_ok() {
             self.pool.give_back(self.to, self.link);
         } else if matches!(outcome, Err(NetError::TimedOut { .. })) {
             add(&self.pool.metrics.timed_out, 1);
-            // The threads that serve them may stand still, too.
+            // The server's idle threads may be stuck, too.
             self.pool.forget_idle(self.to);
         }
         outcome
@@ -268,15 +268,15 @@ impl<'a> InFlight<'a> {
         let received = match into {
             PayloadInto::Owned => {
                 payload.resize(payload_bytes, 0);
-                conn.receive_payload(&header, &mut payload, &self.clock)
+                conn.receive_payload(&header, &mut payload, &self.time_limit)
             }
-            PayloadInto::One(slice) => conn.receive_payload(&header, slice, &self.clock),
+            PayloadInto::One(slice) => conn.receive_payload(&header, slice, &self.time_limit),
             PayloadInto::Memory => {
-                let room = self.loan.as_mut().and_then(Loan::take_room);
+                let room = self.loan.as_mut().and_then(RegionLoan::take_room);
                 let room = room.filter(|room| payload_bytes <= room.len());
                 let room = room.unwrap_or_else(|| Memory::own(vec![0; payload_bytes]));
                 let room = memory.insert(room);
-                conn.receive_payload(&header, room, &self.clock)
+                conn.receive_payload(&header, room, &self.time_limit)
             }
         };
         received.map_err(|fail| self.named(&fail))?;
@@ -295,7 +295,7 @@ impl<'a> InFlight<'a> {
 
     fn receive_head(&mut self, body: &mut Vec<u8>) -> Result<Header, IoFail> {
         let conn = &mut self.link.conn;
-        conn.receive_head(FrameBounds::FULL, body, &self.clock)
+        conn.receive_head(FrameBounds::FULL, body, &self.time_limit)
     }
 
     /// Refuses a reply that does not belong to the request.
@@ -332,7 +332,7 @@ impl<'a> InFlight<'a> {
             loan.announce(&mut frame, link.region);
         }
         let bytes_before = link.conn.bytes_out;
-        let outcome = link.conn.send(&frame, &self.clock);
+        let outcome = link.conn.send(&frame, &self.time_limit);
         if let Some(loan) = &self.loan {
             link.region = loan.region();
         }
@@ -343,20 +343,20 @@ impl<'a> InFlight<'a> {
         outcome
     }
 
-    /// Lends the server what it can use in place.
+    /// Lends the server the memory of the call that it can use in place.
     fn lend(&mut self) {
         let regions = self.pool.regions_with(&self.link.peer);
-        self.loan =
-            regions.and_then(|regions| Loan::of(regions, self.request.payload, self.request.room));
+        self.loan = regions
+            .and_then(|regions| RegionLoan::of(regions, self.request.payload, self.request.room));
     }
 
-    /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its
-    /// other end may still use what it was lent.
+    /// Replaces a dead connection, and all idle ones that probably died with it. The old peer may
+    /// still use the memory that it was lent.
     fn renew(&mut self) -> Result<(), NetError> {
         self.loan = None;
         self.pool.forget_idle(self.to);
         let cancel = self.cancel.as_deref();
-        self.link = self.pool.connect(self.to, &self.clock, cancel)?;
+        self.link = self.pool.connect(self.to, &self.time_limit, cancel)?;
         self.was_idle = false;
         if let Some(cancel) = &self.cancel {
             cancel.watch(Some(self.link.conn.stream()));
@@ -364,7 +364,7 @@ impl<'a> InFlight<'a> {
         self.check_server()
     }
 
-    /// Nothing is asked of a server whose certificate does not say that it answers such requests.
+    /// Refuses to send a request to a server whose certificate does not have the needed role.
     fn check_server(&self) -> Result<(), NetError> {
         match self.link.peer.may_serve(self.request.header.service) {
             true => Ok(()),
@@ -387,34 +387,39 @@ impl<'a> InFlight<'a> {
     }
 
     fn named(&self, fail: &IoFail) -> NetError {
-        named(fail, self.server(), self.request.operation, &self.clock)
+        named(
+            fail,
+            self.server(),
+            self.request.operation,
+            &self.time_limit,
+        )
     }
 }
 
-/// A sent request that borrows nothing: it is not sent again by itself where an idle connection
-/// turns out to be dead (that is [`NetError::Lost`], for the caller to repeat).
+/// A call in flight that borrows nothing. It is not sent again where an idle connection turns out
+/// to be dead: it fails with [`NetError::Lost`], and the caller repeats it.
 #[derive(Debug)]
-pub struct Flight {
+pub struct DetachedCall {
     pool: Arc<Pool>,
     to: Address,
     operation: &'static str,
     header: Header,
-    clock: Clock,
+    time_limit: TimeLimit,
     link: Link,
-    loan: Option<Loan>,
+    loan: Option<RegionLoan>,
     cancel: Option<Arc<Cancel>>,
 }
 
 impl InFlight<'_> {
-    /// Lets go of the request's bytes. `pool` is the one that the request was started on.
+    /// Releases the request's bytes. `pool` must be the pool that the request was started on.
     #[must_use]
-    pub fn detach(self, pool: Arc<Pool>) -> Flight {
-        Flight {
+    pub fn detach(self, pool: Arc<Pool>) -> DetachedCall {
+        DetachedCall {
             pool,
             to: self.to,
             operation: self.request.operation,
             header: self.request.header,
-            clock: self.clock,
+            time_limit: self.time_limit,
             link: self.link,
             loan: self.loan,
             cancel: self.cancel,
@@ -422,8 +427,8 @@ impl InFlight<'_> {
     }
 }
 
-impl Flight {
-    /// Something that ends this call from another thread.
+impl DetachedCall {
+    /// A handle that cancels this call from another thread.
     pub fn canceller(&mut self) -> Canceller {
         let cancel = self.cancel.get_or_insert_default();
         cancel.watch(Some(self.link.conn.stream()));
@@ -433,7 +438,7 @@ impl Flight {
     /// Waits for the reply.
     ///
     /// # Errors
-    /// Any that names the server; the connection is closed then.
+    /// Any that names the server; the connection is then closed.
     pub fn finish(self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
         let request = Request {
             operation: self.operation,
@@ -446,7 +451,7 @@ impl Flight {
             pool: &self.pool,
             to: self.to,
             request,
-            clock: self.clock,
+            time_limit: self.time_limit,
             link: self.link,
             was_idle: false,
             is_resent: false,

@@ -1,8 +1,8 @@
-//! What of a client's memory a server may use for one request: the payload of the request, or room
-//! for the reply's.
+//! Loan of a client's shared memory to a server for one request: the payload of the request, or
+//! room for the reply's payload.
 //!
-//! *Invariant*: a loan that is dropped without [`Loan::end`] stays the server's: its memory is used
-//! for nothing else.
+//! *Invariant*: a loan that is dropped without [`RegionLoan::end`] stays the server's, and its
+//! memory is never used again.
 
 use std::os::fd::AsFd;
 
@@ -12,17 +12,18 @@ use zonal_wire::frame::Room;
 
 use crate::frame_io::{FrameOut, PayloadOut};
 
-/// A part of a region, lent for a request.
+/// A part of a region, lent for one request.
 #[derive(Debug)]
-pub(crate) struct Loan {
+pub(crate) struct RegionLoan {
     hold: Hold,
-    /// What is held, where it is room for the reply's payload; else it is the request's.
+    /// The lent memory, where it is room for the reply's payload; `None`: the loan is the request's
+    /// payload.
     room: Option<Memory>,
 }
 
-impl Loan {
-    /// For a request with this payload, or with room for so much of the reply's: where that is long
-    /// enough, and in one piece of a region.
+impl RegionLoan {
+    /// Lends the payload, or room of this many bytes for the reply's payload. `None` where it is
+    /// too short, or not in one piece of a region.
     pub(crate) fn of(regions: &Regions, payload: &[&[u8]], room: usize) -> Option<Self> {
         match *payload {
             [payload] if payload.len() >= REGION_PAYLOAD_MIN => {
@@ -39,12 +40,13 @@ impl Loan {
         }
     }
 
-    /// Number of the region it is a part of.
+    /// Number of its region.
     pub(crate) fn region(&self) -> u64 {
         self.hold.region().number()
     }
 
-    /// Has the frame of the request say where it is, to a server that has region `known` already.
+    /// Writes the loan's place into the request's frame, with the region unless the server has it
+    /// (`known`).
     pub(crate) fn announce<'a>(&'a self, frame: &mut FrameOut<'a>, known: u64) {
         let (offset, length) = (self.hold.offset(), self.hold.length());
         if self.room.is_some() {
@@ -56,17 +58,17 @@ impl Loan {
         frame.region = (self.region() != known).then(|| self.hold.region().as_fd());
     }
 
-    /// Whether a server may have put so many bytes into the room.
+    /// True where the room takes a payload of `bytes`.
     pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
         self.room.as_ref().is_some_and(|room| bytes <= room.len())
     }
 
-    /// The room, to be kept.
+    /// Takes the room, which now has the reply's payload.
     pub(crate) fn take_room(&mut self) -> Option<Memory> {
         self.room.take()
     }
 
-    /// The server is done with it, or has never heard of it.
+    /// Ends the loan: the server is done with it, or never heard of it.
     pub(crate) fn end(self) {
         self.hold.release();
     }

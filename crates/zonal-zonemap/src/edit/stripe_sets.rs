@@ -1,9 +1,10 @@
-//! Stripe sets of a zone: which targets lie together, which sets new files take, which of them go.
+//! Stripe sets of a zone: which targets form a set, which sets new files use, which sets are
+//! removed.
 //!
-//! A set is open once a shard may give it to files, and then stays until its targets are taken out.
-//! Who brings a target replaces the zone's sets that are not open, so that targets that join one by
-//! one leave no set each behind. A set that is open is left as it is where it is wide enough; else
-//! its targets lie in a new set with the new ones, and it serves its files on. See
+//! A set is open once a shard may give it to files, and then stays until its targets are removed. A
+//! joining target replaces the zone's sets that are not open, so that targets that join one by one
+//! leave no set behind each. An open set that is wide enough stays a default set. The targets of a
+//! narrow one form a new set with the new targets, and the old set serves its files on. See
 //! docs/rfcs/2026-11-25-stripe-sets-of-bounded-width.md.
 
 use super::EditError;
@@ -12,7 +13,7 @@ use std::collections::BTreeSet;
 use zonal_types::{Epoch, NodeId, StripeSetId, TargetId, ZoneId};
 
 impl ZoneMap {
-    /// The targets of a zone that serve, rising.
+    /// The serving targets of a zone, in rising order.
     fn serving(&self, zone: ZoneId) -> BTreeSet<TargetId> {
         let nodes = self.nodes.iter().filter(|node| node.zone == zone);
         let nodes: Vec<NodeId> = nodes.map(|node| node.id).collect();
@@ -23,9 +24,9 @@ impl ZoneMap {
         targets.map(|target| target.id).collect()
     }
 
-    /// Targets of a zone came or went: each one that serves comes into one of the zone's default
-    /// sets. At most one and a half times the width of a set is laid anew, besides the targets of
-    /// sets that are not open.
+    /// Regroups the stripe sets of a zone after its targets changed: each serving target gets into
+    /// exactly one default set. Apart from the targets of sets that are not open, the new sets have
+    /// at most 1.5 times the set width of targets.
     pub(super) fn regroup(&mut self, zone: ZoneId) {
         let Ok(index) = self.zones.binary_search_by_key(&zone, |zone| zone.id) else {
             return;
@@ -59,7 +60,7 @@ impl ZoneMap {
         let mut left = loose.len();
         let mut loose = loose.into_iter();
         while left > 0 {
-            // As wide as one another, but for one slot.
+            // Widths of the new sets differ by one slot at most.
             let slots = left.div_ceil(left.div_ceil(width));
             now.push(self.add_set(zone, loose.by_ref().take(slots)));
             left -= slots;

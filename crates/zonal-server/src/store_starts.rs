@@ -1,8 +1,8 @@
-//! Whether a store that comes up is the one that the cell used last: the manager's record of
-//! starts, and a node's part.
+//! Start records: whether a store that comes up is the one that the cell used last. The manager's
+//! records, and a node's part.
 //!
-//! The manager keeps, for each store, its uuid and the last mark taken. A store that knows that
-//! mark is the one that was used last. One that does not is a copy, or an image of before, and is
+//! The manager keeps the uuid of each store and the last mark that it took. A store that knows this
+//! mark is the one that was used last. A store that does not is a copy or an older image; it is
 //! refused before it can serve or change the map. See docs/rfcs/2026-11-21-starts-of-stores.md.
 
 use zonal_disk::starts::{self, Mark};
@@ -11,20 +11,19 @@ use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, codec_struct};
 use zonal_wire::{StartMark, StoreStart};
 
-/// Key of the records in the manager's store; the kind and the number of the store follow. Behind
-/// the zone map.
+/// Key of the records in the manager's store, behind the zone map; the kind and the number of the
+/// store follow.
 const KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
-/// Kinds of stores, as [`StoreStart::kind`] has them.
+/// Kinds of stores, as in [`StoreStart::kind`].
 pub(crate) const SHARD: u8 = 1;
 pub(crate) const TARGET: u8 = 2;
-/// Of the record of a target's store that was taken out of the cell; the store's uuid follows in
-/// the key.
+/// Kind of the record of a removed target's store; the store's uuid follows in the key.
 const REMOVED: u8 = 3;
 
 codec_struct! {
-    /// What the manager knows of a store.
+    /// The manager's record of a store.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct Known {
+    pub(crate) struct StartRecord {
         /// Its identity.
         uuid: [u8; 16],
         /// The last start taken.
@@ -34,8 +33,8 @@ codec_struct! {
 
 /// Why a store may not serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
-    /// It was formatted anew, or is another one.
+pub enum StoreStartError {
+    /// The store was formatted anew, or is another one.
     #[error("{what} {id} is known with another store: this one was formatted apart from it")]
     OtherStore {
         /// Shard or target.
@@ -43,7 +42,7 @@ pub enum StartError {
         /// Its number.
         id: u32,
     },
-    /// A later start was taken.
+    /// A later start was taken than the store knows.
     #[error(
         "{what} {id} is an older image or a copy: it was last in use at its start {found}, the cell has seen its start {newest}"
     )]
@@ -52,23 +51,23 @@ pub enum StartError {
         what: &'static str,
         /// Its number.
         id: u32,
-        /// The last start that it knows to be taken.
+        /// The last start that the store knows to be taken.
         found: u64,
         /// The last start taken.
         newest: u64,
     },
-    /// It was taken out of the cell.
+    /// The store was taken out of the cell.
     #[error("this store of target {id} was taken out of the cell by `zonal target remove`")]
     Removed {
         /// Its number.
         id: u32,
     },
-    /// A kind that this program does not know.
+    /// This program does not know the kind.
     #[error("a store of kind {0}")]
     Kind(u8),
 }
 
-impl StartError {
+impl StoreStartError {
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::OtherStore { .. } | Self::NotNewest { .. } | Self::Removed { .. } => {
@@ -87,7 +86,7 @@ pub(crate) fn key(kind: u8, id: u32) -> Vec<u8> {
     key
 }
 
-/// Key of the record that a store was taken out of the cell.
+/// Key of the record of a removed store.
 pub(crate) fn removed_key(uuid: [u8; 16]) -> Vec<u8> {
     let mut key = KEY.to_vec();
     key.push(REMOVED);
@@ -95,21 +94,21 @@ pub(crate) fn removed_key(uuid: [u8; 16]) -> Vec<u8> {
     key
 }
 
-/// Whether a key is a manager's and not the root shard's.
+/// True for a key of a start record.
 pub(crate) fn is_record(key: &[u8]) -> bool {
     key.starts_with(&KEY)
 }
 
-/// Whether a key is that of the record of a shard's store.
+/// True for the key of a shard's start record.
 pub(crate) fn is_of_shard(key: &[u8]) -> bool {
     is_record(key) && key.get(KEY.len()) == Some(&SHARD)
 }
 
-/// A record in words; `None` where the key is none of a record, or the value is damaged.
+/// A record in printable form; `None` where the key is another one, or the value is damaged.
 #[must_use]
 pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     let (kind, id) = key.strip_prefix(&KEY)?.split_first()?;
-    let known = Known::from_bytes(value).ok()?;
+    let known = StartRecord::from_bytes(value).ok()?;
     let kind = match *kind {
         SHARD => "shard of node",
         TARGET => "target",
@@ -130,37 +129,40 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
 }
 
 fn known_start(value: &[u8]) -> Option<u64> {
-    Some(Known::from_bytes(value).ok()?.mark.number)
+    Some(StartRecord::from_bytes(value).ok()?.mark.number)
 }
 
-/// Whether `store` may serve, by what is known of it.
+/// Checks whether `store` may serve, by its record.
 ///
 /// # Errors
-/// See [`StartError`].
-pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), StartError> {
+/// See [`StoreStartError`].
+pub(crate) fn judge(
+    known: Option<&StartRecord>,
+    store: &StoreStart,
+) -> Result<(), StoreStartError> {
     let what = match store.kind {
         SHARD => "shard of node",
         TARGET => "target",
-        other => return Err(StartError::Kind(other)),
+        other => return Err(StoreStartError::Kind(other)),
     };
     let id = store.id;
     let Some(known) = known else {
         return Ok(());
     };
     if known.uuid != store.uuid {
-        return Err(StartError::OtherStore { what, id });
+        return Err(StoreStartError::OtherStore { what, id });
     }
-    // A repeated request, or one of the marks that the store knows.
+    // The mark of a repeated request, or one that the store knows.
     let mut marks = [store.mark, store.taken]
         .into_iter()
         .chain(store.proposed.iter().copied());
-    // Taken later than all that is known here: it is the manager that is of before, and the store
-    // cannot help that.
+    // The store knows a later start than the manager: the manager was restored from an older image,
+    // so the store is accepted.
     let is_ahead = store.taken.number > known.mark.number;
     if is_ahead || marks.any(|mark| mark == known.mark) {
         return Ok(());
     }
-    Err(StartError::NotNewest {
+    Err(StoreStartError::NotNewest {
         what,
         id,
         found: store.taken.number,
@@ -168,7 +170,7 @@ pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), Sta
     })
 }
 
-/// A start of a store, to be proposed.
+/// Prepares a start of a store, to be proposed to the manager.
 ///
 /// # Errors
 /// Where the disk fails.
@@ -193,7 +195,7 @@ pub(crate) fn begin(
     })
 }
 
-/// The manager has taken it.
+/// Notes in the store that the manager has taken the start.
 ///
 /// # Errors
 /// Where the disk fails.
@@ -227,34 +229,34 @@ mod tests {
         }
     }
 
-    fn known(number: u64) -> Known {
-        Known {
+    fn known(number: u64) -> StartRecord {
+        StartRecord {
             uuid: [1; 16],
             mark: mark(number),
         }
     }
 
     #[test]
-    fn only_the_newest_of_a_store_and_its_images_serves() {
+    fn only_the_newest_image_of_a_store_serves() {
         assert_eq!(judge(None, &store(1, 0)), Ok(()));
         assert_eq!(judge(Some(&known(1)), &store(2, 1)), Ok(()));
-        // The answer to it was lost; the same start, and the next one, which knows that it was
-        // proposed.
+        // The answer was lost: the same start again, and the next one, which knows that the first
+        // was proposed.
         assert_eq!(judge(Some(&known(2)), &store(2, 1)), Ok(()));
         let mut next = store(3, 1);
         next.proposed.insert(0, mark(2));
         assert_eq!(judge(Some(&known(2)), &next), Ok(()));
-        // A copy of when 1 was taken.
+        // A copy from when 1 was taken.
         let refused = judge(Some(&known(2)), &store(9, 1));
         assert!(matches!(
             refused,
-            Err(StartError::NotNewest {
+            Err(StoreStartError::NotNewest {
                 found: 1,
                 newest: 2,
                 ..
             })
         ));
-        // The same number, drawn by a copy.
+        // The same number with another tag, drawn by a copy.
         let mut copy = store(2, 1);
         copy.mark.tag = 7;
         copy.proposed[0].tag = 7;
@@ -263,9 +265,9 @@ mod tests {
         other.uuid = [2; 16];
         assert!(matches!(
             judge(Some(&known(1)), &other),
-            Err(StartError::OtherStore { .. })
+            Err(StoreStartError::OtherStore { .. })
         ));
-        // A manager of before.
+        // An older image of the manager.
         assert_eq!(judge(Some(&known(2)), &store(6, 5)), Ok(()));
     }
 }

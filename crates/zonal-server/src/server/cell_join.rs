@@ -1,78 +1,84 @@
-//! How a node comes into its cell: the manager takes it and the starts of its stores together.
+//! A node's join at its start: the manager admits the node and takes the starts of its stores
+//! together.
 
 use super::shard::ShardStore;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
-use crate::holders::NetHolders;
 use crate::join;
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::{ManagerError, ManagerRole};
 use crate::map_cache::MapCache;
+use crate::node_probe::NetNodeProbe;
 use crate::peers::Peers;
-use crate::{starts, storage_io};
+use crate::{storage_io, store_starts};
 use std::sync::Arc;
 use zonal_disk::StoreDir;
 use zonal_types::ErrorCode;
 use zonal_wire::StoreStart;
 
-/// How a node came into its cell.
-pub(super) enum Entered {
-    /// As its manager.
-    Manager(Arc<Manager>),
-    /// As any other.
+/// Outcome of a join.
+pub(super) enum JoinOutcome {
+    /// The node joined as the manager's.
+    Manager(Arc<ManagerRole>),
+    /// The node joined as any other.
     Node,
-    /// It was told to stop before.
+    /// The server was told to stop first.
     Stopped,
 }
 
 /// Joins with the starts of the node's stores, and notes in the stores that they are taken.
-pub(super) fn enter(
+pub(super) fn join_cell(
     config: &NodeConfig,
-    (store, target): (&Option<ShardStore>, &Option<storage_io::Opened>),
-    (map, holders): (&Arc<MapCache>, NetHolders),
+    (store, target): (&Option<ShardStore>, &Option<storage_io::OpenedTarget>),
+    (map, probe): (&Arc<MapCache>, NetNodeProbe),
     peers: &Peers,
     stop: &mut dyn FnMut() -> bool,
-) -> Result<Entered, ServerError> {
+) -> Result<JoinOutcome, ServerError> {
     let uuid = target.as_ref().map(|target| target.uuid);
     let shard = store.as_ref().filter(|_| config.manager_role.is_none());
     let opened = opened_stores(config, shard, target.as_ref())?;
     let starts = opened.iter().map(|(_, start)| start.clone()).collect();
     let join = join::request(config, config.advertise, uuid, starts);
-    let entered = match (&config.manager_role, store) {
+    let outcome = match (&config.manager_role, store) {
         (Some(_), Some(store)) => {
-            let manager = open_manager(config, store, map, holders)?;
+            let manager = open_manager(config, store, map, probe)?;
             let joined = manager.join(join, true);
             joined.map_err(|error| refused(config, &error))?;
-            Entered::Manager(manager)
+            JoinOutcome::Manager(manager)
         }
-        _ if join::join(config, peers, map, &join, stop)? => Entered::Node,
-        _ => return Ok(Entered::Stopped),
+        _ if join::join(config, peers, map, &join, stop)? => JoinOutcome::Node,
+        _ => return Ok(JoinOutcome::Stopped),
     };
     for (dir, start) in &opened {
         taken(dir, start)?;
     }
-    Ok(entered)
+    Ok(outcome)
 }
 
-/// The stores that this node has opened, each with the start that is to be taken.
+/// The open stores of this node, each with the start to be taken.
 fn opened_stores(
     config: &NodeConfig,
     shard: Option<&ShardStore>,
-    target: Option<&storage_io::Opened>,
+    target: Option<&storage_io::OpenedTarget>,
 ) -> Result<Vec<(StoreDir, StoreStart)>, ServerError> {
     let mut out = Vec::new();
     if let Some(shard) = shard {
-        out.push((shard.dir.clone(), starts::SHARD, config.node.0, shard.uuid));
+        out.push((
+            shard.dir.clone(),
+            store_starts::SHARD,
+            config.node.0,
+            shard.uuid,
+        ));
     }
     if let (Some(target), Some(storage)) = (target, &config.storage_role) {
         out.push((
             target.dir.clone(),
-            starts::TARGET,
+            store_starts::TARGET,
             storage.target.0,
             target.uuid,
         ));
     }
     let begun = out.into_iter().map(|(dir, kind, id, uuid)| {
-        let start = starts::begin(&dir, kind, id, uuid);
+        let start = store_starts::begin(&dir, kind, id, uuid);
         let start = start.map_err(|source| ServerError::Store {
             dir: dir.path().to_owned(),
             source,
@@ -83,7 +89,7 @@ fn opened_stores(
 }
 
 fn taken(dir: &StoreDir, start: &StoreStart) -> Result<(), ServerError> {
-    starts::taken(dir, start).map_err(|source| ServerError::Store {
+    store_starts::taken(dir, start).map_err(|source| ServerError::Store {
         dir: dir.path().to_owned(),
         source,
     })
@@ -101,10 +107,10 @@ fn open_manager(
     config: &NodeConfig,
     store: &ShardStore,
     map: &Arc<MapCache>,
-    holders: NetHolders,
-) -> Result<Arc<Manager>, ServerError> {
+    probe: NetNodeProbe,
+) -> Result<Arc<ManagerRole>, ServerError> {
     let engine = Arc::clone(&store.engine);
-    Manager::open(engine, config.cell, Arc::clone(map), Box::new(holders))
+    ManagerRole::open(engine, config.cell, Arc::clone(map), Box::new(probe))
         .and_then(|manager| manager.set_width(config.set_width).map(|()| manager))
         .map(Arc::new)
         .map_err(|error| match error {

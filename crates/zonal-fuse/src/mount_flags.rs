@@ -1,14 +1,14 @@
-//! The kernel's flags of a mount, by the words that mount(8) and fstab have for them.
+//! The kernel's mount flags, by their words in mount(8) and fstab.
 
 use rustix::mount::MountFlags;
 
-/// Flags that are set; the others are as the kernel has them by default.
+/// Mount flags that are set; the others keep the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags(MountFlags);
 
 const NONE: MountFlags = MountFlags::empty();
 
-/// A word, what it sets, and what it takes away.
+/// A word, the flags it sets, and the flags it clears.
 const WORDS: &[(&str, MountFlags, MountFlags)] = &[
     ("ro", MountFlags::RDONLY, NONE),
     ("rw", NONE, MountFlags::RDONLY),
@@ -45,16 +45,16 @@ const WORDS: &[(&str, MountFlags, MountFlags)] = &[
     ("nolazytime", NONE, MountFlags::LAZYTIME),
 ];
 
-/// What every version of `fusermount3` passes on.
+/// Words that every version of `fusermount3` passes on.
 const OF_HELPER: &[&str] = &[
     "ro", "nosuid", "nodev", "noexec", "sync", "dirsync", "noatime",
 ];
 
 impl Flags {
-    /// Set-id bits and device files mean nothing.
+    /// Set-id bits and device files have no effect.
     pub const SAFE: Self = Self(MountFlags::NOSUID.union(MountFlags::NODEV));
 
-    /// Applies a word of mount(8); false where it names no flag.
+    /// Applies a word of mount(8); false where the word is not a flag.
     pub fn apply(&mut self, word: &str) -> bool {
         let Some((_, sets, clears)) = WORDS.iter().find(|(name, ..)| *name == word) else {
             return false;
@@ -63,14 +63,14 @@ impl Flags {
         true
     }
 
-    /// The words of what is set.
+    /// Words of the set flags.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let is_set = move |sets: &MountFlags| !sets.is_empty() && self.0.contains(*sets);
         let set = WORDS.iter().filter(move |(_, sets, _)| is_set(sets));
         set.map(|(word, ..)| *word)
     }
 
-    /// The words of what [`Self::SAFE`] keeps from a mount and this one allows.
+    /// Words of the flags that [`Self::SAFE`] forbids and this mount allows.
     pub fn raised(self) -> impl Iterator<Item = &'static str> {
         let words = [("suid", MountFlags::NOSUID), ("dev", MountFlags::NODEV)];
         let allowed = words
@@ -79,30 +79,30 @@ impl Flags {
         allowed.map(|(word, _)| word)
     }
 
-    /// The words of what is set that the helper `fusermount3` knows.
+    /// Words of the set flags that the helper `fusermount3` knows.
     pub(crate) fn helper_words(self) -> impl Iterator<Item = &'static str> {
         self.words().filter(|word| OF_HELPER.contains(word))
     }
 
-    /// As mount(2) takes them.
+    /// The flags for mount(2).
     pub(crate) fn of_kernel(self) -> MountFlags {
         self.0
     }
 
-    /// Nothing can be changed.
+    /// True where nothing can be changed.
     #[must_use]
     pub fn is_read_only(self) -> bool {
         self.0.contains(MountFlags::RDONLY)
     }
 
-    /// Reading moves no access time.
+    /// True where reading updates no access time.
     #[must_use]
     pub fn is_noatime(self) -> bool {
         self.0
             .intersects(MountFlags::NOATIME.union(MountFlags::RDONLY))
     }
 
-    /// Every write is an O_SYNC one.
+    /// True where every write is synchronous (O_SYNC).
     #[must_use]
     pub fn is_sync(self) -> bool {
         self.0.contains(MountFlags::SYNCHRONOUS)
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_counts() {
+    fn a_later_mount_flag_overrides_an_earlier_one() {
         let mut flags = Flags::SAFE;
         for word in ["ro", "noatime", "rw", "dev", "sync", "strictatime"] {
             assert!(flags.apply(word), "{word}");

@@ -1,15 +1,15 @@
-//! The map in a store: its head under one key, each item under a key of its own, so that a change
-//! is as small as what it changes.
+//! The map in a store: its head under one key, each item under a key of its own. So a change writes
+//! only what it changes.
 
 use crate::change::{Head, Item, ItemKey, MapChange};
 use crate::map::{MAP_FORMAT, ZoneMap};
 use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, KvChange, KvRead, Reader};
 
-/// Key of the map's head, and what the keys of its items begin with. Behind all keys of the root
-/// shard (whose own end with tag 0x71).
+/// Key of the map's head, and prefix of its items' keys. Behind all keys of the root shard, whose
+/// own keys end with tag 0x71.
 pub const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
-/// Behind all of them.
+/// End of the map's keys (exclusive).
 const MAP_END: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
 
 fn key(item: ItemKey) -> Vec<u8> {
@@ -19,14 +19,14 @@ fn key(item: ItemKey) -> Vec<u8> {
     key
 }
 
-/// Whether a key is one of the map's.
+/// True for a key of the map.
 #[must_use]
 pub fn is_of_map(key: &[u8]) -> bool {
     key.starts_with(&MAP_KEY)
 }
 
 impl MapChange {
-    /// The keys that it changes.
+    /// The key-value changes of this map change.
     #[must_use]
     pub fn to_store(&self) -> Vec<KvChange> {
         let puts = self.puts.iter();
@@ -38,16 +38,16 @@ impl MapChange {
 }
 
 impl ZoneMap {
-    /// The keys of the whole map, for an empty store.
+    /// The key-value changes that write the whole map into an empty store.
     #[must_use]
     pub fn to_store(&self) -> Vec<KvChange> {
         Self::unknown(self.cell).change_to(self).to_store()
     }
 
-    /// The map in a store, if there is one.
+    /// Loads the map from a store, if it has one.
     ///
     /// # Errors
-    /// `WrongVersion` for another format; `Corrupt`; what the store says.
+    /// `WrongVersion` for another format; `Corrupt`; those of the store.
     pub fn load(kv: &dyn KvRead) -> Result<Option<Self>, ErrorCode> {
         let mut assembly = Assembly::default();
         let mut failed = None;
@@ -59,17 +59,17 @@ impl ZoneMap {
     }
 }
 
-/// Puts a map together from a store's entries in their order.
+/// Assembles a map from a store's entries in key order.
 #[derive(Debug, Default)]
 pub struct Assembly {
     map: Option<ZoneMap>,
 }
 
 impl Assembly {
-    /// Takes an entry; false where it is none of the map's.
+    /// Takes an entry; false where it is not one of the map's.
     ///
     /// # Errors
-    /// `WrongVersion` for a map of another format, which says so in its first field; `Corrupt`.
+    /// `WrongVersion` for a map of another format, which its first field tells; `Corrupt`.
     pub fn take(&mut self, at: &[u8], value: &[u8]) -> Result<bool, ErrorCode> {
         if !is_of_map(at) {
             return Ok(false);
@@ -91,14 +91,14 @@ impl Assembly {
         Ok(true)
     }
 
-    /// The map, if there was one.
+    /// The map, if the store had one.
     #[must_use]
     pub fn finish(self) -> Option<ZoneMap> {
         self.map
     }
 }
 
-/// An entry in words; `None` where it is none of the map's, or damaged.
+/// A printable map entry; `None` where it is another kind of entry, or damaged.
 #[must_use]
 pub fn describe(at: &[u8], value: &[u8]) -> Option<Described> {
     if at == MAP_KEY {

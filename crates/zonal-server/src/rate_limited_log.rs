@@ -1,5 +1,5 @@
-//! What is said again and again, such as that a disk is full, is said once in [`EVERY`], so that a
-//! log does not fill the disk that it tells about.
+//! Rate-limited log: a message that repeats (a full disk, say) is logged once in [`EVERY`], so that
+//! the log does not fill the disk itself.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 /// The time between two lines.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// One thing to say.
+/// Rate limit of one message.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom(Mutex<Option<Instant>>);
+pub(crate) struct RateLimit(Mutex<Option<Instant>>);
 
-impl Seldom {
-    /// Whether it is time to say it; if so, the next time is later.
+impl RateLimit {
+    /// True where the message may be logged now; the next time is then [`EVERY`] later.
     pub(crate) fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|last| last.elapsed() >= EVERY);
@@ -28,9 +28,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_of_two_is_not_said() {
-        let seldom = Seldom::default();
-        assert!(seldom.is_due());
-        assert!(!seldom.is_due());
+    fn a_repeated_message_is_suppressed() {
+        let limit = RateLimit::default();
+        assert!(limit.is_due());
+        assert!(!limit.is_due());
     }
 }

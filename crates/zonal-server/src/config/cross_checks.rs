@@ -1,4 +1,4 @@
-//! What goes together: roles and their keys, addresses and the credential.
+//! Cross-checks of a config: roles and their keys, addresses and the credential.
 
 use super::check::Source;
 use super::raw::RawNode;
@@ -13,7 +13,7 @@ impl Source<'_> {
         }
     }
 
-    /// A file's nodes, the manager's first.
+    /// The nodes of a file, the manager's first.
     pub(super) fn nodes(&self, raw: &RawNode) -> Result<Vec<NodeConfig>, ConfigError> {
         let first = self.node(raw)?;
         let second = self.second_node(raw, &first)?;
@@ -44,7 +44,7 @@ impl Source<'_> {
         Ok((uid.unwrap_or(0), gid.unwrap_or(0)))
     }
 
-    /// `place`: where the keys of this node's addresses are, behind their names.
+    /// Checks the addresses of a node. `place` names the table of their keys in messages.
     fn check_addresses(&self, config: &NodeConfig, place: &str) -> Result<(), ConfigError> {
         if config.advertise.ip().is_unspecified() {
             return Err(self.together(format!(
@@ -67,7 +67,7 @@ impl Source<'_> {
     }
 }
 
-/// Whether only one of the two can be listened on. Port 0 stands for any free one.
+/// True where two addresses cannot be bound at the same time. Port 0 stands for any free port.
 pub(super) fn clash(one: SocketAddr, other: SocketAddr) -> bool {
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_clash_where_only_one_can_be_listened_on() {
+    fn addresses_that_cannot_both_be_bound_clash() {
         let clash = |one: &str, other: &str| clash(one.parse().unwrap(), other.parse().unwrap());
         assert!(clash("127.0.0.1:7100", "127.0.0.1:7100"));
         assert!(clash("0.0.0.0:7100", "127.0.0.1:7100"));

@@ -1,5 +1,5 @@
-//! The memory that a worker reads requests to, and the data of a WRITE in it, which may be kept
-//! instead of copied.
+//! The buffer that a worker reads requests into, and the data of a WRITE in it, which may be kept
+//! without a copy.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ use crate::abi;
 
 const PAGE: usize = 4096;
 
-/// In front of the data of a WRITE.
+/// Bytes in front of the data of a WRITE.
 const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
 
-/// Where a worker reads requests to. The data of a WRITE begin on a page.
+/// A worker's buffer for requests. The data of a WRITE begin on a page.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct RequestBuffer {
     bytes: Memory,
-    /// Where requests begin.
+    /// Offset of a request's first byte.
     start: usize,
 }
 
-impl Desk {
-    /// For requests of up to `length` bytes.
+impl RequestBuffer {
+    /// A buffer for requests of up to `length` bytes.
     pub(crate) fn new(length: usize) -> Self {
         // Zeroed memory of this size comes fresh from the kernel: untouched pages cost nothing.
         Self::within(Memory::own(vec![0; length + 2 * PAGE]))
@@ -33,25 +33,25 @@ impl Desk {
         Self { bytes, start }
     }
 
-    /// Where to read to.
+    /// The part to read into.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         self.bytes.get_mut(self.start..).unwrap_or_default()
     }
 
-    /// A message of `count` bytes that was read.
+    /// The message of `count` bytes that was read.
     pub(crate) fn message(&self, count: usize) -> &[u8] {
         self.bytes
             .get(self.start..self.start + count)
             .unwrap_or_default()
     }
 
-    /// The `size` bytes behind the head of the WRITE that was read; decoding has seen that they are
-    /// there.
-    pub(crate) fn data(&mut self, size: u32) -> Data<'_> {
+    /// The `size` bytes behind the header of the WRITE that was read; decoding has checked that
+    /// they are there.
+    pub(crate) fn data(&mut self, size: u32) -> WriteData<'_> {
         let begin = (self.start + HEAD).min(self.bytes.len());
         let end = (begin + size as usize).min(self.bytes.len());
-        Data {
-            desk: self,
+        WriteData {
+            buffer: self,
             range: begin..end,
         }
     }
@@ -59,35 +59,38 @@ impl Desk {
 
 /// The data of a WRITE, in its worker's memory.
 #[derive(Debug)]
-pub struct Data<'a> {
-    desk: &'a mut Desk,
+pub struct WriteData<'a> {
+    buffer: &'a mut RequestBuffer,
     range: Range<usize>,
 }
 
-impl Data<'_> {
+impl WriteData<'_> {
     /// The bytes; they begin on a page.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        self.desk.bytes.get(self.range.clone()).unwrap_or_default()
+        self.buffer
+            .bytes
+            .get(self.range.clone())
+            .unwrap_or_default()
     }
 
-    /// Length of the memory that [`Self::take`] gives and takes in exchange.
+    /// Length of the memory that [`Self::take`] exchanges.
     #[must_use]
     pub fn memory_len(&self) -> usize {
-        self.desk.bytes.len()
+        self.buffer.bytes.len()
     }
 
-    /// Keeps the bytes without a copy: the worker's memory, and where in it they are. The worker
-    /// goes on with `other`, if that is as long, else with fresh memory. There is some room behind
-    /// the bytes.
+    /// Keeps the bytes without a copy: returns the worker's memory and their range in it. The
+    /// worker goes on with `other`, if that is as long, else with fresh memory. Some spare room
+    /// follows the bytes.
     #[must_use]
     pub fn take(self, other: Memory) -> (Memory, Range<usize>) {
-        let length = self.desk.bytes.len();
+        let length = self.buffer.bytes.len();
         let next = match other.len() == length {
-            true => Desk::within(other),
-            false => Desk::within(Memory::own(vec![0; length])),
+            true => RequestBuffer::within(other),
+            false => RequestBuffer::within(Memory::own(vec![0; length])),
         };
-        (std::mem::replace(self.desk, next).bytes, self.range)
+        (std::mem::replace(self.buffer, next).bytes, self.range)
     }
 }
 
@@ -96,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_are_taken_and_the_worker_goes_on_with_other_memory() {
-        let mut memory = Desk::new(64 << 10);
+    fn write_data_is_taken_and_the_worker_gets_other_memory() {
+        let mut memory = RequestBuffer::new(64 << 10);
         for round in 1..4_u8 {
             let message = vec![round; HEAD + 5000];
             memory.room()[..message.len()].copy_from_slice(&message);
@@ -116,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn a_size_beyond_the_memory_is_cut() {
-        let mut memory = Desk::new(4096);
+    fn a_size_beyond_the_memory_is_bounded() {
+        let mut memory = RequestBuffer::new(4096);
         assert!(memory.data(u32::MAX).bytes().len() < 3 * PAGE);
     }
 }

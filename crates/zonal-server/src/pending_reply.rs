@@ -1,6 +1,6 @@
-//! Parked requests: an answer that is not ready is kept by its connection, without a thread.
+//! Pending replies: the connection keeps a reply that is not ready, without a thread.
 
-use crate::meta_role::Answer;
+use crate::meta_role::ReplyFuture;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use zonal_net::{ReplyBuilder, Resumer};
@@ -18,15 +18,14 @@ impl Wake for Resume {
     }
 }
 
-/// Polls an answer. Where it is pending, the connection is asked for a wake-up, and the answer is
-/// polled again with it: what woke it between both is not lost. An answer that is ready at once
-/// costs nothing but its poll.
-pub(crate) fn poll(answer: &mut Answer, reply: &mut ReplyBuilder) -> Poll<MetaReply> {
+/// Polls a reply. Where it is pending, polls it again with the connection's resumer as waker, so
+/// that no wake-up in between is lost. A reply that is ready at once costs one poll only.
+pub(crate) fn poll(answer: &mut ReplyFuture, reply: &mut ReplyBuilder) -> Poll<MetaReply> {
     let mut context = Context::from_waker(Waker::noop());
     if let Poll::Ready(ready) = answer.as_mut().poll(&mut context) {
         return Poll::Ready(ready);
     }
-    // Without one the server is ending, and the connection with it.
+    // No resumer: the server is ending, and the connection with it.
     let Some(resumer) = reply.resumer() else {
         return Poll::Pending;
     };

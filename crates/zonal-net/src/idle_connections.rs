@@ -1,21 +1,23 @@
-//! Idle connections, requests that wait, and the threads that serve them: neither costs a thread.
+//! Idle connections and parked requests, and the threads that serve them: neither holds a thread.
 //!
-//! The thread that received a request runs it and sends the reply, then stays with its connection
-//! for [`STAY`], as the next request of a busy client comes soon. After that it puts the connection
-//! aside here, and waits for any connection that is aside (epoll, one event a connection and wait).
-//! So a request on a busy connection costs no system call more than with a thread a connection, and
-//! one on an idle connection two more (`epoll_wait`, `epoll_ctl`).
+//! The thread that received a request runs it and sends the reply. It then stays with its
+//! connection for [`STAY`], as a busy client's next request comes soon. After that it puts the
+//! connection among the idle ones, and waits for an event of any idle connection (epoll, one event
+//! for each wait). So a busy connection costs no more system calls than with a thread of its own. A
+//! request on an idle connection costs two more (`epoll_wait`, `epoll_ctl`).
 //!
-//! A handler that would wait parks its request ([`crate::ReplyBuilder::park`]): the connection is
-//! kept here with it until [`Resumer::resume`], or until the peer goes away. Then the handler is
+//! A handler that would wait parks its request ([`crate::ReplyBuilder::park`]). The connection
+//! stays here with it until [`Resumer::resume`], or until the peer goes away; then the handler is
 //! called again.
 //!
-//! *Invariants*: (1) while a connection is aside some thread waits for it, or is about to; (2) a
-//! connection is aside before it is watched, so that its event finds it; (3) at most [`FREE_MAX`]
-//! threads wait, and one that frees buffers; others end; (4) a parked request is resumed once for
-//! each time that it was parked, however many resume it and whenever they do.
+//! *Invariants*:
+//! 1. While a connection is idle some thread waits for it, or is about to.
+//! 2. A connection is put among the idle ones before it is watched, so that its event finds it.
+//! 3. At most [`FREE_MAX`] threads wait, and one that frees buffers; others end.
+//! 4. A parked request is resumed once for each time that it was parked, however often and whenever
+//!    a [`Resumer`] is used.
 //!
-//! *Lock order*: `Idle::state` is taken last, and never held while a socket is used.
+//! *Lock order*: `IdleConnections::state` is taken last, and never held while a socket is used.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -28,64 +30,64 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
-use crate::conversation::{Conversation, Left};
 use crate::error::NetError;
 use crate::server::Shared;
+use crate::server_connection::{ServeOutcome, ServerConnection};
 use crate::stream::Stream;
 
 /// How long a thread stays with a connection after a reply.
 pub(crate) const STAY: Duration = Duration::from_millis(10);
-/// Threads that wait for connections that are aside.
+/// Threads that wait for idle connections.
 const FREE_MAX: usize = 4;
 /// The event that ends all threads.
 const END: u64 = u64::MAX;
-/// The event of a request that goes on.
+/// The event of a resumed request.
 const READY: u64 = u64::MAX - 1;
 
-/// Connections that are aside, and threads.
-pub(crate) struct Idle {
+/// Idle connections and waiting threads.
+pub(crate) struct IdleConnections {
     watched: OwnedFd,
     end: OwnedFd,
-    /// Counts what is in [`State::ready`].
+    /// Event descriptor that counts the entries of [`State::ready`].
     ready: OwnedFd,
     state: Mutex<State>,
-    /// A thread has ended.
+    /// Signalled when a thread ends.
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    aside: BTreeMap<u64, Aside>,
-    parked: BTreeMap<u64, Parked>,
-    /// Requests that go on.
-    ready: VecDeque<Box<Conversation>>,
-    /// Times that a request was parked.
+    idle: BTreeMap<u64, IdleConnection>,
+    parked: BTreeMap<u64, ParkedRequest>,
+    /// Connections with a resumed request.
+    ready: VecDeque<Box<ServerConnection>>,
+    /// How often a request was parked.
     rounds: u64,
-    /// Connections aside that keep their buffers.
+    /// Idle connections that still have their buffers.
     buffered: usize,
     /// Threads that wait, or are about to.
     free: usize,
-    /// One of them wakes by itself, to free buffers.
+    /// One of the waiting threads wakes by itself, to free buffers.
     is_swept: bool,
     threads: usize,
     is_ending: bool,
 }
 
-struct Aside {
-    conversation: Box<Conversation>,
+struct IdleConnection {
+    connection: Box<ServerConnection>,
     since: Instant,
     has_buffers: bool,
 }
 
-/// A request that waits.
-struct Parked {
+/// A parked request.
+struct ParkedRequest {
     round: u64,
     /// `None`: its handler has not returned yet.
-    conversation: Option<Box<Conversation>>,
+    connection: Option<Box<ServerConnection>>,
     is_resumed: bool,
 }
 
-/// Lets a parked request go on.
+/// Resumes a parked request.
 #[derive(Debug, Clone)]
 pub struct Resumer {
     shared: Weak<Shared>,
@@ -94,7 +96,8 @@ pub struct Resumer {
 }
 
 impl Resumer {
-    /// The handler is called again with the request. Without effect on one that went on already.
+    /// Calls the handler again with the request. Without effect on a request that was resumed
+    /// already.
     pub fn resume(&self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.idle.resume(self.id, self.round);
@@ -102,14 +105,14 @@ impl Resumer {
     }
 }
 
-/// What a free thread goes on with.
-enum Next {
-    Conversation(Box<Conversation>),
+/// The next work of a waiting thread.
+enum NextWork {
+    Connection(Box<ServerConnection>),
     Nothing,
     End,
 }
 
-impl Idle {
+impl IdleConnections {
     pub(crate) fn new() -> Result<Self, NetError> {
         let local = |errno: Errno| NetError::Local {
             what: "an event descriptor",
@@ -136,28 +139,28 @@ impl Idle {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a connection aside. Whoever calls waits for connections next, or sees to it that one
-    /// does.
-    fn put(&self, conversation: Box<Conversation>) {
-        let (id, stream) = (conversation.id(), Arc::clone(conversation.stream()));
-        let aside = Aside {
-            conversation,
+    /// Puts a connection among the idle ones. The caller waits for connections next, or ensures
+    /// that another thread does.
+    fn put(&self, connection: Box<ServerConnection>) {
+        let (id, stream) = (connection.id(), Arc::clone(connection.stream()));
+        let idle = IdleConnection {
+            connection,
             since: Instant::now(),
             has_buffers: true,
         };
         {
             let mut state = self.state();
             state.buffered += 1;
-            state.aside.insert(id, aside);
+            state.idle.insert(id, idle);
         }
         if let Err(errno) = self.watch(id, &stream, EventFlags::IN | EventFlags::RDHUP) {
-            // Out of memory. Nobody would hear of it again.
-            tracing::warn!(%errno, "a connection cannot be watched and ends");
+            // Out of memory: an unwatched connection would never be served again.
+            tracing::warn!(%errno, "cannot watch a connection, closing it");
             drop(self.take(id));
         }
     }
 
-    /// Has a connection's next event wake a thread.
+    /// Lets a connection's next event wake a thread.
     fn watch(&self, id: u64, stream: &Stream, flags: EventFlags) -> Result<(), Errno> {
         let (data, flags) = (EventData::new_u64(id), flags | EventFlags::ONESHOT);
         match epoll::modify(&self.watched, stream, data, flags) {
@@ -166,14 +169,14 @@ impl Idle {
         }
     }
 
-    /// Names a wait of the request that `id` is about to park.
+    /// Prepares a resumer for the request that `id` is about to park.
     pub(crate) fn park(&self, shared: &Weak<Shared>, id: u64) -> Resumer {
         let mut state = self.state();
         state.rounds += 1;
         let round = state.rounds;
-        let parked = Parked {
+        let parked = ParkedRequest {
             round,
-            conversation: None,
+            connection: None,
             is_resumed: false,
         };
         state.parked.insert(id, parked);
@@ -181,25 +184,26 @@ impl Idle {
         Resumer { shared, id, round }
     }
 
-    /// The request did not have to wait.
+    /// Drops the resumer: the request did not have to wait.
     pub(crate) fn unpark(&self, id: u64) {
         self.state().parked.remove(&id);
     }
 
-    /// Keeps a connection whose request was parked, unless it was resumed meanwhile.
-    fn keep(&self, conversation: Box<Conversation>) -> Option<Box<Conversation>> {
-        let (id, stream) = (conversation.id(), Arc::clone(conversation.stream()));
+    /// Keeps a connection whose request was parked. Returns it where the request was resumed
+    /// meanwhile.
+    fn keep(&self, connection: Box<ServerConnection>) -> Option<Box<ServerConnection>> {
+        let (id, stream) = (connection.id(), Arc::clone(connection.stream()));
         {
             let mut state = self.state();
             match state.parked.get_mut(&id) {
-                Some(parked) if !parked.is_resumed => parked.conversation = Some(conversation),
+                Some(parked) if !parked.is_resumed => parked.connection = Some(connection),
                 _ => {
                     state.parked.remove(&id);
-                    return Some(conversation);
+                    return Some(connection);
                 }
             }
         }
-        // One that cannot be watched goes on when it is resumed.
+        // An unwatched connection still goes on when its request is resumed.
         let _ = self.watch(id, &stream, EventFlags::RDHUP);
         None
     }
@@ -213,36 +217,36 @@ impl Idle {
             return;
         }
         parked.is_resumed = true;
-        if let Some(conversation) = parked.conversation.take() {
+        if let Some(connection) = parked.connection.take() {
             state.parked.remove(&id);
-            state.ready.push_back(conversation);
+            state.ready.push_back(connection);
             drop(state);
-            // As above.
+            // The small count of an eventfd cannot overflow, so this neither fails nor waits.
             let _ = rustix::io::write(&self.ready, &1_u64.to_le_bytes());
         }
     }
 
-    /// The next request that goes on.
-    fn take_ready(&self) -> Option<Box<Conversation>> {
+    /// Takes the next connection with a resumed request.
+    fn take_ready(&self) -> Option<Box<ServerConnection>> {
         rustix::io::read(&self.ready, &mut [0_u8; 8]).ok()?;
         self.state().ready.pop_front()
     }
 
-    fn take(&self, id: u64) -> Option<Box<Conversation>> {
+    fn take(&self, id: u64) -> Option<Box<ServerConnection>> {
         let mut state = self.state();
-        if let Some(aside) = state.aside.remove(&id) {
-            state.buffered -= usize::from(aside.has_buffers);
-            return Some(aside.conversation);
+        if let Some(idle) = state.idle.remove(&id) {
+            state.buffered -= usize::from(idle.has_buffers);
+            return Some(idle.connection);
         }
-        // Its peer is gone.
-        let conversation = state.parked.get_mut(&id)?.conversation.take();
-        if conversation.is_some() {
+        // The peer is gone.
+        let connection = state.parked.get_mut(&id)?.connection.take();
+        if connection.is_some() {
             state.parked.remove(&id);
         }
-        conversation
+        connection
     }
 
-    /// Whether the calling thread is to wait for connections: else it ends.
+    /// True where the calling thread shall wait for connections; else it ends.
     fn stays_free(&self) -> bool {
         let mut state = self.state();
         let sweeps = state.buffered > 0 && !state.is_swept;
@@ -251,8 +255,8 @@ impl Idle {
         stays
     }
 
-    /// Waits for a connection. True in the second place: nobody else waits now.
-    fn wait(&self, patience: Duration) -> (Next, bool) {
+    /// Waits for a connection. The flag is true where no other thread waits now.
+    fn wait(&self, patience: Duration) -> (NextWork, bool) {
         let sweeps = {
             let mut state = self.state();
             let sweeps = state.buffered > 0 && !state.is_swept;
@@ -270,33 +274,38 @@ impl Idle {
             self.sweep(patience);
         }
         let next = match found {
-            Ok(Some(END)) => Next::End,
-            Ok(Some(READY)) => self.take_ready().map_or(Next::Nothing, Next::Conversation),
-            Ok(Some(id)) => self.take(id).map_or(Next::Nothing, Next::Conversation),
-            Ok(None) | Err(_) => Next::Nothing,
+            Ok(Some(END)) => NextWork::End,
+            Ok(Some(READY)) => self
+                .take_ready()
+                .map_or(NextWork::Nothing, NextWork::Connection),
+            Ok(Some(id)) => self
+                .take(id)
+                .map_or(NextWork::Nothing, NextWork::Connection),
+            Ok(None) | Err(_) => NextWork::Nothing,
         };
         let mut state = self.state();
-        if !matches!(next, Next::Nothing) {
+        if !matches!(next, NextWork::Nothing) {
             state.free -= 1;
         }
         (next, state.free == 0)
     }
 
-    /// Frees the buffers of connections that are aside for long.
+    /// Frees the buffers of connections that have been idle for `patience`.
     fn sweep(&self, patience: Duration) {
         let mut state = self.state();
         let state = &mut *state;
         state.is_swept = false;
-        for aside in state.aside.values_mut() {
-            if aside.has_buffers && aside.since.elapsed() >= patience {
-                aside.conversation.free();
-                aside.has_buffers = false;
+        for idle in state.idle.values_mut() {
+            if idle.has_buffers && idle.since.elapsed() >= patience {
+                idle.connection.free();
+                idle.has_buffers = false;
                 state.buffered -= 1;
             }
         }
     }
 
-    /// Ends the threads that wait, and waits for all at most so long. How many are left.
+    /// Ends the waiting threads, and waits for all threads up to `limit`. Returns how many are
+    /// left.
     pub(crate) fn end(&self, limit: Duration) -> usize {
         self.state().is_ending = true;
         // Eight bytes into an eventfd with a small count: cannot fail or wait.
@@ -306,29 +315,29 @@ impl Idle {
             .wait_timeout_while(self.state(), limit, |state| state.threads > 0)
             .unwrap_or_else(PoisonError::into_inner);
         let left = state.threads;
-        let aside = std::mem::take(&mut state.aside);
+        let idle = std::mem::take(&mut state.idle);
         let parked = std::mem::take(&mut state.parked);
         let ready = std::mem::take(&mut state.ready);
         drop(state);
-        drop((aside, parked, ready));
+        drop((idle, parked, ready));
         left
     }
 }
 
-/// A thread that is counted.
-struct Counted<'a>(&'a Idle);
+/// A counted thread.
+struct CountedThread<'a>(&'a IdleConnections);
 
-impl Drop for Counted<'_> {
+impl Drop for CountedThread<'_> {
     fn drop(&mut self) {
         self.0.state().threads -= 1;
         self.0.ended.notify_all();
     }
 }
 
-/// Starts a thread that begins with `first`, and waits for connections that are aside afterwards.
+/// Starts a thread that begins with `first`, and then waits for idle connections.
 pub(crate) fn start_thread(
     shared: &Arc<Shared>,
-    first: impl FnOnce() -> Left + Send + 'static,
+    first: impl FnOnce() -> ServeOutcome + Send + 'static,
 ) -> std::io::Result<()> {
     shared.idle.state().threads += 1;
     let for_thread = Arc::clone(shared);
@@ -337,32 +346,32 @@ pub(crate) fn start_thread(
         .stack_size(shared.config.stack_bytes)
         .spawn(move || {
             let shared = for_thread;
-            let _counted = Counted(&shared.idle);
+            let _counted = CountedThread(&shared.idle);
             serve_all(&shared, first());
         });
     if spawned.is_err() {
-        drop(Counted(&shared.idle));
+        drop(CountedThread(&shared.idle));
     }
     spawned.map(drop)
 }
 
-/// Serves one connection after the other, beginning with what is left of one that was served
+/// Serves connections one after the other, beginning with the outcome of one that was served
 /// before.
-fn serve_all(shared: &Arc<Shared>, left: Left) {
+fn serve_all(shared: &Arc<Shared>, left: ServeOutcome) {
     let idle = &shared.idle;
     settle(idle, left);
     while idle.stays_free() {
         loop {
             let (next, is_alone) = idle.wait(shared.config.patience);
             match next {
-                Next::Nothing => {}
-                Next::End => return,
-                Next::Conversation(conversation) => {
-                    if is_alone && let Err(error) = start_thread(shared, || Left::Nothing) {
-                        // The others wait until this one has its reply.
-                        tracing::warn!(%error, "no thread for connections that wait");
+                NextWork::Nothing => {}
+                NextWork::End => return,
+                NextWork::Connection(connection) => {
+                    if is_alone && let Err(error) = start_thread(shared, || ServeOutcome::Ended) {
+                        // The other connections wait until this one has its reply.
+                        tracing::warn!(%error, "cannot start a thread for waiting connections");
                     }
-                    settle(idle, conversation.serve());
+                    settle(idle, connection.serve());
                     break;
                 }
             }
@@ -370,13 +379,13 @@ fn serve_all(shared: &Arc<Shared>, left: Left) {
     }
 }
 
-fn settle(idle: &Idle, mut left: Left) {
+fn settle(idle: &IdleConnections, mut left: ServeOutcome) {
     loop {
         match left {
-            Left::Nothing => return,
-            Left::Aside(conversation) => return idle.put(conversation),
-            Left::Parked(conversation) => match idle.keep(conversation) {
-                Some(conversation) => left = conversation.serve(),
+            ServeOutcome::Ended => return,
+            ServeOutcome::Idle(connection) => return idle.put(connection),
+            ServeOutcome::Parked(connection) => match idle.keep(connection) {
+                Some(connection) => left = connection.serve(),
                 None => return,
             },
         }

@@ -1,7 +1,8 @@
-//! One connection of a server: handshake, then request after request on the thread that has it.
+//! One connection of a server: the handshake, then requests one after the other on the thread that
+//! has it.
 //!
-//! *Invariants*: (1) the handler sees only requests of this cell, complete, with their checksum
-//! verified; (2) a panic of the handler ends here.
+//! *Invariants*: (1) the handler gets only complete requests of this cell, with verified checksums;
+//! (2) a panic of the handler does not leave this module.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,28 +16,28 @@ use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::buffer::AlignedBuf;
 use crate::error::{Fault, NetError, RegionFault};
-use crate::frame_io::{Clock, Conn, FrameBounds, IoFail};
+use crate::frame_io::{Conn, FrameBounds, IoFail, TimeLimit};
 use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
-use crate::idle::STAY;
+use crate::idle_connections::STAY;
 use crate::metrics::add;
 use crate::pool::named;
-use crate::server::{Place, Shared};
+use crate::server::{ConnectionPlace, Shared};
 use crate::stream::Stream;
 
-/// The handshake, and what follows at once.
-pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Left {
+/// Runs the handshake, and serves the requests that follow at once.
+pub(crate) fn begin(place: ConnectionPlace, stream: Arc<Stream>) -> ServeOutcome {
     let shared = Arc::clone(&place.shared);
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
-    let clock = Clock::start(shared.config.handshake_limit);
+    let time_limit = TimeLimit::start(shared.config.handshake_limit);
     let admit = |peer: &Peer| place.take(peer);
-    match answer(&mut conn, &shared.config.identity, &clock, admit) {
-        Ok(peer) => Box::new(Conversation::new(place, conn, peer)).serve(),
+    match answer(&mut conn, &shared.config.identity, &time_limit, admit) {
+        Ok(peer) => Box::new(ServerConnection::new(place, conn, peer)).serve(),
         Err(error) => {
             end(&shared, &mut conn, Err(error));
-            Left::Nothing
+            ServeOutcome::Ended
         }
     }
 }
@@ -48,7 +49,7 @@ fn end(shared: &Shared, conn: &mut Conn, outcome: Result<(), NetError>) {
     {
         shared.warn(&error);
     }
-    // Also where the registry still holds the socket for a moment.
+    // The registry may still hold the socket for a moment, so shut it.
     conn.stream().shut();
 }
 
@@ -61,47 +62,47 @@ fn count_bytes(shared: &Shared, conn: &mut Conn) {
 }
 
 /// A connection whose handshake is done.
-pub(crate) struct Conversation {
+pub(crate) struct ServerConnection {
     shared: Arc<Shared>,
     conn: Conn,
     peer: Peer,
-    /// The request that was parked.
+    /// The parked request.
     parked: Option<Arrived>,
     body: Vec<u8>,
     payload: AlignedBuf,
-    /// The client's region that came last.
+    /// The client's region that arrived last.
     region: Option<Arc<Mapping>>,
     reply: ReplyBuilder,
-    /// Given back last, also where a thread panics.
-    place: Place,
+    /// Declared last, so that it is freed last, also where a thread panics.
+    place: ConnectionPlace,
 }
 
-/// What is left of a connection that a thread has served.
-pub(crate) enum Left {
+/// State of a connection after a thread served it.
+pub(crate) enum ServeOutcome {
     /// It has ended.
-    Nothing,
+    Ended,
     /// No request came for a while.
-    Aside(Box<Conversation>),
-    /// Its request waits.
-    Parked(Box<Conversation>),
+    Idle(Box<ServerConnection>),
+    /// Its request is parked.
+    Parked(Box<ServerConnection>),
 }
 
-/// How it goes on with a connection.
-enum Rest {
+/// The next step of a connection.
+enum NextStep {
     Idle,
     Parked,
     Ended(Result<(), NetError>),
 }
 
-/// A request that has arrived.
+/// A request that was received.
 struct Arrived {
     header: Header,
     /// The payload, where it is not in the connection's buffer.
     payload: Option<Part>,
 }
 
-impl Conversation {
-    fn new(place: Place, mut conn: Conn, peer: Peer) -> Self {
+impl ServerConnection {
+    fn new(place: ConnectionPlace, mut conn: Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
         if peer.shares_regions() {
             conn.take_regions();
@@ -122,7 +123,7 @@ impl Conversation {
         }
     }
 
-    /// The number of its place.
+    /// Number of its place.
     pub(crate) fn id(&self) -> u64 {
         self.place.id()
     }
@@ -131,8 +132,8 @@ impl Conversation {
         self.conn.stream()
     }
 
-    /// Answers requests, beginning with one that was parked, until none comes for a while.
-    pub(crate) fn serve(mut self: Box<Self>) -> Left {
+    /// Serves requests, beginning with a resumed one, until none comes for a while.
+    pub(crate) fn serve(mut self: Box<Self>) -> ServeOutcome {
         loop {
             let rest = match self.parked.take() {
                 Some(request) => {
@@ -143,17 +144,17 @@ impl Conversation {
             };
             match rest {
                 None => {}
-                Some(Rest::Idle) => return Left::Aside(self),
-                Some(Rest::Parked) => return Left::Parked(self),
-                Some(Rest::Ended(outcome)) => {
+                Some(NextStep::Idle) => return ServeOutcome::Idle(self),
+                Some(NextStep::Parked) => return ServeOutcome::Parked(self),
+                Some(NextStep::Ended(outcome)) => {
                     end(&self.shared, &mut self.conn, outcome);
-                    return Left::Nothing;
+                    return ServeOutcome::Ended;
                 }
             }
         }
     }
 
-    /// Gives the buffers back.
+    /// Frees the buffers.
     pub(crate) fn free(&mut self) {
         self.body = Vec::new();
         self.payload.free();
@@ -161,59 +162,59 @@ impl Conversation {
         self.conn.free();
     }
 
-    /// Receives a request and answers it. `None`: another may come.
-    fn answer_next(&mut self) -> Option<Rest> {
+    /// Receives a request and answers it. `None`: serve the next one.
+    fn answer_next(&mut self) -> Option<NextStep> {
         self.place.activity.ends(&self.shared);
-        match self.conn.await_bytes(&Clock::in_steps(STAY, STAY)) {
+        match self.conn.await_bytes(&TimeLimit::in_steps(STAY, STAY)) {
             Ok(()) => self.place.activity.begins(),
-            Err(IoFail::TimedOut) => return Some(Rest::Idle),
-            Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
-            Err(fail) => return Some(Rest::Ended(Err(self.named(&fail)))),
+            Err(IoFail::TimedOut) => return Some(NextStep::Idle),
+            Err(IoFail::Closed(_)) => return Some(NextStep::Ended(Ok(()))),
+            Err(fail) => return Some(NextStep::Ended(Err(self.named(&fail)))),
         }
-        // TCP goes on receiving after its end was asked for.
+        // A TCP socket still receives after its receiving end was shut.
         if self.shared.is_stopping.load(Ordering::SeqCst) {
-            return Some(Rest::Ended(Ok(())));
+            return Some(NextStep::Ended(Ok(())));
         }
         let patience = self.shared.config.patience;
-        let (arrived, room) = match self.receive(&Clock::in_steps(patience, STAY)) {
+        let (arrived, room) = match self.receive(&TimeLimit::in_steps(patience, STAY)) {
             Ok(arrived) => arrived,
-            Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
-            Err(fail) => return Some(Rest::Ended(Err(self.give_up(&fail)))),
+            Err(IoFail::Closed(_)) => return Some(NextStep::Ended(Ok(()))),
+            Err(fail) => return Some(NextStep::Ended(Err(self.give_up(&fail)))),
         };
         add(&self.shared.metrics.frames_in, 1);
         self.reply.reset(arrived.header.reply(), room);
         self.answer(arrived)
     }
 
-    /// Executes a request and sends the reply, unless it is parked.
-    fn answer(&mut self, arrived: Arrived) -> Option<Rest> {
+    /// Executes a request and sends the reply, unless the handler parks the request.
+    fn answer(&mut self, arrived: Arrived) -> Option<NextStep> {
         let patience = self.shared.config.patience;
         if !self.execute(&arrived) {
-            return Some(Rest::Ended(Ok(())));
+            return Some(NextStep::Ended(Ok(())));
         }
         if self.reply.is_parked() {
             self.parked = Some(arrived);
-            return Some(Rest::Parked);
+            return Some(NextStep::Parked);
         }
         self.reply.end_waits();
-        match self.reply.send(&mut self.conn, &Clock::start(patience)) {
+        match self.reply.send(&mut self.conn, &TimeLimit::start(patience)) {
             Ok(()) => add(&self.shared.metrics.frames_out, 1),
             Err(fail) => {
                 if matches!(fail, IoFail::TooLong { .. }) {
                     refuse(&mut self.conn, arrived.header, ErrorCode::TooBig);
                 }
-                return Some(Rest::Ended(Err(self.named(&fail))));
+                return Some(NextStep::Ended(Err(self.named(&fail))));
             }
         }
         count_bytes(&self.shared, &mut self.conn);
-        self.reply.is_last().then_some(Rest::Ended(Ok(())))
+        self.reply.is_last().then_some(NextStep::Ended(Ok(())))
     }
 
-    /// A request, and the room for its reply's payload.
-    fn receive(&mut self, clock: &Clock) -> Result<(Arrived, Option<Part>), IoFail> {
+    /// Receives a request; the part is the room for its reply's payload.
+    fn receive(&mut self, time_limit: &TimeLimit) -> Result<(Arrived, Option<Part>), IoFail> {
         let header = self
             .conn
-            .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
+            .receive_head(FrameBounds::FULL, &mut self.body, time_limit)?;
         if !header.is_request || header.service == Service::Connection {
             return Err(IoFail::Fault(Fault::OutOfTurn));
         }
@@ -221,7 +222,7 @@ impl Conversation {
             return Err(IoFail::Fault(Fault::Cell));
         }
         self.conn
-            .receive_payload_buf(&header, &mut self.payload, clock)?;
+            .receive_payload_buf(&header, &mut self.payload, time_limit)?;
         self.body.truncate(header.body_bytes as usize);
         let (payload, room) = self
             .parts(&header)
@@ -229,8 +230,8 @@ impl Conversation {
         Ok((Arrived { header, payload }, room))
     }
 
-    /// The parts of the client's region that a request names: its payload, and room for the
-    /// reply's.
+    /// The parts of the client's region that a request names: its payload, and room for the reply's
+    /// payload.
     fn parts(&mut self, header: &Header) -> Result<(Option<Part>, Option<Part>), RegionFault> {
         if let Some(file) = self.conn.new_region() {
             self.region = Some(self.shared.regions.of(&file, REGION_BYTES_MAX)?);
@@ -247,7 +248,7 @@ impl Conversation {
         Ok((payload, room.transpose()?))
     }
 
-    /// False where the handler panicked.
+    /// Calls the handler; false where it panicked.
     fn execute(&mut self, arrived: &Arrived) -> bool {
         let header = &arrived.header;
         let payload = match &arrived.payload {
@@ -273,7 +274,7 @@ impl Conversation {
         true
     }
 
-    /// Tells the peer what was wrong with its frame.
+    /// Tells the peer what is wrong with its frame.
     fn give_up(&mut self, fail: &IoFail) -> NetError {
         let code = match fail {
             IoFail::Fault(Fault::Version) => ErrorCode::WrongVersion,
@@ -281,8 +282,8 @@ impl Conversation {
             IoFail::Fault(Fault::Cut) | IoFail::Broken(_) | IoFail::Closed(_) => {
                 return self.named(fail);
             }
-            // There may have been no descriptor or address space left for it: what was sent is not
-            // lost by that.
+            // This process may have been out of descriptors or address space, so the peer may try
+            // again.
             IoFail::Fault(Fault::Region(
                 RegionFault::None | RegionFault::Refused(MapError::System(_)),
             )) => ErrorCode::Overloaded,
@@ -298,7 +299,7 @@ impl Conversation {
             fail,
             self.peer.endpoint,
             "a request",
-            &Clock::start(self.shared.config.patience),
+            &TimeLimit::start(self.shared.config.patience),
         )
     }
 }

@@ -1,59 +1,62 @@
-//! Whether a request's sender knows the thing touched as it is: the slot of an object, the owner of
-//! a shard.
+//! Epoch check: compares the epoch that a request names with the map, for a slot of a stripe set or
+//! the owner of a shard.
 //!
-//! One rule for the servers and for the simulator. A look-up: nothing is walked, nothing allocated.
+//! Servers and the simulator share this rule. Each check is a look-up: it walks nothing and
+//! allocates nothing.
 //!
-//! Invariants: a slot's epoch is the map version that made or changed it, so no two changes have
-//! the same one; a request is admitted by exactly the slot that it names, or as one of a whole
-//! target (set 0, epoch 0).
+//! Invariants:
+//! 1. A slot's epoch is the map version that made or changed it, so no two changes have the same
+//!    epoch.
+//! 2. A target admits a request only by the exact slot that the request names, or as one for the
+//!    whole target (set 0, epoch 0).
 
 use crate::map::ZoneMap;
 use zonal_types::{Epoch, MapVersion, ShardId, StripeSetId, TargetId};
 
-/// By what a sender came to a target.
+/// The slot that a request to a target names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotClaim {
-    /// The stripe set; 0: the target itself is meant, whatever its slots.
+    /// The stripe set; 0: the request is for the whole target.
     pub set: StripeSetId,
-    /// The slot of that set.
+    /// Index of the slot in the set.
     pub slot: u16,
-    /// The slot's epoch as the sender knows it.
+    /// The slot's epoch in the sender's map.
     pub epoch: Epoch,
-    /// The sender's map.
+    /// Version of the sender's map.
     pub map_version: MapVersion,
 }
 
-/// What a map says of a [`SlotClaim`].
+/// Result of checking a [`SlotClaim`] against a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotVerdict {
-    /// The slot is this target's, by this epoch.
+    /// The slot is this target's, with this epoch.
     Current,
-    /// The slot has another epoch in a map that the sender does not have.
+    /// The slot has another epoch in a newer map than the sender's.
     Stale {
-        /// Its target.
+        /// The slot's target.
         target: TargetId,
-        /// Its epoch.
+        /// The slot's epoch.
         epoch: Epoch,
     },
-    /// There is no such slot, or it was never this target's by this epoch.
+    /// The slot does not exist, or was never this target's with this epoch.
     Absent,
-    /// The sender's map is newer than this one, and this one does not have what it names.
+    /// The sender's map is newer, and this map does not have the slot with that epoch.
     Newer,
 }
 
-/// What a map says of the epoch by which a sender came to a shard.
+/// Result of checking the epoch that a request to a shard names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShardVerdict {
-    /// The sender names no epoch, or the owner's.
+    /// The request names no epoch, or the owner's.
     Current,
-    /// The sender knows an earlier owner.
+    /// The request names an earlier owner's epoch.
     Stale,
-    /// The shard has another owner by now.
+    /// The request names a later owner's epoch: this server has lost the shard.
     Lost,
 }
 
 impl ZoneMap {
-    /// Whether `target` may carry out what comes by this slot.
+    /// Checks whether `target` may execute a request that names this slot.
     #[must_use]
     pub fn judge_slot(&self, target: TargetId, claim: SlotClaim) -> SlotVerdict {
         if claim.set == StripeSetId(0) && claim.epoch == Epoch(0) {
@@ -76,13 +79,13 @@ impl ZoneMap {
         }
     }
 
-    /// Whether the owner of a shard by the epoch `own` may carry out what comes by the epoch
-    /// `claimed` (0: by none).
+    /// Checks whether the owner of a shard with epoch `own` may execute a request with epoch
+    /// `claimed` (0: none named).
     #[must_use]
     pub fn judge_shard(&self, shard: ShardId, own: Epoch, claimed: Epoch) -> ShardVerdict {
         let known = self.shard(shard).map_or(Epoch(0), |shard| shard.epoch);
         if own == Epoch(0) {
-            // Its first map did not have it: it knows nothing to compare with.
+            // The owner started with a map without this shard, so it has no epoch to compare with.
             ShardVerdict::Current
         } else if known.max(claimed) > own {
             ShardVerdict::Lost
@@ -142,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_slot_that_is_named_counts() {
+    fn only_the_named_slot_admits_a_request() {
         let before = map(3);
         let set = before.sets.last().expect("a set").id.0;
         let was = claim(&before, set, 0);
         assert_eq!(before.judge_slot(TargetId(1), was), SlotVerdict::Current);
         assert_eq!(before.judge_slot(TargetId(2), was), SlotVerdict::Absent);
-        // Another slot's change leaves it as it is.
+        // A change of another slot leaves this one as it is.
         let other = set_slot(&before, set, 1, 2);
         assert_eq!(other.judge_slot(TargetId(1), was), SlotVerdict::Current);
         let after = set_slot(&other, set, 0, 1);
@@ -160,7 +163,7 @@ mod tests {
         // A target that does not have the newer map yet.
         let now = claim(&after, set, 0);
         assert_eq!(other.judge_slot(TargetId(1), now), SlotVerdict::Newer);
-        // No map was named that could have it.
+        // The claim names a map that cannot have had this slot.
         let made_up = SlotClaim {
             map_version: other.version,
             ..now
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_absent_and_a_whole_target_needs_no_slot() {
+    fn an_unknown_slot_is_absent_and_a_whole_target_claim_needs_none() {
         let map = map(2);
         let set = map.sets.last().expect("a set").id.0;
         let good = claim(&map, set, 0);
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_has_lost_its_shard_knows_by_a_newer_epoch() {
+    fn a_newer_epoch_tells_an_owner_that_it_lost_the_shard() {
         let map = map(1);
         let judge = |own, claimed| map.judge_shard(ShardId(1), Epoch(own), Epoch(claimed));
         assert_eq!(judge(1, 0), ShardVerdict::Current);

@@ -1,8 +1,8 @@
-//! Heads of requests for admin pages, gathered on one thread, so that a connection that says
-//! nothing, or half of something, holds none of the threads that answer.
+//! Gathers the heads of requests for admin pages on one thread, so that a silent or half-sent
+//! request holds none of the threads that answer.
 //!
-//! At most [`PENDING_MAX`] connections have not said all; the oldest makes room for a new one. Each
-//! ends after [`PATIENCE`].
+//! At most [`PENDING_MAX`] connections have an incomplete head; a new one displaces the oldest.
+//! Each ends after [`PATIENCE`].
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,71 +10,71 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::http::{self, Asked, HEAD_MAX, PATIENCE};
+use super::http::{self, HEAD_MAX, PATIENCE, PageRequest};
 
-/// Connections whose request is not complete.
+/// Connections whose request is incomplete.
 const PENDING_MAX: usize = 64;
-/// Before another try, where the system has no descriptors.
+/// Pause before the next attempt where the system has no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection with what it wants, or the code with which it is refused.
-pub(super) struct Arrived {
+/// A connection with its request, or with the status code of a refusal.
+pub(super) struct CompleteHead {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    pub(super) asked: Result<Asked, u16>,
+    pub(super) asked: Result<PageRequest, u16>,
 }
 
-struct Pending {
+struct PendingHead {
     stream: TcpStream,
     peer: SocketAddr,
     head: Vec<u8>,
     since: Instant,
 }
 
-enum Progress {
-    /// More is to come.
+enum HeadProgress {
+    /// The head is incomplete.
     Waits,
-    /// Complete, or refused.
-    Done(Result<Asked, u16>),
-    /// The other side went away.
+    /// The head is complete, or refused.
+    Done(Result<PageRequest, u16>),
+    /// The client went away.
     Gone,
 }
 
-impl Pending {
-    fn read(&mut self) -> Progress {
+impl PendingHead {
+    fn read(&mut self) -> HeadProgress {
         let mut some = [0; 2048];
         loop {
             match self.stream.read(&mut some) {
-                Ok(0) => return Progress::Gone,
+                Ok(0) => return HeadProgress::Gone,
                 Ok(count) => {
                     self.head.extend_from_slice(&some[..count]);
                     match http::parse(&self.head) {
-                        Ok(Some(asked)) => return Progress::Done(Ok(asked)),
-                        Err(code) => return Progress::Done(Err(code)),
+                        Ok(Some(asked)) => return HeadProgress::Done(Ok(asked)),
+                        Err(code) => return HeadProgress::Done(Err(code)),
                         Ok(None) if self.head.len() >= HEAD_MAX => {
-                            return Progress::Done(Err(431));
+                            return HeadProgress::Done(Err(431));
                         }
                         Ok(None) => {}
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Progress::Waits,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return HeadProgress::Waits,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Progress::Gone,
+                Err(_) => return HeadProgress::Gone,
             }
         }
     }
 }
 
-/// The connections of a listener, until their heads are complete.
+/// The connections of a listener whose heads are incomplete.
 #[derive(Default)]
-pub(super) struct Heads {
-    /// By age.
-    pending: Vec<Pending>,
+pub(super) struct RequestHeads {
+    /// Incomplete ones by age.
+    pending: Vec<PendingHead>,
 }
 
-impl Heads {
-    /// Waits for something to come; gives what is complete.
-    pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<Arrived> {
+impl RequestHeads {
+    /// Waits for bytes; returns the connections whose head is complete.
+    pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<CompleteHead> {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         let streams = self.pending.iter();
         fds.extend(streams.map(|pending| PollFd::new(&pending.stream, PollFlags::IN)));
@@ -92,11 +92,11 @@ impl Heads {
                 return pending.since.elapsed() < PATIENCE;
             }
             match pending.read() {
-                Progress::Waits => pending.since.elapsed() < PATIENCE,
-                Progress::Gone => false,
-                Progress::Done(asked) => {
+                HeadProgress::Waits => pending.since.elapsed() < PATIENCE,
+                HeadProgress::Gone => false,
+                HeadProgress::Done(asked) => {
                     if let Ok(stream) = pending.stream.try_clone() {
-                        arrived.push(Arrived {
+                        arrived.push(CompleteHead {
                             stream,
                             peer: pending.peer,
                             asked,
@@ -121,7 +121,7 @@ impl Heads {
                 if self.pending.len() >= PENDING_MAX {
                     self.pending.remove(0);
                 }
-                self.pending.push(Pending {
+                self.pending.push(PendingHead {
                     stream,
                     peer,
                     head: Vec::new(),
@@ -131,7 +131,7 @@ impl Heads {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => {
                 tracing::debug!(%error, "an admin connection is not accepted");
-                // Without descriptors it would fail at once, again and again.
+                // Without descriptors accepting would fail at once, again and again.
                 std::thread::sleep(PAUSE);
             }
         }

@@ -1,30 +1,31 @@
-//! Whether a node can listen, and is the only one at its address, found out before its stores are
-//! opened: that writes in them.
+//! Port check: whether a node can listen and is the only one at its address. Done before its stores
+//! are opened, as opening writes to them.
 
 use super::identity;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
-use crate::holders::{Found, Holders};
+use crate::node_probe::{NodeProbe, ProbeResult};
 use crate::stores;
 use zonal_disk::StoreKind;
 use zonal_disk::store::is_in_use;
 use zonal_net::{Identity, ListenConfig, Listeners};
 
-/// Listens for a moment. A store that is not this node's, or that another process has open, is the
-/// better reason.
-pub(super) fn look_at_ports(
+/// Listens for a moment. Where that fails, an error about the stores comes first: a store that is
+/// not this node's, or that another process has open.
+pub(super) fn check_ports(
     config: &NodeConfig,
     listen: &ListenConfig,
     me: &Identity,
-    holders: &dyn Holders,
+    probe: &dyn NodeProbe,
 ) -> Result<(), ServerError> {
-    // Without Unix sockets: they come and go with their folder, which others are about to use.
+    // Without Unix sockets: they come and go with their folder, which other servers are about to
+    // use.
     let listen = ListenConfig {
         has_unix: false,
         ..listen.clone()
     };
     let Err(taken) = Listeners::bind(&listen, me) else {
-        return look_for_another(config, holders);
+        return probe_advertised_address(config, probe);
     };
     let roles = [
         (config.manager_role.is_some(), StoreKind::Manager),
@@ -41,21 +42,21 @@ pub(super) fn look_at_ports(
         expected.id = id;
         stores::uuid(&dir, &expected)?;
         if is_in_use(&dir) {
-            // Opening it says so.
+            // Opening the store reports it.
             return Ok(());
         }
     }
     Err(taken.into())
 }
 
-/// Looks for another server at the address that this node gives the cell, where this node does not
-/// listen yet. A copy of its folder on another machine still has that address: it would join in the
-/// place of the node, and nobody would ever reach it.
-fn look_for_another(config: &NodeConfig, holders: &dyn Holders) -> Result<(), ServerError> {
-    let found = match holders.ask(config.node, config.advertise, config.listen) {
-        Found::Nobody => return Ok(()),
-        Found::Holder => config.node,
-        Found::Other(node) => node,
+/// Probes the node's advertised address, where this node does not listen yet. A copy of its folder
+/// on another machine still has that address. It would join in place of the node, and no client
+/// could reach it.
+fn probe_advertised_address(config: &NodeConfig, probe: &dyn NodeProbe) -> Result<(), ServerError> {
+    let found = match probe.probe(config.node, config.advertise, config.listen) {
+        ProbeResult::Nobody => return Ok(()),
+        ProbeResult::Holder => config.node,
+        ProbeResult::Other(node) => node,
     };
     Err(ServerError::AddressTaken {
         node: config.node,

@@ -1,4 +1,4 @@
-//! The sockets that a server accepts on.
+//! The listening sockets of a server.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,17 +14,17 @@ use crate::unix_socket::{UnixListener, listen_at};
 
 pub(crate) const BACKLOG: i32 = 1024;
 
-/// Where to listen.
+/// Addresses and options of the listening sockets.
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
     /// TCP addresses; port 0: any free one.
     pub addresses: Vec<SocketAddr>,
-    /// The addresses that clients dial, where these differ (listening on 0.0.0.0); they name the
+    /// The addresses that clients dial, where they differ (listening on 0.0.0.0); they name the
     /// Unix sockets.
     pub advertised: Vec<SocketAddr>,
     /// Also listen on a Unix socket per address.
     pub has_unix: bool,
-    /// Socket buffers, each way; 0: the system's.
+    /// Socket buffers in bytes, each way; 0: the system's.
     pub buffer_bytes: usize,
 }
 
@@ -41,7 +41,7 @@ impl ListenConfig {
     }
 }
 
-/// Listening sockets; connections queue from here on, and are served after [`crate::serve`].
+/// Listening sockets. Connections queue from here on; [`crate::serve`] serves them.
 #[derive(Debug)]
 pub struct Listeners {
     tcp: Vec<OwnedFd>,
@@ -85,7 +85,8 @@ impl Listeners {
                 listeners.unix.push(listener);
             }
         }
-        // Last: a client on this machine that finds no Unix socket would stay with TCP.
+        // Listen on TCP last: a client on this machine that finds no Unix socket would stay with
+        // TCP.
         for (socket, address) in listeners.tcp.iter().zip(&listeners.addresses) {
             listen(socket, BACKLOG).map_err(|errno| NetError::Bind {
                 address: *address,
@@ -102,14 +103,14 @@ impl Listeners {
         tcp.chain(unix.map(|listener| (listener.socket.as_fd(), true)))
     }
 
-    /// The TCP addresses, with the ports that were given.
+    /// The TCP addresses, with the assigned ports.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
-/// A socket that has its address, and takes no connections yet.
+/// Binds a socket to its address, without listening yet.
 fn bind_tcp(address: SocketAddr, buffer_bytes: usize) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
@@ -119,7 +120,7 @@ fn bind_tcp(address: SocketAddr, buffer_bytes: usize) -> Result<(OwnedFd, Socket
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // Accepted sockets inherit these; the window's scale is settled before accept returns.
+    // Accepted sockets inherit these options; the window scale is fixed before accept returns.
     set_buffers(socket.as_fd(), false, buffer_bytes);
     bind(&socket, &address)?;
     let bound = getsockname(&socket)?.try_into()?;

@@ -1,4 +1,4 @@
-//! How many sets and slots joins leave, what replaces what, and that every target is used.
+//! Joins leave a bounded number of sets and slots, and every target is in a set.
 
 use super::*;
 use crate::MapEdit;
@@ -52,7 +52,7 @@ fn slots(map: &ZoneMap) -> usize {
 const OPEN: MapEdit = MapEdit::OpenSets { zone: ZONE };
 
 #[test]
-fn targets_that_join_one_by_one_leave_one_slot_each() {
+fn joining_one_by_one_leaves_one_slot_per_target() {
     let mut map = ZoneMap::new(CellId([1; 16]));
     for target in 1..=300 {
         map = edited(&map, &[join(target)]);
@@ -61,13 +61,13 @@ fn targets_that_join_one_by_one_leave_one_slot_each() {
     assert_eq!(widths(&map), [60; 5]);
     let numbers: Vec<u32> = map.sets.iter().map(|set| set.id.0).collect();
     assert!(numbers.iter().all(|number| *number < map.next_set.0));
-    // The 257th of a zone with one wide set was refused.
+    // The 257th target of a zone with one wide set was refused.
     map = edited(&map, &[MapEdit::SetWidth { slots: 256 }, join(301)]);
     assert_eq!(widths(&map), [151, 150]);
 }
 
 #[test]
-fn files_between_joins_cost_a_bounded_number_of_slots() {
+fn open_sets_between_joins_cost_bounded_slots() {
     let mut map = edited(&with(1), &[OPEN]);
     for target in 2..=300 {
         let before = slots(&map);
@@ -82,7 +82,7 @@ fn files_between_joins_cost_a_bounded_number_of_slots() {
 }
 
 #[test]
-fn a_set_that_a_file_may_have_stays_and_no_number_comes_again() {
+fn an_open_set_stays_and_set_numbers_are_never_reused() {
     let map = edited(&with(3), &[OPEN]);
     let first = map.sets[0].clone();
     let map = edited(&map, &[join(4)]);
@@ -106,7 +106,7 @@ fn a_set_that_a_file_may_have_stays_and_no_number_comes_again() {
 }
 
 #[test]
-fn a_wide_set_is_kept_and_others_are_as_wide_as_one_another() {
+fn a_wide_set_is_kept_and_new_sets_are_equally_wide() {
     let map = edited(&with(64), &[OPEN]);
     let full = map.sets[0].id;
     let mut many = join(65);
@@ -120,7 +120,7 @@ fn a_wide_set_is_kept_and_others_are_as_wide_as_one_another() {
     let map = edited(&map, &[many]);
     assert_eq!(widths(&map), [64, 50, 50]);
     assert!(map.default_sets(ZONE).any(|set| set.id == full));
-    // One target is put out of use: the set that has it is done with.
+    // A target out of use makes the set that contains it unused.
     let retire = MapEdit::UseTarget {
         target: TargetId(7),
         state: TargetState::Offline,
@@ -131,7 +131,7 @@ fn a_wide_set_is_kept_and_others_are_as_wide_as_one_another() {
 }
 
 #[test]
-fn a_width_that_no_set_can_have_is_refused() {
+fn an_invalid_set_width_is_refused() {
     let map = with(2);
     for slots in [0, 257, u16::MAX] {
         let refused = map.edited(&[MapEdit::SetWidth { slots }]);

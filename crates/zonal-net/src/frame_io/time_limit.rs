@@ -1,22 +1,22 @@
-//! Limits of time for steps of several system calls.
+//! Time limits for steps of several system calls.
 
 use super::IoFail;
 use std::time::{Duration, Instant};
 
-/// Longest limit of time.
+/// Longest time limit.
 const LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A limit of time for a whole step (several system calls).
+/// A time limit for a whole step (several system calls).
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub struct TimeLimit {
     start: Instant,
     limit: Option<Duration>,
-    /// What is set on the socket instead, so that clocks with different limits set it once.
+    /// The limit to set on the socket instead, so that steps with different limits set it once.
     step: Option<Duration>,
 }
 
-impl Clock {
-    /// A clock that starts now.
+impl TimeLimit {
+    /// A limit that starts now.
     #[must_use]
     pub fn start(limit: Duration) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Clock {
         }
     }
 
-    /// A clock that looks whether it has ended every `step`; it may end so much late.
+    /// A limit that is checked every `step`; it may end that much late.
     #[must_use]
     pub(crate) fn in_steps(limit: Duration, step: Duration) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Clock {
         }
     }
 
-    /// A clock that never ends.
+    /// No limit.
     #[must_use]
     pub fn endless() -> Self {
         Self {
@@ -53,14 +53,14 @@ impl Clock {
             .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(0))
     }
 
-    /// Goes on where less than this is left.
+    /// Extends the limit where less than `least` is left.
     pub(crate) fn leave_at_least(&mut self, least: Duration) {
         if let Some(limit) = &mut self.limit {
             *limit = (*limit).max(self.start.elapsed() + least);
         }
     }
 
-    /// What is left, at least 1 ms.
+    /// Time left, at least 1 ms.
     pub(crate) fn left(&self) -> Result<Option<Duration>, IoFail> {
         let Some(limit) = self.limit else {
             return Ok(None);
@@ -72,8 +72,8 @@ impl Clock {
         Ok(Some(left.max(Duration::from_millis(1))))
     }
 
-    /// What to set on the socket: the whole limit while most of it is left (so that it need not be
-    /// set again for each call), later what is left.
+    /// The limit to set on the socket. While most of the time is left it is the whole limit, so
+    /// that calls need not set it again; later the time left.
     pub(super) fn socket_limit(&self) -> Result<Option<Duration>, IoFail> {
         let left = self.left()?;
         if self.step.is_some() {

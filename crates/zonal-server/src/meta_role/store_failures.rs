@@ -1,21 +1,21 @@
-//! Requests that the store of a shard failed: told in `zonal status`, counted, and in the log.
+//! Requests that failed because of a shard's store: shown in `zonal status`, counted, and logged.
 
 use super::MetaRole;
-use crate::seldom::Seldom;
+use crate::rate_limited_log::RateLimit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::ErrorCode;
 use zonal_wire::MetaRequest;
 
 /// Counts since the start.
 #[derive(Debug, Default)]
-pub(super) struct Failed {
+pub(super) struct StoreFailures {
     unreadable: AtomicU64,
     damaged: AtomicU64,
-    said: Seldom,
+    said: RateLimit,
 }
 
-impl Failed {
-    /// Named as in `/metrics`, without the prefix.
+impl StoreFailures {
+    /// Gauges, named as in `/metrics` without the prefix.
     pub(super) fn gauges(&self) -> [(&'static str, u64); 2] {
         [
             ("read_errors_total", self.unreadable.load(Ordering::Relaxed)),
@@ -25,19 +25,19 @@ impl Failed {
 }
 
 impl MetaRole {
-    /// A request ends with this error.
+    /// Notes a request that ends with this error.
     pub(super) fn note_failure(&self, request: &MetaRequest, code: ErrorCode) {
         let operation = request.name();
         let (count, text) = match code {
             ErrorCode::Io if self.is_healthy() => {
-                self.trouble().medium(operation);
+                self.medium_health().medium(operation);
                 (
                     &self.host().store_failed.unreadable,
                     "the store cannot be read",
                 )
             }
             ErrorCode::Corrupt => {
-                self.trouble().damage(operation);
+                self.medium_health().damage(operation);
                 (&self.host().store_failed.damaged, "stored data is damaged")
             }
             _ => return,

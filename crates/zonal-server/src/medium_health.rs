@@ -1,12 +1,11 @@
-//! What went wrong below a role since its start, for `zonal status`: errors of the medium, and
-//! damaged data.
+//! Health of a role's medium since its start, for `zonal status`: I/O errors, and damaged data.
 //!
-//! A role with trouble may still serve; whoever looks after the cell has to know all the same. The
-//! first text is kept, as later ones often follow from it.
+//! A role with errors may still serve, but the administrator has to know. The first text of each
+//! kind is kept, as later errors often follow from it.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Characters kept of a text: it goes into messages and tables.
+/// Characters kept of a text, as it goes into messages and tables.
 const TEXT_MAX: usize = 200;
 
 #[derive(Debug, Default)]
@@ -38,31 +37,31 @@ struct State {
     damage: Kind,
 }
 
-/// Trouble of one role.
+/// I/O errors and damage of one role's medium.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble(Mutex<State>);
+pub(crate) struct MediumHealth(Mutex<State>);
 
-impl Trouble {
+impl MediumHealth {
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The medium failed a read, a write or a flush.
+    /// Notes that the medium failed a read, a write or a flush.
     pub(crate) fn medium(&self, text: &str) {
         self.change(|state| state.medium.note(text));
     }
 
-    /// Stored data is not what was stored.
+    /// Notes that stored data fails its checksum.
     pub(crate) fn damage(&self, text: &str) {
         self.change(|state| state.damage.note(text));
     }
 
-    /// All stored data was found to be as it was stored.
+    /// Notes that all stored data was verified.
     pub(crate) fn no_damage(&self) {
         self.change(|state| state.damage = Kind::default());
     }
 
-    /// In words; empty where there is none.
+    /// The errors in words; empty where there are none.
     pub(crate) fn text(&self) -> String {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let medium = state.medium.say("the medium failed");
@@ -72,7 +71,7 @@ impl Trouble {
     }
 }
 
-/// At most [`TEXT_MAX`] characters.
+/// The first [`TEXT_MAX`] characters.
 pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_MAX).collect()
 }
@@ -82,17 +81,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_said_and_the_rest_counted() {
-        let trouble = Trouble::default();
-        assert_eq!(trouble.text(), "");
-        trouble.medium("read segment 3");
-        trouble.medium("read segment 4");
-        trouble.damage("block 5");
+    fn the_first_error_is_shown_and_the_rest_counted() {
+        let health = MediumHealth::default();
+        assert_eq!(health.text(), "");
+        health.medium("read segment 3");
+        health.medium("read segment 4");
+        health.damage("block 5");
         assert_eq!(
-            trouble.text(),
+            health.text(),
             "the medium failed (2 times), first: read segment 3; stored data is damaged: block 5"
         );
-        trouble.no_damage();
-        assert!(!trouble.text().contains("damaged"));
+        health.no_damage();
+        assert!(!health.text().contains("damaged"));
     }
 }

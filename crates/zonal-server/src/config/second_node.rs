@@ -1,12 +1,12 @@
 //! The second node of a file with every role: `[meta]` beside `[manager]`.
 //!
-//! A node has one shard and one address, so the zone's shard gets a node of its own, under keys of
-//! `[meta]`. All else of the file is of both; `[storage]` stays with the manager's node, which
-//! starts first and stops last, so that the zone's shard always has its target.
+//! A node has one shard and one address, so the zone's shard gets a node of its own, with keys in
+//! `[meta]`. Both nodes share the rest of the file. `[storage]` belongs to the manager's node,
+//! which starts first and stops last, so that the zone's shard always has its target.
 
 use super::check::Source;
+use super::cross_checks::clash;
 use super::raw::{RawMeta, RawNode};
-use super::together::clash;
 use super::{AdminConfig, ConfigError, NodeConfig};
 use toml::Spanned;
 use zonal_types::limits::SET_WIDTH_DEFAULT;
@@ -24,7 +24,7 @@ impl Source<'_> {
         }
     }
 
-    /// The node of `[meta]`, where `first` has the manager.
+    /// The second node, which `[meta]` describes where `first` has the manager role.
     pub(super) fn second_node(
         &self,
         raw: &RawNode,

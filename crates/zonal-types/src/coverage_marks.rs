@@ -1,0 +1,184 @@
+//! Coverage marks: named points in the cores that are rarely reached.
+//!
+//! With the feature `marks` (tests and the simulator) each thread remembers the marks it passed.
+//! Without it, as in every release, a mark compiles to nothing.
+//!
+//! `mark!(AppendPassedOver)` stands where the event happens. [`NAMES`] lists all marks, so that a
+//! summary can name those that no run reached.
+
+macro_rules! marks {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A coverage mark.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mark {
+            $($(#[$doc])* $name,)*
+        }
+
+        /// Names of all marks.
+        pub const NAMES: &[&str] = &[$(stringify!($name),)*];
+
+        impl Mark {
+            /// The mark's name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+marks! {
+    /// A request of a session slot was repeated and got its stored reply.
+    SlotRepeated,
+    /// A request was repeated after a restart of the shard and got its stored reply.
+    SlotRepeatedAfterRestart,
+    /// A request of a session slot arrived after its successor.
+    SlotLate,
+    /// A shard refused a request whose incarnation differs from that of its session.
+    IncarnationRefused,
+    /// A session waits until targets know its client's fence.
+    SessionEnding,
+    /// A target refused a fenced client.
+    FencedRefused,
+    /// A change waited for the recall of a caching lease.
+    RecallWaited,
+    /// An append waited for an earlier append.
+    AppendWaited,
+    /// A shard refused an append with an unknown ticket.
+    AppendUnknown,
+    /// A shard skipped an unfinished append.
+    AppendPassedOver,
+    /// A client reported a write that was made before a truncation it did not know.
+    ReportAfterCut,
+    /// An append kept its place although the file was truncated behind the start of that place.
+    AppendKeptAfterCut,
+    /// A client gave a restarted shard its append ticket back.
+    AppendReclaimed,
+    /// An append waited for clients that had not yet reported to a restarted shard what they hold.
+    AppendHeldBack,
+    /// A shard lent the end of a file.
+    EndLent,
+    /// A shard recalled a lent end for another client.
+    EndRecalled,
+    /// A shard revoked a lent end that its client did not give back.
+    EndTakenAway,
+    /// A client reported a lent end to a restarted shard.
+    EndReclaimed,
+    /// Gathered appends were lost together with the lent end.
+    AppendsLost,
+    /// The end of gathered appends got no answer and was requested again.
+    AppendsUnconfirmed,
+    /// A pending first-level directory was requested again before it was settled.
+    SettledMeanwhile,
+    /// A shard told a client from before its restart to report what it holds first.
+    SilentRefused,
+    /// A lock waited for clients that had not yet reported to a restarted shard what they hold.
+    LockHeldBack,
+    /// A client requested a lock again, because its shard restarted before the answer arrived.
+    LockAskedAgain,
+    /// A session expired without a sign of its client.
+    SessionExpired,
+    /// The last close of an orphan removed its inode.
+    OrphanGone,
+    /// A shard refused a truncation because an earlier one is not confirmed.
+    TruncateUnconfirmed,
+    /// A client asked the shard to disown the bytes behind a file's end.
+    BehindAsked,
+    /// A target truncated an object before a write, because the writer knew a later truncation.
+    CutFirst,
+    /// A target refused a write whose sender did not know the last truncation.
+    CutStale,
+    /// A target planned a write again, because its base had changed.
+    CommitAgain,
+    /// A target refused a write to a deleted object.
+    WriteAfterDelete,
+    /// A target refused a change that its sender had sent again.
+    LateChange,
+    /// A deletion took several log records.
+    DeleteInParts,
+    /// A target was full.
+    TargetFull,
+    /// A client learned that a target lost changes it had acknowledged.
+    TargetLostPower,
+    /// A client learned that a shard lost changes it had acknowledged.
+    ShardLostPower,
+    /// A client reported a size to a restarted shard again.
+    SizeToldAgain,
+    /// A client reported to a restarted shard what it holds.
+    Reclaimed,
+    /// A client opened a new session, because the shard had forgotten the old one.
+    SessionLost,
+    /// A client ended a session that it no longer used.
+    SessionLeft,
+    /// A client replaced its map by the manager's, which was not newer.
+    MapReplaced,
+    /// A client sent a write again.
+    WriteRepeated,
+    /// A caller with a short limit called a server that had been silent.
+    SilentServerMet,
+    /// An operation ended before the deadline of its request, because a server it needs did not
+    /// answer.
+    OperationOver,
+    /// A truncation covered bytes that targets may or may not have.
+    CutOfUnsure,
+    /// A caller gave up an operation while it waited.
+    OperationGivenUp,
+}
+
+#[cfg(feature = "marks")]
+mod kept {
+    use super::Mark;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    std::thread_local! {
+        static REACHED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    /// Records that this thread reached the mark.
+    pub fn reach(mark: Mark) {
+        REACHED.with_borrow_mut(|reached| reached.insert(mark.name()));
+    }
+
+    /// Takes the names of the marks that this thread reached since the last call.
+    #[must_use]
+    pub fn take() -> BTreeSet<&'static str> {
+        REACHED.take()
+    }
+}
+
+#[cfg(feature = "marks")]
+pub use kept::{reach, take};
+
+/// Without the feature nothing is recorded.
+#[cfg(not(feature = "marks"))]
+#[must_use]
+pub fn take() -> std::collections::BTreeSet<&'static str> {
+    std::collections::BTreeSet::new()
+}
+
+/// True where marks are recorded.
+#[must_use]
+pub const fn are_kept() -> bool {
+    cfg!(feature = "marks")
+}
+
+/// Records that the mark was reached.
+#[cfg(feature = "marks")]
+#[macro_export]
+macro_rules! mark {
+    ($name:ident) => {
+        $crate::coverage_marks::reach($crate::coverage_marks::Mark::$name)
+    };
+}
+
+/// Without the feature: only checks that the name exists.
+#[cfg(not(feature = "marks"))]
+#[macro_export]
+macro_rules! mark {
+    ($name:ident) => {{
+        const _: $crate::coverage_marks::Mark = $crate::coverage_marks::Mark::$name;
+    }};
+}
