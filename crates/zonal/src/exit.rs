@@ -1,6 +1,6 @@
 //! Exit codes, hints, and how errors are shown.
 
-use crate::out;
+use crate::console;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
@@ -198,9 +198,9 @@ pub fn report(error: &anyhow::Error, otherwise: u8) -> u8 {
         UNREACHABLE if !own && otherwise == NOT_CHECKED => otherwise,
         code => code,
     };
-    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
+    console::note(format_args!("zonal: {}", with_causes(error.as_ref())));
     if let Some(hint) = hint {
-        out::note(format_args!("Hint: {hint}"));
+        console::note(format_args!("Hint: {hint}"));
     }
     code
 }

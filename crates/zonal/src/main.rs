@@ -4,17 +4,17 @@
 //! [`exit`].
 #![forbid(unsafe_code)]
 
+mod atomic_file;
 mod backup;
 mod cell;
 mod cli;
+mod console;
 mod dump;
 mod exit;
 mod mount;
-mod out;
 mod progress;
-mod running;
+mod running_cell;
 mod transfer;
-mod whole;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -59,14 +59,14 @@ fn main() -> ExitCode {
         Err(usage) if usage.use_stderr() => usage.exit(),
         // Help or version, as asked.
         Err(shown) => {
-            out::shown(shown.print());
+            console::shown(shown.print());
             Ok(())
         }
     };
     let code = result.as_ref().err();
     let code = code.map(|error| ExitCode::from(exit::report(error, otherwise)));
-    if let Err(error) = out::finish() {
-        out::note(format_args!("zonal: standard output: {error}"));
+    if let Err(error) = console::finish() {
+        console::note(format_args!("zonal: standard output: {error}"));
         // What failed before says more.
         return code.unwrap_or(ExitCode::from(otherwise));
     }

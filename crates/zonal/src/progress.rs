@@ -1,18 +1,18 @@
 //! How far a long command is, on standard error, once a second at most. Silent unless asked for.
 
-use crate::out;
+use crate::console;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Progress of one command.
-pub struct Progress {
+pub struct ProgressMeter {
     what: Option<&'static str>,
     started: Instant,
     shown: Instant,
 }
 
-impl Progress {
+impl ProgressMeter {
     /// `what` is counted; shown where `wanted`.
     pub fn new(what: &'static str, wanted: bool) -> Self {
         let now = Instant::now();
@@ -34,9 +34,9 @@ impl Progress {
         self.shown = Instant::now();
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         let rate = count as f64 / seconds;
-        out::note(format_args!(
+        console::note(format_args!(
             "{count} {what}, {}, {rate:.0} {what}/s",
-            out::bytes(bytes)
+            console::bytes(bytes)
         ));
     }
 }

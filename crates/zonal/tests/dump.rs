@@ -6,7 +6,7 @@
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::{Cell, code, said, zonal};
 use std::fs;
@@ -59,7 +59,7 @@ fn damaged(good: &[u8], round: usize, random: &mut Rng) -> Vec<u8> {
 #[test]
 fn everything_stored_can_be_shown_and_damage_ends_nothing() {
     let cell = Cell::up("dump");
-    file::write(&cell, &vec![0x5a; 1 << 20]);
+    cell_file::write(&cell, &vec![0x5a; 1 << 20]);
     let backup = cell.dir().join("backup");
     let mut command = zonal();
     command.args(["meta", "backup", "--to"]).arg(&backup);

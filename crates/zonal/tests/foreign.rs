@@ -10,7 +10,7 @@ mod hostile;
 
 use cell::Cell;
 use hostile::Server;
-use hostile::absurd::root_user;
+use hostile::impossible_requests::root_user;
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::{CellId, ErrorCode, Ino, Name, NodeId, SessionId, ZoneId};
 use zonal_wire::meta::{LockKind, LockRange, NewKind};

@@ -10,11 +10,11 @@ mod hostile;
 
 use cell::{Cell, NODES, code, said};
 use hostile::Server;
-use hostile::absurd::{
-    absurd_manager, absurd_meta, absurd_root, absurd_storage, foreign_edits, map_of, name, object,
-    root_user,
+use hostile::impossible_requests::{
+    foreign_edits, impossible_manager_requests, impossible_meta_requests, impossible_root_requests,
+    impossible_storage_requests, map_of, name, object, root_user,
 };
-use hostile::valid::{valid_admin, valid_manager, valid_meta, valid_storage};
+use hostile::valid_requests::{valid_admin, valid_manager, valid_meta, valid_storage};
 use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -114,7 +114,7 @@ fn servers_survive_requests_that_no_client_sends() {
     let start = Instant::now();
     let mut random = Rng(0x9e37_79b9_7f4a_7c15);
     let lap = |what: &str| println!("{what}: {:?}", start.elapsed());
-    absurd_manager(&mut manager, map.version, &mut random);
+    impossible_manager_requests(&mut manager, map.version, &mut random);
     lap("manager");
     foreign_edits(&mut manager);
     let rename = MetaRequest::Rename {
@@ -126,11 +126,11 @@ fn servers_survive_requests_that_no_client_sends() {
         flags: 0,
     };
     assert_eq!(root.meta(&rename), MetaReply::Done);
-    absurd_root(&mut root);
+    impossible_root_requests(&mut root);
     lap("root shard");
-    absurd_meta(&mut zone, dir);
+    impossible_meta_requests(&mut zone, dir);
     lap("zone shard");
-    absurd_storage(&mut storage, target);
+    impossible_storage_requests(&mut storage, target);
     lap("target");
     let valid = [
         valid_manager(&map),

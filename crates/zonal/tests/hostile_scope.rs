@@ -12,17 +12,17 @@ mod cell;
 mod hostile;
 #[path = "../../zonal-meta/tests/noise/mod.rs"]
 mod noise;
-mod scoped;
+mod scoped_cell;
 
 /// What the noise needs.
 mod common {
-    pub use crate::scoped::name;
+    pub use crate::scoped_cell::name;
 }
 
 use hostile::EDGES;
-use hostile::valid::{valid_admin, valid_manager};
+use hostile::valid_requests::{valid_admin, valid_manager};
 use noise::Noise;
-use scoped::{SECRET, World, ask, pool};
+use scoped_cell::{SECRET, World, ask, pool};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use zonal_net::{Pool, Role};

@@ -6,10 +6,10 @@
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::{Cell, code, said, zonal};
-use file::pool;
+use cell_file::pool;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;

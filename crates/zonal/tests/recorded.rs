@@ -7,13 +7,13 @@
 )]
 
 mod cell;
-mod file;
-mod left;
+mod cell_file;
+mod power_loss_state;
 #[path = "../../zonal-disk/tests/common/replayed.rs"]
 mod replayed;
 
-use file::pool;
-use left::{CAPACITY, Known, Noted, Place, SEGMENT, Version};
+use cell_file::pool;
+use power_loss_state::{CAPACITY, Known, Noted, Place, SEGMENT, Version};
 use replayed::{Replayed, some, sync_points};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::{Cell, code, said, zonal};
 use std::os::unix::fs::FileExt;
@@ -63,7 +63,7 @@ fn until_done(cell: &Cell) -> Output {
 #[test]
 fn a_damaged_block_is_found_named_and_told_by_status() {
     let cell = Cell::up("scrub");
-    file::write(&cell, &content());
+    cell_file::write(&cell, &content());
     let never = scrub(&cell, &["status"]);
     assert_eq!(code(&never), 0, "{}", said(&never));
     assert!(said(&never).contains("never"), "{}", said(&never));
@@ -105,7 +105,7 @@ fn a_damaged_block_is_found_named_and_told_by_status() {
 fn a_shards_store_is_read_whole_and_that_is_remembered() {
     let cell = Cell::up("scrub-shard");
     let names: Vec<String> = (0..300).map(|index| format!("{index:0200}")).collect();
-    file::write_all(&cell, &names, b"a file");
+    cell_file::write_all(&cell, &names, b"a file");
     let of_root = |arguments: &[&str]| scrub(&cell, &[arguments, &["--shard", "0"]].concat());
     let until = |state: &str| {
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -7,10 +7,10 @@
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::Cell;
-use file::{commands_pool, connect, create, pool};
+use cell_file::{commands_pool, connect, create, pool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -4,9 +4,9 @@
 //! another cell, or without one of the shards wanted changes nothing.
 
 use super::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
+use crate::atomic_file::open_regular;
 use crate::exit::{FAILED, Failure, REFUSED};
-use crate::progress::Progress;
-use crate::whole::open_regular;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
@@ -18,7 +18,7 @@ use zonal_types::{Codec, ShardId};
 use zonal_zonemap::ZoneMap;
 
 /// What became of one shard.
-pub struct Restored {
+pub struct RestoredShard {
     pub shard: ShardId,
     pub dir: PathBuf,
     pub entries: u64,
@@ -62,8 +62,8 @@ pub fn restore(
     configs: &[NodeConfig],
     path: &Path,
     force: bool,
-    progress: &mut Progress,
-) -> anyhow::Result<Vec<Restored>> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<Vec<RestoredShard>> {
     let reader = open(path)?;
     let header = *reader.header();
     if header.kind != StreamKind::Backup {
@@ -121,8 +121,8 @@ fn take_shard(
     start: &ShardStart,
     mut store: Option<NewStore>,
     map: &ZoneMap,
-    progress: &mut Progress,
-) -> anyhow::Result<Option<(Restored, ReadyStore)>> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<Option<(RestoredShard, ReadyStore)>> {
     let mut count = 0;
     loop {
         let frame = source.next()?.context("a shard without an end")?;
@@ -150,7 +150,7 @@ fn take_shard(
     let Some(store) = store else {
         return Ok(None);
     };
-    let done = Restored {
+    let done = RestoredShard {
         shard: start.shard,
         dir: store.dir().to_owned(),
         entries: store.entries(),

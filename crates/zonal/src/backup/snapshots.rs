@@ -7,9 +7,9 @@
 //! after a crash). Else all are let go and fixed again.
 
 use super::format::{Entries, ShardStart};
-use crate::cell::connect::{Cell, Refused};
+use crate::cell::connection::{CallRefusal, CellHandle};
+use crate::console;
 use crate::exit::{FAILED, Failure, with_causes};
-use crate::out;
 use anyhow::Context;
 use std::time::{Duration, Instant};
 use zonal_net::Address;
@@ -26,14 +26,14 @@ const BUSY_PATIENCE: Duration = Duration::from_millis(SNAPSHOT_TERM_MS + 5_000);
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 
 /// The snapshot of a shard; let go when it is dropped.
-pub struct Snapshot<'a> {
-    cell: &'a Cell,
+pub struct ShardSnapshot<'a> {
+    cell: &'a CellHandle,
     to: Address,
     id: u64,
     pub start: ShardStart,
 }
 
-impl Drop for Snapshot<'_> {
+impl Drop for ShardSnapshot<'_> {
     fn drop(&mut self) {
         let snapshot = self.id;
         // Best effort: the server gives it up by itself.
@@ -43,9 +43,9 @@ impl Drop for Snapshot<'_> {
     }
 }
 
-impl<'a> Snapshot<'a> {
-    fn fix(cell: &'a Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
-        let to = Cell::address(map, shard.node)?;
+impl<'a> ShardSnapshot<'a> {
+    fn fix(cell: &'a CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
+        let to = CellHandle::address(map, shard.node)?;
         let reply = cell.admin(to, &AdminRequest::SnapshotBegin { shard: shard.id });
         match reply.with_context(|| format!("shard {}", shard.id))? {
             AdminReply::Snapshot {
@@ -71,7 +71,7 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Entries behind `after`, and whether none follows; or the refusal.
-    pub fn ask(&self, after: &Blob) -> anyhow::Result<Result<(Entries, bool), Refused>> {
+    pub fn ask(&self, after: &Blob) -> anyhow::Result<Result<(Entries, bool), CallRefusal>> {
         let request = AdminRequest::SnapshotRead {
             snapshot: self.id,
             after: after.clone(),
@@ -126,11 +126,11 @@ impl<'a> Snapshot<'a> {
 }
 
 /// Snapshots of all shards that fit together, the root's first, and the map that it has.
-type Fitting<'a> = (ZoneMap, Vec<Snapshot<'a>>);
+type Fitting<'a> = (ZoneMap, Vec<ShardSnapshot<'a>>);
 
 /// Fixes them. A shard has one snapshot at a time: while another command has one, nothing is held
 /// and all is tried again.
-pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
+pub fn fix_all(cell: &CellHandle) -> anyhow::Result<Fitting<'_>> {
     let published = cell.map()?;
     let root = published.shards.iter().find(|shard| shard.id == ShardId(0));
     let root = root.context("the zone map has no root shard")?;
@@ -154,12 +154,12 @@ pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
         };
         let refused = error
             .chain()
-            .find_map(|cause| cause.downcast_ref::<Refused>());
+            .find_map(|cause| cause.downcast_ref::<CallRefusal>());
         if refused.is_none_or(|refused| refused.code != ErrorCode::Busy) {
             return Err(error);
         }
         let since = *busy_since.get_or_insert_with(|| {
-            out::note(format_args!(
+            console::note(format_args!(
                 "{}: waiting for it; if it was killed, for {} s at most",
                 with_causes(error.as_ref()),
                 SNAPSHOT_TERM_MS / 1000
@@ -177,13 +177,13 @@ pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
 
 /// One try; `None`: the map changed meanwhile.
 fn try_all<'a>(
-    cell: &'a Cell,
+    cell: &'a CellHandle,
     published: &ZoneMap,
     root: &Shard,
 ) -> anyhow::Result<Option<Fitting<'a>>> {
-    let (map, junctions) = Snapshot::fix(cell, published, root)?.map()?;
+    let (map, junctions) = ShardSnapshot::fix(cell, published, root)?.map()?;
     let zones = fix_zones(cell, &map)?;
-    let first = Snapshot::fix(cell, published, root)?;
+    let first = ShardSnapshot::fix(cell, published, root)?;
     let (now, junctions_now) = first.map()?;
     let fits = now.version == map.version && junctions_now == junctions;
     let mut all = vec![first];
@@ -191,12 +191,12 @@ fn try_all<'a>(
     Ok(fits.then_some((now, all)))
 }
 
-fn fix_zones<'a>(cell: &'a Cell, map: &ZoneMap) -> anyhow::Result<Vec<Snapshot<'a>>> {
+fn fix_zones<'a>(cell: &'a CellHandle, map: &ZoneMap) -> anyhow::Result<Vec<ShardSnapshot<'a>>> {
     let (mut all, mut failed) = (Vec::new(), None);
     std::thread::scope(|scope| {
         let zones = map.shards.iter().filter(|shard| shard.id != ShardId(0));
         let asked: Vec<_> = zones
-            .map(|shard| scope.spawn(move || Snapshot::fix(cell, map, shard)))
+            .map(|shard| scope.spawn(move || ShardSnapshot::fix(cell, map, shard)))
             .collect();
         for thread in asked {
             match thread.join() {

@@ -9,7 +9,7 @@
 //! DIR/unfinished              what a cell that is being made consists of so far; gone when it is made
 //! ```
 
-use super::named::Named;
+use super::cell_locator::CellLocator;
 use crate::exit::{CONFIG, DAMAGED_HINT, Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ pub struct CellFile {
 
 /// The folder of a cell.
 #[derive(Debug, Clone)]
-pub struct Folder {
+pub struct CellFolder {
     /// Absolute.
     pub dir: PathBuf,
     /// What `cell.toml` says.
@@ -79,7 +79,7 @@ pub fn own_dir(named: Option<&Path>) -> anyhow::Result<PathBuf> {
         return Ok(named.to_owned());
     }
     let dir = default_dir();
-    if dir.to_str().is_some_and(Named::is_address) {
+    if dir.to_str().is_some_and(CellLocator::is_address) {
         let text = format!("ZONAL_CELL is an address: {}", dir.display());
         let failure = Failure::new(REFUSED, text);
         return Err(failure
@@ -104,7 +104,7 @@ pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("path {}", path.display()))
 }
 
-impl Folder {
+impl CellFolder {
     /// Whether a folder is a cell's.
     pub fn is_cell(dir: &Path) -> bool {
         fs::symlink_metadata(dir.join(CELL_FILE)).is_ok_and(|found| found.is_file())

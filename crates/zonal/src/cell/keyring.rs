@@ -30,7 +30,7 @@ pub const COMMANDS: &str = "commands";
 
 /// What a credential is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CredentialKind {
     /// A node's server.
     Server,
     /// Commands.
@@ -39,7 +39,7 @@ pub enum Kind {
     Client,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for CredentialKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Server => "a server",
@@ -80,12 +80,12 @@ impl IssuedLine {
     }
 
     /// What it is for; none where a later program made it.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<CredentialKind> {
         let subject = Subject::parse(&self.subject).ok()?;
         Some(match subject.kind {
-            SubjectKind::Server { .. } => Kind::Server,
-            SubjectKind::Admin { .. } => Kind::Admin,
-            SubjectKind::Client { .. } => Kind::Client,
+            SubjectKind::Server { .. } => CredentialKind::Server,
+            SubjectKind::Admin { .. } => CredentialKind::Admin,
+            SubjectKind::Client { .. } => CredentialKind::Client,
         })
     }
 

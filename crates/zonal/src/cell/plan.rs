@@ -1,6 +1,6 @@
 //! What `zonal up` makes of nothing: nodes with their numbers, ports and configs.
 
-use super::folder::{CellFile, Folder, replace};
+use super::folder::{CellFile, CellFolder, replace};
 use super::keyring::{AUTHORITY_FILE, COMMANDS, ISSUED_FILE, Keyring};
 use crate::exit::{FAILED, Failure, REFUSED};
 use anyhow::Context;
@@ -20,7 +20,7 @@ const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Shape of a new cell.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub struct CellShape {
     /// Zones.
     pub zones: u16,
     /// Storage servers in each.
@@ -63,7 +63,7 @@ fn manager_role() -> String {
     format!("[manager]\nroot_uid = {uid}\nroot_gid = {gid}\n")
 }
 
-fn nodes(shape: &Shape) -> Vec<PlannedNode> {
+fn nodes(shape: &CellShape) -> Vec<PlannedNode> {
     let mut nodes = vec![PlannedNode {
         name: "manager".into(),
         zone: 1,
@@ -144,7 +144,7 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml`
 /// last. What was begun is taken away again where anything fails, and by the next one where this
 /// one was killed.
-pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
+pub fn make(dir: &Path, shape: &CellShape) -> anyhow::Result<CellFolder> {
     let folder = trusted::open(dir)?;
     take_away(&folder)?;
     let nodes = nodes(shape);
@@ -252,7 +252,7 @@ fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn format_all(folder: &Folder) -> anyhow::Result<()> {
+fn format_all(folder: &CellFolder) -> anyhow::Result<()> {
     let nodes = folder.nodes()?;
     std::thread::scope(|scope| {
         let running: Vec<_> = nodes
@@ -269,7 +269,7 @@ fn format_all(folder: &Folder) -> anyhow::Result<()> {
     })
 }
 
-fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folder> {
+fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellFolder> {
     let random = random()?;
     let cell = CellId(random);
     let span = PORTS.end - PORTS.start;
@@ -318,7 +318,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
         let name = COMMANDS.to_owned();
         keyring.issue(SubjectKind::Admin { name }, TERM, &dir.join(KEY_FILE))?;
     }
-    let folder = Folder {
+    let folder = CellFolder {
         dir: dir.to_owned(),
         file: CellFile {
             cell: cell.to_string(),
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_plan_has_a_manager_and_each_zones_servers() {
-        let shape = Shape {
+        let shape = CellShape {
             zones: 2,
             storage_nodes: 3,
             capacity: Size(1 << 30),
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_plan_has_only_names_that_are_known_as_such() {
-        let shape = Shape {
+        let shape = CellShape {
             zones: 64,
             storage_nodes: 64,
             capacity: Size(1 << 30),

@@ -1,8 +1,8 @@
 //! The processes that `zonal up` started: found again by their pid file and their command line; see
-//! [`super::held`] for what has to be true besides.
+//! [`super::process_handle`] for what has to be true besides.
 
 use super::folder;
-use super::held::Held;
+use super::process_handle::ProcessHandle;
 use crate::exit::{FAILED, Failure, IN_USE, is_full};
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
@@ -30,7 +30,7 @@ const TAIL_LINES: usize = 8;
 
 /// The process of one node.
 #[derive(Debug)]
-pub struct Process {
+pub struct ServerProcess {
     /// The node's name.
     pub name: String,
     /// Its config.
@@ -86,7 +86,7 @@ pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
     let deadline = Instant::now() + EXEC_PATIENCE;
     loop {
         let found = arguments(pid);
-        let lives = matches!(started(pid), Started::At(_));
+        let lives = matches!(started(pid), StartTime::At(_));
         if !found.is_empty() || !lives || Instant::now() > deadline {
             return found;
         }
@@ -97,7 +97,7 @@ pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
 /// What tells a process from an earlier or later one with its number: when it started, in clock
 /// ticks since the machine did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Started {
+pub enum StartTime {
     /// It lives, and started then.
     At(u64),
     /// There is none, or only what is left of it.
@@ -107,25 +107,25 @@ pub enum Started {
 }
 
 /// When the process `pid` started.
-pub fn started(pid: Pid) -> Started {
+pub fn started(pid: Pid) -> StartTime {
     let Ok(text) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else {
         return match rustix::process::test_kill_process(pid) {
-            Err(rustix::io::Errno::SRCH) => Started::Gone,
-            _ => Started::Hidden,
+            Err(rustix::io::Errno::SRCH) => StartTime::Gone,
+            _ => StartTime::Hidden,
         };
     };
-    started_in(&text).unwrap_or(Started::Hidden)
+    started_in(&text).unwrap_or(StartTime::Hidden)
 }
 
 /// In a line of /proc/PID/stat: the process's own name, in parentheses, may hold spaces and
 /// parentheses.
-fn started_in(stat: &str) -> Option<Started> {
+fn started_in(stat: &str) -> Option<StartTime> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     if matches!(fields.next()?, "Z" | "X") {
-        return Some(Started::Gone);
+        return Some(StartTime::Gone);
     }
     // Field 22; the state is field 3.
-    fields.nth(18)?.parse().ok().map(Started::At)
+    fields.nth(18)?.parse().ok().map(StartTime::At)
 }
 
 /// Whether the process `pid` is a server that has a file below `folder` open: ours also where the
@@ -252,10 +252,11 @@ pub fn tail(log: &Path, from: u64) -> String {
     all[all.len().saturating_sub(TAIL_LINES)..].join("\n  ")
 }
 
-impl Process {
+impl ServerProcess {
     /// The process, where it runs.
-    pub fn running(&self) -> Option<Held> {
-        let own = |pid: Pid| Held::own(pid, |arguments| serves(pid, arguments, &self.config));
+    pub fn running(&self) -> Option<ProcessHandle> {
+        let own =
+            |pid: Pid| ProcessHandle::own(pid, |arguments| serves(pid, arguments, &self.config));
         let is_there = |name| fs::symlink_metadata(self.config.with_file_name(name)).is_ok();
         if is_there(PID) || is_there(NO_PID) {
             return own(read_pid(&pid_file(&self.config))?);
@@ -308,7 +309,7 @@ impl Process {
     }
 
     fn tell(&self, error: &anyhow::Error, what: &str) {
-        crate::out::note(format_args!("zonal: {}: {what}: {error:#}", self.name));
+        crate::console::note(format_args!("zonal: {}: {what}: {error:#}", self.name));
     }
 
     /// Forgets a process that has ended.
@@ -339,16 +340,16 @@ pub fn died(name: &str, config: &Path, status: ExitStatus, log_from: u64) -> any
 }
 
 /// Ends processes, each with a name for people: asks all, waits, kills what is left.
-pub fn stop(processes: &[(Held, String)]) -> anyhow::Result<()> {
+pub fn stop(processes: &[(ProcessHandle, String)]) -> anyhow::Result<()> {
     for (held, _) in processes {
         held.signal(Signal::TERM);
     }
     let deadline = Instant::now() + PATIENCE;
     let left = || deadline.saturating_duration_since(Instant::now());
-    let mut stubborn: Vec<&(Held, String)> = processes.iter().collect();
+    let mut stubborn: Vec<&(ProcessHandle, String)> = processes.iter().collect();
     stubborn.retain(|(held, _)| !held.ends_within(left()));
     for (held, name) in &stubborn {
-        crate::out::note(format_args!("{name} does not end; killing it"));
+        crate::console::note(format_args!("{name} does not end; killing it"));
         held.signal(Signal::KILL);
     }
     let deadline = Instant::now() + KILL_PATIENCE;
@@ -370,18 +371,18 @@ mod tests {
                 "7 (a) S (b c) {state} 1 7 7 0 -1 4194304 90 0 0 0 0 0 0 0 20 0 1 0 123456 8192 0\n"
             )
         };
-        assert_eq!(started_in(&stat("S")), Some(Started::At(123_456)));
-        assert_eq!(started_in(&stat("Z")), Some(Started::Gone));
+        assert_eq!(started_in(&stat("S")), Some(StartTime::At(123_456)));
+        assert_eq!(started_in(&stat("Z")), Some(StartTime::Gone));
         assert_eq!(started_in("7 (a"), None);
 
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);
         let first = started(pid);
-        assert!(matches!(first, Started::At(_)), "{first:?}");
+        assert!(matches!(first, StartTime::At(_)), "{first:?}");
         assert_eq!(started(pid), first);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(started(pid), Started::Gone);
+        assert_eq!(started(pid), StartTime::Gone);
     }
 
     #[test]
@@ -400,7 +401,7 @@ mod tests {
             return zonal_testkit::skip_mount(&"no tmpfs");
         }
         let fill = || fs::write(dir.join("filler"), vec![0; 1 << 20]).unwrap_err();
-        let process = Process {
+        let process = ServerProcess {
             name: "meta1".to_owned(),
             config: dir.join("node.toml"),
         };

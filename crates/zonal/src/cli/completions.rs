@@ -1,7 +1,7 @@
 //! `zonal completions`.
 
 use super::Cli;
-use crate::out;
+use crate::console;
 use clap::CommandFactory;
 
 /// Print completions for a shell
@@ -17,7 +17,7 @@ impl Completions {
         // Into memory first: the library panics where it cannot write.
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "zonal", &mut text);
-        out::raw(&text);
+        console::raw(&text);
         Ok(())
     }
 }

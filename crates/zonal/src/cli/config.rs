@@ -1,12 +1,12 @@
 //! `zonal config`: configs without running them.
 
-use crate::out;
+use crate::console;
 use std::path::PathBuf;
 use zonal_server::NodeConfig;
 
 /// Check configs
 #[derive(Debug, clap::Subcommand)]
-pub enum Config {
+pub enum ConfigCommand {
     /// Read node.toml files and say what is wrong with them; opens and changes nothing
     Check {
         /// The files
@@ -15,12 +15,12 @@ pub enum Config {
     },
 }
 
-impl Config {
+impl ConfigCommand {
     pub fn run(self) -> anyhow::Result<()> {
         let Self::Check { files } = self;
         for file in files {
             for config in NodeConfig::load(&file)? {
-                out::line(format_args!(
+                console::line(format_args!(
                     "{}: node {} of zone {}, roles {}, listens on {}, keeps its data in {}",
                     file.display(),
                     config.node,

@@ -1,6 +1,6 @@
 //! `zonal dump`: any stored structure in words.
 
-use crate::dump::{self, Part, Prefix, Printer};
+use crate::dump::{self, Prefix, Printer, StorePart};
 use crate::exit::{FAILED, Failure};
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub struct Dump {
     path: PathBuf,
     /// Only this part of a store
     #[arg(long, value_enum)]
-    part: Option<Part>,
+    part: Option<StorePart>,
     /// Only entries of the index whose keys begin with these bytes
     #[arg(long, value_name = "HEX")]
     prefix: Option<Prefix>,

@@ -1,18 +1,18 @@
 //! `zonal fs`: files of a cell without a mount, for machines that have no FUSE.
 
-mod connected;
-mod copying;
+mod cat_stat;
+mod connection;
+mod copy_work;
+mod download;
+mod du;
 mod find;
 mod get;
-mod getting;
 mod glob;
 mod listing;
 mod local;
-mod names;
+mod mkdir_mv_rm;
 mod put;
-mod putting;
-mod show;
-mod usage;
+mod upload;
 
 /// Work with files of a cell without mounting it
 ///
@@ -22,14 +22,14 @@ mod usage;
 #[derive(Debug, clap::Subcommand)]
 pub enum Fs {
     Ls(listing::Ls),
-    Cat(show::Cat),
+    Cat(cat_stat::Cat),
     Put(put::Put),
     Get(get::Get),
-    Mkdir(names::Mkdir),
-    Mv(names::Mv),
-    Rm(names::Rm),
-    Stat(show::Stat),
-    Du(usage::Du),
+    Mkdir(mkdir_mv_rm::MkdirPaths),
+    Mv(mkdir_mv_rm::Mv),
+    Rm(mkdir_mv_rm::Rm),
+    Stat(cat_stat::Stat),
+    Du(du::Du),
     Find(find::Find),
 }
 

@@ -1,15 +1,15 @@
 //! `zonal fsck`: the stores of a stopped cell, checked and put right; or what the servers of a
 //! running one say, checked.
 
+mod reporter;
 mod stores;
-mod teller;
 
-use crate::cell::Named;
-use crate::cell::connect::{Cell as Servers, CellArgs};
-use crate::cell::folder::{Folder, default_dir};
+use crate::cell::CellLocator;
+use crate::cell::connection::{CellArgs, CellHandle as Servers};
+use crate::cell::folder::{CellFolder, default_dir};
+use crate::console;
 use crate::exit::{Failure, with_causes};
-use crate::out;
-use crate::running::Running;
+use crate::running_cell::CheckedCell;
 use anyhow::Context;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ use zonal_offline::{
 use zonal_server::NodeConfig;
 use zonal_types::Timestamp;
 
+use reporter::FindingReporter;
 use stores::stores_of;
-use teller::Teller;
 
 /// Findings were there and are put right.
 const REPAIRED: u8 = 1;
@@ -75,13 +75,13 @@ pub struct Fsck {
 impl Fsck {
     pub fn run(self) -> anyhow::Result<()> {
         let named = self.cell.named();
-        if named.is_some_and(Named::is_address) {
+        if named.is_some_and(CellLocator::is_address) {
             let beside = std::env::temp_dir().join(format!("zonal-fsck-{}", std::process::id()));
             return self.running(&self.cell.open()?, &beside);
         }
         let (configs, folder) = if self.config.is_empty() {
             let dir = named.map_or_else(default_dir, PathBuf::from);
-            let folder = Folder::open(&dir)?;
+            let folder = CellFolder::open(&dir)?;
             (folder.nodes()?, Some(folder))
         } else {
             (NodeConfig::load_all(&self.config)?, None)
@@ -108,8 +108,8 @@ impl Fsck {
         self.scratch.clone().unwrap_or_else(|| beside.to_owned())
     }
 
-    fn teller(&self) -> Teller {
-        Teller {
+    fn teller(&self) -> FindingReporter {
+        FindingReporter {
             json: self.json,
             progress: self.progress,
             repair: self.repair,
@@ -119,11 +119,13 @@ impl Fsck {
     fn stopped(
         &self,
         configs: &[NodeConfig],
-        folder: Option<&Folder>,
+        folder: Option<&CellFolder>,
         beside: &Path,
     ) -> anyhow::Result<Result<(Summary, f64), OfflineError>> {
         // Nobody starts the cell meanwhile.
-        let _lock = folder.map(|folder| Folder::lock(&folder.dir)).transpose()?;
+        let _lock = folder
+            .map(|folder| CellFolder::lock(&folder.dir))
+            .transpose()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.context("the clock")?;
         let options = Options {
@@ -165,7 +167,7 @@ impl Fsck {
             quiet: running::QUIET,
         };
         let start = Instant::now();
-        let summary = Running::new(servers)
+        let summary = CheckedCell::new(servers)
             .and_then(|cell| check_running(&cell, &options, &mut self.teller()))
             .map_err(|error| not_checked(&error))?;
         self.conclude(&summary, start.elapsed().as_secs_f64(), true)
@@ -185,7 +187,7 @@ impl Fsck {
             changing,
         } = *summary;
         if self.json {
-            out::json(json!({
+            console::json(json!({
                 "name": "summary",
                 "found": found,
                 "notes": notes,
@@ -201,11 +203,11 @@ impl Fsck {
                 "changing": changing,
             }));
         } else {
-            out::line(format_args!(
+            console::line(format_args!(
                 "{inodes} inodes and {objects} objects in {seconds:.1} s: {found} findings, {notes} notes, {left} left"
             ));
             if changing > 0 {
-                out::line(format_args!(
+                console::line(format_args!(
                     "{changing} files were written to: their sizes and allocated bytes were not compared"
                 ));
             }

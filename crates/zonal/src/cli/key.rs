@@ -1,12 +1,14 @@
 //! `zonal key`: the authority of a cell, and the credentials that it makes.
 
 use super::key_revoke::Revoke;
-use crate::cell::Named;
-use crate::cell::connect::{Cell, CellArgs};
-use crate::cell::folder::{Folder, default_dir};
-use crate::cell::keyring::{AUTHORITY_FILE, COMMANDS, IssuedLine, Keyring, Kind, serial_in, shown};
+use crate::cell::CellLocator;
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cell::folder::{CellFolder, default_dir};
+use crate::cell::keyring::{
+    AUTHORITY_FILE, COMMANDS, CredentialKind, IssuedLine, Keyring, serial_in, shown,
+};
+use crate::console;
 use crate::exit::{CONFIG, DAMAGED_HINT, Failure, NOT_FOUND, REFUSED, USAGE};
-use crate::out;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -155,11 +157,11 @@ fn init(to: &Path, cell: Option<CellId>) -> anyhow::Result<()> {
     };
     Keyring::make(trusted::make(to)?, cell)?;
     let authority = to.join(AUTHORITY_FILE);
-    out::line(format_args!("cell {cell}"));
-    out::line(format_args!("authority {}", out::path(&authority)));
-    out::line(format_args!(
+    console::line(format_args!("cell {cell}"));
+    console::line(format_args!("authority {}", console::path(&authority)));
+    console::line(format_args!(
         "next: zonal key create --authority {} --node 1 --roles manager --to node1.key",
-        out::path(&authority)
+        console::path(&authority)
     ));
     Ok(())
 }
@@ -169,17 +171,17 @@ impl AuthorityArgs {
         if let Some(path) = &self.authority {
             return Keyring::open(path);
         }
-        let dir = match cell.named().map(Named::of).transpose()? {
-            Some(Named::Address(_)) => {
+        let dir = match cell.named().map(CellLocator::of).transpose()? {
+            Some(CellLocator::Address(_)) => {
                 let text = "an address says nothing about where the authority is";
                 return Err(Failure::new(2, text)
                     .hint("name it with --authority FILE")
                     .into());
             }
-            Some(Named::Folder(dir)) => dir,
+            Some(CellLocator::Folder(dir)) => dir,
             None => default_dir(),
         };
-        let folder = Folder::open(&dir)?;
+        let folder = CellFolder::open(&dir)?;
         Keyring::open(&folder.dir.join(AUTHORITY_FILE))
     }
 }
@@ -191,12 +193,12 @@ impl Create {
         refuse_taken(&kind, &keyring)?;
         let term = Duration::from_secs(self.days * 24 * 3600);
         let line = keyring.issue(kind, term, &self.to)?;
-        out::line(format_args!("{}", line.subject));
-        out::line(format_args!(
+        console::line(format_args!("{}", line.subject));
+        console::line(format_args!(
             "serial {}, valid for {} days: {}",
             line.serial,
             self.days,
-            out::path(&self.to)
+            console::path(&self.to)
         ));
         Ok(())
     }
@@ -264,8 +266,8 @@ impl Create {
 /// revoke` takes either.
 fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
     let (name, own) = match kind {
-        SubjectKind::Client { name, .. } => (name, Kind::Client),
-        SubjectKind::Admin { name } => (name, Kind::Admin),
+        SubjectKind::Client { name, .. } => (name, CredentialKind::Client),
+        SubjectKind::Admin { name } => (name, CredentialKind::Admin),
         SubjectKind::Server { .. } => return Ok(()),
     };
     if serial_in(name).is_some() {
@@ -273,14 +275,14 @@ fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
         let failure = Failure::new(USAGE, text);
         return Err(failure.hint("name it otherwise").into());
     }
-    let is_commands = own == Kind::Client && name == COMMANDS;
+    let is_commands = own == CredentialKind::Client && name == COMMANDS;
     // A list that is damaged keeps nobody from a new credential.
     let issued = keyring.issued().unwrap_or_default();
     let other = issued
         .iter()
         .find(|line| line.name() == *name && line.kind() != Some(own));
     let taken = other.and_then(IssuedLine::kind);
-    if let Some(kind) = taken.or(is_commands.then_some(Kind::Admin)) {
+    if let Some(kind) = taken.or(is_commands.then_some(CredentialKind::Admin)) {
         let text = format!("{name} is the name of {kind} of this cell");
         let failure = Failure::new(USAGE, text);
         return Err(failure.hint("name it otherwise").into());
@@ -302,7 +304,7 @@ fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
     }
 }
 
-pub(super) fn ask(cell: &Cell, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
+pub(super) fn ask(cell: &CellHandle, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
     let to = Address::any_node(cell.manager);
     match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
         ManagerReply::Failed { detail, .. } => {
@@ -339,7 +341,7 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
             })
             .collect();
         let cell = keyring.cell().to_string();
-        out::json(format_args!(
+        console::json(format_args!(
             "{:#}",
             json!({ "cell": cell, "credentials": list })
         ));
@@ -356,9 +358,9 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
             line.subject.clone(),
         ]
     }));
-    out::table(&rows);
+    console::table(&rows);
     if revoked.is_none() {
-        out::note("zonal: the manager does not answer: what is revoked is not known");
+        console::note("zonal: the manager does not answer: what is revoked is not known");
     }
     Ok(())
 }
@@ -385,10 +387,10 @@ fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
     let (subject, serial) = (credential.subject().to_string(), shown(credential.serial()));
     if as_json {
         let value = json!({ "subject": subject, "serial": serial, "valid": problem.is_none() });
-        out::json(format_args!("{value:#}"));
+        console::json(format_args!("{value:#}"));
     } else {
-        out::line(format_args!("{subject}"));
-        out::line(format_args!("serial {serial}"));
+        console::line(format_args!("{subject}"));
+        console::line(format_args!("serial {serial}"));
     }
     match problem {
         Some(problem) => Err(Failure::new(CONFIG, problem)

@@ -1,10 +1,10 @@
 //! `zonal key revoke`: which credentials are meant, and what the cell cannot do without.
 
 use super::key::{AuthorityArgs, ask};
-use crate::cell::connect::CellArgs;
-use crate::cell::keyring::{COMMANDS, IssuedLine, Kind, serial_in, shown};
+use crate::cell::connection::CellArgs;
+use crate::cell::keyring::{COMMANDS, CredentialKind, IssuedLine, serial_in, shown};
+use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND, REFUSED, USAGE};
-use crate::out;
 use zonal_net::Serial;
 use zonal_wire::{ManagerReply, ManagerRequest};
 
@@ -85,10 +85,10 @@ enum Chosen {
 /// What would be missing without a credential, where the cell needs it.
 fn needed(line: &IssuedLine, own: Option<Serial>) -> Option<&'static str> {
     match line.kind() {
-        Some(Kind::Server) => Some(
+        Some(CredentialKind::Server) => Some(
             "nobody reaches that server any more until it has a new credential and is started again",
         ),
-        Some(Kind::Admin) if own == line.number() || line.name() == COMMANDS => {
+        Some(CredentialKind::Admin) if own == line.number() || line.name() == COMMANDS => {
             Some("commands that use the cell's folder are refused by TCP until it has a new one")
         }
         _ => None,
@@ -149,7 +149,7 @@ impl Revoke {
             return Err(Failure::new(FAILED, text).into());
         };
         for serial in serials {
-            out::line(format_args!("revoked {}", shown(serial)));
+            console::line(format_args!("revoked {}", shown(serial)));
         }
         Ok(())
     }

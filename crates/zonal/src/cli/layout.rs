@@ -1,8 +1,8 @@
 //! `zonal layout`: how files are striped, by the extended attribute `zonal.layout`.
 
+use crate::console;
 use crate::exit::Failure;
 use crate::mount::attributes;
-use crate::out;
 use anyhow::Context;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
 /// Show or set how files are striped
 #[derive(Debug, clap::Subcommand)]
-pub enum Layout {
+pub enum LayoutCommand {
     /// Print the layout of files, or what new files of directories get
     Show {
         /// Files or directories of a mounted cell
@@ -39,7 +39,7 @@ pub enum Layout {
     },
 }
 
-impl Layout {
+impl LayoutCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Show { paths, json } => show(&paths, json),
@@ -69,7 +69,7 @@ impl Layout {
                     } else {
                         change(path, stripe_unit, stripe_count)
                     };
-                    result.with_context(|| format!("layout of {}", out::path(path)))?;
+                    result.with_context(|| format!("layout of {}", console::path(path)))?;
                 }
                 Ok(())
             }
@@ -81,15 +81,15 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for path in paths {
         let layout = attributes::get(path, attributes::LAYOUT)
-            .with_context(|| format!("layout of {}", out::path(path)))?;
+            .with_context(|| format!("layout of {}", console::path(path)))?;
         if json {
             found.push(to_json(path, &layout));
         } else {
-            out::line(format_args!("{}: {layout}", out::path(path)));
+            console::line(format_args!("{}: {layout}", console::path(path)));
         }
     }
     if json {
-        out::json(format_args!("{:#}", Value::from(found)));
+        console::json(format_args!("{:#}", Value::from(found)));
     }
     Ok(())
 }
@@ -97,7 +97,7 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
 /// The words of a layout as fields; numbers as numbers.
 fn to_json(path: &Path, layout: &str) -> Value {
     let mut fields = Map::new();
-    fields.insert("path".into(), out::json_path(path).into());
+    fields.insert("path".into(), console::json_path(path).into());
     for word in layout.split_ascii_whitespace() {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let value = match value.parse::<u64>() {
@@ -135,13 +135,13 @@ fn word(layout: &str, name: &str) -> Option<String> {
 /// Refuses more targets than there are in the zone.
 fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)
-        .with_context(|| format!("layout of {}", out::path(path)))?;
+        .with_context(|| format!("layout of {}", console::path(path)))?;
     let targets = word(&now, "targets").and_then(|targets| targets.parse::<u16>().ok());
     match targets {
         Some(targets) if count > targets => {
             let text = format!(
                 "a stripe count of {count} for {}: its zone has {targets} targets; nothing was changed",
-                out::path(path)
+                console::path(path)
             );
             let hint =
                 format!("take 1 to {targets}, or `all`, which goes on with what the zone has");

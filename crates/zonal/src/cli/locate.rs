@@ -2,16 +2,16 @@
 
 mod walk;
 
+use crate::console;
 use crate::exit::{FAILED, Failure, with_causes};
 use crate::mount::attributes;
-use crate::out;
-use crate::progress::Progress;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use serde_json::Value;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use walk::Below;
+use walk::TreeTotals;
 
 /// Show the home zone, bytes per zone, and targets of files
 ///
@@ -33,7 +33,7 @@ impl Locate {
     pub fn run(self) -> anyhow::Result<()> {
         let mut found = Vec::new();
         let mut failures = 0;
-        let mut progress = Progress::new("files", std::io::stderr().is_terminal());
+        let mut progress = ProgressMeter::new("files", std::io::stderr().is_terminal());
         for path in &self.paths {
             match self.one(path, &mut progress) {
                 Ok((value, failed)) => {
@@ -43,13 +43,13 @@ impl Locate {
                 // Of a single one its own error says all.
                 Err(error) if self.paths.len() == 1 => return Err(error),
                 Err(error) => {
-                    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
+                    console::note(format_args!("zonal: {}", with_causes(error.as_ref())));
                     failures += 1;
                 }
             }
         }
         if self.json {
-            out::json(format_args!("{:#}", Value::from(found)));
+            console::json(format_args!("{:#}", Value::from(found)));
         } else {
             found.iter().for_each(print);
         }
@@ -61,21 +61,21 @@ impl Locate {
     }
 
     /// What is said of a path, and how much below it could not be looked at.
-    fn one(&self, path: &Path, progress: &mut Progress) -> anyhow::Result<(Value, u64)> {
+    fn one(&self, path: &Path, progress: &mut ProgressMeter) -> anyhow::Result<(Value, u64)> {
         let text = attributes::get(path, attributes::LOCATE)
-            .with_context(|| format!("locate {}", out::path(path)))?;
+            .with_context(|| format!("locate {}", console::path(path)))?;
         let mut value: Value = serde_json::from_str(&text)
-            .with_context(|| format!("what the mount says of {}", out::path(path)))?;
+            .with_context(|| format!("what the mount says of {}", console::path(path)))?;
         let mut failures = 0;
         if let Value::Object(fields) = &mut value {
             let shown = if self.json {
-                out::json_path(path)
+                console::json_path(path)
             } else {
-                out::path(path).to_string()
+                console::path(path).to_string()
             };
             fields.insert("path".into(), shown.into());
             if self.recursive && path.is_dir() {
-                let below = Below::of(path, progress)?;
+                let below = TreeTotals::of(path, progress)?;
                 below.tell(fields);
                 failures = below.failures();
             }
@@ -104,9 +104,9 @@ fn print(value: &Value) {
         parts.sort_unstable();
         let shown: Vec<String> = parts
             .iter()
-            .map(|(id, bytes)| format!("{id}: {}", out::bytes(*bytes)))
+            .map(|(id, bytes)| format!("{id}: {}", console::bytes(*bytes)))
             .collect();
         text.push_str(&format!("; {title} {}", shown.join(", ")));
     }
-    out::line(text);
+    console::line(text);
 }

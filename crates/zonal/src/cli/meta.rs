@@ -1,10 +1,10 @@
 //! `zonal meta`: backups of metadata.
 
 use crate::backup;
-use crate::cell::Folder;
-use crate::cell::connect::CellArgs;
-use crate::cli::output::{Output, Telling};
-use crate::out;
+use crate::cell::CellFolder;
+use crate::cell::connection::CellArgs;
+use crate::cli::output_args::{OutputArgs, ReportArgs};
+use crate::console;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_server::{NodeConfig, ServerError};
@@ -22,9 +22,9 @@ pub enum Meta {
         #[command(flatten)]
         cell: CellArgs,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
     /// Make the metadata stores of a stopped cell out of a backup
     ///
@@ -49,7 +49,7 @@ pub enum Meta {
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
 }
 
@@ -75,7 +75,7 @@ impl Meta {
     }
 }
 
-fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Result<()> {
+fn back_up(cell: &CellArgs, output: &OutputArgs, telling: &ReportArgs) -> anyhow::Result<()> {
     output.refuse_existing()?;
     let cell = cell.open()?;
     let to = &output.to;
@@ -96,13 +96,13 @@ fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Resul
             "map_version": taken.map_version,
             "shards": shards.collect::<Vec<Value>>(),
         });
-        out::json(format_args!("{shown:#}"));
+        console::json(format_args!("{shown:#}"));
     } else {
-        out::line(format_args!(
+        console::line(format_args!(
             "{} shards, {} entries, {} in {}",
             taken.shards.len(),
             taken.entries,
-            out::bytes(taken.bytes),
+            console::bytes(taken.bytes),
             to.display()
         ));
     }
@@ -113,14 +113,14 @@ fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeCon
     if !files.is_empty() {
         return Ok(NodeConfig::load_all(files).map_err(ServerError::from)?);
     }
-    Folder::open(&crate::cell::folder::own_dir(cell)?)?.nodes()
+    CellFolder::open(&crate::cell::folder::own_dir(cell)?)?.nodes()
 }
 
 fn restore(
     configs: &[NodeConfig],
     is_folder: bool,
     from: &Path,
-    (force, telling): (bool, &Telling),
+    (force, telling): (bool, &ReportArgs),
 ) -> anyhow::Result<()> {
     let restored = backup::restore(configs, from, force, &mut telling.progress("entries"))?;
     if telling.json {
@@ -133,21 +133,21 @@ fn restore(
             })
         });
         let shown = json!({ "shards": shards.collect::<Vec<Value>>() });
-        out::json(format_args!("{shown:#}"));
+        console::json(format_args!("{shown:#}"));
         return Ok(());
     }
     for done in &restored {
-        out::line(format_args!(
+        console::line(format_args!(
             "shard {}: {} entries in {}",
             done.shard,
             done.entries,
             done.dir.display()
         ));
         if let Some(kept) = &done.kept {
-            out::line(format_args!("  the store before is in {}", kept.display()));
+            console::line(format_args!("  the store before is in {}", kept.display()));
         }
     }
-    out::line(format_args!(
+    console::line(format_args!(
         "now: `zonal fsck` tells what is younger than the backup; {}",
         if is_folder {
             "`zonal up` starts the cell"

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 ///
 /// Only first-level directories of a cell choose their zone; deeper ones inherit it.
 #[derive(Debug, clap::Args)]
-pub struct Mkdir {
+pub struct MkdirHomed {
     /// The zone that the directory and all below it live in
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: u16,
@@ -30,7 +30,7 @@ fn mode(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "an octal number up to 7777".to_owned())
 }
 
-impl Mkdir {
+impl MkdirHomed {
     pub fn run(self) -> anyhow::Result<()> {
         // Reading the mask means setting it; nothing else runs here.
         let mask = rustix::process::umask(rustix::fs::Mode::empty());

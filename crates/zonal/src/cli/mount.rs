@@ -1,10 +1,10 @@
 //! `zonal mount`: options of a mount.
 
-use crate::cell::connect::CellArgs;
+use crate::cell::connection::CellArgs;
 use crate::cell::folder;
 use crate::exit::Failure;
 use crate::mount::command;
-use crate::mount::options::{Options, transport};
+use crate::mount::options::{MountSettings, transport};
 use std::path::PathBuf;
 use zonal_server::units::{Millis, Size};
 
@@ -82,7 +82,7 @@ impl Mount {
             Some(cell) => cell.to_owned(),
             None => folder::default_dir().display().to_string(),
         };
-        let mut options = Options::new(cell, self.path);
+        let mut options = MountSettings::new(cell, self.path);
         options.zone = self.zone;
         options.source = self.source;
         options.key_file = self.cell.key_file;

@@ -2,7 +2,7 @@
 //! docs/cli-reference.md.
 
 use super::Cli;
-use crate::{exit, out};
+use crate::{console, exit};
 use clap::CommandFactory;
 
 /// Print docs/cli-reference.md
@@ -25,7 +25,7 @@ impl CliReference {
             "\n`mount.zonal`, which mount(8) runs, ends as mount(8) does: 1 for wrong usage, 32 where the mount failed.\n",
         );
         describe(&mut root, "zonal", &mut text);
-        out::lines(text.trim_end());
+        console::lines(text.trim_end());
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! `zonal scrub`: the verification of everything stored, in the background.
 
-use crate::cell::connect::{Cell, CellArgs};
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND};
-use crate::out;
 use anyhow::Context;
 use serde_json::{Value, json};
 use zonal_server::units::Size;
@@ -17,11 +17,11 @@ use zonal_zonemap::ZoneMap;
 /// one (of targets: as `scrub_period` says). What is damaged is in the log, in metrics, and in
 /// `status`.
 #[derive(Debug, clap::Subcommand)]
-pub enum Scrub {
+pub enum ScrubCommand {
     /// Begin, or go on where it was stopped
     Start {
         #[command(flatten)]
-        which: Which,
+        which: StoreSelection,
         /// Bytes a second of each [default: `scrub_rate` of the target's config, 64 MiB]
         #[arg(long, value_name = "SIZE")]
         rate: Option<Size>,
@@ -32,12 +32,12 @@ pub enum Scrub {
     /// Stop; the place is kept
     Stop {
         #[command(flatten)]
-        which: Which,
+        which: StoreSelection,
     },
     /// Show how far it is and what was found; exits with 1 where something is damaged
     Status {
         #[command(flatten)]
-        which: Which,
+        which: StoreSelection,
         /// As JSON
         #[arg(long)]
         json: bool,
@@ -46,7 +46,7 @@ pub enum Scrub {
 
 /// Stores of a cell: all targets and shards, or one of them.
 #[derive(Debug, clap::Args)]
-pub struct Which {
+pub struct StoreSelection {
     #[command(flatten)]
     cell: CellArgs,
     /// Only this target
@@ -64,7 +64,7 @@ fn name(of: ScrubOf) -> String {
     }
 }
 
-impl Which {
+impl StoreSelection {
     /// What is meant, with the node that has it.
     fn stores(&self, map: &ZoneMap) -> anyhow::Result<Vec<(ScrubOf, NodeId)>> {
         let targets = map
@@ -101,7 +101,7 @@ impl Which {
         let map = cell.map()?;
         let mut failed = None;
         for (of, node) in self.stores(&map)? {
-            let asked = Cell::address(&map, node).and_then(|to| cell.admin(to, &request(of)));
+            let asked = CellHandle::address(&map, node).and_then(|to| cell.admin(to, &request(of)));
             match asked {
                 Ok(reply) => took(of, reply),
                 Err(error) => {
@@ -114,20 +114,20 @@ impl Which {
     }
 }
 
-impl Scrub {
+impl ScrubCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Start { which, rate, anew } => {
                 let rate = rate.map_or(0, |rate| rate.0);
                 let request = |of| AdminRequest::ScrubStart { of, rate, anew };
                 which.each(request, |of, _done| {
-                    out::line(format_args!("{}: scrubbing", name(of)));
+                    console::line(format_args!("{}: scrubbing", name(of)));
                 })
             }
             Self::Stop { which } => {
                 let request = |of| AdminRequest::ScrubStop { of };
                 which.each(request, |of, _done| {
-                    out::line(format_args!("{}: stopped", name(of)));
+                    console::line(format_args!("{}: stopped", name(of)));
                 })
             }
             Self::Status { which, json } => show(&which, json),
@@ -135,7 +135,7 @@ impl Scrub {
     }
 }
 
-fn show(which: &Which, as_json: bool) -> anyhow::Result<()> {
+fn show(which: &StoreSelection, as_json: bool) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     let asked = which.each(
         |of| AdminRequest::ScrubStatus { of },
@@ -147,7 +147,7 @@ fn show(which: &Which, as_json: bool) -> anyhow::Result<()> {
     );
     if as_json {
         let list: Vec<Value> = reports.iter().map(to_json).collect();
-        out::json(format_args!("{:#}", json!({ "stores": list })));
+        console::json(format_args!("{:#}", json!({ "stores": list })));
     } else {
         print(&reports);
     }
@@ -185,11 +185,11 @@ fn print(reports: &[(ScrubOf, ScrubReport)]) {
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for (of, report) in reports {
-        let (objects, bytes) = (report.objects, out::bytes(report.bytes));
+        let (objects, bytes) = (report.objects, console::bytes(report.bytes));
         let measured = match of {
             ScrubOf::Target { .. } => [
                 format!("{objects} of {}", report.objects_now),
-                format!("{bytes} of {}", out::bytes(report.bytes_now)),
+                format!("{bytes} of {}", console::bytes(report.bytes_now)),
             ],
             ScrubOf::Shard { .. } => [format!("{objects} entries"), bytes],
         };
@@ -199,18 +199,18 @@ fn print(reports: &[(ScrubOf, ScrubReport)]) {
             state(report).to_owned(),
             objects,
             bytes,
-            format!("{}/s", out::bytes(report.rate)),
+            format!("{}/s", console::bytes(report.rate)),
             report.damaged_blocks.to_string(),
             match report.ended.seconds {
                 0 => "-".to_owned(),
-                seconds => out::ago(seconds),
+                seconds => console::ago(seconds),
             },
         ]);
     }
-    out::table(&rows);
+    console::table(&rows);
     for (of, report) in reports {
         for found in &report.damaged {
-            out::line(format_args!(
+            console::line(format_args!(
                 "{}, object {}.{}, byte {}: {}",
                 name(*of),
                 found.data_id,

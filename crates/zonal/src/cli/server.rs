@@ -56,7 +56,7 @@ impl Server {
             for config in &configs {
                 zonal_server::server::format(config)?;
                 let (path, node) = (config.path.display(), config.node);
-                crate::out::line(format_args!("{path}: node {node} is formatted"));
+                crate::console::line(format_args!("{path}: node {node} is formatted"));
             }
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! `zonal session`: who uses the cell.
 
-use crate::cell::connect::{Cell, CellArgs};
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::console;
 use crate::exit::{Failure, NOT_FOUND};
-use crate::out;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A mount has a session at each metadata server that it asked, from its first request until it is
 /// unmounted, or until 60 s after it was last heard of.
 #[derive(Debug, clap::Subcommand)]
-pub enum Session {
+pub enum SessionCommand {
     /// List clients: name, zone, when they were last heard of, how many files they have open and
     /// locked
     Ls {
@@ -60,7 +60,7 @@ struct Client {
     sessions: Vec<(u32, SessionId)>,
 }
 
-impl Session {
+impl SessionCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Ls { cell, json } => show(&cell.open()?, json),
@@ -69,7 +69,7 @@ impl Session {
     }
 }
 
-fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
+fn show(cell: &CellHandle, as_json: bool) -> anyhow::Result<()> {
     let (clients, failed) = clients(cell, &cell.map()?);
     if as_json {
         let list: Vec<_> = clients
@@ -87,7 +87,7 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        out::json(format_args!("{:#}", json!({ "clients": list })));
+        console::json(format_args!("{:#}", json!({ "clients": list })));
     } else {
         let header = ["CLIENT", "ZONE", "HEARD OF", "OPEN", "LOCKED", "NAME"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
@@ -101,12 +101,12 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
                 client.name.clone(),
             ]
         }));
-        out::table(&rows);
+        console::table(&rows);
     }
     failed.map_or(Ok(()), Err)
 }
 
-fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
+fn end(cell: &CellHandle, text: &str) -> anyhow::Result<()> {
     let number = u64::from_str_radix(text, 16).map_err(|_error| {
         let failure = Failure::new(2, format!("{text} is no client's number"));
         failure.hint("`zonal session ls` shows them")
@@ -120,14 +120,19 @@ fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
     for (id, session) in &client.sessions {
         if let Some(shard) = map.shards.iter().find(|shard| shard.id.0 == *id) {
             evict(cell, &map, shard, *session)?;
-            out::line(format_args!("shard {id}: ended"));
+            console::line(format_args!("shard {id}: ended"));
         }
     }
     failed.map_or(Ok(()), Err)
 }
 
-fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyhow::Result<()> {
-    let to = Cell::address(map, shard.node)?;
+fn evict(
+    cell: &CellHandle,
+    map: &ZoneMap,
+    shard: &Shard,
+    session: SessionId,
+) -> anyhow::Result<()> {
+    let to = CellHandle::address(map, shard.node)?;
     let mut header = Header::request(Service::Meta, cell.id);
     (header.epoch, header.session) = (shard.epoch, session);
     let request = MetaRequest::EvictSession;
@@ -149,7 +154,7 @@ fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyho
 }
 
 /// All clients by number, and why a shard could not be asked.
-fn clients(cell: &Cell, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow::Error>) {
+fn clients(cell: &CellHandle, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow::Error>) {
     let (mut clients, mut failed) = (BTreeMap::<u64, Client>::new(), None);
     for shard in &map.shards {
         match sessions(cell, map, shard) {
@@ -184,8 +189,8 @@ fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
     client.sessions.push((shard.id.0, entry.session));
 }
 
-fn sessions(cell: &Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {
-    let to = Cell::address(map, shard.node)?;
+fn sessions(cell: &CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {
+    let to = CellHandle::address(map, shard.node)?;
     let (mut found, mut after) = (Vec::<SessionEntry>::new(), SessionId(0));
     loop {
         let request = AdminRequest::ListSessions {

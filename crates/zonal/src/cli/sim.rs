@@ -1,7 +1,7 @@
 //! `zonal sim`: a whole cell on one thread from one seed, with faults, seed after seed.
 
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use anyhow::bail;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ impl Sim {
     fn tell(&self, report: &Report) {
         let again = self.again(report.seed);
         if self.json {
-            out::json(json!({
+            console::json(json!({
                 "seed": report.seed,
                 "scenario": report.scenario.name(),
                 "good": report.is_good(),
@@ -148,9 +148,9 @@ impl Sim {
             }));
             return;
         }
-        out::lines(report.to_string().trim_end());
+        console::lines(report.to_string().trim_end());
         if !report.is_good() {
-            out::line(format_args!("  again: {again} --log"));
+            console::line(format_args!("  again: {again} --log"));
         }
     }
 
@@ -163,7 +163,7 @@ impl Sim {
             let faults: serde_json::Map<_, _> = faults
                 .map(|(name, count)| (name.to_owned(), count.into()))
                 .collect();
-            out::json(json!({
+            console::json(json!({
                 "seeds": summary.seeds,
                 "bad": summary.bad,
                 "operations": summary.operations,
@@ -182,7 +182,7 @@ impl Sim {
             .iter()
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        out::line(format_args!(
+        console::line(format_args!(
             "{} seeds ({}): {} operations, {} messages, {:.1} simulated hours",
             summary.seeds,
             scenarios.join(", "),
@@ -193,16 +193,18 @@ impl Sim {
         let faults: Vec<String> = faults
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        out::line(format_args!("faults: {}", faults.join(", ")));
+        console::line(format_args!("faults: {}", faults.join(", ")));
         let known = zonal_types::marks::NAMES.len();
         if zonal_types::marks::are_kept() {
-            out::line(format_args!(
+            console::line(format_args!(
                 "marks: {} of {known} reached; not: {}",
                 coverage.marks.len(),
                 summary.missing_marks().join(" ")
             ));
         } else {
-            out::line("marks: not in this build (cargo build --release -p zonal --features marks)");
+            console::line(
+                "marks: not in this build (cargo build --release -p zonal --features marks)",
+            );
         }
         let shown: Vec<String> = summary
             .bad
@@ -211,7 +213,7 @@ impl Sim {
             .map(u64::to_string)
             .collect();
         let good = summary.seeds - summary.bad.len() as u64;
-        out::line(format_args!(
+        console::line(format_args!(
             "{good} of {} seeds good{}{}",
             summary.seeds,
             if shown.is_empty() { "" } else { "; broken: " },

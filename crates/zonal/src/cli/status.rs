@@ -1,9 +1,9 @@
 //! `zonal status`: every server of the cell, asked at once.
 
-use crate::cell::connect::{Cell, CellArgs};
-use crate::cell::mounts;
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cell::mount_records;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use serde_json::{Value, json};
 use zonal_net::Address;
 use zonal_types::Codec;
@@ -56,7 +56,7 @@ impl Status {
                 .collect()
         });
         if self.json {
-            out::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
+            console::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
         } else {
             print(&cell, &map, &seen);
         }
@@ -84,7 +84,7 @@ fn nothing(error: &str) -> Seen {
 }
 
 /// What protects a node's connections by TCP.
-fn transport(cell: &Cell, seen: &Seen) -> &'static str {
+fn transport(cell: &CellHandle, seen: &Seen) -> &'static str {
     match (&cell.credential, seen.offers_plain) {
         (None, _) => "none",
         (Some(_), true) => "plain",
@@ -92,7 +92,7 @@ fn transport(cell: &Cell, seen: &Seen) -> &'static str {
     }
 }
 
-fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
+fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
     let Ok(tcp) = node.address.parse() else {
         return nothing("its address cannot be read");
     };
@@ -148,7 +148,7 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
 }
 
 /// What the node itself says is wrong: that is the reason of what was seen from here.
-fn trouble(cell: &Cell, to: Address) -> Option<String> {
+fn trouble(cell: &CellHandle, to: Address) -> Option<String> {
     match cell.admin(to, &AdminRequest::Health) {
         Ok(AdminReply::Health { roles }) => {
             let mut roles = roles.into_iter();
@@ -165,8 +165,8 @@ fn trouble(cell: &Cell, to: Address) -> Option<String> {
     }
 }
 
-fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
-    out::line(format_args!(
+fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
+    console::line(format_args!(
         "cell {}, map version {}",
         map.cell, map.version
     ));
@@ -202,7 +202,7 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
                 if numbers.is_empty() {
                     "-".to_owned()
                 } else {
-                    out::bytes(value)
+                    console::bytes(value)
                 }
             };
             total += sum(0);
@@ -222,27 +222,27 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
             String::new(),
             String::new(),
             "all".into(),
-            out::bytes(total),
-            out::bytes(free),
+            console::bytes(total),
+            console::bytes(free),
         ]);
     }
-    out::table(&rows);
+    console::table(&rows);
     let plain = map.nodes.iter().zip(seen);
     let plain = plain.filter(|(_, seen)| transport(cell, seen) == "plain");
     let plain: Vec<String> = plain.map(|(node, _)| node.id.to_string()).collect();
     if !plain.is_empty() {
-        out::line(format_args!(
+        console::line(format_args!(
             "in the clear by TCP with mounts that are configured so: nodes {}",
             plain.join(", ")
         ));
     }
-    for mount in mounts::of(cell) {
+    for mount in mount_records::of(cell) {
         let state = if mount.lives() {
             ""
         } else {
             " (its process is gone)"
         };
-        out::line(format_args!(
+        console::line(format_args!(
             "mounted on {} in zone {}{state}",
             mount.path.display(),
             mount.zone
@@ -250,7 +250,7 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
     }
 }
 
-fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
+fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
     let node = |node: &Node, seen: &Seen| {
         let targets = seen.targets.iter().map(|(id, numbers)| {
             json!({
@@ -281,7 +281,7 @@ fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
         let nodes: Vec<Value> = nodes.map(|(one, seen)| node(one, seen)).collect();
         json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
     });
-    let mounts = mounts::of(cell).into_iter().map(|mount| {
+    let mounts = mount_records::of(cell).into_iter().map(|mount| {
         json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.lives()})
     });
     json!({

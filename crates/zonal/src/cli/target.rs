@@ -1,11 +1,11 @@
 //! `zonal target`: the objects of a target.
 
-use crate::cell::connect::{Cell, CellArgs};
-use crate::cli::output::{Output, Telling};
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cli::output_args::{OutputArgs, ReportArgs};
 use crate::cli::target_remove;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
-use crate::transfer::{self, Names, Remote, Source, Stopped};
+use crate::transfer::{self, ObjectPaths, ObjectSource, RunningTarget, StoppedTarget};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_object::ObjectId;
@@ -14,11 +14,11 @@ use zonal_wire::ObjectEntry;
 
 /// List, export and import the objects of a target; take out one that holds none
 #[derive(Debug, clap::Subcommand)]
-pub enum Target {
+pub enum TargetCommand {
     /// List objects: data id and column, bytes, allocated bytes
     Ls {
         #[command(flatten)]
-        which: Which,
+        which: TargetSelection,
         /// With the path of each object's file (a target that runs)
         #[arg(long, conflicts_with = "dir")]
         paths: bool,
@@ -33,14 +33,14 @@ pub enum Target {
     /// that is named is not there, nothing is written.
     Export {
         #[command(flatten)]
-        which: Which,
+        which: TargetSelection,
         /// Only this object (several may be given) [default: all]
         #[arg(long, value_name = "DATA_ID.COLUMN")]
         object: Vec<ObjectName>,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
     /// Write the objects of a file that was exported to a target that runs
     ///
@@ -58,7 +58,7 @@ pub enum Target {
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
     /// Take a target out of the cell that was added by mistake and holds nothing
     ///
@@ -81,7 +81,7 @@ pub enum Target {
 
 /// A target that runs, or the store of one that is stopped.
 #[derive(Debug, clap::Args)]
-pub struct Which {
+pub struct TargetSelection {
     #[command(flatten)]
     cell: CellArgs,
     /// The target, through its server
@@ -112,26 +112,26 @@ impl std::str::FromStr for ObjectName {
     }
 }
 
-impl Which {
+impl TargetSelection {
     /// Calls `with` with the target opened and the cell that it is of.
     fn open<T>(
         &self,
-        with: impl FnOnce(&mut dyn Source, [u8; 16], Option<&Cell>) -> anyhow::Result<T>,
+        with: impl FnOnce(&mut dyn ObjectSource, [u8; 16], Option<&CellHandle>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         if let Some(dir) = &self.dir {
-            let mut stopped = Stopped::open(dir)?;
+            let mut stopped = StoppedTarget::open(dir)?;
             let cell = stopped.cell();
             return with(&mut stopped, cell, None);
         }
         let cell = self.cell.open()?;
         let map = cell.map()?;
         let target = TargetId(self.target.unwrap_or_default());
-        let mut remote = Remote::new(&cell, &map, target)?;
+        let mut remote = RunningTarget::new(&cell, &map, target)?;
         with(&mut remote, map.cell.0, Some(&cell))
     }
 }
 
-impl Target {
+impl TargetCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Remove {
@@ -140,13 +140,13 @@ impl Target {
                 retire,
             } => {
                 target_remove::remove(&cell.open()?, TargetId(target), retire)?;
-                out::line(format_args!(
+                console::line(format_args!(
                     "target {target} is out of the cell; its store is refused from now on"
                 ));
                 Ok(())
             }
             Self::Ls { which, paths, json } => which.open(|source, _cell_id, cell| {
-                let names = cell.filter(|_| paths).map(Names::new).transpose()?;
+                let names = cell.filter(|_| paths).map(ObjectPaths::new).transpose()?;
                 ls(source, names, json)
             }),
             Self::Export {
@@ -172,7 +172,7 @@ impl Target {
             } => {
                 let cell = cell.open()?;
                 let map = cell.map()?;
-                let remote = Remote::new(&cell, &map, TargetId(target))?;
+                let remote = RunningTarget::new(&cell, &map, TargetId(target))?;
                 let mut progress = telling.progress("objects");
                 let imported = transfer::import(&remote, map.cell, &from, force, &mut progress)?;
                 let lost: u64 = imported.lost.iter().map(|(_, lost)| lost.length).sum();
@@ -183,21 +183,21 @@ impl Target {
                         "lost_bytes": lost,
                         "removed": imported.removed.len(),
                     });
-                    out::json(format_args!("{shown:#}"));
+                    console::json(format_args!("{shown:#}"));
                 } else {
-                    out::line(format_args!(
+                    console::line(format_args!(
                         "{} objects, {} of data, on target {target}",
                         imported.objects,
-                        out::bytes(imported.data_bytes)
+                        console::bytes(imported.data_bytes)
                     ));
                 }
                 for object in &imported.removed {
-                    out::note(format_args!(
+                    console::note(format_args!(
                         "object {object} was left out: its file was removed"
                     ));
                 }
                 for (object, lost) in &imported.lost {
-                    out::note(format_args!(
+                    console::note(format_args!(
                         "object {object}: {} bytes at {} were damaged where they were exported, and read as zeros now",
                         lost.length, lost.offset
                     ));
@@ -208,7 +208,11 @@ impl Target {
     }
 }
 
-fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyhow::Result<()> {
+fn ls(
+    source: &mut dyn ObjectSource,
+    mut names: Option<ObjectPaths>,
+    as_json: bool,
+) -> anyhow::Result<()> {
     let mut show = |entry: &ObjectEntry| {
         let path = names.as_mut().map(|names| names.path(entry.data_id));
         if as_json {
@@ -222,14 +226,14 @@ fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyho
             if let (Value::Object(fields), Some(path)) = (&mut shown, path) {
                 fields.insert("path".into(), path.into());
             }
-            out::json(shown);
+            console::json(shown);
         } else {
             let path = match path {
                 Some(Some(path)) => format!("  {path}"),
                 Some(None) => "  (no name)".to_owned(),
                 None => String::new(),
             };
-            out::line(format_args!(
+            console::line(format_args!(
                 "{}.{}  {}  {}{path}",
                 entry.data_id, entry.column, entry.object_bytes, entry.allocated
             ));
@@ -249,10 +253,10 @@ fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyho
             _ => break,
         }
     }
-    names.map_or(Ok(()), Names::close)
+    names.map_or(Ok(()), ObjectPaths::close)
 }
 
-fn told(exported: &transfer::Exported, to: &Path, as_json: bool) -> anyhow::Result<()> {
+fn told(exported: &transfer::ExportSummary, to: &Path, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let damaged = exported.damaged.iter().map(|(object, lost)| {
             json!({
@@ -271,16 +275,16 @@ fn told(exported: &transfer::Exported, to: &Path, as_json: bool) -> anyhow::Resu
             "lost_bytes": exported.lost_bytes,
             "damaged": damaged.collect::<Vec<Value>>(),
         });
-        out::json(format_args!("{shown:#}"));
+        console::json(format_args!("{shown:#}"));
     } else {
-        out::line(format_args!(
+        console::line(format_args!(
             "{} objects, {} of data in {}",
             exported.objects,
-            out::bytes(exported.data_bytes),
+            console::bytes(exported.data_bytes),
             to.display()
         ));
         for (object, lost) in &exported.damaged {
-            out::line(format_args!(
+            console::line(format_args!(
                 "object {object}, {} bytes at {}: {}",
                 lost.length, lost.offset, lost.detail
             ));

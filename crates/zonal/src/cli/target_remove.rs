@@ -14,11 +14,11 @@
 //! A command that is killed between 2 and 4 leaves a target that new files do without; to run it
 //! again completes it.
 
-use crate::backup::{Snapshot, fix_all};
-use crate::cell::connect::Cell;
+use crate::backup::{ShardSnapshot, fix_all};
+use crate::cell::connection::CellHandle;
+use crate::console;
 use crate::exit::{FAILED, Failure, REFUSED, with_causes};
-use crate::out;
-use crate::transfer::{Names, Remote, Source};
+use crate::transfer::{ObjectPaths, ObjectSource, RunningTarget};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use zonal_meta::named_sets::layout_of;
@@ -35,9 +35,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Takes a target out of the cell. `retire`: where it cannot go yet, new files do without it all
 /// the same.
-pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()> {
+pub fn remove(cell: &CellHandle, target: TargetId, retire: bool) -> anyhow::Result<()> {
     let map = cell.map()?;
-    let remote = Remote::new(cell, &map, target)?;
+    let remote = RunningTarget::new(cell, &map, target)?;
     let sets = sets_of(&map, target);
     let is_retired = map.target(target).map(|target| target.state) == Some(TargetState::Offline);
     if !retire && !is_retired {
@@ -48,7 +48,7 @@ pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()>
     let retired = use_it(&map, TargetState::Offline)?;
     let checked = named_in(cell, &retired, &sets)
         .and_then(|found| refuse_files(cell, target, &found))
-        .and_then(|()| refuse_objects(Remote::new(cell, &retired, target)?, target));
+        .and_then(|()| refuse_objects(RunningTarget::new(cell, &retired, target)?, target));
     if let Err(error) = checked {
         let kept = match retire || is_retired {
             true => None,
@@ -58,10 +58,10 @@ pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()>
                 .err(),
         };
         if let Some(failed) = &kept {
-            out::note(format_args!("zonal: {}", with_causes(failed.as_ref())));
+            console::note(format_args!("zonal: {}", with_causes(failed.as_ref())));
         }
         if retire || is_retired || kept.is_some() {
-            out::note(format_args!(
+            console::note(format_args!(
                 "zonal: new files do without target {target} from now on"
             ));
         }
@@ -92,7 +92,7 @@ fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
     sets.map(|set| set.id).collect()
 }
 
-fn edit(cell: &Cell, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
+fn edit(cell: &CellHandle, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
     let request = ManagerRequest::Edit {
         expected: map.version,
         edits: Blob(vec![edit].to_bytes()),
@@ -108,7 +108,7 @@ fn edit(cell: &Cell, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
 }
 
 /// A target that is not there cannot be asked; that no layout names it must do then.
-fn refuse_objects(mut remote: Remote<'_>, target: TargetId) -> anyhow::Result<()> {
+fn refuse_objects(mut remote: RunningTarget<'_>, target: TargetId) -> anyhow::Result<()> {
     let listed = match remote.list(None) {
         Ok((listed, _)) => listed,
         Err(error) if is_away(&error) => return Ok(()),
@@ -137,14 +137,14 @@ fn is_away(error: &anyhow::Error) -> bool {
 /// Files, and files that are being removed, whose layout names one of the sets: how many, and the
 /// first ones. Each shard goes by `map` or a newer one.
 fn named_in(
-    cell: &Cell,
+    cell: &CellHandle,
     map: &ZoneMap,
     sets: &BTreeSet<StripeSetId>,
 ) -> anyhow::Result<(u64, Vec<Ino>)> {
     let end = Instant::now() + ADOPTED_WITHIN;
     let snapshots = loop {
         let (_, snapshots) = fix_all(cell)?;
-        let is_late = |snapshot: &&Snapshot<'_>| snapshot.start.map_version < map.version;
+        let is_late = |snapshot: &&ShardSnapshot<'_>| snapshot.start.map_version < map.version;
         let Some(late) = snapshots.iter().find(is_late) else {
             break snapshots;
         };
@@ -186,7 +186,7 @@ fn named_in(
 }
 
 fn refuse_files(
-    cell: &Cell,
+    cell: &CellHandle,
     target: TargetId,
     (count, first): &(u64, Vec<Ino>),
 ) -> anyhow::Result<()> {
@@ -194,7 +194,7 @@ fn refuse_files(
         return Ok(());
     }
     let mut paths = Vec::new();
-    if let Ok(mut names) = Names::new(cell) {
+    if let Ok(mut names) = ObjectPaths::new(cell) {
         let found = first.iter().map(|ino| names.path_of(*ino));
         paths.extend(found.flatten());
         // The session ends by itself where it cannot be closed.

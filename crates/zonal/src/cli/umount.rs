@@ -1,10 +1,10 @@
 //! `zonal umount`.
 
-use crate::cell::mounts::Records;
-use crate::cell::{Folder, Held, Named, folder, points, processes};
+use crate::cell::mount_records::MountRecords;
+use crate::cell::{CellFolder, CellLocator, ProcessHandle, folder, mount_table, processes};
+use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
-use crate::mount::farewell::{self, Said};
-use crate::out;
+use crate::mount::unmount_status::{self, UnmountStatus};
 use anyhow::Context;
 use rustix::process::Pid;
 use std::path::{Path, PathBuf};
@@ -31,20 +31,20 @@ impl Umount {
     pub fn run(self) -> anyhow::Result<()> {
         // Not by asking the mount itself, which may be dead.
         let path = std::path::absolute(&self.path).context("mount point")?;
-        let path = if points::is_mounted(&path) {
+        let path = if mount_table::is_mounted(&path) {
             path
         } else {
             folder::absolute(&path)?
         };
         let processes = mount_processes(&path);
-        let is_mounted = points::is_mounted(&path);
+        let is_mounted = mount_table::is_mounted(&path);
         if !is_mounted && processes.is_empty() {
             return Err(no_point(&self.path, &path).into());
         }
         // Before it may end.
         let heard: Vec<_> = processes
             .iter()
-            .map(|held| farewell::listen(held.pid().as_raw_nonzero().get()))
+            .map(|held| unmount_status::listen(held.pid().as_raw_nonzero().get()))
             .collect();
         if is_mounted {
             if self.force {
@@ -78,8 +78,8 @@ impl Umount {
 
 /// Why nothing is taken away: a cell that is mounted is no mount point.
 fn no_point(said: &Path, path: &Path) -> Failure {
-    let is_address = !path.exists() && said.to_str().is_some_and(Named::is_address);
-    if !is_address && !Folder::is_cell(path) {
+    let is_address = !path.exists() && said.to_str().is_some_and(CellLocator::is_address);
+    if !is_address && !CellFolder::is_cell(path) {
         let text = format!("no cell is mounted on {}", path.display());
         return Failure::new(NOT_FOUND, text).hint("`findmnt -t fuse.zonal` lists mounts");
     }
@@ -92,10 +92,10 @@ fn no_point(said: &Path, path: &Path) -> Failure {
         "{} is {what} of a cell, no mount point; nothing was unmounted",
         said.display()
     );
-    let records = Folder::open(path).map(|folder| Records::below(&folder).list());
+    let records = CellFolder::open(path).map(|folder| MountRecords::below(&folder).list());
     let points = records.unwrap_or_default().into_iter();
     let points: Vec<String> = points
-        .filter(|record| points::is_mounted(&record.path))
+        .filter(|record| mount_table::is_mounted(&record.path))
         .map(|record| format!("`zonal umount {}`", record.path.display()))
         .collect();
     Failure::new(USAGE, text).hint(match points.as_slice() {
@@ -113,19 +113,19 @@ fn no_answer(servers: &str) -> String {
 }
 
 /// Why the process of a mount that is taken away is still there.
-fn goes_on(path: &Path, pid: Pid, said: Option<&Said>) -> Failure {
+fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
     let shown = path.display();
     let give_up = format!("`zonal umount --force {shown}` gives up what is not sent");
     let (why, hint) = match said {
-        Some(Said::Unsent(bytes, servers)) => (
+        Some(UnmountStatus::Unsent(bytes, servers)) => (
             format!(
                 "{} are not sent yet{}",
-                out::bytes(*bytes),
+                console::bytes(*bytes),
                 no_answer(servers)
             ),
             format!("it goes on by itself, also when this command has ended; {give_up}"),
         ),
-        Some(Said::Open(files)) => (
+        Some(UnmountStatus::Open(files)) => (
             format!("files are open ({files})"),
             format!("close them, or: {give_up}"),
         ),
@@ -139,14 +139,14 @@ fn goes_on(path: &Path, pid: Pid, said: Option<&Said>) -> Failure {
 }
 
 /// What did not reach its servers before the process ended.
-fn lost(path: &Path, said: &Said) -> Option<Failure> {
-    let Said::Lost(bytes, servers) = said else {
+fn lost(path: &Path, said: &UnmountStatus) -> Option<Failure> {
+    let UnmountStatus::Lost(bytes, servers) = said else {
         return None;
     };
     let text = format!(
         "{} is unmounted, but {} of what was written could not be sent and are lost{}",
         path.display(),
-        out::bytes(*bytes),
+        console::bytes(*bytes),
         no_answer(servers)
     );
     Some(Failure::new(FAILED, text).hint("the log of the mount tells more"))
@@ -154,13 +154,13 @@ fn lost(path: &Path, said: &Said) -> Option<Failure> {
 
 /// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal
 /// mount` in the foreground that names the path, of the user who mounted what is mounted there.
-fn mount_processes(path: &Path) -> Vec<Held> {
+fn mount_processes(path: &Path) -> Vec<ProcessHandle> {
     let own = rustix::process::geteuid().as_raw();
-    let uid = points::user(path).unwrap_or(own);
+    let uid = mount_table::user(path).unwrap_or(own);
     let me = rustix::process::getpid();
     let others = processes::all().filter(|pid| *pid != me);
     let held = others.filter_map(|pid| {
-        Held::of(pid, uid, |arguments| {
+        ProcessHandle::of(pid, uid, |arguments| {
             processes::mounts(pid, arguments, path)
         })
     });

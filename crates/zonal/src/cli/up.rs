@@ -1,13 +1,13 @@
 //! `zonal up`: a cell on this machine in one command.
 
-use crate::cell::mounts::Records;
-use crate::cell::plan::{self, Shape};
-use crate::cell::processes::{self, Process};
-use crate::cell::{Cell, Folder, folder, points};
+use crate::cell::mount_records::MountRecords;
+use crate::cell::plan::{self, CellShape};
+use crate::cell::processes::{self, ServerProcess};
+use crate::cell::{CellFolder, CellHandle, folder, mount_table};
+use crate::console;
 use crate::exit::{Failure, IN_USE, REFUSED, UNREACHABLE};
-use crate::mount::options::Options;
-use crate::mount::{command as mounting, dead};
-use crate::out;
+use crate::mount::options::MountSettings;
+use crate::mount::{command as mounting, stale_sessions};
 use anyhow::Context;
 use rustix::fs::StatVfsMountFlags;
 use std::collections::BTreeMap;
@@ -96,34 +96,34 @@ impl Up {
         })?;
         let dir = trusted.path().to_owned();
         refuse_read_only(&dir)?;
-        if !Folder::is_cell(&dir)
+        if !CellFolder::is_cell(&dir)
             && let Err(error) = check_empty(&trusted)
             && !is_made_by_another(&trusted)
         {
             return Err(error);
         }
-        let _lock = Folder::lock(&dir)?;
+        let _lock = CellFolder::lock(&dir)?;
         // Another command may have made it while this one waited for the lock.
-        let is_new = !Folder::is_cell(&dir);
+        let is_new = !CellFolder::is_cell(&dir);
         let folder = if is_new {
-            let shape = Shape {
+            let shape = CellShape {
                 zones: self.zones.unwrap_or(ZONES),
                 storage_nodes: self.storage_nodes.unwrap_or(STORAGE_NODES),
                 capacity: self.capacity,
                 segment: self.segment,
                 key: !self.no_key,
             };
-            out::line(format_args!("making a cell in {}", dir.display()));
+            console::line(format_args!("making a cell in {}", dir.display()));
             plan::make(&dir, &shape)?
         } else {
-            let folder = Folder::open(&dir)?;
+            let folder = CellFolder::open(&dir)?;
             self.refuse_other_shape(&folder)?;
             folder
         };
-        let cell = Cell::of_folder(&folder)?;
+        let cell = CellHandle::of_folder(&folder)?;
         let mut servers = start_all(&folder, &cell)?;
         wait_for_all(&cell, &mut servers)?;
-        dead::end_sessions(&cell);
+        stale_sessions::end_sessions(&cell);
         if let Some(path) = &self.mount {
             mount(&folder, path)?;
         }
@@ -133,7 +133,7 @@ impl Up {
     }
 
     /// The shape of a cell stays: who asks for another one would wait for servers that never come.
-    fn refuse_other_shape(&self, folder: &Folder) -> anyhow::Result<()> {
+    fn refuse_other_shape(&self, folder: &CellFolder) -> anyhow::Result<()> {
         let mut storage_nodes: BTreeMap<u16, u32> = BTreeMap::new();
         for config in folder.nodes()? {
             let nodes = storage_nodes.entry(config.zone.0).or_default();
@@ -160,28 +160,30 @@ impl Up {
         Err(Failure::new(REFUSED, text).hint(hint).into())
     }
 
-    fn say_what_next(&self, folder: &Folder) {
+    fn say_what_next(&self, folder: &CellFolder) {
         let dir = folder.dir.display();
-        out::line("");
+        console::line("");
         match &self.mount {
             Some(path) => {
                 let path = path.display();
-                out::line(format_args!("mounted on {path}; try:"));
-                out::line(format_args!(
+                console::line(format_args!("mounted on {path}; try:"));
+                console::line(format_args!(
                     "  zonal mkdir --zone 1 {path}/a && cp -r /usr/include {path}/a"
                 ));
-                out::line(format_args!("  zonal locate {path}/a/include/stdio.h"));
+                console::line(format_args!("  zonal locate {path}/a/include/stdio.h"));
             }
             None => {
-                out::line("mount it:");
-                out::line(format_args!("  zonal mount --cell {dir} PATH"));
+                console::line("mount it:");
+                console::line(format_args!("  zonal mount --cell {dir} PATH"));
             }
         }
-        out::line(format_args!("  zonal status --cell {dir}"));
+        console::line(format_args!("  zonal status --cell {dir}"));
         if folder.file.key_file.is_none() {
-            out::line("the cell has no keys: every user of this machine can read and change it");
+            console::line(
+                "the cell has no keys: every user of this machine can read and change it",
+            );
         }
-        out::line(format_args!("  zonal down --dir {dir}"));
+        console::line(format_args!("  zonal down --dir {dir}"));
     }
 }
 
@@ -216,7 +218,7 @@ fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
 /// Whether a command that was making a cell here, and so has the lock, has made it.
 fn is_made_by_another(dir: &trusted::Folder) -> bool {
     let lock = dir.file("lock").ok().flatten();
-    lock.is_some_and(|lock| lock.lock().is_ok()) && Folder::is_cell(dir.path())
+    lock.is_some_and(|lock| lock.lock().is_ok()) && CellFolder::is_cell(dir.path())
 }
 
 fn check_empty(trusted: &trusted::Folder) -> anyhow::Result<()> {
@@ -243,7 +245,7 @@ fn check_empty(trusted: &trusted::Folder) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
+fn start_all(folder: &CellFolder, cell: &CellHandle) -> anyhow::Result<Vec<Started>> {
     let servers = folder.servers()?.into_iter();
     let mut servers: Vec<Started> = servers
         .map(|(name, nodes)| Started {
@@ -263,8 +265,8 @@ fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
 }
 
 impl Started {
-    fn process(&self) -> Process {
-        Process {
+    fn process(&self) -> ServerProcess {
+        ServerProcess {
             name: self.name.clone(),
             config: self.config.clone(),
         }
@@ -272,7 +274,7 @@ impl Started {
 
     /// Fails where a process serves this node that this command cannot have started: it holds the
     /// store, and what was started beside it would end at once.
-    fn refuse_stranger(&self, cell: &Cell) -> anyhow::Result<()> {
+    fn refuse_stranger(&self, cell: &CellHandle) -> anyhow::Result<()> {
         let process = self.process();
         let dir = cell.folder.as_ref().map(|folder| folder.dir.display());
         let dir = dir.map_or(String::new(), |dir| dir.to_string());
@@ -328,7 +330,7 @@ impl Started {
     }
 }
 
-fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
+fn wait_for_all(cell: &CellHandle, servers: &mut [Started]) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     for index in 0..servers.len() {
         loop {
@@ -358,10 +360,10 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
+fn mount(folder: &CellFolder, path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
         .or_else(|error| {
-            if points::is_mounted(path) {
+            if mount_table::is_mounted(path) {
                 Ok(())
             } else {
                 Err(error)
@@ -369,8 +371,8 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
         })
         .with_context(|| path.display().to_string())?;
     let path = folder::absolute(path)?;
-    if points::is_mounted(&path) {
-        let records = Records::below(folder);
+    if mount_table::is_mounted(&path) {
+        let records = MountRecords::below(folder);
         let record = records
             .list()
             .into_iter()
@@ -386,6 +388,6 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    let options = Options::new(folder.dir.display().to_string(), path);
+    let options = MountSettings::new(folder.dir.display().to_string(), path);
     mounting::run(&options).context("the cell is up, but cannot be mounted")
 }

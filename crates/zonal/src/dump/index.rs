@@ -1,7 +1,7 @@
 //! The ordered store: index and log together, as an opening would see it.
 
-use super::segments::{self, Segments};
-use super::{Part, entry, hex, print::Printer};
+use super::segments::{self, SegmentUsage};
+use super::{StorePart, entry, hex, printer::Printer};
 use crate::exit::{Failure, REFUSED};
 use anyhow::Context;
 use std::path::Path;
@@ -15,7 +15,7 @@ const PART: &str = "index";
 pub fn show(
     dir: &Path,
     stored: Option<&Stored>,
-    part: Option<Part>,
+    part: Option<StorePart>,
     prefix: &[u8],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -32,12 +32,13 @@ pub fn show(
     for damage in opened.damage() {
         printer.damage(PART, None, &damage.to_string());
     }
-    let wants = |wanted: Part| part.is_none_or(|part| part == wanted);
-    if wants(Part::Map) && kind == StoreKind::Manager {
+    let wants = |wanted: StorePart| part.is_none_or(|part| part == wanted);
+    if wants(StorePart::Map) && kind == StoreKind::Manager {
         map(&opened, printer);
     }
-    let mut segments = (wants(Part::Segments) && kind == StoreKind::Target).then(Segments::default);
-    let with_entries = wants(Part::Index);
+    let mut segments =
+        (wants(StorePart::Segments) && kind == StoreKind::Target).then(SegmentUsage::default);
+    let with_entries = wants(StorePart::Index);
     let end = behind(prefix);
     let start = if segments.is_some() { &[][..] } else { prefix };
     let stop = if segments.is_some() {

@@ -1,6 +1,6 @@
 //! The log's file from its beginning to its end: every header that is one, with its record.
 
-use super::{entry, hex, print::Printer};
+use super::{entry, hex, printer::Printer};
 use anyhow::Context;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

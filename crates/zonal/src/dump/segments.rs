@@ -1,7 +1,7 @@
 //! What of each segment file is in use: as the index's records refer to it, and whether the file is
 //! there.
 
-use super::print::Printer;
+use super::printer::Printer;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,11 +51,11 @@ struct Used {
 
 /// Counts as the index is walked; memory for each segment, not for each object.
 #[derive(Default)]
-pub struct Segments {
+pub struct SegmentUsage {
     used: BTreeMap<u32, Used>,
 }
 
-impl Segments {
+impl SegmentUsage {
     /// Takes an entry of the index.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
         if !matches!(key::parse(key), Ok(Named::Chunk(..))) {

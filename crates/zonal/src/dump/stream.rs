@@ -1,6 +1,6 @@
 //! Streams: backups of metadata and exported objects.
 
-use super::{entry, hex, print::Printer};
+use super::{entry, hex, printer::Printer};
 use crate::backup::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
 use crate::transfer::format::{self, Lost, ObjectEnd, ObjectStart};
 use anyhow::Context;

@@ -5,9 +5,9 @@
 //! `note: TEXT` lines for whoever mounts, then `ready`; or why there is no mount, and perhaps a
 //! last line `Hint: TEXT`.
 
-use super::options::Options;
+use super::options::MountSettings;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use anyhow::Context;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -33,14 +33,14 @@ pub fn tell_note(text: &str) {
 
 /// Tells the starting process why there is no mount.
 pub fn tell_failure(error: &anyhow::Error) {
-    out::line(format_args!("{error:#}"));
+    console::line(format_args!("{error:#}"));
     if let Some(hint) = crate::exit::hint(error) {
-        out::line(format_args!("{HINT}{hint}"));
+        console::line(format_args!("{HINT}{hint}"));
     }
 }
 
 /// Starts the process, with its log, and returns when the mount answers.
-pub fn start(options: &Options, log: Option<File>) -> anyhow::Result<()> {
+pub fn start(options: &MountSettings, log: Option<File>) -> anyhow::Result<()> {
     let mut child = Command::new(std::env::current_exe().context("own executable")?)
         .args(options.arguments())
         .stdin(Stdio::null())
@@ -56,7 +56,7 @@ pub fn start(options: &Options, log: Option<File>) -> anyhow::Result<()> {
                 return Ok(());
             }
             match line.strip_prefix(NOTE) {
-                Some(note) => out::note(format_args!("zonal: {note}")),
+                Some(note) => console::note(format_args!("zonal: {note}")),
                 None => said.push(line),
             }
         }

@@ -1,9 +1,9 @@
 //! The mount itself: client core and kernel protocol joined.
 
-use super::command::Ready;
-use super::farewell::Farewell;
-use super::options::Options;
-use crate::cell::Cell;
+use super::command::ReadyNotice;
+use super::options::MountSettings;
+use super::unmount_status::UnmountStatusServer;
+use crate::cell::CellHandle;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -22,14 +22,19 @@ enum End {
     Signal,
 }
 
-/// Mounts `cell` as `options` say, calls [`Ready::mounted`] when the mount answers, and returns
+/// Mounts `cell` as `options` say, calls [`ReadyNotice::mounted`] when the mount answers, and returns
 /// when it is unmounted or the process is told to end (SIGTERM, SIGINT), with everything written
 /// flushed.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the mount owns what it runs with"
 )]
-pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> anyhow::Result<()> {
+pub fn run(
+    options: &MountSettings,
+    cell: CellHandle,
+    me: (ZoneId, u64),
+    ready: ReadyNotice,
+) -> anyhow::Result<()> {
     zonal_server::logging::start("info");
     let config = config(options, &cell, me)?;
     let mounted = Mounted::start(&options.path, config).map_err(|error| failure(&error, &cell))?;
@@ -57,7 +62,7 @@ pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> an
             "no process guards the mount, which may have to be unmounted by force where it is killed: {error}"
         ));
     }
-    let farewell = Farewell::start(mounted.fs());
+    let farewell = UnmountStatusServer::start(mounted.fs());
     ready.mounted()?;
     let end = ended.recv();
     farewell.ending();
@@ -73,8 +78,8 @@ pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> an
 }
 
 fn config(
-    options: &Options,
-    cell: &Cell,
+    options: &MountSettings,
+    cell: &CellHandle,
     (zone, client): (ZoneId, u64),
 ) -> anyhow::Result<MountConfig> {
     let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, ClientId(client));
@@ -148,7 +153,7 @@ fn name(path: &Path, host: &str) -> String {
     format!("mount ...{} on {host}", end.unwrap_or_default())
 }
 
-fn failure(error: &StartError, cell: &Cell) -> Failure {
+fn failure(error: &StartError, cell: &CellHandle) -> Failure {
     match error {
         StartError::Connect(code) => Failure::new(
             UNREACHABLE,

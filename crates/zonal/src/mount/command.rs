@@ -1,12 +1,12 @@
 //! `zonal mount` and `mount -t zonal`: a look at the mount point, the process in the background,
 //! and its record.
 
-use super::options::Options;
+use super::options::MountSettings;
 use super::{background, client_mount};
-use crate::cell::connect::CellArgs;
-use crate::cell::{Named, folder, mounts, points};
+use crate::cell::connection::CellArgs;
+use crate::cell::{CellLocator, folder, mount_records, mount_table};
+use crate::console;
 use crate::exit::{Failure, IN_USE, NOT_FOUND, is_full};
-use crate::out;
 use anyhow::Context;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 
 /// To be told when the mount answers.
 #[derive(Debug)]
-pub struct Ready {
+pub struct ReadyNotice {
     on_stdout: bool,
-    record: mounts::New,
-    records: Option<mounts::Records>,
+    record: mount_records::NewMount,
+    records: Option<mount_records::MountRecords>,
     /// Of a mount in the foreground: nobody else mounts there meanwhile.
     alone: Option<File>,
 }
 
-impl Ready {
+impl ReadyNotice {
     /// The mount answers: notes it and lets the starting process go.
     pub fn mounted(self) -> anyhow::Result<()> {
         if let Some(records) = &self.records
@@ -43,7 +43,7 @@ impl Ready {
 
     /// To whoever started the mount.
     pub(super) fn tell(&self, text: &str) {
-        out::note(format_args!("zonal: {text}"));
+        console::note(format_args!("zonal: {text}"));
         if self.on_stdout {
             background::tell_note(text);
         }
@@ -51,7 +51,7 @@ impl Ready {
 }
 
 /// Mounts, in the background unless told otherwise.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &MountSettings) -> anyhow::Result<()> {
     // Until the mount answers; the process in the background begins under its parent's.
     let alone = (!options.ready_on_stdout).then(|| alone_at(&options.path));
     let alone = alone.flatten();
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 /// Waits for others who mount there at this moment, and keeps more of them waiting. A dead mount
 /// has nothing that could be locked.
 fn alone_at(path: &Path) -> Option<File> {
-    if points::is_mounted(path) {
+    if mount_table::is_mounted(path) {
         return None;
     }
     let point = File::open(path).ok()?;
@@ -84,24 +84,24 @@ fn alone_at(path: &Path) -> Option<File> {
     Some(point)
 }
 
-fn in_foreground(options: &Options, alone: Option<File>) -> anyhow::Result<()> {
+fn in_foreground(options: &MountSettings, alone: Option<File>) -> anyhow::Result<()> {
     let args = CellArgs {
         cell: Some(options.cell.clone()),
         key_file: options.key_file.clone(),
     };
     let cell = args.open()?;
-    let (zone, note) = super::near::zone(options, &cell)?;
-    super::dead::end_sessions(&cell);
+    let (zone, note) = super::zone_detection::zone(options, &cell)?;
+    super::stale_sessions::end_sessions(&cell);
     // 63 bits: the record is TOML, whose numbers have a sign.
     let client = (getrandom::u64().context("random number")? >> 1).max(1);
-    let records = mounts::Records::of_cell(&cell);
-    let record = mounts::New {
+    let records = mount_records::MountRecords::of_cell(&cell);
+    let record = mount_records::NewMount {
         path: options.path.clone(),
         zone,
         client,
         manager: cell.manager,
     };
-    let ready = Ready {
+    let ready = ReadyNotice {
         on_stdout: options.ready_on_stdout,
         record,
         records: records.clone(),
@@ -131,18 +131,18 @@ pub fn check_point(path: &Path) -> anyhow::Result<()> {
 }
 
 /// With absolute paths, after a look at the mount point.
-fn prepared(options: &Options) -> anyhow::Result<Options> {
+fn prepared(options: &MountSettings) -> anyhow::Result<MountSettings> {
     let mut options = options.clone();
     let path = std::path::absolute(&options.path).context("mount point")?;
-    if points::is_mounted(&path) {
-        if !points::is_dead(&path) {
+    if mount_table::is_mounted(&path) {
+        if !mount_table::is_dead(&path) {
             let text = format!("a cell is mounted on {} already", path.display());
             let hint = format!("zonal umount {}", path.display());
             return Err(Failure::new(IN_USE, text).hint(hint).into());
         }
         zonal_fuse::abort(&path)
             .with_context(|| format!("take away the dead mount on {}", path.display()))?;
-    } else if points::is_occupied(&path) {
+    } else if mount_table::is_occupied(&path) {
         let text = format!("something else is mounted on {}", path.display());
         return Err(Failure::new(IN_USE, text)
             .hint("name an empty directory")
@@ -154,7 +154,7 @@ fn prepared(options: &Options) -> anyhow::Result<Options> {
     for file in [&mut options.key_file, &mut options.log] {
         *file = file.as_ref().map(std::path::absolute).transpose()?;
     }
-    if !Named::is_address(&options.cell) {
+    if !CellLocator::is_address(&options.cell) {
         let dir = folder::absolute(Path::new(&options.cell))?;
         let dir = dir.display().to_string();
         let given = std::mem::replace(&mut options.cell, dir);
@@ -167,7 +167,7 @@ fn prepared(options: &Options) -> anyhow::Result<Options> {
 }
 
 /// Where the process in the background logs. One that nobody named is no reason not to mount.
-fn open_log(options: &Options) -> anyhow::Result<Option<File>> {
+fn open_log(options: &MountSettings) -> anyhow::Result<Option<File>> {
     let mut how = OpenOptions::new();
     how.create(true).append(true);
     if let Some(path) = &options.log {
@@ -180,18 +180,18 @@ fn open_log(options: &Options) -> anyhow::Result<Option<File>> {
         let file = how.open(path);
         file.with_context(|| path.display().to_string())
     };
-    if let Named::Folder(dir) = Named::of(&options.cell)? {
-        let path = mounts::log_below(&folder::Folder::open(&dir)?, &options.path);
+    if let CellLocator::Folder(dir) = CellLocator::of(&options.cell)? {
+        let path = mount_records::log_below(&folder::CellFolder::open(&dir)?, &options.path);
         return match path.and_then(|path| open(&path)) {
             Err(error) if is_full(&error) => Ok(no_log(&error)),
             opened => opened.map(Some),
         };
     }
-    let opened = mounts::log_of_machine(&options.path).and_then(|path| open(&path));
+    let opened = mount_records::log_of_machine(&options.path).and_then(|path| open(&path));
     Ok(opened.map_or_else(|error| no_log(&error), Some))
 }
 
 fn no_log(error: &anyhow::Error) -> Option<File> {
-    out::note(format_args!("zonal: the mount does not log: {error:#}"));
+    console::note(format_args!("zonal: the mount does not log: {error:#}"));
     None
 }

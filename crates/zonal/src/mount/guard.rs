@@ -100,7 +100,7 @@ fn has_ended(process: u32, opened: Option<&OwnedFd>) -> bool {
 /// The number of the file system mounted last at exactly `path`, as the kernel's table has it.
 fn device(path: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let wanted = crate::cell::points::escape(path);
+    let wanted = crate::cell::mount_table::escape(path);
     let mut of_path = table.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         let (device, point) = (fields.nth(2)?, fields.nth(1)?);

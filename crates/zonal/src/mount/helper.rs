@@ -4,9 +4,9 @@
 //! mount(8)'s.
 
 use super::command;
-use super::options::{OptionError, Options};
+use super::options::{MountSettings, OptionError};
+use crate::console;
 use crate::exit::Failure;
-use crate::out;
 use anyhow::Context;
 use rustix::thread::LinkNameSpaceType;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ const MOUNT_FAILED: u8 = 32;
 /// What mount(8) asks for.
 #[derive(Debug)]
 struct Call {
-    options: Options,
+    options: MountSettings,
     /// Only look whether it could be mounted.
     is_fake: bool,
     /// Say what is done.
@@ -68,7 +68,7 @@ pub fn run(arguments: &[OsString]) -> anyhow::Result<()> {
     if call.is_verbose {
         let (cell, path) = (&call.options.cell, call.options.path.display());
         let done = if call.is_fake { "could be" } else { "is" };
-        out::line(format_args!("mount.zonal: {cell} {done} mounted on {path}"));
+        console::line(format_args!("mount.zonal: {cell} {done} mounted on {path}"));
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
         return Err(usage("a source and a mount point are needed".to_owned()));
     };
     let cell = source.strip_prefix("zonal:").unwrap_or(source);
-    let mut options = Options::new(cell.to_owned(), path.into());
+    let mut options = MountSettings::new(cell.to_owned(), path.into());
     options.source = Some(source.clone());
     for word in words.iter().flat_map(|words| separate(words)) {
         match options.apply(&word) {

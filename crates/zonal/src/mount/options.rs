@@ -12,10 +12,10 @@ use zonal_server::units::{Millis, Size};
     clippy::struct_excessive_bools,
     reason = "independent options of mount(8)"
 )]
-pub struct Options {
+pub struct MountSettings {
     /// Folder or address of the cell.
     pub cell: String,
-    /// What the table of mounts shows as the source, where that is not [`Options::cell`].
+    /// What the table of mounts shows as the source, where that is not [`MountSettings::cell`].
     pub source: Option<String>,
     /// Mount point.
     pub path: PathBuf,
@@ -102,7 +102,7 @@ pub fn transport(word: &str) -> Option<Transport> {
     }
 }
 
-impl Options {
+impl MountSettings {
     /// The defaults.
     pub fn new(cell: String, path: PathBuf) -> Self {
         Self {
@@ -227,8 +227,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn given(text: &str) -> Options {
-        let mut options = Options::new("/cell".into(), "/mnt".into());
+    fn given(text: &str) -> MountSettings {
+        let mut options = MountSettings::new("/cell".into(), "/mnt".into());
         for option in text.split(',') {
             options.apply(option).unwrap();
         }

@@ -1,11 +1,11 @@
 //! Objects into a stream. What is damaged is left out, named, and the rest goes on.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, data};
-use super::source::{Piece, Source, each, id};
+use super::source::{ObjectSource, ReadPiece, each, id};
+use crate::atomic_file::write_whole;
 use crate::backup::wall_seconds;
 use crate::exit::{Failure, NOT_FOUND};
-use crate::progress::Progress;
-use crate::whole::write_whole;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,7 +23,7 @@ const BLOCK: u32 = BLOCK_BYTES as u32;
 
 /// What was exported.
 #[derive(Default)]
-pub struct Exported {
+pub struct ExportSummary {
     pub objects: u64,
     pub data_bytes: u64,
     /// Bytes that are damaged, and of which objects.
@@ -38,22 +38,22 @@ const NAMED_MAX: usize = 10_000;
 
 /// Writes the objects in `only`, or all, to `path`, whole or not at all.
 pub fn export(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     cell: [u8; 16],
     only: &[ObjectId],
     path: &Path,
-    progress: &mut Progress,
-) -> anyhow::Result<Exported> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<ExportSummary> {
     write_whole(path, |file| write(source, cell, only, file, progress))
 }
 
 fn write(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     cell: [u8; 16],
     only: &[ObjectId],
     file: File,
-    progress: &mut Progress,
-) -> anyhow::Result<Exported> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<ExportSummary> {
     let header = StreamHeader {
         kind: StreamKind::Objects,
         cell,
@@ -61,7 +61,7 @@ fn write(
         made: wall_seconds(),
     };
     let mut out = StreamWriter::new(BufWriter::with_capacity(1 << 20, file), &header)?;
-    let mut exported = Exported::default();
+    let mut exported = ExportSummary::default();
     let mut missing: BTreeSet<ObjectId> = only.iter().copied().collect();
     each(source, only, &mut |source, entry| {
         missing.remove(&id(&entry));
@@ -90,10 +90,10 @@ fn write(
 type Out = StreamWriter<BufWriter<File>>;
 
 fn object(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     entry: &ObjectEntry,
     out: &mut Out,
-    exported: &mut Exported,
+    exported: &mut ExportSummary,
 ) -> anyhow::Result<()> {
     let start = ObjectStart {
         data_id: entry.data_id,
@@ -126,12 +126,12 @@ fn object(
 
 /// Reads a range by pieces, and a piece that is damaged by blocks.
 fn range(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     object: ObjectId,
     start: u64,
     end: u64,
     out: &mut Out,
-    exported: &mut Exported,
+    exported: &mut ExportSummary,
 ) -> anyhow::Result<()> {
     let mut at = start;
     let mut small_to = 0;
@@ -142,14 +142,14 @@ fn range(
         let length = step.min(end - at);
         let wanted = u32::try_from(length).unwrap_or(PIECE);
         match source.read(object, at, wanted)? {
-            Piece::Bytes(bytes) if bytes.is_empty() => return Ok(()),
-            Piece::Bytes(bytes) => {
+            ReadPiece::Bytes(bytes) if bytes.is_empty() => return Ok(()),
+            ReadPiece::Bytes(bytes) => {
                 out.frame(DATA, &data(at, &bytes))?;
                 exported.data_bytes += bytes.len() as u64;
                 at += bytes.len() as u64;
             }
-            Piece::Damaged(_) if wanted > BLOCK => small_to = at + length,
-            Piece::Damaged(detail) => {
+            ReadPiece::Damaged(_) if wanted > BLOCK => small_to = at + length,
+            ReadPiece::Damaged(detail) => {
                 let lost = Lost {
                     offset: at,
                     length,

@@ -5,11 +5,11 @@
 //! and is named.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, split_data};
-use super::remote::Remote;
-use super::source::Source;
+use super::running_target::RunningTarget;
+use super::source::ObjectSource;
+use crate::atomic_file::open_regular;
 use crate::exit::{FAILED, Failure, IN_USE, REFUSED};
-use crate::progress::Progress;
-use crate::whole::open_regular;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
@@ -22,7 +22,7 @@ use zonal_wire::{StorageReply, StorageRequest};
 
 /// What was imported.
 #[derive(Default)]
-pub struct Imported {
+pub struct ImportSummary {
     pub objects: u64,
     pub data_bytes: u64,
     pub lost: Vec<(ObjectId, Lost)>,
@@ -58,7 +58,9 @@ fn refuse_other_target(header: &StreamHeader, target: TargetId) -> anyhow::Resul
         }
         Some(_) => Ok(()),
         None => {
-            crate::out::note("the file does not say of which target it is; taken as this one's");
+            crate::console::note(
+                "the file does not say of which target it is; taken as this one's",
+            );
             Ok(())
         }
     }
@@ -85,12 +87,12 @@ fn open(path: &Path, cell: CellId) -> anyhow::Result<StreamReader<BufReader<File
 /// Writes the objects of the stream in `path` to the target. `force`: also those that are there
 /// already, over what is there.
 pub fn import(
-    remote: &Remote<'_>,
+    remote: &RunningTarget<'_>,
     cell: CellId,
     path: &Path,
     force: bool,
-    progress: &mut Progress,
-) -> anyhow::Result<Imported> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<ImportSummary> {
     let shown = || path.display().to_string();
     let mut check = open(path, cell)?;
     refuse_other_target(check.header(), remote.target())?;
@@ -100,7 +102,7 @@ pub fn import(
         }
     }
     let mut reader = open(path, cell)?;
-    let mut done = Imported::default();
+    let mut done = ImportSummary::default();
     let mut current: Option<Current> = None;
     while let Some(frame) = reader.next_frame().with_context(shown)? {
         match (frame.kind, &mut current) {
@@ -155,7 +157,7 @@ fn decode<T: Codec>(path: &Path, frame: &Frame) -> anyhow::Result<T> {
     T::from_bytes(&frame.payload).map_err(|_error| odd(path, frame))
 }
 
-fn refuse_existing(remote: &Remote<'_>, start: &ObjectStart) -> anyhow::Result<()> {
+fn refuse_existing(remote: &RunningTarget<'_>, start: &ObjectStart) -> anyhow::Result<()> {
     let object = ObjectId {
         data_id: start.data_id,
         column: start.column,
@@ -180,7 +182,7 @@ fn refuse_existing(remote: &Remote<'_>, start: &ObjectStart) -> anyhow::Result<(
 }
 
 fn write(
-    remote: &Remote<'_>,
+    remote: &RunningTarget<'_>,
     current: &mut Current,
     offset: u64,
     bytes: &[u8],
@@ -219,7 +221,7 @@ fn write(
 
 /// A hole at the end gets its last byte, so that the object is as long as it was; the last shrink
 /// is told where no write did.
-fn finish(remote: &Remote<'_>, current: &mut Current) -> anyhow::Result<()> {
+fn finish(remote: &RunningTarget<'_>, current: &mut Current) -> anyhow::Result<()> {
     let (start, object) = (current.start, current.id());
     if current.end < start.object_bytes {
         let before = current.data_bytes;

@@ -3,14 +3,14 @@
 mod export;
 pub mod format;
 mod import;
-mod names;
-mod remote;
+mod object_paths;
+mod running_target;
 mod source;
-mod stopped;
+mod stopped_target;
 
-pub use export::{Exported, export};
+pub use export::{ExportSummary, export};
 pub use import::import;
-pub use names::Names;
-pub use remote::Remote;
-pub use source::Source;
-pub use stopped::Stopped;
+pub use object_paths::ObjectPaths;
+pub use running_target::RunningTarget;
+pub use source::ObjectSource;
+pub use stopped_target::StoppedTarget;

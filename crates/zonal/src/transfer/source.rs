@@ -5,7 +5,7 @@ use zonal_types::TargetId;
 use zonal_wire::ObjectEntry;
 
 /// Some bytes of an object.
-pub enum Piece {
+pub enum ReadPiece {
     /// As they are stored.
     Bytes(Vec<u8>),
     /// They cannot be had: what is wrong.
@@ -13,7 +13,7 @@ pub enum Piece {
 }
 
 /// A target to read from.
-pub trait Source {
+pub trait ObjectSource {
     /// Which one it is.
     fn target(&self) -> TargetId;
 
@@ -24,14 +24,14 @@ pub trait Source {
     fn ranges(&mut self, object: ObjectId, offset: u64) -> anyhow::Result<(Vec<(u64, u64)>, bool)>;
 
     /// Bytes of a range; fewer where the object ends.
-    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<Piece>;
+    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<ReadPiece>;
 }
 
 /// Calls `visit` for every object, or for those in `only` that are there.
 pub fn each(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     only: &[ObjectId],
-    visit: &mut dyn FnMut(&mut dyn Source, ObjectEntry) -> anyhow::Result<()>,
+    visit: &mut dyn FnMut(&mut dyn ObjectSource, ObjectEntry) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut after = None;
     loop {

@@ -1,10 +1,10 @@
 //! `zonal fs find`.
 
-use super::connected::{Access, Connected, Failures, about};
+use super::cat_stat::fields;
+use super::connection::{AccessArgs, CellConnection, Failures, about};
 use super::glob::matches;
 use super::listing::below;
-use super::show::fields;
-use crate::out;
+use crate::console;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use zonal_server::units::Size;
 #[derive(Debug, clap::Args)]
 pub struct Find {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// The last name is of this pattern: *, ?, [a-z], [!a-z]
     #[arg(long, value_name = "PATTERN")]
     name: Option<OsString>,
@@ -119,7 +119,12 @@ impl Find {
         cell.end(failures.finish())
     }
 
-    fn one(&self, cell: &Connected, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
+    fn one(
+        &self,
+        cell: &CellConnection,
+        path: &Path,
+        failures: &mut Failures,
+    ) -> anyhow::Result<()> {
         let found = cell.native.lstat(&cell.user, path);
         let attr = found.map_err(|error| about(error, "find", path))?;
         self.judge(path, &attr);
@@ -160,11 +165,11 @@ impl Find {
             return;
         }
         if self.json {
-            out::json(serde_json::Value::from(fields(path, attr, true)));
+            console::json(serde_json::Value::from(fields(path, attr, true)));
         } else if self.print0 {
-            out::raw(&[path.as_os_str().as_bytes(), b"\0"].concat());
+            console::raw(&[path.as_os_str().as_bytes(), b"\0"].concat());
         } else {
-            out::line(out::path(path));
+            console::line(console::path(path));
         }
     }
 }

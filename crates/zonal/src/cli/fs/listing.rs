@@ -1,8 +1,8 @@
 //! `zonal fs ls`, and the walk through a tree that other commands share.
 
-use super::connected::{Access, Connected, Failures, about};
-use super::show::{date, fields, shown};
-use crate::out;
+use super::cat_stat::{date, fields, shown};
+use super::connection::{AccessArgs, CellConnection, Failures, about};
+use crate::console;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use zonal_native::{Attr, FileKind};
@@ -11,7 +11,7 @@ use zonal_native::{Attr, FileKind};
 #[derive(Debug, clap::Args)]
 pub struct Ls {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// With mode, links, owner, group, size, time (UTC) and what a symbolic link leads to
     #[arg(long, short)]
     long: bool,
@@ -40,7 +40,12 @@ impl Ls {
         cell.end(failures.finish())
     }
 
-    fn one(&self, cell: &Connected, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
+    fn one(
+        &self,
+        cell: &CellConnection,
+        path: &Path,
+        failures: &mut Failures,
+    ) -> anyhow::Result<()> {
         let found = cell.native.lstat(&cell.user, path);
         let mut attr = found.map_err(|error| about(error, "list", path))?;
         if attr.kind == FileKind::Symlink && !self.directory && !self.long {
@@ -58,7 +63,7 @@ impl Ls {
         below(cell, path, self.recursive, failures, &mut visit)
     }
 
-    fn show(&self, cell: &Connected, path: &Path, attr: &Attr) {
+    fn show(&self, cell: &CellConnection, path: &Path, attr: &Attr) {
         let target = || {
             let is_link = attr.kind == FileKind::Symlink && (self.long || self.json);
             let text = is_link.then(|| cell.native.read_link(&cell.user, path))?;
@@ -69,10 +74,10 @@ impl Ls {
             if let Some(target) = target() {
                 fields.insert("target".into(), target.into());
             }
-            out::json(serde_json::Value::from(fields));
+            console::json(serde_json::Value::from(fields));
         } else if self.long {
             let target = target().map_or(String::new(), |target| format!(" -> {target}"));
-            out::line(format_args!(
+            console::line(format_args!(
                 "{} {:>3} {:>5} {:>5} {:>12} {} {}{target}",
                 mode(attr),
                 attr.nlink,
@@ -80,10 +85,10 @@ impl Ls {
                 attr.gid,
                 attr.size,
                 date(attr.mtime.seconds),
-                out::path(path)
+                console::path(path)
             ));
         } else {
-            out::line(out::path(path));
+            console::line(console::path(path));
         }
     }
 }
@@ -133,7 +138,7 @@ pub fn last_name(path: &Path) -> Option<&std::ffi::OsStr> {
 /// Names of a directory with attributes, in order. One whose shard does not answer is a failure of
 /// its own.
 pub fn entries(
-    cell: &Connected,
+    cell: &CellConnection,
     dir: &Path,
     failures: &mut Failures,
 ) -> anyhow::Result<Vec<(PathBuf, Attr)>> {
@@ -161,7 +166,7 @@ pub fn entries(
 /// What is in a directory, and with `recursive` all that is below, each directory before what is in
 /// it. Symbolic links are not followed.
 pub fn below(
-    cell: &Connected,
+    cell: &CellConnection,
     dir: &Path,
     recursive: bool,
     failures: &mut Failures,

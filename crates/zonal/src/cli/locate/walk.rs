@@ -4,10 +4,10 @@
 //! counts with each of them. Other mounts below the directory are left out, and so is what is
 //! removed meanwhile.
 
+use crate::console;
 use crate::exit::Failure;
 use crate::mount::attributes;
-use crate::out;
-use crate::progress::Progress;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const LEVELS_MAX: usize = 512;
 
 /// What is below a directory.
 #[derive(Debug, Default)]
-pub struct Below {
+pub struct TreeTotals {
     files: u64,
     directories: u64,
     failures: u64,
@@ -46,11 +46,11 @@ fn to_json(sums: &BTreeMap<u64, u64>) -> Value {
     ))
 }
 
-impl Below {
+impl TreeTotals {
     /// Looks at everything below `root`. What cannot be looked at is told on standard error and
     /// counted.
-    pub fn of(root: &Path, progress: &mut Progress) -> anyhow::Result<Self> {
-        let whole = || format!("locate {}", out::path(root));
+    pub fn of(root: &Path, progress: &mut ProgressMeter) -> anyhow::Result<Self> {
+        let whole = || format!("locate {}", console::path(root));
         let device = std::fs::metadata(root).with_context(whole)?.dev();
         let mut below = Self::default();
         let mut open: Vec<ReadDir> = vec![std::fs::read_dir(root).with_context(whole)?];
@@ -72,7 +72,7 @@ impl Below {
                 Ok(Some(_)) => {
                     let text = format!(
                         "{}: more than {LEVELS_MAX} levels of directories",
-                        out::path(&entry.path())
+                        console::path(&entry.path())
                     );
                     return Err(Failure::new(crate::exit::FAILED, text)
                         .hint("name a directory further down")
@@ -114,7 +114,7 @@ impl Below {
 
     fn failed(&mut self, path: &Path, error: &anyhow::Error) {
         self.failures += 1;
-        out::note(format_args!("zonal: {}: {error:#}", out::path(path)));
+        console::note(format_args!("zonal: {}: {error:#}", console::path(path)));
     }
 
     fn bytes(&self) -> u64 {
@@ -154,8 +154,8 @@ mod tests {
         assert_eq!(to_json(&sums), json!({"2": u64::MAX, "10": 7}));
     }
 
-    fn walked(dir: &Path) -> anyhow::Result<Below> {
-        Below::of(dir, &mut Progress::new("files", false))
+    fn walked(dir: &Path) -> anyhow::Result<TreeTotals> {
+        TreeTotals::of(dir, &mut ProgressMeter::new("files", false))
     }
 
     #[test]

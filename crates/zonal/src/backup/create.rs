@@ -1,10 +1,10 @@
 //! Taking a backup of a running cell: snapshots of all shards, written to one stream.
 
 use super::format::{ENTRIES, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
-use super::snapshots::{Snapshot, fix_all};
-use crate::cell::connect::Cell;
-use crate::progress::Progress;
-use crate::whole::write_whole;
+use super::snapshots::{ShardSnapshot, fix_all};
+use crate::atomic_file::write_whole;
+use crate::cell::connection::CellHandle;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufWriter;
@@ -18,7 +18,7 @@ use zonal_zonemap::ZoneMap;
 const REMIND: Duration = Duration::from_secs(15);
 
 /// What was written.
-pub struct Taken {
+pub struct BackupSummary {
     pub shards: Vec<ShardStart>,
     pub entries: u64,
     pub bytes: u64,
@@ -26,7 +26,11 @@ pub struct Taken {
 }
 
 /// Writes a backup to `path`, whole or not at all.
-pub fn take(cell: &Cell, path: &Path, progress: &mut Progress) -> anyhow::Result<Taken> {
+pub fn take(
+    cell: &CellHandle,
+    path: &Path,
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<BackupSummary> {
     let (map, snapshots) = fix_all(cell)?;
     write_whole(path, |file| write(&snapshots, &map, file, progress))
 }
@@ -40,11 +44,11 @@ pub fn wall_seconds() -> i64 {
 }
 
 fn write(
-    snapshots: &[Snapshot<'_>],
+    snapshots: &[ShardSnapshot<'_>],
     map: &ZoneMap,
     file: File,
-    progress: &mut Progress,
-) -> anyhow::Result<Taken> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<BackupSummary> {
     let header = StreamHeader {
         kind: StreamKind::Backup,
         cell: map.cell.0,
@@ -53,7 +57,7 @@ fn write(
     };
     let mut out = StreamWriter::new(BufWriter::with_capacity(1 << 20, file), &header)?;
     out.frame(MAP, &map.to_bytes())?;
-    let mut taken = Taken {
+    let mut taken = BackupSummary {
         shards: Vec::new(),
         entries: 0,
         bytes: 0,

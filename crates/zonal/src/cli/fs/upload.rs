@@ -3,12 +3,12 @@
 //! A hard link is made when the first name of its file has been copied; modes and times of
 //! directories are set last.
 
-use super::connected::{Connected, about_local};
-use super::copying::{STEP, Work, beside};
+use super::connection::{CellConnection, about_local};
+use super::copy_work::{CopyWork, STEP, beside};
 use super::listing::join;
 use super::local;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use zonal_native::{ErrorCode, File, FileKind, NewTime, OpenOptions};
 
 /// A file that is to be copied.
-pub struct Job {
+pub struct UploadJob {
     pub from: PathBuf,
     pub metadata: Metadata,
     pub to: PathBuf,
@@ -41,21 +41,21 @@ type Key = (u64, u64);
 struct Tree {
     /// Where the first name of a file with several goes.
     first_names: BTreeMap<Key, PathBuf>,
-    links: Vec<Job>,
-    directories: Vec<Job>,
+    links: Vec<UploadJob>,
+    directories: Vec<UploadJob>,
 }
 
 /// A put under way.
-pub struct Putting<'a> {
-    pub sender: Sender<'a>,
+pub struct Upload<'a> {
+    pub sender: FileUpload<'a>,
     recursive: bool,
     tree: RefCell<Tree>,
 }
 
 /// What threads share that copy files.
-pub struct Sender<'a> {
-    cell: &'a Connected,
-    work: &'a Work,
+pub struct FileUpload<'a> {
+    cell: &'a CellConnection,
+    work: &'a CopyWork,
     /// Files with several names that have been copied.
     arrived: Mutex<BTreeSet<Key>>,
 }
@@ -73,7 +73,7 @@ fn seek(file: &LocalFile, to: SeekFrom) -> std::io::Result<Option<u64>> {
     }
 }
 
-impl Sender<'_> {
+impl FileUpload<'_> {
     /// Makes something beside a name, and gives it the name. A failure leaves nothing.
     fn place(
         &self,
@@ -157,7 +157,7 @@ impl Sender<'_> {
             .map_err(failed)?;
         let metadata = source.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            let text = format!("{} is no file any more", out::path(from));
+            let text = format!("{} is no file any more", console::path(from));
             return Err(Failure::new(FAILED, text).into());
         }
         let size = metadata.len();
@@ -224,7 +224,7 @@ impl Sender<'_> {
     }
 
     /// Another name of a file that was copied; where that cannot be, a copy.
-    fn link(&self, first: &Path, job: &Job) -> anyhow::Result<()> {
+    fn link(&self, first: &Path, job: &UploadJob) -> anyhow::Result<()> {
         let has_arrived = {
             let arrived = self.arrived.lock();
             let arrived = arrived.unwrap_or_else(PoisonError::into_inner);
@@ -248,10 +248,10 @@ impl Sender<'_> {
     }
 }
 
-impl<'a> Putting<'a> {
-    pub fn new(cell: &'a Connected, work: &'a Work, recursive: bool) -> Self {
+impl<'a> Upload<'a> {
+    pub fn new(cell: &'a CellConnection, work: &'a CopyWork, recursive: bool) -> Self {
         Self {
-            sender: Sender {
+            sender: FileUpload {
                 cell,
                 work,
                 arrived: Mutex::default(),
@@ -262,20 +262,20 @@ impl<'a> Putting<'a> {
     }
 
     /// Copies what a path names, or has it copied. What fails is noted.
-    pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(Job)) {
+    pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(UploadJob)) {
         if self.sender.work.check().is_err() {
             return;
         }
         self.sender.work.note(self.one(from, to, feed));
     }
 
-    fn one(&self, from: &Path, to: &Path, feed: &dyn Fn(Job)) -> anyhow::Result<()> {
+    fn one(&self, from: &Path, to: &Path, feed: &dyn Fn(UploadJob)) -> anyhow::Result<()> {
         let (sender, work) = (&self.sender, self.sender.work);
         let (native, user) = (&sender.cell.native, &sender.cell.user);
         let metadata = std::fs::symlink_metadata(from);
         let metadata = metadata.map_err(|error| about_local(&error, "read", from))?;
         let kind = metadata.file_type();
-        let job = Job {
+        let job = UploadJob {
             from: from.to_owned(),
             metadata,
             to: to.to_owned(),
@@ -313,7 +313,7 @@ impl<'a> Putting<'a> {
                 sender.set_attributes(from, &job.metadata, new, to)
             })?;
         } else {
-            let text = format!("{} is a socket or a device", out::path(from));
+            let text = format!("{} is a socket or a device", console::path(from));
             return Err(Failure::new(FAILED, text)
                 .hint("such are not copied")
                 .into());
@@ -322,10 +322,10 @@ impl<'a> Putting<'a> {
         Ok(())
     }
 
-    fn directory(&self, job: Job, feed: &dyn Fn(Job)) -> anyhow::Result<()> {
+    fn directory(&self, job: UploadJob, feed: &dyn Fn(UploadJob)) -> anyhow::Result<()> {
         let (sender, from, to) = (&self.sender, &job.from, &job.to);
         if !self.recursive {
-            let text = format!("{} is a directory", out::path(from));
+            let text = format!("{} is a directory", console::path(from));
             let hint = "-r copies it with all that is below";
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }

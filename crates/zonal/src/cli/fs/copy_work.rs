@@ -5,9 +5,9 @@
 //! whoever looks sees the old one or the new one. What a command leaves that is killed with -9 has
 //! a name like `.NAME.zonal-put.0123456789abcdef`.
 
-use super::connected::{Failures, about, interrupted};
+use super::connection::{Failures, about, interrupted};
 use crate::exit::{FAILED, Failure, INTERRUPTED};
-use crate::progress::Progress;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// How much is copied at a time, and how that is told.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Copying {
+pub struct CopyArgs {
     /// Copy directories with all that is below
     #[arg(long, short)]
     pub recursive: bool,
@@ -41,7 +41,7 @@ pub struct Copying {
 }
 
 /// A copy under way.
-pub struct Work {
+pub struct CopyWork {
     files: AtomicU64,
     bytes: AtomicU64,
     directories: AtomicU64,
@@ -51,7 +51,7 @@ pub struct Work {
     failures: Mutex<Failures>,
 }
 
-impl Work {
+impl CopyWork {
     /// Begins: from here on a signal ends the copy in good order, a second one at once.
     pub fn begin() -> anyhow::Result<Self> {
         let is_signalled = Arc::new(AtomicBool::new(false));
@@ -89,7 +89,7 @@ impl Work {
 
     /// The cell said so; where all else would fail as well, it is not tried.
     pub fn heard(&self, code: Option<ErrorCode>) {
-        if code.is_some_and(super::connected::is_hopeless) {
+        if code.is_some_and(super::connection::is_hopeless) {
             self.is_hopeless.store(true, Ordering::Relaxed);
         }
     }
@@ -131,7 +131,7 @@ impl Work {
     /// What is said at the end.
     pub fn finish(self, as_json: bool) -> anyhow::Result<()> {
         if as_json {
-            crate::out::json(json!({
+            crate::console::json(json!({
                 "files": self.files.load(Ordering::Relaxed),
                 "bytes": self.bytes.load(Ordering::Relaxed),
                 "directories": self.directories.load(Ordering::Relaxed),
@@ -146,7 +146,7 @@ impl Work {
     }
 
     fn show_progress(&self, is_over: &mpsc::Receiver<()>) {
-        let mut progress = Progress::new("files", true);
+        let mut progress = ProgressMeter::new("files", true);
         while is_over.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
             let (files, bytes) = (&self.files, &self.bytes);
             progress.at(files.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
@@ -157,7 +157,7 @@ impl Work {
 /// Copies what `feed` names, so many at a time, each by `copy`. A failure of one is noted, and the
 /// others go on.
 pub fn run<J: Send>(
-    work: &Work,
+    work: &CopyWork,
     jobs: u8,
     feed: impl FnOnce(&dyn Fn(J)),
     copy: impl Fn(J) -> anyhow::Result<()> + Sync,
@@ -200,7 +200,7 @@ fn offer<J>(queue: &SyncSender<J>, job: J) {
 /// A name beside another one, for what is not complete yet.
 pub fn beside(path: &Path, word: &str) -> anyhow::Result<PathBuf> {
     let name = path.file_name();
-    let name = name.with_context(|| format!("{} has no name", crate::out::path(path)))?;
+    let name = name.with_context(|| format!("{} has no name", crate::console::path(path)))?;
     let random = getrandom::u64().context("random number")?;
     let end = format!(".zonal-{word}.{random:016x}");
     let kept = NAME_BYTES_MAX - 1 - end.len();
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_fails_does_not_end_the_others() {
-        let work = Work::begin().unwrap();
+        let work = CopyWork::begin().unwrap();
         let feed = |put: &dyn Fn(u32)| (0..100).for_each(put);
         run(&work, 4, feed, |n| match n % 10 {
             0 => Err(anyhow::anyhow!("{n}")),

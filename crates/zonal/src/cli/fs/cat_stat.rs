@@ -1,7 +1,7 @@
 //! `zonal fs cat` and `stat`.
 
-use super::connected::{Access, Connected, Failures, about};
-use crate::out;
+use super::connection::{AccessArgs, CellConnection, Failures, about};
+use crate::console;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ const STEP: usize = 4 << 20;
 #[derive(Debug, clap::Args)]
 pub struct Cat {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Files
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -38,7 +38,7 @@ impl Cat {
 }
 
 /// False where standard output takes no more.
-fn print(cell: &Connected, path: &Path) -> anyhow::Result<bool> {
+fn print(cell: &CellConnection, path: &Path) -> anyhow::Result<bool> {
     let opened = cell.native.open(&cell.user, path, OpenOptions::new());
     let file = opened.map_err(|error| about(error, "open", path))?;
     let mut buffer = vec![0; STEP];
@@ -51,7 +51,7 @@ fn print(cell: &Connected, path: &Path) -> anyhow::Result<bool> {
         }
         let written = std::io::stdout().lock().write_all(&buffer[..bytes]);
         if written.is_err() {
-            out::shown(written);
+            console::shown(written);
             return Ok(false);
         }
     }
@@ -61,7 +61,7 @@ fn print(cell: &Connected, path: &Path) -> anyhow::Result<bool> {
 #[derive(Debug, clap::Args)]
 pub struct Stat {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Of what a symbolic link leads to
     #[arg(long, short = 'L')]
     dereference: bool,
@@ -80,7 +80,7 @@ impl Stat {
         for path in &self.paths {
             if let Some(value) = failures.note(self.one(&cell, path)) {
                 if self.json {
-                    out::json(&value);
+                    console::json(&value);
                 } else {
                     print_stat(&value);
                 }
@@ -89,7 +89,7 @@ impl Stat {
         cell.end(failures.finish())
     }
 
-    fn one(&self, cell: &Connected, path: &Path) -> anyhow::Result<Value> {
+    fn one(&self, cell: &CellConnection, path: &Path) -> anyhow::Result<Value> {
         let (native, user) = (&cell.native, &cell.user);
         let attr = match self.dereference {
             true => native.stat(user, path),
@@ -140,15 +140,15 @@ fn print_stat(value: &Value) {
     };
     let link = value["target"].as_str();
     let link = link.map_or(String::new(), |target| format!(" -> {target}"));
-    out::line(format_args!("{}{link}", text("path")));
-    out::line(format_args!(
+    console::line(format_args!("{}{link}", text("path")));
+    console::line(format_args!(
         "  {}, {} bytes, {} allocated, links {}",
         text("type"),
         text("size"),
         text("allocated"),
         text("nlink")
     ));
-    out::line(format_args!(
+    console::line(format_args!(
         "  mode {}, user {}, group {}, inode {}",
         text("mode"),
         text("uid"),
@@ -162,10 +162,10 @@ fn print_stat(value: &Value) {
         ("btime", "made"),
     ] {
         let seconds = value[field].as_i64().unwrap_or_default();
-        out::line(format_args!("  {title:<8} {}", date(seconds)));
+        console::line(format_args!("  {title:<8} {}", date(seconds)));
     }
     if !value["home_zone"].is_null() {
-        out::line(format_args!(
+        console::line(format_args!(
             "  home zone {}; bytes in zones {}; on targets {}",
             text("home_zone"),
             value["zones"],
@@ -178,8 +178,8 @@ fn print_stat(value: &Value) {
 pub fn shown(bytes: &[u8], as_json: bool) -> String {
     let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
     match as_json {
-        true => out::json_path(path),
-        false => out::path(path).to_string(),
+        true => console::json_path(path),
+        false => console::path(path).to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The small files beside a store's identity: its starts, and what it notes against losses of
 //! power.
 
-use super::{hex, print::Printer};
+use super::{hex, printer::Printer};
 use std::path::Path;
 use zonal_disk::power;
 use zonal_disk::starts::{self, Starts};

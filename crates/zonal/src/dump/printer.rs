@@ -1,7 +1,7 @@
 //! How lines of a dump look, for people and as JSON.
 
 use super::hex;
-use crate::out;
+use crate::console;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use zonal_types::describe::{Described, Field, Fields};
@@ -54,11 +54,11 @@ impl Printer {
             }
             object.insert("what".into(), described.what.into());
             object.insert("fields".into(), to_json(&described.fields));
-            out::json(Value::Object(object));
+            console::json(Value::Object(object));
         } else {
             let at = at.map_or(String::new(), |at| format!(" {at}"));
             let fields = to_text(&described.fields);
-            out::line(format_args!("{part}{at} {}: {fields}", described.what));
+            console::line(format_args!("{part}{at} {}: {fields}", described.what));
         }
     }
 
@@ -66,10 +66,10 @@ impl Printer {
     pub fn damage(&mut self, part: &'static str, at: Option<String>, error: &str) {
         self.damaged += 1;
         if self.json {
-            out::json(json!({ "part": part, "at": at, "damage": error }));
+            console::json(json!({ "part": part, "at": at, "damage": error }));
         } else {
             let at = at.map_or(String::new(), |at| format!(" {at}"));
-            out::line(format_args!("{part}{at} DAMAGED: {error}"));
+            console::line(format_args!("{part}{at} DAMAGED: {error}"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A running cell for its check: what its servers are asked, and how long each is waited for.
 
-use crate::backup::{self, Snapshot};
-use crate::cell::connect::{Cell, Refused};
+use crate::backup::{self, ShardSnapshot};
+use crate::cell::connection::{CallRefusal, CellHandle};
 use anyhow::Context;
 use std::time::{Duration, Instant};
 use zonal_net::Address;
@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A cell whose servers answer.
-pub struct Running<'a> {
-    pub cell: &'a Cell,
+pub struct CheckedCell<'a> {
+    pub cell: &'a CellHandle,
     /// Where targets are.
     pub map: ZoneMap,
 }
@@ -59,7 +59,7 @@ fn persist<T>(of: &str, mut ask: impl FnMut() -> Try<T>) -> Result<T, OfflineErr
 }
 
 /// Damage does not go by waiting.
-fn refusal<T>(refused: Refused) -> Try<T> {
+fn refusal<T>(refused: CallRefusal) -> Try<T> {
     match refused.code {
         ErrorCode::Corrupt | ErrorCode::Io | ErrorCode::NotPermitted | ErrorCode::Protocol => {
             Try::Never(refused.into())
@@ -68,26 +68,26 @@ fn refusal<T>(refused: Refused) -> Try<T> {
     }
 }
 
-impl<'a> Running<'a> {
+impl<'a> CheckedCell<'a> {
     /// The cell, once its manager answers.
-    pub fn new(cell: &'a Cell) -> Result<Self, OfflineError> {
+    pub fn new(cell: &'a CellHandle) -> Result<Self, OfflineError> {
         let map = persist("manager", || cell.map().into())?;
         Ok(Self { cell, map })
     }
 
     fn address(&self, target: TargetId) -> anyhow::Result<Address> {
         if let Some(known) = self.map.target(target) {
-            return Cell::address(&self.map, known.node);
+            return CellHandle::address(&self.map, known.node);
         }
         // It joined since the check was begun.
         let map = self.cell.map()?;
         let known = map.target(target);
         let known = known.context("the zone map does not have it")?;
-        Cell::address(&map, known.node)
+        CellHandle::address(&map, known.node)
     }
 }
 
-impl RunningCell for Running<'_> {
+impl RunningCell for CheckedCell<'_> {
     fn map(&self) -> Result<ZoneMap, OfflineError> {
         Ok(self.map.clone())
     }
@@ -141,7 +141,7 @@ impl RunningCell for Running<'_> {
     }
 }
 
-struct Read<'a>(Snapshot<'a>);
+struct Read<'a>(ShardSnapshot<'a>);
 
 impl running::Snapshot for Read<'_> {
     fn shard(&self) -> ShardId {

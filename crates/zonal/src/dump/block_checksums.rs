@@ -1,6 +1,6 @@
 //! The checksums of an index's blocks, compared with the blocks as they are.
 
-use super::print::Printer;
+use super::printer::Printer;
 use anyhow::Context;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};

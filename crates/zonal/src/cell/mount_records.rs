@@ -6,10 +6,10 @@
 //! one that it read earlier does so only where it is still of the same mount. A client's number is
 //! all that its sessions are protected by: only the owner may read a record.
 
-use super::folder::Folder;
-use super::held::Held;
-use super::processes::Started;
-use super::{Cell, machine, points, processes};
+use super::folder::CellFolder;
+use super::process_handle::ProcessHandle;
+use super::processes::StartTime;
+use super::{CellHandle, machine_folders, mount_table, processes};
 use anyhow::Context;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -22,12 +22,12 @@ use zonal_types::ZoneId;
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct MountRecord {
     /// Where.
     pub path: PathBuf,
     /// The mount process.
     pub pid: i32,
-    /// When it started, which tells it from others with its number: see [`Started::At`]. 0: not
+    /// When it started, which tells it from others with its number: see [`StartTime::At`]. 0: not
     /// known.
     #[serde(default)]
     pub started: u64,
@@ -46,7 +46,7 @@ pub struct Record {
     pub manager: String,
 }
 
-/// See [`Record::place`]. Empty: not known.
+/// See [`MountRecord::place`]. Empty: not known.
 fn place() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |kind| fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
@@ -86,7 +86,7 @@ const RECORD_MAX: u64 = 64 << 10;
 
 /// A mount of this process, to be noted.
 #[derive(Debug, Clone)]
-pub struct New {
+pub struct NewMount {
     /// Where.
     pub path: PathBuf,
     /// The zone it is near to.
@@ -99,14 +99,14 @@ pub struct New {
 
 /// A folder of records.
 #[derive(Debug, Clone)]
-pub struct Records {
+pub struct MountRecords {
     dir: PathBuf,
     is_of_cell: bool,
 }
 
-impl Records {
+impl MountRecords {
     /// Below the folder of a cell.
-    pub fn below(cell: &Folder) -> Self {
+    pub fn below(cell: &CellFolder) -> Self {
         Self {
             dir: cell.dir.join("mounts"),
             is_of_cell: true,
@@ -116,14 +116,14 @@ impl Records {
     /// Of this machine's mounts that name their cell by an address; none where there is no place
     /// for them.
     pub fn of_machine() -> Option<Self> {
-        machine::records().map(|dir| Self {
+        machine_folders::records().map(|dir| Self {
             dir,
             is_of_cell: false,
         })
     }
 
     /// Where mounts of a cell are noted.
-    pub fn of_cell(cell: &Cell) -> Option<Self> {
+    pub fn of_cell(cell: &CellHandle) -> Option<Self> {
         match &cell.folder {
             Some(folder) => Some(Self::below(folder)),
             None => Self::of_machine(),
@@ -135,7 +135,7 @@ impl Records {
     }
 
     /// The record of a mount point.
-    fn read(&self, path: &Path) -> Option<Record> {
+    fn read(&self, path: &Path) -> Option<MountRecord> {
         read(&trusted::open(&self.dir).ok()?, &file_name(path))
     }
 
@@ -146,14 +146,14 @@ impl Records {
     }
 
     /// Notes a mount of this process.
-    pub fn add(&self, new: &New) -> anyhow::Result<()> {
+    pub fn add(&self, new: &NewMount) -> anyhow::Result<()> {
         let own = rustix::process::getpid();
-        self.write(&Record {
+        self.write(&MountRecord {
             path: new.path.clone(),
             pid: own.as_raw_nonzero().get(),
             started: match processes::started(own) {
-                Started::At(time) => time,
-                Started::Gone | Started::Hidden => 0,
+                StartTime::At(time) => time,
+                StartTime::Gone | StartTime::Hidden => 0,
             },
             zone: new.zone.0,
             client: new.client,
@@ -162,7 +162,7 @@ impl Records {
         })
     }
 
-    fn write(&self, record: &Record) -> anyhow::Result<()> {
+    fn write(&self, record: &MountRecord) -> anyhow::Result<()> {
         let folder = trusted::make(&self.dir)?;
         let text = toml::to_string(record).context("mount record")?;
         let name = file_name(&record.path);
@@ -182,7 +182,7 @@ impl Records {
 
     /// Notes that the sessions of a dead mount are ended. `zonal down` of its folder has it to take
     /// away still.
-    pub fn note_ended(&self, record: &Record) -> anyhow::Result<()> {
+    pub fn note_ended(&self, record: &MountRecord) -> anyhow::Result<()> {
         if !self.is_of_cell {
             self.remove(record);
             return Ok(());
@@ -200,11 +200,11 @@ impl Records {
     /// away.
     pub fn forget_gone(&self) {
         let here = place();
-        let gone = |record: &Record| {
+        let gone = |record: &MountRecord| {
             record.client == 0
                 && record.place == here
                 && record.is_dead()
-                && !points::is_mounted(&record.path)
+                && !mount_table::is_mounted(&record.path)
         };
         for record in self.list().iter().filter(|record| gone(record)) {
             self.remove(record);
@@ -212,14 +212,14 @@ impl Records {
     }
 
     /// Whether what is noted of its path is still this mount.
-    fn has(&self, record: &Record) -> bool {
+    fn has(&self, record: &MountRecord) -> bool {
         let noted = self.read(&record.path);
         noted.is_some_and(|noted| (noted.pid, noted.client) == (record.pid, record.client))
     }
 
     /// Mounts of a cell whose process is known to be dead and left sessions behind. One of another
     /// machine may live.
-    pub fn dead(&self, manager: SocketAddr) -> Vec<Record> {
+    pub fn dead(&self, manager: SocketAddr) -> Vec<MountRecord> {
         let here = place();
         let mut records = self.list_of(manager);
         records.retain(|record| {
@@ -229,7 +229,7 @@ impl Records {
     }
 
     /// All mounts of a cell noted here.
-    fn list_of(&self, manager: SocketAddr) -> Vec<Record> {
+    fn list_of(&self, manager: SocketAddr) -> Vec<MountRecord> {
         let manager = manager.to_string();
         let mut records = self.list();
         records.retain(|record| self.is_of_cell || record.manager == manager);
@@ -237,7 +237,7 @@ impl Records {
     }
 
     /// Forgets a mount.
-    pub fn remove(&self, record: &Record) {
+    pub fn remove(&self, record: &MountRecord) {
         let _lock = self.lock();
         if self.has(record) {
             // Another command may have done it.
@@ -255,12 +255,12 @@ impl Records {
     }
 
     /// All mounts noted.
-    pub fn list(&self) -> Vec<Record> {
+    pub fn list(&self) -> Vec<MountRecord> {
         let Ok(folder) = trusted::open(&self.dir) else {
             return Vec::new();
         };
         let entries = fs::read_dir(&self.dir).into_iter().flatten();
-        let mut records: Vec<Record> = entries
+        let mut records: Vec<MountRecord> = entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| Path::new(name).extension().is_some_and(|ext| ext == "toml"))
             .filter_map(|name| read(&folder, &name))
@@ -271,32 +271,33 @@ impl Records {
 }
 
 /// The places where mounts of a cell may be noted: its folder, and this machine's.
-pub fn places(cell: &Cell) -> impl Iterator<Item = Records> {
-    let below = cell.folder.as_ref().map(Records::below);
-    below.into_iter().chain(Records::of_machine())
+pub fn places(cell: &CellHandle) -> impl Iterator<Item = MountRecords> {
+    let below = cell.folder.as_ref().map(MountRecords::below);
+    below.into_iter().chain(MountRecords::of_machine())
 }
 
 /// All mounts of a cell that are noted on this machine.
-pub fn of(cell: &Cell) -> Vec<Record> {
+pub fn of(cell: &CellHandle) -> Vec<MountRecord> {
     places(cell)
         .flat_map(|records| records.list_of(cell.manager))
         .collect()
 }
 
-fn read(folder: &trusted::Folder, name: &str) -> Option<Record> {
+fn read(folder: &trusted::Folder, name: &str) -> Option<MountRecord> {
     let text = folder.text(name, RECORD_MAX).ok()??;
     toml::from_str(&text).ok()
 }
 
 /// Where a mount of `path` in the background logs, of a cell named by its folder.
-pub fn log_below(cell: &Folder, path: &Path) -> anyhow::Result<PathBuf> {
+pub fn log_below(cell: &CellFolder, path: &Path) -> anyhow::Result<PathBuf> {
     let folder = trusted::make(&cell.dir.join("mounts"))?;
     Ok(folder.path().join(log_name(path)))
 }
 
 /// Where it logs, of a cell named by an address.
 pub fn log_of_machine(path: &Path) -> anyhow::Result<PathBuf> {
-    let folder = machine::logs().context("there is no home folder; name a file with --log")?;
+    let folder =
+        machine_folders::logs().context("there is no home folder; name a file with --log")?;
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     Ok(folder.join(log_name(path)))
 }
@@ -305,7 +306,7 @@ fn log_name(path: &Path) -> String {
     format!("{}.log", name(path))
 }
 
-impl Record {
+impl MountRecord {
     /// Whether the process that it names lives. It may be another one where the record is forged:
     /// see [`Self::process`].
     pub fn lives(&self) -> bool {
@@ -314,14 +315,14 @@ impl Record {
                 let arguments = processes::arguments_soon(pid);
                 arguments.iter().any(|part| part == self.path.as_os_str())
             }
-            time => processes::started(pid) == Started::At(time),
+            time => processes::started(pid) == StartTime::At(time),
         })
     }
 
     /// Its process, where that lives and is a mount there.
-    fn process(&self) -> Option<Held> {
+    fn process(&self) -> Option<ProcessHandle> {
         let pid = Pid::from_raw(self.pid)?;
-        let held = Held::own(pid, |arguments| {
+        let held = ProcessHandle::own(pid, |arguments| {
             processes::mounts(pid, arguments, &self.path)
         });
         held.filter(|_| self.lives())
@@ -333,9 +334,9 @@ impl Record {
             return false;
         };
         match processes::started(pid) {
-            Started::Gone => true,
-            Started::Hidden => false,
-            Started::At(_) => !self.lives(),
+            StartTime::Gone => true,
+            StartTime::Hidden => false,
+            StartTime::At(_) => !self.lives(),
         }
     }
 
@@ -355,10 +356,10 @@ impl Record {
     }
 
     /// Unmounts it and waits for its process to write what it has and end.
-    pub fn unmount(&self, records: &Records) -> anyhow::Result<()> {
+    pub fn unmount(&self, records: &MountRecords) -> anyhow::Result<()> {
         // Before it may end.
         let process = self.process();
-        if points::is_mounted(&self.path) {
+        if mount_table::is_mounted(&self.path) {
             zonal_fuse::unmount(&self.path)
                 .with_context(|| format!("unmount {}", self.path.display()))?;
         }
@@ -382,7 +383,7 @@ mod tests {
     fn only_what_died_here_is_dead() {
         let dir = Scratch::new("mounts");
         let manager = "127.0.0.1:1".parse().unwrap();
-        let record = |path: &str, pid: i32, client: u64, place: String| Record {
+        let record = |path: &str, pid: i32, client: u64, place: String| MountRecord {
             path: path.into(),
             pid,
             started: 0,
@@ -396,7 +397,7 @@ mod tests {
         let mut elsewhere = record("/other-cell", i32::MAX, 8, place());
         elsewhere.manager = "127.0.0.1:2".to_owned();
         for is_of_cell in [true, false] {
-            let records = Records {
+            let records = MountRecords {
                 dir: dir.join(is_of_cell.to_string()),
                 is_of_cell,
             };
@@ -434,7 +435,7 @@ mod tests {
     #[test]
     fn a_new_mount_is_not_taken_for_the_dead_one_of_its_path() {
         let dir = Scratch::new("mounts-new");
-        let record = |pid: i32, client: u64| Record {
+        let record = |pid: i32, client: u64| MountRecord {
             path: "/point".into(),
             pid,
             started: 0,
@@ -444,7 +445,7 @@ mod tests {
             manager: "127.0.0.1:1".to_owned(),
         };
         for is_of_cell in [true, false] {
-            let records = Records {
+            let records = MountRecords {
                 dir: dir.join(is_of_cell.to_string()),
                 is_of_cell,
             };
@@ -462,12 +463,12 @@ mod tests {
     #[test]
     fn a_mount_lives_whatever_its_command_line_looks_like() {
         let dir = Scratch::new("mounts-live");
-        let records = Records {
+        let records = MountRecords {
             dir: dir.join("records"),
             is_of_cell: false,
         };
         let manager = "127.0.0.1:1".parse().unwrap();
-        let new = New {
+        let new = NewMount {
             path: "/not/on/our/command/line".into(),
             zone: ZoneId(1),
             client: 5,

@@ -1,6 +1,6 @@
 //! Requests that are valid, to be changed.
 
-use super::absurd::{create, lock, object, on_inode, root_user};
+use super::impossible_requests::{create, lock, object, on_inode, root_user};
 use zonal_types::{Blob, Codec, Column, DataId, Ino, ShardId, TargetId};
 use zonal_wire::{AdminRequest, ManagerRequest, MetaRequest, NewKind, ScrubOf, StorageRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};

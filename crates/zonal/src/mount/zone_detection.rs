@@ -8,8 +8,8 @@
 //! 4. Else nobody knows, and a guess would send every byte through the core switch: the mount is
 //!    refused, with the zones named.
 
-use super::options::Options;
-use crate::cell::Cell;
+use super::options::MountSettings;
+use crate::cell::CellHandle;
 use crate::exit::Failure;
 use std::net::{IpAddr, SocketAddr};
 use zonal_net::address::is_own;
@@ -22,7 +22,10 @@ const USAGE: u8 = 2;
 const TRIES: usize = 3;
 
 /// The zone of the mount, and what whoever mounts should know of the choice.
-pub fn zone(options: &Options, cell: &Cell) -> anyhow::Result<(ZoneId, Option<String>)> {
+pub fn zone(
+    options: &MountSettings,
+    cell: &CellHandle,
+) -> anyhow::Result<(ZoneId, Option<String>)> {
     if let Some(zone) = options.zone {
         return Ok((ZoneId(zone), None));
     }
@@ -39,7 +42,7 @@ pub fn zone(options: &Options, cell: &Cell) -> anyhow::Result<(ZoneId, Option<St
 }
 
 /// A manager that is slow is asked again, as the mount itself would.
-fn map(cell: &Cell) -> anyhow::Result<ZoneMap> {
+fn map(cell: &CellHandle) -> anyhow::Result<ZoneMap> {
     let is_slow = |error: &anyhow::Error| {
         let mut causes = error.chain();
         causes.any(|cause| {

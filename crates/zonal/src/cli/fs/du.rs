@@ -1,8 +1,8 @@
 //! `zonal fs du`.
 
-use super::connected::{Access, Connected, Failures, about};
+use super::connection::{AccessArgs, CellConnection, Failures, about};
 use super::listing::entries;
-use crate::out;
+use crate::console;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use zonal_native::{Attr, FileKind, Ino};
 #[derive(Debug, clap::Args)]
 pub struct Du {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Only the sum of each path
     #[arg(long, short)]
     summarize: bool,
@@ -64,7 +64,7 @@ impl Du {
 
     fn sum(
         &self,
-        cell: &Connected,
+        cell: &CellConnection,
         path: &Path,
         attr: &Attr,
         seen: &mut BTreeSet<Ino>,
@@ -95,19 +95,19 @@ impl Du {
 
     fn show(&self, path: &Path, sum: Sum) {
         if self.json {
-            out::json(json!({
-                "path": out::json_path(path),
+            console::json(json!({
+                "path": console::json_path(path),
                 "size": sum.size,
                 "allocated": sum.allocated,
                 "files": sum.files,
                 "directories": sum.directories,
             }));
         } else {
-            out::line(format_args!(
+            console::line(format_args!(
                 "{:>12} {:>8} files  {}",
-                out::bytes(sum.size),
+                console::bytes(sum.size),
                 sum.files,
-                out::path(path)
+                console::path(path)
             ));
         }
     }

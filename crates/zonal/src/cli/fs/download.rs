@@ -1,12 +1,12 @@
 //! How `get` copies, as `put` does: one thread walks the tree and makes directories and links,
 //! others copy files.
 
-use super::connected::{Connected, about_local};
-use super::copying::{STEP, Work, beside};
+use super::connection::{CellConnection, about_local};
+use super::copy_work::{CopyWork, STEP, beside};
 use super::listing::join;
 use super::local::{self, Xattr};
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use rustix::fs::{CWD, FileType, Mode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use zonal_native::{Attr, Error, ErrorCode, File, FileKind, Ino, OpenOptions, Whence};
 
 /// Something that is to be copied.
-pub struct Job {
+pub struct DownloadJob {
     from: PathBuf,
     attr: Attr,
     to: PathBuf,
@@ -31,26 +31,26 @@ pub struct Job {
 struct Tree {
     /// Where the first name of a file with several goes.
     first_names: BTreeMap<Ino, PathBuf>,
-    links: Vec<Job>,
-    directories: Vec<Job>,
+    links: Vec<DownloadJob>,
+    directories: Vec<DownloadJob>,
 }
 
 /// A get under way.
-pub struct Getting<'a> {
-    pub receiver: Receiver<'a>,
+pub struct Download<'a> {
+    pub receiver: FileDownload<'a>,
     recursive: bool,
     tree: RefCell<Tree>,
 }
 
 /// What threads share that copy files.
-pub struct Receiver<'a> {
-    cell: &'a Connected,
-    work: &'a Work,
+pub struct FileDownload<'a> {
+    cell: &'a CellConnection,
+    work: &'a CopyWork,
     /// Files with several names that have been copied.
     arrived: Mutex<BTreeSet<Ino>>,
 }
 
-impl Receiver<'_> {
+impl FileDownload<'_> {
     /// Makes something beside a name, and gives it the name. A failure leaves nothing.
     fn place(
         &self,
@@ -68,7 +68,7 @@ impl Receiver<'_> {
     }
 
     /// Copies a file.
-    pub fn file(&self, job: &Job) -> anyhow::Result<()> {
+    pub fn file(&self, job: &DownloadJob) -> anyhow::Result<()> {
         self.place(&job.to, |new| self.fill(job, new))?;
         if job.attr.nlink > 1 {
             let arrived = self.arrived.lock();
@@ -78,7 +78,7 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    fn fill(&self, job: &Job, new: &Path) -> anyhow::Result<()> {
+    fn fill(&self, job: &DownloadJob, new: &Path) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
         let (native, user) = (&self.cell.native, &self.cell.user);
         let options = OpenOptions::new().no_follow(true);
@@ -97,7 +97,7 @@ impl Receiver<'_> {
     }
 
     /// Holes stay holes. What is added meanwhile is not copied.
-    fn copy_bytes(&self, job: &Job, source: &File, file: &LocalFile) -> anyhow::Result<()> {
+    fn copy_bytes(&self, job: &DownloadJob, source: &File, file: &LocalFile) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
         let said = |error| self.work.said(error, "read", &job.from);
         let size = source.stat().map_err(said)?.size;
@@ -151,7 +151,7 @@ impl Receiver<'_> {
         Ok(found)
     }
 
-    fn set_attributes(&self, job: &Job, new: &Path) -> anyhow::Result<()> {
+    fn set_attributes(&self, job: &DownloadJob, new: &Path) -> anyhow::Result<()> {
         let xattrs = match job.attr.kind {
             FileKind::Symlink => Vec::new(),
             _ => {
@@ -164,7 +164,7 @@ impl Receiver<'_> {
     }
 
     /// Another name of a file that was copied; where that cannot be, a copy.
-    fn link(&self, first: &Path, job: &Job) -> anyhow::Result<()> {
+    fn link(&self, first: &Path, job: &DownloadJob) -> anyhow::Result<()> {
         let has_arrived = {
             let arrived = self.arrived.lock();
             let arrived = arrived.unwrap_or_else(PoisonError::into_inner);
@@ -183,10 +183,10 @@ impl Receiver<'_> {
     }
 }
 
-impl<'a> Getting<'a> {
-    pub fn new(cell: &'a Connected, work: &'a Work, recursive: bool) -> Self {
+impl<'a> Download<'a> {
+    pub fn new(cell: &'a CellConnection, work: &'a CopyWork, recursive: bool) -> Self {
         Self {
-            receiver: Receiver {
+            receiver: FileDownload {
                 cell,
                 work,
                 arrived: Mutex::default(),
@@ -197,7 +197,7 @@ impl<'a> Getting<'a> {
     }
 
     /// Copies what a path names, or has it copied. What fails is noted.
-    pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(Job)) {
+    pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(DownloadJob)) {
         let receiver = &self.receiver;
         let attr = receiver.cell.native.lstat(&receiver.cell.user, from);
         let attr = attr.map_err(|error| receiver.work.said(error, "read", from));
@@ -206,11 +206,11 @@ impl<'a> Getting<'a> {
         }
     }
 
-    fn go(&self, from: &Path, attr: Attr, to: &Path, feed: &dyn Fn(Job)) {
+    fn go(&self, from: &Path, attr: Attr, to: &Path, feed: &dyn Fn(DownloadJob)) {
         if self.receiver.work.check().is_err() {
             return;
         }
-        let job = Job {
+        let job = DownloadJob {
             from: from.to_owned(),
             attr,
             to: to.to_owned(),
@@ -218,7 +218,7 @@ impl<'a> Getting<'a> {
         self.receiver.work.note(self.one(job, feed));
     }
 
-    fn one(&self, job: Job, feed: &dyn Fn(Job)) -> anyhow::Result<()> {
+    fn one(&self, job: DownloadJob, feed: &dyn Fn(DownloadJob)) -> anyhow::Result<()> {
         let receiver = &self.receiver;
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
         match job.attr.kind {
@@ -253,7 +253,7 @@ impl<'a> Getting<'a> {
                 receiver.set_attributes(&job, new)
             })?,
             FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
-                let text = format!("{} is a socket or a device", out::path(&job.from));
+                let text = format!("{} is a socket or a device", console::path(&job.from));
                 return Err(Failure::new(FAILED, text)
                     .hint("such are not copied")
                     .into());
@@ -263,10 +263,10 @@ impl<'a> Getting<'a> {
         Ok(())
     }
 
-    fn directory(&self, job: Job, feed: &dyn Fn(Job)) -> anyhow::Result<()> {
+    fn directory(&self, job: DownloadJob, feed: &dyn Fn(DownloadJob)) -> anyhow::Result<()> {
         let receiver = &self.receiver;
         if !self.recursive {
-            let text = format!("{} is a directory", out::path(&job.from));
+            let text = format!("{} is a directory", console::path(&job.from));
             let hint = "-r copies it with all that is below";
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }

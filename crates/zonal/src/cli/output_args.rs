@@ -1,13 +1,13 @@
 //! Arguments of commands that write a file, or that take long.
 
+use crate::atomic_file::is_replaceable;
 use crate::exit::{Failure, IN_USE};
-use crate::progress::Progress;
-use crate::whole::is_replaceable;
+use crate::progress::ProgressMeter;
 use std::path::PathBuf;
 
 /// The file that a command writes.
 #[derive(Debug, clap::Args)]
-pub struct Output {
+pub struct OutputArgs {
     /// The file to write
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
@@ -16,7 +16,7 @@ pub struct Output {
     force: bool,
 }
 
-impl Output {
+impl OutputArgs {
     /// Refuses a file that is there, unless it may be replaced, and anything that is no regular
     /// file.
     pub fn refuse_existing(&self) -> anyhow::Result<()> {
@@ -31,7 +31,7 @@ impl Output {
 
 /// How a command tells what it does and did.
 #[derive(Debug, clap::Args)]
-pub struct Telling {
+pub struct ReportArgs {
     /// Show on standard error how far it is
     #[arg(long)]
     progress: bool,
@@ -40,9 +40,9 @@ pub struct Telling {
     pub json: bool,
 }
 
-impl Telling {
+impl ReportArgs {
     /// Counts `what`.
-    pub fn progress(&self, what: &'static str) -> Progress {
-        Progress::new(what, self.progress)
+    pub fn progress(&self, what: &'static str) -> ProgressMeter {
+        ProgressMeter::new(what, self.progress)
     }
 }

@@ -1,7 +1,7 @@
 //! The store of a target whose server is stopped, for good perhaps: opened to be read, nothing is
 //! written.
 
-use super::source::{Piece, Source};
+use super::source::{ObjectSource, ReadPiece};
 use crate::exit::{FAILED, Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use zonal_wire::ObjectEntry;
 const RANGES: usize = 1024;
 
 /// A stopped target.
-pub struct Stopped {
+pub struct StoppedTarget {
     dir: PathBuf,
     store: ReadStore,
     target: Target,
@@ -51,7 +51,7 @@ fn segment_units(dir: &Path, store: &ReadStore) -> anyhow::Result<u32> {
     Ok(u32::try_from(length / BLOCK).unwrap_or(u32::MAX).max(1))
 }
 
-impl Stopped {
+impl StoppedTarget {
     /// Opens the store in `dir`, a target's folder (with `identity`, `log` and so on).
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
         trusted::open(dir)?;
@@ -71,7 +71,7 @@ impl Stopped {
         });
         let store = store.with_context(|| dir.display().to_string())?;
         if let Some(damage) = store.damage().first() {
-            crate::out::note(format_args!("{}: {damage}", dir.display()));
+            crate::console::note(format_args!("{}: {damage}", dir.display()));
         }
         let config = TargetConfig {
             segment_units: segment_units(dir, &store)?,
@@ -119,7 +119,7 @@ impl Stopped {
     }
 }
 
-impl Source for Stopped {
+impl ObjectSource for StoppedTarget {
     fn target(&self) -> TargetId {
         self.id
     }
@@ -147,22 +147,26 @@ impl Source for Stopped {
         Ok((map.ranges, end))
     }
 
-    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<Piece> {
+    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<ReadPiece> {
         let cut = Cut::default();
         let plan = self
             .target
             .plan_read(&self.store, object, cut, offset, length as usize);
         let plan = match plan {
             Ok(plan) => plan,
-            Err(code) => return Ok(Piece::Damaged(format!("its record in the index: {code}"))),
+            Err(code) => {
+                return Ok(ReadPiece::Damaged(format!(
+                    "its record in the index: {code}"
+                )));
+            }
         };
         let mut buffer = vec![0; plan.buffer_len()];
         if let Err(error) = self.fill(&plan, &mut buffer) {
-            return Ok(Piece::Damaged(error.to_string()));
+            return Ok(ReadPiece::Damaged(error.to_string()));
         }
         Ok(match plan.finish(&mut buffer) {
-            Ok(range) => Piece::Bytes(buffer.get(range).unwrap_or_default().to_vec()),
-            Err(damage) => Piece::Damaged(damage.to_string()),
+            Ok(range) => ReadPiece::Bytes(buffer.get(range).unwrap_or_default().to_vec()),
+            Err(damage) => ReadPiece::Damaged(damage.to_string()),
         })
     }
 }

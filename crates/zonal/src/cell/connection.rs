@@ -1,8 +1,8 @@
 //! The cell that a command talks to: `--cell DIR|ADDRESS`, the credential, and calls to its
 //! servers.
 
-use super::folder::{Folder, default_dir};
-use super::named::Named;
+use super::cell_locator::CellLocator;
+use super::folder::{CellFolder, default_dir};
 use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -47,9 +47,9 @@ pub struct CellArgs {
 }
 
 /// A cell that can be asked.
-pub struct Cell {
+pub struct CellHandle {
     /// Its folder, where it was named by one.
-    pub folder: Option<Folder>,
+    pub folder: Option<CellFolder>,
     /// Its id; all zero where only an address is known.
     pub id: CellId,
     /// Its manager.
@@ -61,19 +61,19 @@ pub struct Cell {
 
 /// A server's refusal.
 #[derive(Debug)]
-pub struct Refused {
+pub struct CallRefusal {
     /// Its code.
     pub code: ErrorCode,
     text: String,
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for CallRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for CallRefusal {}
 
 fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>>> {
     let Some(path) = path else {
@@ -106,18 +106,18 @@ impl CellArgs {
     }
 
     /// Finds the cell; asks none of its servers yet.
-    pub fn open(&self) -> anyhow::Result<Cell> {
-        let named = self.named().map(Named::of).transpose()?;
+    pub fn open(&self) -> anyhow::Result<CellHandle> {
+        let named = self.named().map(CellLocator::of).transpose()?;
         let dir = match named {
-            Some(Named::Address(address)) => {
+            Some(CellLocator::Address(address)) => {
                 crate::exit::cell_has_no_folder();
                 let key = read_credential(self.key_file.as_deref())?;
-                return Ok(Cell::new(None, CellId::default(), address, key));
+                return Ok(CellHandle::new(None, CellId::default(), address, key));
             }
-            Some(Named::Folder(dir)) => dir,
+            Some(CellLocator::Folder(dir)) => dir,
             None => default_dir(),
         };
-        let folder = Folder::open(&dir)?;
+        let folder = CellFolder::open(&dir)?;
         let key_path = folder
             .file
             .key_file
@@ -125,13 +125,13 @@ impl CellArgs {
             .map(|file| folder.dir.join(file));
         let key = read_credential(self.key_file.as_deref().or(key_path.as_deref()))?;
         let (id, manager) = (folder.cell()?, folder.file.manager);
-        Ok(Cell::new(Some(folder), id, manager, key))
+        Ok(CellHandle::new(Some(folder), id, manager, key))
     }
 }
 
-impl Cell {
+impl CellHandle {
     fn new(
-        folder: Option<Folder>,
+        folder: Option<CellFolder>,
         id: CellId,
         manager: SocketAddr,
         credential: Option<Arc<Credential>>,
@@ -159,7 +159,7 @@ impl Cell {
     }
 
     /// The cell of a folder, for `up`.
-    pub fn of_folder(folder: &Folder) -> anyhow::Result<Self> {
+    pub fn of_folder(folder: &CellFolder) -> anyhow::Result<Self> {
         let key_path = folder
             .file
             .key_file
@@ -256,12 +256,12 @@ impl Cell {
         &self,
         to: Address,
         request: &AdminRequest,
-    ) -> anyhow::Result<Result<AdminReply, Refused>> {
+    ) -> anyhow::Result<Result<AdminReply, CallRefusal>> {
         match self.call(to, Service::Admin, request.name(), &request.to_bytes())? {
             AdminReply::Failed { code, detail } => {
                 let code = code.0;
                 let text = format!("{to} refuses: {detail} ({code})");
-                Ok(Err(Refused { code, text }))
+                Ok(Err(CallRefusal { code, text }))
             }
             reply => Ok(Ok(reply)),
         }

@@ -1,17 +1,17 @@
 //! `zonal fs mkdir`, `mv` and `rm`.
 
-use super::connected::{Access, Connected, Failures, about};
+use super::connection::{AccessArgs, CellConnection, Failures, about};
 use super::listing::{entries, join};
+use crate::console;
 use crate::exit::Failure;
-use crate::out;
 use std::path::{Path, PathBuf};
 use zonal_native::{Error, ErrorCode, FileKind};
 
 /// Make directories
 #[derive(Debug, clap::Args)]
-pub struct Mkdir {
+pub struct MkdirPaths {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Make what lies above, too; no error where it is there
     #[arg(long, short)]
     parents: bool,
@@ -31,7 +31,7 @@ fn octal(text: &str) -> Result<u32, String> {
 }
 
 /// Makes what lies above a path, and it.
-pub fn make_parents(cell: &Connected, path: &Path, mode: u32) -> Result<(), Error> {
+pub fn make_parents(cell: &CellConnection, path: &Path, mode: u32) -> Result<(), Error> {
     let (native, user) = (&cell.native, &cell.user);
     let is_directory = |path: &Path| {
         let attr = native.stat(user, path)?;
@@ -55,7 +55,7 @@ pub fn make_parents(cell: &Connected, path: &Path, mode: u32) -> Result<(), Erro
     }
 }
 
-impl Mkdir {
+impl MkdirPaths {
     pub fn run(self) -> anyhow::Result<()> {
         let cell = self.access.connect("mkdir")?;
         let mut failures = Failures::default();
@@ -77,7 +77,7 @@ impl Mkdir {
 #[derive(Debug, clap::Args)]
 pub struct Mv {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Replace nothing
     #[arg(long, short)]
     no_clobber: bool,
@@ -93,7 +93,7 @@ impl Mv {
         cell.end(outcome)
     }
 
-    fn rename(&self, cell: &Connected) -> anyhow::Result<()> {
+    fn rename(&self, cell: &CellConnection) -> anyhow::Result<()> {
         let Some((to, sources)) = self.paths.split_last() else {
             return Ok(());
         };
@@ -108,7 +108,7 @@ impl Mv {
                 true => cell.native.rename_new(&cell.user, from, &new),
                 false => cell.native.rename(&cell.user, from, &new),
             };
-            let doing = format!("rename {} to", out::path(from));
+            let doing = format!("rename {} to", console::path(from));
             failures.note(renamed.map_err(|error| about(error, &doing, &new)));
         }
         failures.finish()
@@ -116,14 +116,14 @@ impl Mv {
 }
 
 /// Whether a destination is a directory; an error where several sources go to what is none.
-pub fn into_directory(cell: &Connected, to: &Path, sources: usize) -> anyhow::Result<bool> {
+pub fn into_directory(cell: &CellConnection, to: &Path, sources: usize) -> anyhow::Result<bool> {
     match cell.native.stat(&cell.user, to) {
         Ok(attr) if attr.kind == FileKind::Directory => Ok(true),
         Ok(_) if sources == 1 => Ok(false),
         Err(error) if error.is_absent() && sources == 1 => Ok(false),
         Err(error) if !error.is_absent() => Err(about(error, "stat", to)),
         Ok(_) | Err(_) => {
-            let text = format!("{} is not a directory", out::path(to));
+            let text = format!("{} is not a directory", console::path(to));
             let hint = "several sources go into a directory; `zonal fs mkdir` makes one";
             Err(Failure::new(2, text).hint(hint).into())
         }
@@ -134,7 +134,7 @@ pub fn into_directory(cell: &Connected, to: &Path, sources: usize) -> anyhow::Re
 #[derive(Debug, clap::Args)]
 pub struct Rm {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// Remove directories and all that is below them
     #[arg(long, short)]
     recursive: bool,
@@ -157,7 +157,12 @@ impl Rm {
         cell.end(failures.finish())
     }
 
-    fn one(&self, cell: &Connected, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
+    fn one(
+        &self,
+        cell: &CellConnection,
+        path: &Path,
+        failures: &mut Failures,
+    ) -> anyhow::Result<()> {
         let (native, user) = (&cell.native, &cell.user);
         let attr = match native.lstat(user, path) {
             Err(error) if error.is_absent() && self.force => return Ok(()),
@@ -169,13 +174,13 @@ impl Rm {
         }
         if !self.recursive {
             let code = Error::from(ErrorCode::IsDirectory);
-            let text = format!("remove {}: {code}", out::path(path));
+            let text = format!("remove {}: {code}", console::path(path));
             return Err(Failure::new(crate::exit::FAILED, text)
                 .hint("-r removes it with all that is below")
                 .into());
         }
         if path.file_name().is_none() {
-            let text = format!("{} is not removed", out::path(path));
+            let text = format!("{} is not removed", console::path(path));
             return Err(Failure::new(2, text).hint("name what is below it").into());
         }
         remove_tree(cell, path, failures)
@@ -190,7 +195,7 @@ fn absent_is_well(removed: Result<(), Error>) -> Result<(), Error> {
 }
 
 /// What is below first. What cannot be removed is told, and the directories above it stay.
-fn remove_tree(cell: &Connected, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
+fn remove_tree(cell: &CellConnection, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
     let (native, user) = (&cell.native, &cell.user);
     for (path, attr) in entries(cell, path, failures)? {
         let removed = match attr.kind {

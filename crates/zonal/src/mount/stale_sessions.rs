@@ -5,9 +5,9 @@
 //! comes back. So the next mount comes back in the dead one's name and closes its sessions: locks,
 //! opens, append tickets and leases are free.
 
-use crate::cell::Cell;
-use crate::cell::mounts::{self, Record, Records};
-use crate::out;
+use crate::cell::CellHandle;
+use crate::cell::mount_records::{self, MountRecord, MountRecords};
+use crate::console;
 use anyhow::Context;
 use zonal_net::Address;
 use zonal_types::{ClientId, ClientIdentity, Codec, Incarnation, ZoneId};
@@ -16,9 +16,9 @@ use zonal_zonemap::{Shard, ZoneMap};
 
 /// Ends the sessions that this machine's dead mounts have at a cell. What cannot be reached is left
 /// to the end of its term.
-pub fn end_sessions(cell: &Cell) {
-    let dead: Vec<(Records, Record)> = mounts::places(cell)
-        .inspect(Records::forget_gone)
+pub fn end_sessions(cell: &CellHandle) {
+    let dead: Vec<(MountRecords, MountRecord)> = mount_records::places(cell)
+        .inspect(MountRecords::forget_gone)
         .flat_map(|records| {
             let dead = records.dead(cell.manager);
             dead.into_iter()
@@ -31,7 +31,7 @@ pub fn end_sessions(cell: &Cell) {
     let map = match cell.map() {
         Ok(map) => map,
         Err(error) => {
-            out::note(format_args!(
+            console::note(format_args!(
                 "sessions of dead mounts end by themselves: {error:#}"
             ));
             return;
@@ -43,7 +43,7 @@ pub fn end_sessions(cell: &Cell) {
             .iter()
             .try_for_each(|shard| close_session(cell, &map, shard, (record.client, record.zone)));
         if let Err(error) = ended.and_then(|()| records.note_ended(&record)) {
-            out::note(format_args!(
+            console::note(format_args!(
                 "the sessions of the dead mount {} end by themselves: {error:#}",
                 record.path.display()
             ));
@@ -53,7 +53,7 @@ pub fn end_sessions(cell: &Cell) {
 
 /// Ends the session at one shard of a dead client with its number and zone.
 fn close_session(
-    cell: &Cell,
+    cell: &CellHandle,
     map: &ZoneMap,
     shard: &Shard,
     (client, zone): (u64, u16),

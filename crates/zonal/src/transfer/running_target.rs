@@ -1,7 +1,7 @@
 //! A target that runs, through its server.
 
-use super::source::{Piece, Source};
-use crate::cell::connect::Cell;
+use super::source::{ObjectSource, ReadPiece};
+use crate::cell::connection::CellHandle;
 use crate::exit::{FAILED, Failure};
 use anyhow::Context;
 use std::time::{Duration, Instant};
@@ -27,15 +27,15 @@ const PAUSES_MS: (u64, u64) = (10, 500);
 const RANGES: u32 = 1024;
 
 /// A target of a cell that is up.
-pub struct Remote<'a> {
-    cell: &'a Cell,
+pub struct RunningTarget<'a> {
+    cell: &'a CellHandle,
     to: Address,
     target: TargetId,
 }
 
-impl<'a> Remote<'a> {
+impl<'a> RunningTarget<'a> {
     /// Finds the target in the map.
-    pub fn new(cell: &'a Cell, map: &ZoneMap, target: TargetId) -> anyhow::Result<Self> {
+    pub fn new(cell: &'a CellHandle, map: &ZoneMap, target: TargetId) -> anyhow::Result<Self> {
         let known = map.target(target);
         let known = known.ok_or_else(|| {
             Failure::new(
@@ -46,7 +46,7 @@ impl<'a> Remote<'a> {
         })?;
         Ok(Self {
             cell,
-            to: Cell::address(map, known.node)?,
+            to: CellHandle::address(map, known.node)?,
             target,
         })
     }
@@ -118,7 +118,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-impl Source for Remote<'_> {
+impl ObjectSource for RunningTarget<'_> {
     fn target(&self) -> TargetId {
         self.target
     }
@@ -154,16 +154,16 @@ impl Source for Remote<'_> {
         }
     }
 
-    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<Piece> {
+    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<ReadPiece> {
         let request = StorageRequest::Read {
             object: self.object(object, 0, 0),
             offset,
             length,
         };
         match self.ask(&request, &[])? {
-            Ok((StorageReply::Read { .. }, payload)) => Ok(Piece::Bytes(payload)),
+            Ok((StorageReply::Read { .. }, payload)) => Ok(ReadPiece::Bytes(payload)),
             Ok((other, _)) => Err(anyhow::anyhow!("an odd answer: {other:?}")),
-            Err((ErrorCode::Corrupt | ErrorCode::Io, detail)) => Ok(Piece::Damaged(detail)),
+            Err((ErrorCode::Corrupt | ErrorCode::Io, detail)) => Ok(ReadPiece::Damaged(detail)),
             Err((code, detail)) => {
                 let text = format!("object {object} at byte {offset}: {code} {detail}");
                 Err(Failure::new(FAILED, text).into())

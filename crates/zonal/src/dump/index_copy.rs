@@ -1,6 +1,6 @@
 //! A file of the copy of an index: its records, and the entries in them.
 
-use super::{entry, hex, print::Printer};
+use super::{entry, hex, printer::Printer};
 use anyhow::Context;
 use std::path::Path;
 use zonal_disk::{CopyFound, StoreKind, identity, walk_copy};

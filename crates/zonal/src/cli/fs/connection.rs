@@ -1,10 +1,10 @@
 //! The connection of a command, who it asks as, and what its errors mean to people.
 
-use crate::cell::connect::CellArgs;
+use crate::cell::connection::CellArgs;
+use crate::console;
 use crate::exit::{FAILED, Failure, INTERRUPTED, NOT_FOUND, UNREACHABLE, down_hint, with_causes};
-use crate::mount::near;
-use crate::mount::options::{Options as MountOptions, transport};
-use crate::out;
+use crate::mount::options::{MountSettings, transport};
+use crate::mount::zone_detection;
 use std::path::{Path, PathBuf};
 use zonal_native::{ConnectError, Error, ErrorCode, Identity, Native, NodeId, Options, Role, User};
 use zonal_server::units::Millis;
@@ -13,7 +13,7 @@ use zonal_types::limits::NAME_BYTES_MAX;
 
 /// How a command reaches the cell.
 #[derive(Debug, clap::Args)]
-pub struct Access {
+pub struct AccessArgs {
     #[command(flatten)]
     cell: CellArgs,
     /// The zone that this machine is in: new first-level directories are homed there [default: as
@@ -29,7 +29,7 @@ pub struct Access {
 }
 
 /// A connection, and who asks.
-pub struct Connected {
+pub struct CellConnection {
     pub native: Native,
     pub user: User,
 }
@@ -59,13 +59,13 @@ fn name(doing: &str) -> String {
     name.get(..end).unwrap_or_default().to_owned()
 }
 
-impl Access {
+impl AccessArgs {
     /// Connects, to do what the word says.
-    pub fn connect(&self, doing: &str) -> anyhow::Result<Connected> {
+    pub fn connect(&self, doing: &str) -> anyhow::Result<CellConnection> {
         let cell = self.cell.open()?;
-        let mut like_mount = MountOptions::new(String::new(), PathBuf::new());
+        let mut like_mount = MountSettings::new(String::new(), PathBuf::new());
         like_mount.zone = self.zone;
-        let (zone, _note) = near::zone(&like_mount, &cell)?;
+        let (zone, _note) = zone_detection::zone(&like_mount, &cell)?;
         let mut options = Options::new(zone).named(&name(doing));
         if let Some(deadline) = self.deadline {
             if !(1_000..=60_000).contains(&deadline.0) {
@@ -87,11 +87,11 @@ impl Access {
             ConnectError::Threads(_) => Failure::new(FAILED, with_causes(&error)),
         })?;
         let user = caller();
-        Ok(Connected { native, user })
+        Ok(CellConnection { native, user })
     }
 }
 
-impl Connected {
+impl CellConnection {
     /// Ends the connection; what failed before says more than the end.
     pub fn end(self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
         let ended = self.native.close();
@@ -140,7 +140,7 @@ fn failure(code: ErrorCode, text: String) -> Failure {
 
 /// An error about a path of the cell, with its exit code.
 pub fn about(error: Error, doing: &str, path: &Path) -> anyhow::Error {
-    let text = format!("{doing} {}: {error}", out::path(path));
+    let text = format!("{doing} {}: {error}", console::path(path));
     match error.code() {
         Some(code) => failure(code, text).into(),
         None => Failure::new(FAILED, text).into(),
@@ -149,7 +149,7 @@ pub fn about(error: Error, doing: &str, path: &Path) -> anyhow::Error {
 
 /// An error about a path of this machine.
 pub fn about_local(error: &std::io::Error, doing: &str, path: &Path) -> anyhow::Error {
-    let text = format!("{doing} {} on this machine: {error}", out::path(path));
+    let text = format!("{doing} {} on this machine: {error}", console::path(path));
     match error.kind() {
         std::io::ErrorKind::NotFound => Failure::new(NOT_FOUND, text).into(),
         std::io::ErrorKind::StorageFull => Failure::new(FAILED, text)
@@ -205,5 +205,5 @@ impl Failures {
 }
 
 fn tell(error: &anyhow::Error) {
-    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
+    console::note(format_args!("zonal: {}", with_causes(error.as_ref())));
 }

@@ -10,7 +10,7 @@ const PROBE: Duration = Duration::from_secs(2);
 
 /// A cell's name, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
+pub enum CellLocator {
     /// Its folder.
     Folder(PathBuf),
     /// Its manager.
@@ -29,7 +29,7 @@ fn is_host(text: &str) -> bool {
         && !Path::new(text).exists()
 }
 
-impl Named {
+impl CellLocator {
     /// Whether a text names an address, which may not resolve.
     pub fn is_address(text: &str) -> bool {
         text.parse::<SocketAddr>().is_ok() || is_host(text)
@@ -77,7 +77,7 @@ mod tests {
             "manager:7100",
             "a-b.example.org:1",
         ] {
-            assert!(Named::is_address(text), "{text}");
+            assert!(CellLocator::is_address(text), "{text}");
         }
         for text in [
             "/a/b:7100",
@@ -87,17 +87,21 @@ mod tests {
             ":7100",
             "./a:1",
         ] {
-            assert!(!Named::is_address(text), "{text}");
-            assert_eq!(Named::of(text).unwrap(), Named::Folder(text.into()));
+            assert!(!CellLocator::is_address(text), "{text}");
+            assert_eq!(
+                CellLocator::of(text).unwrap(),
+                CellLocator::Folder(text.into())
+            );
         }
-        assert!(!Named::is_address("") && Named::of("").is_err());
+        assert!(!CellLocator::is_address("") && CellLocator::of("").is_err());
     }
 
     #[test]
     fn a_host_name_is_resolved() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let Named::Address(address) = Named::of(&format!("localhost:{port}")).unwrap() else {
+        let CellLocator::Address(address) = CellLocator::of(&format!("localhost:{port}")).unwrap()
+        else {
             panic!("taken for a folder");
         };
         assert_eq!(address, listener.local_addr().unwrap());

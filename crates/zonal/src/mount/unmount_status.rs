@@ -42,7 +42,7 @@ impl Shared {
 }
 
 /// Of the mount process.
-pub struct Farewell(Arc<Shared>);
+pub struct UnmountStatusServer(Arc<Shared>);
 
 fn address(pid: i32) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("zonal-mount-{pid}"))
@@ -110,7 +110,7 @@ fn is_gone(stream: &UnixStream) -> bool {
     !is_there || stream.set_nonblocking(false).is_err()
 }
 
-impl Farewell {
+impl UnmountStatusServer {
     /// Listens. A mount that cannot be asked is one all the same.
     pub fn start(fs: &Arc<ZonalFs>) -> Self {
         let shared = Arc::new(Shared {
@@ -146,7 +146,7 @@ impl Farewell {
 
 /// What a mount process said last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum UnmountStatus {
     /// Somebody uses it.
     Open(u64),
     /// Bytes on their way, and servers that do not answer.
@@ -157,7 +157,7 @@ pub enum Said {
     Done,
 }
 
-fn parse(line: &str) -> Option<Said> {
+fn parse(line: &str) -> Option<UnmountStatus> {
     let line = line.trim_end();
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     let (count, servers) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -167,29 +167,29 @@ fn parse(line: &str) -> Option<Said> {
         .collect();
     let servers = servers.trim().to_owned();
     Some(match word {
-        "open" => Said::Open(count.parse().ok()?),
-        "unsent" => Said::Unsent(count.parse().ok()?, servers),
-        "lost" => Said::Lost(count.parse().ok()?, servers),
-        "done" => Said::Done,
+        "open" => UnmountStatus::Open(count.parse().ok()?),
+        "unsent" => UnmountStatus::Unsent(count.parse().ok()?, servers),
+        "lost" => UnmountStatus::Lost(count.parse().ok()?, servers),
+        "done" => UnmountStatus::Done,
         _ => return None,
     })
 }
 
 /// What a mount process says.
-pub struct Heard {
-    last: Arc<Mutex<Option<Said>>>,
+pub struct UnmountStatusListener {
+    last: Arc<Mutex<Option<UnmountStatus>>>,
     reader: Option<JoinHandle<()>>,
 }
 
-impl Heard {
+impl UnmountStatusListener {
     /// What it said last.
-    pub fn last(&self) -> Option<Said> {
+    pub fn last(&self) -> Option<UnmountStatus> {
         let last = self.last.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The same, of a process that has ended: nothing of it is on its way any more.
-    pub fn at_the_end(&self) -> Option<Said> {
+    pub fn at_the_end(&self) -> Option<UnmountStatus> {
         let end = Instant::now() + LAST_LINE;
         let is_reading = |reader: &JoinHandle<()>| !reader.is_finished();
         while self.reader.as_ref().is_some_and(is_reading) && Instant::now() < end {
@@ -200,7 +200,7 @@ impl Heard {
 }
 
 /// Listens to a mount process on a thread of its own.
-pub fn listen(pid: i32) -> Heard {
+pub fn listen(pid: i32) -> UnmountStatusListener {
     let last = Arc::new(Mutex::new(None));
     let mut reader = None;
     if let Ok(stream) = address(pid).and_then(|address| UnixStream::connect_addr(&address)) {
@@ -217,7 +217,7 @@ pub fn listen(pid: i32) -> Heard {
         // Where no thread can be made nothing is known.
         reader = thread.spawn(read).ok();
     }
-    Heard { last, reader }
+    UnmountStatusListener { last, reader }
 }
 
 #[cfg(test)]
@@ -226,12 +226,15 @@ mod tests {
 
     #[test]
     fn lines_are_understood_and_nothing_else() {
-        assert_eq!(parse("open 3\n"), Some(Said::Open(3)));
-        assert_eq!(parse("done\n"), Some(Said::Done));
+        assert_eq!(parse("open 3\n"), Some(UnmountStatus::Open(3)));
+        assert_eq!(parse("done\n"), Some(UnmountStatus::Done));
         let servers = "target 3 at 127.0.0.1:7000".to_owned();
         let said = parse("unsent 12 target 3 at 127.0.0.1:7000\u{1b}\n");
-        assert_eq!(said, Some(Said::Unsent(12, servers)));
-        assert_eq!(parse("lost 7 \n"), Some(Said::Lost(7, String::new())));
+        assert_eq!(said, Some(UnmountStatus::Unsent(12, servers)));
+        assert_eq!(
+            parse("lost 7 \n"),
+            Some(UnmountStatus::Lost(7, String::new()))
+        );
         for odd in ["", "open", "open x", "lost", "sudo"] {
             assert_eq!(parse(odd), None, "{odd}");
         }

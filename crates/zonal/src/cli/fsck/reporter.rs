@@ -1,33 +1,33 @@
 //! Findings and progress of a check, for people and as JSON.
 
-use crate::out;
+use crate::console;
 use serde_json::{Value, json};
 use zonal_fsck::{Finding, What};
 use zonal_offline::{Begin, Report, Stage};
 
 /// Prints them.
-pub(super) struct Teller {
+pub(super) struct FindingReporter {
     pub json: bool,
     pub progress: bool,
     pub repair: bool,
 }
 
-impl Report for Teller {
+impl Report for FindingReporter {
     fn finding(&mut self, pass: u32, finding: &Finding) {
         if self.json {
-            return out::json(to_json(pass, finding));
+            return console::json(to_json(pass, finding));
         }
         if pass > 1 {
             // What a repair brought to light; what is left is told by the sums.
             return;
         }
-        out::line(format_args!("{finding}"));
-        out::line(format_args!(
+        console::line(format_args!("{finding}"));
+        console::line(format_args!(
             "    consequence: {}",
             finding.what.consequence()
         ));
         if !self.repair {
-            out::line(format_args!("    repair: {}", finding.what.repair()));
+            console::line(format_args!("    repair: {}", finding.what.repair()));
         }
     }
 
@@ -36,7 +36,7 @@ impl Report for Teller {
             let left = stage
                 .left
                 .map_or_else(String::new, |left| format!(", about {left} s left"));
-            out::note(format_args!(
+            console::note(format_args!(
                 "pass {}: {} records, {} a second{left}",
                 stage.pass, stage.records, stage.rate
             ));
@@ -45,17 +45,19 @@ impl Report for Teller {
 
     fn repaired(&mut self, pass: u32, changes: u64) {
         if self.progress {
-            out::note(format_args!("pass {pass}: {changes} repairs made"));
+            console::note(format_args!("pass {pass}: {changes} repairs made"));
         }
     }
 
     fn begins(&mut self, begin: &Begin) {
         match begin {
             Begin::New => {}
-            Begin::GoesOn { read, stores } => out::note(format_args!(
+            Begin::GoesOn { read, stores } => console::note(format_args!(
                 "an interrupted check goes on: {read} of {stores} stores are read"
             )),
-            Begin::Anew(why) => out::note(format_args!("an interrupted check begins anew: {why}")),
+            Begin::Anew(why) => {
+                console::note(format_args!("an interrupted check begins anew: {why}"))
+            }
         }
     }
 }

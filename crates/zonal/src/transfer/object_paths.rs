@@ -1,7 +1,7 @@
 //! Paths of objects: the shard that gave a data id knows its inode, which knows its directory,
 //! which knows its names.
 
-use crate::cell::connect::Cell;
+use crate::cell::connection::CellHandle;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ const ENTRIES_MAX: usize = 1 << 20;
 const DEPTH_MAX: usize = 2048;
 
 /// Looks paths up in a cell that is up.
-pub struct Names {
+pub struct ObjectPaths {
     client: Client<RealNet>,
     who: Credentials,
     known: BTreeMap<Ino, BTreeMap<Ino, String>>,
     entries: usize,
 }
 
-impl Names {
+impl ObjectPaths {
     /// Connects as a client would.
-    pub fn new(cell: &Cell) -> anyhow::Result<Self> {
+    pub fn new(cell: &CellHandle) -> anyhow::Result<Self> {
         let identity = Identity::new(cell.id, Role::Tool, NodeId(0), cell.credential.clone());
         let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
         let mut random = [0; 8];

@@ -128,7 +128,7 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
     requests
 }
 
-pub fn absurd_meta(server: &mut Server<'_>, dir: Ino) {
+pub fn impossible_meta_requests(server: &mut Server<'_>, dir: Ino) {
     let who = root_user(0);
     let file = match server.meta(&create(root_user(0), dir, b"file", NewKind::File)) {
         MetaReply::Opened { entry, .. } => entry.ino,
@@ -194,7 +194,7 @@ pub fn absurd_meta(server: &mut Server<'_>, dir: Ino) {
     });
 }
 
-pub fn absurd_root(server: &mut Server<'_>) {
+pub fn impossible_root_requests(server: &mut Server<'_>) {
     for (text, zone) in [
         (&[0xff; 255][..], 1),
         (&[0xff], 1),
@@ -231,7 +231,7 @@ pub fn object(target: TargetId, edge: u64) -> ObjectRef {
     }
 }
 
-pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
+pub fn impossible_storage_requests(server: &mut Server<'_>, target: TargetId) {
     for edge in EDGES {
         for other in EDGES {
             let object = object(target, edge);
@@ -324,7 +324,7 @@ pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
     assert_eq!(peer.storage(&delete, &[]), StorageReply::Done);
 }
 
-pub fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut Rng) {
+pub fn impossible_manager_requests(server: &mut Server<'_>, version: MapVersion, random: &mut Rng) {
     for edge in EDGES {
         let join = |zone, address: &str, meta| ManagerRequest::Join {
             node: NodeId(edge as u32),

@@ -30,12 +30,12 @@ const DELETED: &[u8] = b" (deleted)";
 
 /// A process of this program that cannot be mistaken for a later one.
 #[derive(Debug)]
-pub struct Held {
+pub struct ProcessHandle {
     pid: Pid,
     fd: OwnedFd,
 }
 
-impl Held {
+impl ProcessHandle {
     /// Holds the process `pid` where it lives, is one of ours that runs as the user `uid`, and is
     /// the one that `is_meant` by its command line.
     pub fn of(pid: Pid, uid: u32, is_meant: impl FnOnce(&[OsString]) -> bool) -> Option<Self> {
@@ -136,7 +136,7 @@ mod tests {
     fn start(arguments: &[&str]) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([
-            "cell::held::tests::sleeps",
+            "cell::process_handle::tests::sleeps",
             "--exact",
             "--ignored",
             "sleep-long",
@@ -158,17 +158,17 @@ mod tests {
         let has = |argument: &'static str| {
             move |arguments: &[OsString]| arguments.iter().any(|part| part == argument)
         };
-        assert!(Held::own(pid, has("/some/other")).is_none());
-        assert!(Held::of(pid, own + 1, has("/some/path")).is_none());
-        let held = Held::own(pid, has("/some/path")).unwrap();
+        assert!(ProcessHandle::own(pid, has("/some/other")).is_none());
+        assert!(ProcessHandle::of(pid, own + 1, has("/some/path")).is_none());
+        let held = ProcessHandle::own(pid, has("/some/path")).unwrap();
         assert!(held.lives() && !held.ends_within(Duration::from_millis(1)));
         held.signal(Signal::TERM);
         assert!(held.ends_within(Duration::from_secs(20)));
         child.wait().unwrap();
         held.signal(Signal::TERM);
-        assert!(Held::own(pid, |_| true).is_none());
+        assert!(ProcessHandle::own(pid, |_| true).is_none());
         let other = Command::new("sleep").arg("600").spawn().unwrap();
-        assert!(Held::own(Pid::from_child(&other), has("600")).is_none());
+        assert!(ProcessHandle::own(Pid::from_child(&other), has("600")).is_none());
         end(other);
     }
 
@@ -176,7 +176,7 @@ mod tests {
     fn a_process_is_held_from_its_first_moment_on() {
         for _ in 0..100 {
             let child = start(&["/some/path"]);
-            let held = Held::own(Pid::from_child(&child), |arguments| {
+            let held = ProcessHandle::own(Pid::from_child(&child), |arguments| {
                 arguments.iter().any(|part| part == "/some/path")
             });
             end(child);
