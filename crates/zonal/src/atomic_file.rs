@@ -1,6 +1,8 @@
-//! Files that commands write and read. What is written is whole or not there, and its owner's
-//! alone: under a name of chance first, so only a regular file can be replaced. What is read is a
-//! regular file as well: a pipe would wait for ever.
+//! Files that commands write and read.
+//!
+//! * Written: whole or not at all, readable by its owner only. The bytes go into a temporary file
+//!   with a random name first, so only a regular file can be replaced.
+//! * Read: only a regular file is opened, since opening a pipe would wait for ever.
 
 use crate::exit::{Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
@@ -10,7 +12,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What is at a path that is no regular file, in words.
+/// Describes a file that is not a regular one, for people.
 fn kind(found: FileType) -> &'static str {
     if found.is_symlink() {
         "a symbolic link"
@@ -34,10 +36,10 @@ fn refused(path: &Path, found: FileType) -> Failure {
     Failure::new(REFUSED, text)
 }
 
-/// Whether there is a regular file at `path`, and not only a link to one.
+/// Whether `path` is a regular file that may be replaced; false where nothing is there.
 ///
 /// # Errors
-/// Where there is anything else.
+/// Anything else is there, a symbolic link too.
 pub fn is_replaceable(path: &Path) -> anyhow::Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
@@ -49,7 +51,7 @@ pub fn is_replaceable(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Lets `write` make a file beside `path`, which takes its name once it is whole.
+/// Calls `write` with a temporary file beside `path`, then renames it to `path`.
 pub fn write_whole<T>(
     path: &Path,
     write: impl FnOnce(File) -> anyhow::Result<T>,
@@ -58,13 +60,14 @@ pub fn write_whole<T>(
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{:016x}.partial", getrandom::u64()?));
     let partial = Path::new(&partial);
-    // What files hold is in it, in clear; nobody else has put this one there.
+    // Mode 0600 because a backup holds file contents in clear; `create_new` because nobody else may
+    // have placed this file.
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let file = options.open(partial);
     let written = write(file.with_context(|| partial.display().to_string())?);
     if written.is_err() {
-        // Best effort: what failed is already being reported.
+        // Best effort: the first failure is already being reported.
         let _ = std::fs::remove_file(partial);
     }
     let written = written?;
@@ -72,13 +75,13 @@ pub fn write_whole<T>(
     Ok(written)
 }
 
-/// Opens a regular file, or a link to one, to be read.
+/// Opens a regular file, or a link to one, for reading.
 ///
 /// # Errors
-/// Where there is none, or anything else.
+/// Nothing is there, or not a regular file.
 pub fn open_regular(path: &Path) -> anyhow::Result<File> {
     let mut options = OpenOptions::new();
-    // The opening of a pipe would wait for a writer.
+    // Without O_NONBLOCK, opening a pipe would wait for a writer.
     options
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed());

@@ -1,14 +1,18 @@
-//! What commands print for people and scripts: the one place where it is written, and so where text
-//! of others is made harmless.
+//! Output of commands for people and scripts. All output goes through here, so foreign text is made
+//! harmless in one place.
 //!
-//! Names of zones, clients and files, paths, and what servers say of themselves may be anybody's.
-//! On standard output a line stays one line; on standard error lines behind the first are set in,
-//! so that none looks like a `Hint:` of ours; neither does anything to a terminal. JSON has escapes
-//! of its own for the same letters.
+//! Names of zones, clients and files, paths, and replies of servers are foreign text: anybody may
+//! have chosen it. None of it reaches a terminal as control characters.
 //!
-//! A command goes on where standard output cannot be written, as its work may be more than its
-//! words. The first failure is kept, and [`finish`] tells it. A reader that went away is no
-//! failure: nothing more is said, that is all.
+//! | stream | rule |
+//! | --- | --- |
+//! | standard output | a line stays one line |
+//! | standard error | lines after the first are indented, so none looks like our `Hint:` |
+//! | JSON | unprintable letters become JSON's own escapes |
+//!
+//! A command continues when standard output cannot be written, since its work may matter more than
+//! its output. The first failure is kept for [`finish`]. A closed pipe is no failure: later output
+//! is dropped.
 
 use std::fmt::Display;
 use std::io::{Error, ErrorKind, Write};
@@ -20,17 +24,17 @@ use zonal_types::{OneLine, Shown, is_shown};
 /// The first failure to write standard output.
 static FAILURE: Mutex<Option<Error>> = Mutex::new(None);
 
-/// One line on standard output.
+/// Prints one line to standard output.
 pub fn line(text: impl Display) {
     put(OneLine(&text.to_string()));
 }
 
-/// Lines of our own on standard output.
+/// Prints lines that this program composed to standard output.
 pub fn lines(text: &str) {
     text.split('\n').for_each(line);
 }
 
-/// JSON on standard output, on one line or on several.
+/// Prints JSON to standard output, on one line or several.
 pub fn json(value: impl Display) {
     put(escaped_json(&value.to_string()));
 }
@@ -39,7 +43,7 @@ fn put(text: impl Display) {
     note_failure(writeln!(std::io::stdout().lock(), "{text}"));
 }
 
-/// JSON with escapes for letters that are not shown: where they are, it is in a string.
+/// Escapes unprintable letters in JSON. They only occur inside strings, so an escape is valid.
 fn escaped_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -54,12 +58,12 @@ fn escaped_json(text: &str) -> String {
     out
 }
 
-/// Bytes on standard output, as they are.
+/// Writes bytes to standard output unchanged.
 pub fn raw(bytes: &[u8]) {
     note_failure(std::io::stdout().lock().write_all(bytes));
 }
 
-/// What somebody else wrote on standard output.
+/// Notes the result of a library that wrote to standard output itself.
 pub fn shown(written: std::io::Result<()>) {
     note_failure(written);
 }
@@ -73,17 +77,17 @@ fn note_failure(written: std::io::Result<()>) {
     }
 }
 
-/// Whether all that was said has been written.
+/// Whether all output was written.
 ///
 /// # Errors
-/// The first failure.
+/// The first failure to write.
 pub fn finish() -> std::io::Result<()> {
     note_failure(std::io::stdout().lock().flush());
     let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
     failure.take().map_or(Ok(()), Err)
 }
 
-/// One line on standard error, or several, the first of which is ours for certain.
+/// Prints a note to standard error; lines after the first are indented.
 pub fn note(text: impl Display) {
     let text = harmless(&text.to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
@@ -103,7 +107,7 @@ fn harmless(text: &str) -> String {
     out
 }
 
-/// A table with columns as wide as they need to be; the last one is not padded.
+/// Prints a table; columns are as wide as their widest cell, and the last is not padded.
 pub fn table(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -120,18 +124,18 @@ pub fn table(rows: &[Vec<String>]) {
     }
 }
 
-/// A path of a mount, where names may have any bytes.
+/// A path in printable form: names in a cell may hold any bytes.
 pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
-/// The same as JSON has it: itself where it is text.
+/// A path for JSON: itself where it is UTF-8.
 pub fn json_path(path: &Path) -> String {
     let text = path.to_str().map(str::to_owned);
     text.unwrap_or_else(|| self::path(path).to_string())
 }
 
-/// Bytes for people: `9.8 GiB`.
+/// A number of bytes for people: `9.8 GiB`.
 pub fn bytes(value: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut shown = value as f64;
@@ -147,7 +151,7 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// How long ago a point in calendar time is: `5 min ago`.
+/// The time since a calendar time (seconds since 1970), for people: `5 min ago`.
 pub fn ago(seconds: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.map_or(0, |since| {

@@ -1,11 +1,11 @@
-//! How far a long command is, on standard error, once a second at most. Silent unless asked for.
+//! Progress of a long command on standard error, at most once a second; silent unless requested.
 
 use crate::console;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Progress of one command.
+/// Counts and prints the progress of one command.
 pub struct ProgressMeter {
     what: Option<&'static str>,
     started: Instant,
@@ -13,7 +13,7 @@ pub struct ProgressMeter {
 }
 
 impl ProgressMeter {
-    /// `what` is counted; shown where `wanted`.
+    /// Counts `what` (a plural noun); prints only if `wanted`.
     pub fn new(what: &'static str, wanted: bool) -> Self {
         let now = Instant::now();
         Self {
@@ -23,7 +23,7 @@ impl ProgressMeter {
         }
     }
 
-    /// This much is done by now.
+    /// Reports the totals so far.
     pub fn at(&mut self, count: u64, bytes: u64) {
         let Some(what) = self.what else {
             return;

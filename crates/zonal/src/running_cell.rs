@@ -1,4 +1,5 @@
-//! A running cell for its check: what its servers are asked, and how long each is waited for.
+//! Access to a running cell for `zonal fsck`: requests to its servers, repeated until each answers
+//! or its time is over.
 
 use crate::backup::{self, ShardSnapshot};
 use crate::cell::connection::{CallRefusal, CellHandle};
@@ -13,18 +14,18 @@ use zonal_types::{Blob, ErrorCode, ShardId, TargetId};
 use zonal_wire::{AdminReply, AdminRequest};
 use zonal_zonemap::ZoneMap;
 
-/// How long a server is waited for that does not answer: one that was killed is up again by then.
+/// Time to keep asking a server that does not answer; a killed server has been restarted by then.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A cell whose servers answer.
+/// A running cell that is being checked.
 pub struct CheckedCell<'a> {
     pub cell: &'a CellHandle,
-    /// Where targets are.
+    /// The zone map, for the addresses of targets.
     pub map: ZoneMap,
 }
 
-/// Whether asking again may help.
+/// Result of one attempt: done, worth repeating, or final.
 enum Try<T> {
     Done(T),
     Again(anyhow::Error),
@@ -58,7 +59,7 @@ fn persist<T>(of: &str, mut ask: impl FnMut() -> Try<T>) -> Result<T, OfflineErr
     }
 }
 
-/// Damage does not go by waiting.
+/// Classifies a server's refusal: waiting does not repair damage or missing rights.
 fn refusal<T>(refused: CallRefusal) -> Try<T> {
     match refused.code {
         ErrorCode::Corrupt | ErrorCode::Io | ErrorCode::NotPermitted | ErrorCode::Protocol => {
@@ -69,7 +70,7 @@ fn refusal<T>(refused: CallRefusal) -> Try<T> {
 }
 
 impl<'a> CheckedCell<'a> {
-    /// The cell, once its manager answers.
+    /// Fetches the zone map, waiting until the manager answers.
     pub fn new(cell: &'a CellHandle) -> Result<Self, OfflineError> {
         let map = persist("manager", || cell.map().into())?;
         Ok(Self { cell, map })
@@ -79,7 +80,7 @@ impl<'a> CheckedCell<'a> {
         if let Some(known) = self.map.target(target) {
             return CellHandle::address(&self.map, known.node);
         }
-        // It joined since the check was begun.
+        // The target joined after the check began.
         let map = self.cell.map()?;
         let known = map.target(target);
         let known = known.context("the zone map does not have it")?;
@@ -157,7 +158,7 @@ impl running::Snapshot for Read<'_> {
                     why: refused.to_string(),
                 })
             }
-            // Its server was restarted, or we were too slow.
+            // The server was restarted, or this command was too slow and the snapshot expired.
             Ok(Err(_)) | Err(_) => Err(OfflineError::SnapshotGone(self.shard())),
         }
     }

@@ -79,7 +79,7 @@ fn errors_have_codes_and_hints() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// What nobody wants replaced by a file, by name.
+/// Paths that must not be replaced by a file, each with a name.
 fn odd_places(scratch: &Scratch) -> Vec<(std::path::PathBuf, &'static str)> {
     let place = |name: &str| scratch.join(name);
     std::os::unix::fs::symlink(place("nowhere"), place("dangling")).unwrap();
@@ -104,7 +104,7 @@ fn odd_places(scratch: &Scratch) -> Vec<(std::path::PathBuf, &'static str)> {
 fn only_regular_files_are_replaced() {
     let scratch = Scratch::new("replaced");
     let mut places = odd_places(&scratch);
-    // A node like /dev/null, where one can be made.
+    // A device node like /dev/null, if this user can make one.
     let device = scratch.join("device");
     let made = std::process::Command::new("mknod")
         .arg(&device)
@@ -191,7 +191,7 @@ fn a_cell_whose_file_cannot_be_read_is_no_good_news_of_fsck() {
     let scratch = Scratch::new("fsck-code");
     fs::write(scratch.join("cell.toml"), b"\xff\xff").unwrap();
     let (code, text) = run(&["fsck", "--cell", scratch.to_str().unwrap()]);
-    // Neither clean, nor put right, nor left as it is.
+    // The code must not mean clean, repaired, or findings left.
     assert_eq!(code, 3, "{text}");
 }
 

@@ -1,5 +1,5 @@
-//! Requests that no honest client sends, in frames that are in order: each gets a typed reply or a
-//! closed connection, and the servers go on as before.
+//! Requests in valid frames that no honest client sends. Each gets a typed reply or a closed
+//! connection, and the servers continue unharmed.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -26,7 +26,7 @@ use zonal_wire::{AdminReply, MetaReply, MetaRequest, Service, StorageReply, Stor
 const RSS_KIB_MAX: u64 = 300 << 10;
 const TIME_MAX: Duration = Duration::from_secs(200);
 
-/// What is for commands is refused from mounts, whatever it is.
+/// Checks that requests for commands only are refused from mounts.
 fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {
     let mut server = Server::new(pool, to, Service::Admin);
     for body in valid_admin(target) {
@@ -39,7 +39,7 @@ fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {
     }
 }
 
-/// Garbage of one that may ask.
+/// Sends garbage as a peer with the rights of a command.
 fn odd_commands(to: SocketAddr, target: TargetId, random: &mut Rng) {
     let tool = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
     let pool = Pool::new(tool, PoolConfig::default());
@@ -56,7 +56,7 @@ fn serves(server: &mut Server<'_>, dir: Ino) {
         data: false,
     });
     assert!(matches!(attr, MetaReply::Attr { .. }), "{attr:?}");
-    // A change, so that a shard whose log failed shows.
+    // A change, to detect a shard whose log failed.
     let made = server.meta(&MetaRequest::Mkdir {
         who: root_user(0),
         parent: dir,

@@ -1,5 +1,4 @@
-//! An import into a target that started a moment ago, while the shard of its files does not answer
-//! yet.
+//! An import into a target that has just started, while the shard of its files does not answer yet.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -25,7 +24,7 @@ fn run(command: &mut Command) {
     assert_eq!(code(&output), 0, "{}", said(&output));
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Server(Child);
 
 impl Server {

@@ -1,4 +1,4 @@
-//! `zonal key` without a cell: what it makes, what it lists, and what it refuses.
+//! `zonal key` without a cell: it makes, lists and refuses credentials.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,4 +1,4 @@
-//! `zonal scrub` and `zonal status` on a cell of real processes whose disk loses a byte.
+//! `zonal scrub` and `zonal status` on a cell of real processes whose disk corrupts a byte.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -20,7 +20,7 @@ fn scrub(cell: &Cell, arguments: &[&str]) -> Output {
     command.arg("--cell").arg(cell.dir()).output().unwrap()
 }
 
-/// 2 MiB of which one block is the mark.
+/// 2 MiB with one marked block.
 fn content() -> Vec<u8> {
     let mut bytes = vec![0x11; 2 << 20];
     bytes[40_960..45_056].copy_from_slice(&MARK);
@@ -131,7 +131,7 @@ fn a_shards_store_is_read_whole_and_that_is_remembered() {
     assert_eq!(code(&cell.down()), 0);
     let up = cell.up_again();
     assert_eq!(code(&up), 0, "{}", said(&up));
-    // What was done before the restart is remembered.
+    // Work done before the restart is remembered.
     let again = until("done");
     assert_eq!(said(&again), said(&clean));
     assert_eq!(code(&of_root(&["status", "--shard", "7"])), 2);

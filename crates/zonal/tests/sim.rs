@@ -1,5 +1,5 @@
-//! `zonal sim`: what it prints hangs on the seeds alone, and what it says of a broken one makes it
-//! break again.
+//! `zonal sim`: its output depends on the seeds alone, and the command that it prints for a broken
+//! seed reproduces the failure.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -56,7 +56,7 @@ fn a_planted_bug_is_an_error_and_its_line_breaks_again() {
     let (_, again) = lines[at].split_once("again: zonal sim ").unwrap();
     let report = lines[..at].join("\n");
     assert!(report.contains("invariant 3"), "{text}");
-    // As it is printed it tells every message as well.
+    // The printed command also logs every message.
     let again = again.strip_suffix(" --log").unwrap();
     let words: Vec<&str> = again.split(' ').collect();
     let (status, text) = sim(&words);

@@ -1,4 +1,4 @@
-//! Taking a backup of a running cell: snapshots of all shards, written to one stream.
+//! Backup of a running cell: snapshots of all shards, written to one stream.
 
 use super::format::{ENTRIES, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
 use super::snapshots::{ShardSnapshot, fix_all};
@@ -14,10 +14,10 @@ use zonal_disk::stream::{StreamHeader, StreamKind, StreamWriter};
 use zonal_types::{Blob, Codec};
 use zonal_zonemap::ZoneMap;
 
-/// How often snapshots that wait for their turn are kept from being given up.
+/// Interval at which snapshots that are not being read yet are touched, so that servers keep them.
 const REMIND: Duration = Duration::from_secs(15);
 
-/// What was written.
+/// Totals of a written backup.
 pub struct BackupSummary {
     pub shards: Vec<ShardStart>,
     pub entries: u64,
@@ -35,7 +35,7 @@ pub fn take(
     write_whole(path, |file| write(&snapshots, &map, file, progress))
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 pub fn wall_seconds() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {

@@ -1,4 +1,4 @@
-//! Backups of metadata: snapshots of all shards in one stream, and back.
+//! Backups of metadata: snapshots of all shards written to one stream, and restored from it.
 
 mod create;
 pub mod format;

@@ -1,7 +1,7 @@
-//! Putting a backup into new stores of a stopped cell.
+//! Restore of a backup into new stores of a stopped cell.
 //!
-//! All stores are made whole before the first takes its place, so that a backup that is damaged, of
-//! another cell, or without one of the shards wanted changes nothing.
+//! All new stores are complete before the first one replaces an old store. So a backup that is
+//! damaged, of another cell, or without one of the requested shards changes nothing.
 
 use super::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
 use crate::atomic_file::open_regular;
@@ -17,12 +17,12 @@ use zonal_server::restore::{NewStore, ReadyStore};
 use zonal_types::{Codec, ShardId};
 use zonal_zonemap::ZoneMap;
 
-/// What became of one shard.
+/// The result for one shard.
 pub struct RestoredShard {
     pub shard: ShardId,
     pub dir: PathBuf,
     pub entries: u64,
-    /// The store that was there before.
+    /// Where the replaced store was moved to.
     pub kept: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ fn open(path: &Path) -> anyhow::Result<StreamReader<BufReader<File>>> {
     reader.with_context(|| path.display().to_string())
 }
 
-/// Restores the shards of the nodes in `configs`, which must all be in the backup.
+/// Restores the shards of the nodes in `configs`; the backup must hold all of them.
 pub fn restore(
     configs: &[NodeConfig],
     path: &Path,
@@ -115,7 +115,7 @@ pub fn restore(
     Ok(restored)
 }
 
-/// Reads one shard, into `store` where it is wanted.
+/// Reads one shard of the backup; writes it into `store` if there is one, else skips it.
 fn take_shard(
     source: &mut Source<'_>,
     start: &ShardStart,

@@ -1,10 +1,15 @@
-//! Snapshots of all shards of a running cell, at nearly one moment.
+//! Consistent snapshots of all shards of a running cell.
 //!
-//! Shards change independently of one another but for first-level directories: those change a
-//! junction, in one record with the root. So the root's snapshot is fixed before those of the
-//! zones, and again behind them: where map and junctions in both are of the same version, the
-//! snapshots fit together (what was half done between two shards is settled at their next start, as
-//! after a crash). Else all are let go and fixed again.
+//! Shards change independently, except for first-level directories: making one changes a junction
+//! and the root in one record. The command therefore takes snapshots in this order:
+//!
+//! 1. the root's,
+//! 2. those of all zones,
+//! 3. the root's again.
+//!
+//! If both root snapshots have the same version of the map and of the junctions, the snapshots fit
+//! together. Otherwise all are released and taken again. Operations in progress between two shards
+//! are completed at the shards' next start, as after a crash.
 
 use super::format::{Entries, ShardStart};
 use crate::cell::connection::{CallRefusal, CellHandle};
@@ -18,14 +23,15 @@ use zonal_types::{Blob, Codec, ErrorCode, ShardId};
 use zonal_wire::{AdminReply, AdminRequest};
 use zonal_zonemap::{Assembly, JunctionsHead, Shard, ZoneMap, junctions, stored};
 
-/// How often snapshots are fixed anew while first-level directories change.
+/// Attempts while first-level directories keep changing.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long another command's snapshot is waited for: one that nobody reads is given up by then.
+/// Time to wait for another command's snapshot. The server drops a snapshot that nobody reads
+/// before this time is over.
 const BUSY_PATIENCE: Duration = Duration::from_millis(SNAPSHOT_TERM_MS + 5_000);
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 
-/// The snapshot of a shard; let go when it is dropped.
+/// The snapshot of one shard; released when dropped.
 pub struct ShardSnapshot<'a> {
     cell: &'a CellHandle,
     to: Address,
@@ -36,7 +42,7 @@ pub struct ShardSnapshot<'a> {
 impl Drop for ShardSnapshot<'_> {
     fn drop(&mut self) {
         let snapshot = self.id;
-        // Best effort: the server gives it up by itself.
+        // Best effort: the server drops an unread snapshot by itself.
         let _ = self
             .cell
             .admin(self.to, &AdminRequest::SnapshotEnd { snapshot });
@@ -70,7 +76,8 @@ impl<'a> ShardSnapshot<'a> {
         }
     }
 
-    /// Entries behind `after`, and whether none follows; or the refusal.
+    /// Reads the entries after the key `after`, and whether the end is reached; or returns the
+    /// server's refusal.
     pub fn ask(&self, after: &Blob) -> anyhow::Result<Result<(Entries, bool), CallRefusal>> {
         let request = AdminRequest::SnapshotRead {
             snapshot: self.id,
@@ -79,7 +86,8 @@ impl<'a> ShardSnapshot<'a> {
         match self.cell.ask(self.to, &request)? {
             Err(refused) => Ok(Err(refused)),
             Ok(AdminReply::Entries { entries, end }) => {
-                // A server that gives nothing and no end would keep us here for ever.
+                // An empty page that is not marked as the end would make this command loop for
+                // ever.
                 let end = end || entries.is_empty();
                 Ok(Ok((entries, end)))
             }
@@ -87,12 +95,12 @@ impl<'a> ShardSnapshot<'a> {
         }
     }
 
-    /// The same; a refusal is an error.
+    /// Like [`Self::ask`], with a refusal as an error.
     pub fn read(&self, after: &Blob) -> anyhow::Result<(Entries, bool)> {
         Ok(self.ask(after)??)
     }
 
-    /// The zone map in the root's, and the version of the junctions there.
+    /// The zone map and the version of the junctions in the root's snapshot.
     fn map(&self) -> anyhow::Result<(ZoneMap, u64)> {
         let mut before = stored::MAP_KEY.to_vec();
         let last = before.pop().unwrap_or_default();
@@ -125,11 +133,13 @@ impl<'a> ShardSnapshot<'a> {
     }
 }
 
-/// Snapshots of all shards that fit together, the root's first, and the map that it has.
+/// Snapshots of all shards that fit together, the root's first, and the zone map in it.
 type Fitting<'a> = (ZoneMap, Vec<ShardSnapshot<'a>>);
 
-/// Fixes them. A shard has one snapshot at a time: while another command has one, nothing is held
-/// and all is tried again.
+/// Takes snapshots of all shards that fit together.
+///
+/// A shard has one snapshot at a time. While another command holds one, this command releases all
+/// of its own and tries again, so that neither blocks the other.
 pub fn fix_all(cell: &CellHandle) -> anyhow::Result<Fitting<'_>> {
     let published = cell.map()?;
     let root = published.shards.iter().find(|shard| shard.id == ShardId(0));
@@ -175,7 +185,7 @@ pub fn fix_all(cell: &CellHandle) -> anyhow::Result<Fitting<'_>> {
     }
 }
 
-/// One try; `None`: the map changed meanwhile.
+/// One attempt; `None` if the map or the junctions changed during it.
 fn try_all<'a>(
     cell: &'a CellHandle,
     published: &ZoneMap,

@@ -1,23 +1,23 @@
-//! What a command line names a cell by: its folder, or the address of its manager.
+//! The name of a cell on a command line: its folder, or the address of its manager.
 
 use crate::exit::{Failure, UNREACHABLE, USAGE};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long one of several addresses of a host may take to accept a connection.
+/// Time for each of a host's addresses to accept a connection.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// A cell's name, understood.
+/// A parsed name of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CellLocator {
-    /// Its folder.
+    /// The cell's folder.
     Folder(PathBuf),
-    /// Its manager.
+    /// The manager's address.
     Address(SocketAddr),
 }
 
-/// Whether a text has the form of an address: IP:PORT, or HOST:PORT and no folder of that name.
+/// Whether a text has the form of an address: IP:PORT, or HOST:PORT if no folder has that name.
 fn is_host(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else {
         return false;
@@ -30,12 +30,13 @@ fn is_host(text: &str) -> bool {
 }
 
 impl CellLocator {
-    /// Whether a text names an address, which may not resolve.
+    /// Whether a text names an address, which need not resolve.
     pub fn is_address(text: &str) -> bool {
         text.parse::<SocketAddr>().is_ok() || is_host(text)
     }
 
-    /// What a text names. A host that has several addresses is the first that accepts a connection.
+    /// Parses a name. Of a host with several addresses it takes the first that accepts a
+    /// connection.
     pub fn of(text: &str) -> anyhow::Result<Self> {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));

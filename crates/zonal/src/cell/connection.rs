@@ -1,5 +1,4 @@
-//! The cell that a command talks to: `--cell DIR|ADDRESS`, the credential, and calls to its
-//! servers.
+//! Access of a command to a cell: `--cell DIR|ADDRESS`, the credential, and calls to its servers.
 
 use super::cell_locator::CellLocator;
 use super::folder::{CellFolder, default_dir};
@@ -23,7 +22,7 @@ use zonal_wire::{
 };
 use zonal_zonemap::{Fetch, FetchError, Junction, ZoneMap};
 
-/// Which cell is meant.
+/// Arguments that select a cell.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CellArgs {
     /// The cell: folder made by `zonal up`, or address of the manager (IP:PORT, or HOST:PORT)
@@ -46,23 +45,23 @@ pub struct CellArgs {
     pub key_file: Option<PathBuf>,
 }
 
-/// A cell that can be asked.
+/// A cell whose servers can be called.
 pub struct CellHandle {
-    /// Its folder, where it was named by one.
+    /// The cell's folder, if it was named by one.
     pub folder: Option<CellFolder>,
-    /// Its id; all zero where only an address is known.
+    /// The cell's id; all zero while only an address is known.
     pub id: CellId,
-    /// Its manager.
+    /// Address of the manager.
     pub manager: SocketAddr,
-    /// How this process proves who it is.
+    /// The credential of this process.
     pub credential: Option<Arc<Credential>>,
     pool: Pool,
 }
 
-/// A server's refusal.
+/// A server's refusal of a call.
 #[derive(Debug)]
 pub struct CallRefusal {
-    /// Its code.
+    /// The error code in the reply.
     pub code: ErrorCode,
     text: String,
 }
@@ -98,14 +97,14 @@ fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>
 }
 
 impl CellArgs {
-    /// What the cell is named by. A variable that is empty is as one that is not set.
+    /// The folder or address that names the cell. An empty ZONAL_CELL counts as unset.
     pub fn named(&self) -> Option<&str> {
         let is_unset = std::env::var_os("ZONAL_CELL").is_some_and(|cell| cell.is_empty());
         let said = self.cell.as_deref();
         said.filter(|cell| !(is_unset && cell.is_empty()))
     }
 
-    /// Finds the cell; asks none of its servers yet.
+    /// Resolves the arguments to a cell without calling a server.
     pub fn open(&self) -> anyhow::Result<CellHandle> {
         let named = self.named().map(CellLocator::of).transpose()?;
         let dir = match named {
@@ -136,7 +135,7 @@ impl CellHandle {
         manager: SocketAddr,
         credential: Option<Arc<Credential>>,
     ) -> Self {
-        // A client's credential makes no command of its holder.
+        // With a client's credential the connection has the client's role, not that of a command.
         let role = match credential.as_ref().map(|known| &known.subject().kind) {
             Some(SubjectKind::Client { .. }) => Role::Client,
             _ => Role::Tool,
@@ -158,7 +157,7 @@ impl CellHandle {
         }
     }
 
-    /// The cell of a folder, for `up`.
+    /// The cell of a folder, for `zonal up`.
     pub fn of_folder(folder: &CellFolder) -> anyhow::Result<Self> {
         let key_path = folder
             .file
@@ -174,18 +173,18 @@ impl CellHandle {
         ))
     }
 
-    /// The cell of a node, as its config says.
+    /// The cell of a node, as its config names it.
     pub fn of_config(config: &NodeConfig) -> anyhow::Result<Self> {
         let key = read_credential(config.key_file.as_deref())?;
         Ok(Self::new(None, config.cell, config.manager, key))
     }
 
-    /// Whether a node's server answers.
+    /// Connects to a node's server to learn whether it answers.
     pub fn probe(&self, address: SocketAddr, node: NodeId) -> Result<Peer, zonal_net::NetError> {
         self.pool.probe(Address::new(address, node))
     }
 
-    /// Asks a server.
+    /// Sends a request to a server.
     pub fn call<T: Codec>(
         &self,
         to: Address,
@@ -196,7 +195,7 @@ impl CellHandle {
         self.call_with(to, Header::request(service, self.id), operation, body)
     }
 
-    /// Asks a server, with a header of the caller's.
+    /// Sends a request to a server with the caller's header.
     pub fn call_with<T: Codec>(
         &self,
         to: Address,
@@ -215,7 +214,7 @@ impl CellHandle {
         T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
     }
 
-    /// Asks a target, with bytes that go along and come back.
+    /// Sends a request and a payload to a target; returns its reply and payload.
     pub fn storage(
         &self,
         to: Address,
@@ -235,7 +234,7 @@ impl CellHandle {
         Ok((message, reply.payload))
     }
 
-    /// Where a node is.
+    /// The address of a node in the map.
     pub fn address(map: &ZoneMap, node: NodeId) -> anyhow::Result<Address> {
         let known = map.node(node);
         let known = known.with_context(|| format!("the zone map has no node {node}"))?;
@@ -246,12 +245,12 @@ impl CellHandle {
         ))
     }
 
-    /// Asks what a server says of itself; its refusal is an error.
+    /// Sends an admin request; a refusal is an error.
     pub fn admin(&self, to: Address, request: &AdminRequest) -> anyhow::Result<AdminReply> {
         Ok(self.ask(to, request)??)
     }
 
-    /// The same; a refusal is no error.
+    /// Sends an admin request; the inner result holds a refusal.
     pub fn ask(
         &self,
         to: Address,
@@ -267,7 +266,7 @@ impl CellHandle {
         }
     }
 
-    /// The zone map, from the manager.
+    /// Fetches the zone map from the manager.
     pub fn map(&self) -> anyhow::Result<ZoneMap> {
         let none = ZoneMap::unknown(self.id);
         let ask = |request: &ManagerRequest| match self.ask_manager(request) {
@@ -293,13 +292,13 @@ impl CellHandle {
         Ok(Arc::unwrap_or_clone(map))
     }
 
-    /// Asks the manager.
+    /// Sends a request to the manager.
     pub fn ask_manager(&self, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
         let to = Address::any_node(self.manager);
         self.call(to, Service::Manager, request.name(), &request.to_bytes())
     }
 
-    /// All junctions, in the order of their paths, page by page.
+    /// Visits all junctions in the order of their paths; fetches them page by page.
     pub fn junctions(&self, visit: &mut dyn FnMut(&Junction)) -> anyhow::Result<()> {
         let mut after = None;
         loop {
@@ -318,7 +317,7 @@ impl CellHandle {
     }
 }
 
-/// Why the map was not fetched.
+/// The failure to fetch the map.
 struct Unfetched(anyhow::Error);
 
 impl From<FetchError> for Unfetched {

@@ -1,5 +1,5 @@
-//! Folders of this machine for mounts that name their cell by an address, and so have no folder of
-//! a cell.
+//! Folders on this machine for mounts that name their cell by an address and so have no cell
+//! folder.
 //!
 //! ```text
 //!           records                       logs
@@ -7,8 +7,8 @@
 //! others    $XDG_RUNTIME_DIR/zonal/mounts $XDG_STATE_HOME/zonal, else ~/.local/state/zonal
 //! ```
 //!
-//! Who has no $XDG_RUNTIME_DIR has records beside the logs: a record tells which start of the
-//! machine it is of.
+//! Without $XDG_RUNTIME_DIR, records go beside the logs; that is safe over a reboot, since a record
+//! names the boot it belongs to.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,14 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A folder that a variable names; one that is not absolute counts as none.
+/// The folder in an environment variable; a relative path counts as unset.
 fn named(variable: &str) -> Option<PathBuf> {
     let path = PathBuf::from(std::env::var_os(variable)?);
     path.is_absolute().then_some(path)
 }
 
-/// The user's own folder. mount(8) takes the variables away where it mounts for an ordinary user.
+/// The user's home folder, from $HOME or /etc/passwd: mount(8) removes the environment when it
+/// mounts for an ordinary user.
 fn home() -> Option<PathBuf> {
     let listed = || {
         let users = std::fs::read_to_string("/etc/passwd").ok()?;
@@ -38,7 +39,7 @@ fn home_in(users: &str, uid: u32) -> Option<PathBuf> {
     Some(PathBuf::from(home)).filter(|home| home.is_absolute())
 }
 
-/// Where mounts log.
+/// The folder for logs of mounts.
 pub fn logs() -> Option<PathBuf> {
     if is_root() {
         return Some("/var/log/zonal".into());
@@ -47,7 +48,7 @@ pub fn logs() -> Option<PathBuf> {
     Some(state?.join("zonal"))
 }
 
-/// Where mounts are recorded.
+/// The folder for records of mounts.
 pub fn records() -> Option<PathBuf> {
     if is_root() {
         return Some("/run/zonal/mounts".into());

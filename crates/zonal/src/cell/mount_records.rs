@@ -1,10 +1,13 @@
-//! Records of mounts on this machine, so that `zonal down` finds those of a cell's folder, and the
-//! next mount of a cell ends the sessions of those whose process was killed.
-//! `DIR/mounts/NAME.toml`; where the cell is named by an address, see `machine`.
+//! Records of mounts on this machine: `DIR/mounts/NAME.toml`, or a folder of `machine_folders` if
+//! the cell is named by an address.
 //!
-//! Several processes write them at once: a record is written whole, and who changes or takes away
-//! one that it read earlier does so only where it is still of the same mount. A client's number is
-//! all that its sessions are protected by: only the owner may read a record.
+//! `zonal down` finds the mounts of a cell's folder by them. The next mount of a cell ends the
+//! sessions of mounts whose process was killed.
+//!
+//! Several processes write records at once. Each record is written whole. A process that changes or
+//! removes a record it read earlier first checks that the record is still of the same mount. Only
+//! the owner may read a record, because the client id in it is all that protects the client's
+//! sessions.
 
 use super::folder::CellFolder;
 use super::process_handle::ProcessHandle;
@@ -23,30 +26,30 @@ use zonal_types::ZoneId;
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountRecord {
-    /// Where.
+    /// Mount point.
     pub path: PathBuf,
-    /// The mount process.
+    /// Process id of the mount.
     pub pid: i32,
-    /// When it started, which tells it from others with its number: see [`StartTime::At`]. 0: not
-    /// known.
+    /// Start time of the process, which tells it from others with the same id: see
+    /// [`StartTime::At`]. 0: unknown.
     #[serde(default)]
     pub started: u64,
-    /// The zone it is near to.
+    /// Zone of the mount.
     pub zone: u16,
-    /// Its number as a client: names its sessions once the process is dead. 0: they are ended, or
-    /// it is not known.
+    /// Client id of the mount, which names its sessions after the process died. 0: the sessions
+    /// were ended, or the id is unknown.
     #[serde(default)]
     pub client: u64,
-    /// Where the process number and its start mean something: one start of one machine, one name
-    /// space of processes, one of time.
+    /// Scope in which process id and start time are valid: one boot of one machine, one pid name
+    /// space, one time name space.
     #[serde(default)]
     pub place: String,
-    /// The manager of what is mounted. Empty: not known.
+    /// Address of the mounted cell's manager. Empty: unknown.
     #[serde(default)]
     pub manager: String,
 }
 
-/// See [`MountRecord::place`]. Empty: not known.
+/// The current [`MountRecord::place`]. Empty: unknown.
 fn place() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = |kind| fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
@@ -70,7 +73,7 @@ fn name(path: &Path) -> String {
             '-'
         }
     };
-    // Different paths may look alike: the checksum tells them apart.
+    // Different paths may give the same plain text; the checksum keeps the names apart.
     let crc = zonal_wire::frame::crc32c(text.as_bytes());
     let kept: String = text.chars().rev().take(80).map(plain).collect();
     let kept: String = kept.chars().rev().collect();
@@ -81,19 +84,19 @@ fn file_name(path: &Path) -> String {
     format!("{}.toml", name(path))
 }
 
-/// More than any record has.
+/// Largest record that is read, in bytes.
 const RECORD_MAX: u64 = 64 << 10;
 
-/// A mount of this process, to be noted.
+/// A mount of this process that is to be recorded.
 #[derive(Debug, Clone)]
 pub struct NewMount {
-    /// Where.
+    /// Mount point.
     pub path: PathBuf,
-    /// The zone it is near to.
+    /// Zone of the mount.
     pub zone: ZoneId,
-    /// Its number as a client.
+    /// Client id of the mount.
     pub client: u64,
-    /// The manager of what is mounted.
+    /// Address of the mounted cell's manager.
     pub manager: SocketAddr,
 }
 
@@ -105,7 +108,7 @@ pub struct MountRecords {
 }
 
 impl MountRecords {
-    /// Below the folder of a cell.
+    /// The records in the folder of a cell.
     pub fn below(cell: &CellFolder) -> Self {
         Self {
             dir: cell.dir.join("mounts"),
@@ -113,8 +116,8 @@ impl MountRecords {
         }
     }
 
-    /// Of this machine's mounts that name their cell by an address; none where there is no place
-    /// for them.
+    /// The records of this machine's mounts that name their cell by an address; `None` where no
+    /// folder exists for them.
     pub fn of_machine() -> Option<Self> {
         machine_folders::records().map(|dir| Self {
             dir,
@@ -122,7 +125,7 @@ impl MountRecords {
         })
     }
 
-    /// Where mounts of a cell are noted.
+    /// The records for a cell: in its folder, else this machine's.
     pub fn of_cell(cell: &CellHandle) -> Option<Self> {
         match &cell.folder {
             Some(folder) => Some(Self::below(folder)),
@@ -134,18 +137,18 @@ impl MountRecords {
         self.dir.join(file_name(path))
     }
 
-    /// The record of a mount point.
+    /// Reads the record of a mount point.
     fn read(&self, path: &Path) -> Option<MountRecord> {
         read(&trusted::open(&self.dir).ok()?, &file_name(path))
     }
 
-    /// Whether the folder of the cell holds them: it has to know of each mount for `zonal down`;
-    /// elsewhere a record only helps.
+    /// Whether the records are in the cell's folder. There a record is mandatory, since `zonal
+    /// down` must find every mount; elsewhere it is optional.
     pub fn is_of_cell(&self) -> bool {
         self.is_of_cell
     }
 
-    /// Notes a mount of this process.
+    /// Records a mount of this process.
     pub fn add(&self, new: &NewMount) -> anyhow::Result<()> {
         let own = rustix::process::getpid();
         self.write(&MountRecord {
@@ -166,22 +169,22 @@ impl MountRecords {
         let folder = trusted::make(&self.dir)?;
         let text = toml::to_string(record).context("mount record")?;
         let name = file_name(&record.path);
-        // Under a name of its own first, for each writer: each renames what it wrote itself.
+        // Each writer uses a temporary file of its own, and renames what it wrote itself.
         folder
             .replace(&name, text.as_bytes(), 0o600)
             .with_context(|| self.dir.join(name).display().to_string())
     }
 
-    /// Keeps others from changing records. Where a folder cannot be locked, what is between a look
-    /// and a change stays short.
+    /// Locks the folder against other writers. Without a lock, the time between check and change is
+    /// kept short.
     fn lock(&self) -> Option<File> {
         let dir = File::open(&self.dir).ok()?;
         dir.lock().ok()?;
         Some(dir)
     }
 
-    /// Notes that the sessions of a dead mount are ended. `zonal down` of its folder has it to take
-    /// away still.
+    /// Notes that the sessions of a dead mount were ended. A record in a cell's folder stays, since
+    /// `zonal down` still has to unmount there.
     pub fn note_ended(&self, record: &MountRecord) -> anyhow::Result<()> {
         if !self.is_of_cell {
             self.remove(record);
@@ -196,8 +199,8 @@ impl MountRecords {
         self.write(&record)
     }
 
-    /// Forgets mounts that are ended and gone from where they were: nothing is left to be taken
-    /// away.
+    /// Removes records of dead mounts whose sessions were ended and whose mount point is free:
+    /// nothing is left to clean up.
     pub fn forget_gone(&self) {
         let here = place();
         let gone = |record: &MountRecord| {
@@ -211,14 +214,14 @@ impl MountRecords {
         }
     }
 
-    /// Whether what is noted of its path is still this mount.
+    /// Whether the stored record of this path is still of the same mount.
     fn has(&self, record: &MountRecord) -> bool {
         let noted = self.read(&record.path);
         noted.is_some_and(|noted| (noted.pid, noted.client) == (record.pid, record.client))
     }
 
-    /// Mounts of a cell whose process is known to be dead and left sessions behind. One of another
-    /// machine may live.
+    /// Mounts of a cell whose process is known to be dead and whose sessions may exist. A mount
+    /// recorded on another machine may live, so it is left out.
     pub fn dead(&self, manager: SocketAddr) -> Vec<MountRecord> {
         let here = place();
         let mut records = self.list_of(manager);
@@ -228,7 +231,7 @@ impl MountRecords {
         records
     }
 
-    /// All mounts of a cell noted here.
+    /// All recorded mounts of a cell.
     fn list_of(&self, manager: SocketAddr) -> Vec<MountRecord> {
         let manager = manager.to_string();
         let mut records = self.list();
@@ -236,16 +239,16 @@ impl MountRecords {
         records
     }
 
-    /// Forgets a mount.
+    /// Removes the record of a mount, if it is still of that mount.
     pub fn remove(&self, record: &MountRecord) {
         let _lock = self.lock();
         if self.has(record) {
-            // Another command may have done it.
+            // Another command may have removed it.
             let _ = fs::remove_file(self.file(&record.path));
         }
     }
 
-    /// Forgets a mount of this process.
+    /// Removes the record of a mount of this process.
     pub fn remove_own(&self, path: &Path) {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let noted = self.read(path);
@@ -254,7 +257,7 @@ impl MountRecords {
         }
     }
 
-    /// All mounts noted.
+    /// All recorded mounts.
     pub fn list(&self) -> Vec<MountRecord> {
         let Ok(folder) = trusted::open(&self.dir) else {
             return Vec::new();
@@ -270,13 +273,13 @@ impl MountRecords {
     }
 }
 
-/// The places where mounts of a cell may be noted: its folder, and this machine's.
+/// All folders that may hold records of a cell's mounts: the cell's and this machine's.
 pub fn places(cell: &CellHandle) -> impl Iterator<Item = MountRecords> {
     let below = cell.folder.as_ref().map(MountRecords::below);
     below.into_iter().chain(MountRecords::of_machine())
 }
 
-/// All mounts of a cell that are noted on this machine.
+/// All mounts of a cell that are recorded on this machine.
 pub fn of(cell: &CellHandle) -> Vec<MountRecord> {
     places(cell)
         .flat_map(|records| records.list_of(cell.manager))
@@ -288,13 +291,13 @@ fn read(folder: &trusted::Folder, name: &str) -> Option<MountRecord> {
     toml::from_str(&text).ok()
 }
 
-/// Where a mount of `path` in the background logs, of a cell named by its folder.
+/// Log file of a background mount at `path`, for a cell named by its folder.
 pub fn log_below(cell: &CellFolder, path: &Path) -> anyhow::Result<PathBuf> {
     let folder = trusted::make(&cell.dir.join("mounts"))?;
     Ok(folder.path().join(log_name(path)))
 }
 
-/// Where it logs, of a cell named by an address.
+/// Log file of a background mount at `path`, for a cell named by an address.
 pub fn log_of_machine(path: &Path) -> anyhow::Result<PathBuf> {
     let folder =
         machine_folders::logs().context("there is no home folder; name a file with --log")?;
@@ -307,8 +310,8 @@ fn log_name(path: &Path) -> String {
 }
 
 impl MountRecord {
-    /// Whether the process that it names lives. It may be another one where the record is forged:
-    /// see [`Self::process`].
+    /// Whether the recorded process lives. In a forged record this may be a foreign process: see
+    /// [`Self::process`].
     pub fn lives(&self) -> bool {
         Pid::from_raw(self.pid).is_some_and(|pid| match self.started {
             0 => {
@@ -319,7 +322,7 @@ impl MountRecord {
         })
     }
 
-    /// Its process, where that lives and is a mount there.
+    /// The recorded process, if it lives and is a mount at this path.
     fn process(&self) -> Option<ProcessHandle> {
         let pid = Pid::from_raw(self.pid)?;
         let held = ProcessHandle::own(pid, |arguments| {
@@ -328,7 +331,7 @@ impl MountRecord {
         held.filter(|_| self.lives())
     }
 
-    /// Whether its process is gone for certain, of a record of this place.
+    /// Whether the recorded process has certainly ended; for records of the current place only.
     fn is_dead(&self) -> bool {
         let Some(pid) = Pid::from_raw(self.pid) else {
             return false;
@@ -340,7 +343,7 @@ impl MountRecord {
         }
     }
 
-    /// Whether its process is a mount of a cell in another folder, of which this one is a copy.
+    /// Whether the process mounts a cell in another folder, of which this folder is a copy.
     pub fn is_of_another(&self, folder: &Path) -> bool {
         let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.lives()) else {
             return false;
@@ -350,14 +353,14 @@ impl MountRecord {
         let Some(cell) = values.nth(1).map(Path::new) else {
             return false;
         };
-        // A folder that was moved since is not where it was.
+        // A folder that was moved no longer resolves.
         let there = fs::canonicalize(cell);
         there.is_ok_and(|there| there.is_dir() && there != folder)
     }
 
-    /// Unmounts it and waits for its process to write what it has and end.
+    /// Unmounts and waits until the process has written its data and ended.
     pub fn unmount(&self, records: &MountRecords) -> anyhow::Result<()> {
-        // Before it may end.
+        // Opened before the unmount, after which the process may end.
         let process = self.process();
         if mount_table::is_mounted(&self.path) {
             zonal_fuse::unmount(&self.path)
@@ -424,7 +427,7 @@ mod tests {
             records.remove_own(Path::new("/elsewhere"));
             records.remove_own(Path::new(&argument));
             assert_eq!(records.list().len(), 3, "only one is of this process");
-            // "/ended" and, where its record was kept, "/dead": nothing is mounted there.
+            // "/ended" and, if its record was kept, "/dead": nothing is mounted there.
             records.forget_gone();
             let left: Vec<_> = records.list().into_iter().map(|left| left.path).collect();
             assert!(left.contains(&"/elsewhere".into()), "{left:?}");
@@ -481,7 +484,7 @@ mod tests {
         assert!(records.dead(manager).is_empty());
         let mut found = records.list();
         assert!(found[0].lives());
-        // Another process has the number since.
+        // Another process has reused the id.
         found[0].started += 1;
         records.write(&found[0]).unwrap();
         assert_eq!(records.dead(manager).len(), 1);

@@ -1,16 +1,16 @@
-//! Mount points, as the kernel's table has them.
+//! Mount points, from the kernel's mount table.
 
 use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 
-/// Whether something of Zonal is mounted at exactly `path`.
+/// Whether a Zonal file system is mounted at exactly `path`.
 pub fn is_mounted(path: &Path) -> bool {
     is_point(path, |kind| kind.starts_with("fuse.zonal"))
 }
 
-/// Whether something is mounted at exactly `path` that a mount would hide; an automount point waits
-/// for one.
+/// Whether a mount at exactly `path` would hide another one. An automount point does not count,
+/// since it expects a mount.
 pub fn is_occupied(path: &Path) -> bool {
     is_point(path, |kind| kind != "autofs")
 }
@@ -27,7 +27,7 @@ fn is_point(path: &Path, is_meant: impl Fn(&str) -> bool) -> bool {
     })
 }
 
-/// Whether the mount at `path` has lost its process, or loses it while it is asked.
+/// Whether the process of the mount at `path` is dead, or dies during the check.
 pub fn is_dead(path: &Path) -> bool {
     matches!(
         rustix::fs::statfs(path),
@@ -35,13 +35,13 @@ pub fn is_dead(path: &Path) -> bool {
     )
 }
 
-/// The user who mounted what of Zonal is mounted last at exactly `path`.
+/// The user who made the last Zonal mount at exactly `path`.
 pub fn user(path: &Path) -> Option<u32> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     user_in(&table, path)
 }
 
-/// In a table as /proc/self/mountinfo has it.
+/// Finds that user in the text of /proc/self/mountinfo.
 fn user_in(table: &str, path: &Path) -> Option<u32> {
     let wanted = escape(path);
     let mut of_path = table.lines().filter_map(|line| {
@@ -58,7 +58,7 @@ fn user_in(table: &str, path: &Path) -> Option<u32> {
     of_path.next_back()
 }
 
-/// As /proc/mounts writes a path.
+/// Escapes a path as /proc/mounts does.
 pub fn escape(path: &Path) -> String {
     let mut text = String::new();
     for letter in path.to_string_lossy().chars() {

@@ -1,16 +1,16 @@
-//! Processes of this program, held: what is found out about one is true of the one that gets a
-//! signal.
+//! A process of this program, held by a pidfd, so that every check is about the process that gets
+//! the signal.
 //!
-//! Process numbers are used again, and a record of one may be old or forged. So a process is opened
-//! first (pidfd), then looked at by its number, then it is made sure that it is still there:
-//! whatever was seen was its own. It is one of ours where all of this is so:
+//! Process ids are reused, and the record of one may be old or forged. So a process is handled in
+//! this order: open its pidfd, read its properties from /proc/PID, check that it still lives.
+//! Everything read was then its own. A process is ours if all of this holds:
 //!
-//! 1. It runs as the user that is meant, with no other user's rights besides: real, effective and
-//!    saved.
-//! 2. It runs this program: the same file; or, as an upgrade takes the old file away and several
-//!    builds may be installed, one with the name of this program or `zonal`. The kernel tells the
-//!    file, not the process itself.
-//! 3. Its command line says what it is for: see [`super::processes`].
+//! 1. It runs as the expected user and has no other user's rights: real, effective and saved ids
+//!    agree.
+//! 2. It runs this program: the same file, or a file with this program's name or `zonal`. The name
+//!    counts because an upgrade replaces the file and several builds may be installed. The kernel
+//!    provides the path, not the process.
+//! 3. Its command line fits its purpose: see [`super::processes`].
 
 use super::processes::arguments_soon;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,12 +23,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Name of the program where it is installed.
+/// File name of the installed program.
 const PROGRAM: &[u8] = b"zonal";
-/// What the kernel says behind the path of a file that is gone.
+/// The kernel's suffix to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// A process of this program that cannot be mistaken for a later one.
+/// A process of this program that cannot be confused with a later one of the same id.
 #[derive(Debug)]
 pub struct ProcessHandle {
     pid: Pid,
@@ -36,46 +36,46 @@ pub struct ProcessHandle {
 }
 
 impl ProcessHandle {
-    /// Holds the process `pid` where it lives, is one of ours that runs as the user `uid`, and is
-    /// the one that `is_meant` by its command line.
+    /// Opens the process `pid` if it lives, is ours, runs as the user `uid`, and has a command line
+    /// that satisfies `is_meant`.
     pub fn of(pid: Pid, uid: u32, is_meant: impl FnOnce(&[OsString]) -> bool) -> Option<Self> {
         let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let held = Self { pid, fd };
-        // A thread of the kernel runs no program, and never has a command line.
+        // A kernel thread runs no program and never has a command line.
         fs::read_link(program(pid)).ok()?;
-        // Its command line is there once it runs; what program it runs is known then.
+        // A process has a command line from its exec on; from then on its program is known too.
         let arguments = arguments_soon(pid);
         let is_ours = is_of(pid, uid) && runs_us(pid) && is_meant(&arguments);
         (is_ours && held.lives()).then_some(held)
     }
 
-    /// The same, of a process of this user.
+    /// Like [`Self::of`] for a process of this user.
     pub fn own(pid: Pid, is_meant: impl FnOnce(&[OsString]) -> bool) -> Option<Self> {
         Self::of(pid, rustix::process::geteuid().as_raw(), is_meant)
     }
 
-    /// Its number.
+    /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Whether it has not ended yet.
+    /// Whether the process has not ended yet.
     pub fn lives(&self) -> bool {
         !self.ends_within(Duration::ZERO)
     }
 
-    /// Waits for its end, for so long at most; whether it has ended.
+    /// Waits for the end of the process for at most `time`; returns whether it has ended.
     pub fn ends_within(&self, time: Duration) -> bool {
         let mut list = [PollFd::new(&self.fd, PollFlags::IN)];
         let time = Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(time.subsec_nanos()),
         };
-        // One that a signal interrupts has not ended yet.
+        // A wait that a signal interrupts counts as not ended.
         matches!(poll(&mut list, Some(&time)), Ok(1..))
     }
 
-    /// Sends it a signal. It may end by itself in between.
+    /// Sends a signal; no error if the process ends first.
     pub fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.fd, signal);
     }
@@ -85,7 +85,7 @@ fn program(pid: Pid) -> String {
     format!("/proc/{}/exe", pid.as_raw_nonzero())
 }
 
-/// Whether it has the rights of this user and of no other one.
+/// Whether all user ids of the process are `uid`.
 fn is_of(pid: Pid, uid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
     let status = status.unwrap_or_default();
@@ -95,7 +95,7 @@ fn is_of(pid: Pid, uid: u32) -> bool {
     !users.is_empty() && users.iter().all(|user| *user == uid)
 }
 
-/// Whether it runs this program, or another build of it.
+/// Whether the process runs this program or another build of it.
 fn runs_us(pid: Pid) -> bool {
     let program = program(pid);
     let file = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
@@ -112,7 +112,7 @@ fn runs_us(pid: Pid) -> bool {
     !its.is_empty() && (its == PROGRAM || its == name(&own))
 }
 
-/// The name of a program's file, which may be gone.
+/// The file name of a program, without the suffix of a deleted file.
 fn name(path: &Path) -> &[u8] {
     let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
     name.strip_suffix(DELETED).unwrap_or(name)
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// Sleeps where it is told to: a process of this program for tests.
+    /// Sleeps if its arguments ask for it: run by other tests as a process of this program.
     #[test]
     #[ignore = "it is run by other tests"]
     fn sleeps() {
@@ -132,7 +132,7 @@ mod tests {
         }
     }
 
-    /// A process of this program with arguments.
+    /// Starts a process of this program with arguments.
     fn start(arguments: &[&str]) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([

@@ -14,7 +14,7 @@ pub struct Completions {
 impl Completions {
     #[expect(clippy::unnecessary_wraps, reason = "all commands have one shape")]
     pub fn run(self) -> anyhow::Result<()> {
-        // Into memory first: the library panics where it cannot write.
+        // Into memory first: the library panics if it cannot write.
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "zonal", &mut text);
         console::raw(&text);

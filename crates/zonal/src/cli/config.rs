@@ -1,4 +1,4 @@
-//! `zonal config`: configs without running them.
+//! `zonal config`: checks configs without running them.
 
 use crate::console;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use zonal_server::NodeConfig;
 /// Check configs
 #[derive(Debug, clap::Subcommand)]
 pub enum ConfigCommand {
-    /// Read node.toml files and say what is wrong with them; opens and changes nothing
+    /// Check node.toml files and report errors; opens no store and changes nothing
     Check {
-        /// The files
+        /// Config files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },

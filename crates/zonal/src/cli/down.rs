@@ -1,4 +1,4 @@
-//! `zonal down`: the end of `zonal up`.
+//! `zonal down`: stops what `zonal up` started.
 
 use crate::cell::mount_records::MountRecords;
 use crate::cell::processes::{self, ServerProcess};
@@ -7,10 +7,10 @@ use crate::console;
 use crate::exit::{FAILED, Failure};
 use std::path::PathBuf;
 
-/// Unmount the cell's mounts on this machine and stop its servers; everything stored stays
+/// Unmount the cell's mounts on this machine and stop its servers; all stored data stays
 ///
-/// Stops exactly the processes that `zonal up` started in this folder, also where it was moved
-/// since. Exits with 1 where others still answer as servers of this cell.
+/// Stops exactly the processes that `zonal up` started in this folder, even if the folder was moved
+/// since. Exits with 1 if other processes still answer as servers of this cell.
 #[derive(Debug, clap::Args)]
 pub struct Down {
     /// Folder of the cell [default: as for `zonal up`]
@@ -56,7 +56,8 @@ impl Down {
     }
 }
 
-/// Whoever still answers as a node of this cell was not started in this folder, and is left alone.
+/// Fails if a process still answers as a node of this cell. It was not started in this folder, so
+/// this command leaves it alone.
 fn refuse_strangers(folder: &CellFolder) -> anyhow::Result<()> {
     let cell = CellHandle::of_folder(folder)?;
     let mut answering = Vec::new();
@@ -67,7 +68,7 @@ fn refuse_strangers(folder: &CellFolder) -> anyhow::Result<()> {
         }
     }
     if answering.is_empty() {
-        // Sockets that killed servers left.
+        // Removes sockets that killed servers left behind.
         zonal_net::unix_socket::forget(cell.id);
         return Ok(());
     }

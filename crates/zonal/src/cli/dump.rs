@@ -1,14 +1,13 @@
-//! `zonal dump`: any stored structure in words.
+//! `zonal dump`: prints any stored structure in readable form.
 
 use crate::dump::{self, Prefix, Printer, StorePart};
 use crate::exit::{FAILED, Failure};
 use std::path::PathBuf;
 
-/// Show what is stored: a store's folder, one of its files, or a stream, decoded
+/// Show stored data, decoded: a store's folder, one of its files, or a stream
 ///
-/// Reads only, and shows damage where it meets it: each with its place, and the rest all the same.
-/// Log, index and allocation of a store are read while no process has it open. Exits with 1 where
-/// something is damaged.
+/// Reads only. Reports each damaged place and continues behind it. Log, index and allocation of a
+/// store can be read only while no process has the store open. Exits with 1 if anything is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Dump {
     /// A store's folder; its `identity`, `starts`, `power`, `log`, `index.redb`, `index.sums`,
@@ -20,7 +19,7 @@ pub struct Dump {
     /// Only entries of the index whose keys begin with these bytes
     #[arg(long, value_name = "HEX")]
     prefix: Option<Prefix>,
-    /// At most so many lines of each part
+    /// Largest number of lines for each part
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// One JSON object a line

@@ -16,9 +16,9 @@ mod upload;
 
 /// Work with files of a cell without mounting it
 ///
-/// PATH is a path in the cell, from its root on. Programs on mounts see the same files at once,
-/// under the same rules. It asks as the user who runs it. Names that are not UTF-8 are shown with
-/// `\xNN` for each such byte. With --json there is one object a line.
+/// PATH is a path in the cell, starting at its root. Programs on mounts see the same files at once,
+/// under the same rules. Requests are made as the user who runs the command. Names that are not
+/// UTF-8 are shown with `\xNN` for each invalid byte. --json prints one object a line.
 #[derive(Debug, clap::Subcommand)]
 pub enum Fs {
     Ls(listing::Ls),

@@ -1,5 +1,5 @@
-//! `zonal fsck`: the stores of a stopped cell, checked and put right; or what the servers of a
-//! running one say, checked.
+//! `zonal fsck`: checks and repairs the stores of a stopped cell, or checks the state that the
+//! servers of a running cell report.
 
 mod reporter;
 mod stores;
@@ -23,27 +23,27 @@ use zonal_types::Timestamp;
 use reporter::FindingReporter;
 use stores::stores_of;
 
-/// Findings were there and are put right.
+/// Exit code: all findings were repaired.
 const REPAIRED: u8 = 1;
-/// Findings are left.
+/// Exit code: findings are left.
 const LEFT: u8 = 4;
-/// The check could not be made.
+/// Exit code: the check could not be made.
 const NOT_CHECKED: u8 = 8;
 
-/// Check a cell, running or stopped; repair one that is stopped
+/// Check a cell, running or stopped; repair a stopped one
 ///
-/// Stopped: reads every store of the cell, compares what they say with one another, and names each
-/// inconsistency with its consequence. Nothing is written without --repair. A check that was
-/// interrupted goes on when it is started again, where the stores are as they were and --data is
-/// given as before; else it begins anew and says so on standard error.
+/// Stopped: reads every store of the cell, compares them with one another, and names each
+/// inconsistency with its consequence. Nothing is written without --repair. An interrupted check
+/// resumes at the next start if the stores are unchanged and --data is given as before. Otherwise
+/// it starts over and says so on standard error.
 ///
-/// Running: compares snapshots of all shards with the lists of all targets, and tells nothing that
-/// is explained by what changes meanwhile. Files where allocated bytes or sizes do not agree are
-/// looked at twice, 12 s apart. Stores by themselves are not looked at: `zonal scrub` verifies
-/// checksums of a running cell.
+/// Running: compares snapshots of all shards with the lists of all targets, and reports nothing
+/// that concurrent changes explain. Files whose allocated bytes or sizes disagree are looked at
+/// twice, 12 s apart. Single stores are not checked: `zonal scrub` verifies checksums of a running
+/// cell.
 ///
-/// Exits with 0 where the cell is clean, 1 where everything found was put right, 4 where something
-/// is left, 8 where the check could not be made.
+/// Exit code: 0 if the cell is clean, 1 if all findings were repaired, 4 if findings are left, 8 if
+/// no check was possible.
 #[derive(Debug, clap::Args)]
 pub struct Fsck {
     #[command(flatten)]
@@ -51,23 +51,23 @@ pub struct Fsck {
     /// Configs of all nodes instead of a folder; may be given several times
     #[arg(long, value_name = "FILE", conflicts_with = "cell")]
     config: Vec<PathBuf>,
-    /// Put right what is found (a stopped cell)
+    /// Repair findings (a stopped cell)
     #[arg(long)]
     repair: bool,
-    /// Read every block of every file, too, and compare its checksum (a stopped cell)
+    /// Also read every block of every file and compare its checksum (a stopped cell)
     #[arg(long)]
     data: bool,
-    /// One JSON object a finding, and one with the sums in the end
+    /// One JSON object a finding, and one with totals at the end
     #[arg(long)]
     json: bool,
-    /// Tell how far it is, on standard error
+    /// Show progress on standard error
     #[arg(long)]
     progress: bool,
-    /// Begin anew, whatever an interrupted check has kept (a stopped cell)
+    /// Start over, without the state of an interrupted check (a stopped cell)
     #[arg(long)]
     fresh: bool,
-    /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside
-    /// the first config, or for a cell named by an address in the folder for temporary files]
+    /// Folder for sorting, up to 400 bytes a file [default: `fsck` in the cell's folder or beside
+    /// the first config, else the temporary folder]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 }
@@ -122,7 +122,7 @@ impl Fsck {
         folder: Option<&CellFolder>,
         beside: &Path,
     ) -> anyhow::Result<Result<(Summary, f64), OfflineError>> {
-        // Nobody starts the cell meanwhile.
+        // Keeps `zonal up` from starting the cell during the check.
         let _lock = folder
             .map(|folder| CellFolder::lock(&folder.dir))
             .transpose()?;

@@ -21,16 +21,16 @@ use zonal_wire::{ManagerReply, ManagerRequest, Service};
 
 /// Make, list and revoke credentials
 ///
-/// A credential is one file: a private key, and a certificate of the cell's authority that says who
-/// its holder is. Each server, each client and each administrator has one of its own. `zonal up`
-/// makes what a cell on one machine needs.
+/// A credential is one file: a private key, and a certificate by the cell's authority that names
+/// its holder. Each server, client and administrator has its own. `zonal up` makes those that a
+/// cell on one machine needs.
 #[derive(Debug, clap::Subcommand)]
 pub enum Key {
-    /// Make the authority of a new cell: DIR/authority.pem, which makes credentials
+    /// Make the authority of a new cell: DIR/authority.pem, which issues credentials
     ///
     /// Keep it off the servers: none of them needs it.
     Init {
-        /// The folder; made where it is not there
+        /// The folder; made if missing
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
         /// The cell's id, 32 hexadecimal digits [default: a random one]
@@ -39,7 +39,7 @@ pub enum Key {
     },
     /// Make a credential for a node, a client or an administrator
     Create(Create),
-    /// List the credentials that an authority made
+    /// List the credentials that an authority issued
     Ls {
         #[command(flatten)]
         cell: CellArgs,
@@ -49,7 +49,7 @@ pub enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Show whose a credential is
+    /// Show the holder of a credential
     Show {
         /// The credential's file
         #[arg(value_name = "FILE")]
@@ -58,14 +58,14 @@ pub enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Revoke credentials: within 5 s no server serves their holders by TCP
+    /// Revoke credentials: within 5 s no server serves their holders over TCP
     ///
-    /// A Unix socket asks for no credential: on a server's machine root and the servers' user go
-    /// on, mounts and commands, whatever is revoked.
+    /// A Unix socket requires no credential: on a server's machine, mounts and commands of root and
+    /// of the servers' user still work after a revocation.
     Revoke(Revoke),
 }
 
-/// Which authority is meant.
+/// Arguments that select an authority.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AuthorityArgs {
     /// The authority's file [default: authority.pem in the cell's folder]
@@ -83,10 +83,10 @@ pub struct Create {
     /// The new file; only its owner can read it
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// Days that it is valid
+    /// Validity in days
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=7300))]
     days: u64,
-    /// For the server of this node; again for each node of one server
+    /// For the server of this node; repeat for each node of one server
     #[arg(long, value_name = "N", group = "holder", requires = "roles", value_parser = clap::value_parser!(u32).range(1..))]
     node: Vec<u32>,
     /// Roles of the server: manager, meta, storage
@@ -97,22 +97,22 @@ pub struct Create {
         requires = "node"
     )]
     roles: Vec<String>,
-    /// For an administrator's commands and mounts: it may do everything
+    /// For an administrator's commands and mounts, which may do everything
     #[arg(long, value_name = "NAME", group = "holder")]
     admin: Option<String>,
     /// For a client: a mount
     #[arg(long, value_name = "NAME", group = "holder")]
     client: Option<String>,
-    /// A client that sees this directory and what is below it, nothing else
+    /// Restrict the client to this directory and everything below it
     #[arg(long, value_name = "/PATH", requires = "client")]
     path: Option<String>,
-    /// A client that changes nothing
+    /// Restrict the client to reading
     #[arg(long, requires = "client")]
     read_only: bool,
-    /// A client that speaks for these user ids only, such as 1000-1999
+    /// Restrict the client to these user ids, such as 1000-1999
     #[arg(long, value_name = "A-B", requires = "client", value_parser = uid_range)]
     uid_range: Option<(u32, u32)>,
-    /// A client whose root counts as nobody (user id 65534)
+    /// Map root on the client to nobody (user id 65534)
     #[arg(long, requires = "client")]
     squash_root: bool,
 }
@@ -262,8 +262,8 @@ impl Create {
     }
 }
 
-/// A name and a serial number are told apart, and so are a client and an administrator: `zonal key
-/// revoke` takes either.
+/// Refuses a name that looks like a serial number, or that a holder of another kind has: `zonal key
+/// revoke` takes names and serial numbers.
 fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
     let (name, own) = match kind {
         SubjectKind::Client { name, .. } => (name, CredentialKind::Client),
@@ -276,7 +276,7 @@ fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
         return Err(failure.hint("name it otherwise").into());
     }
     let is_commands = own == CredentialKind::Client && name == COMMANDS;
-    // A list that is damaged keeps nobody from a new credential.
+    // A damaged list prevents no new credential.
     let issued = keyring.issued().unwrap_or_default();
     let other = issued
         .iter()
@@ -295,7 +295,7 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// What the manager has revoked; `None`: it cannot be asked.
+/// Serial numbers that the manager has revoked; `None` if it cannot be reached.
 fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
     let cell = cell.open().ok()?;
     match ask(&cell, &ManagerRequest::GetRevoked { have: 0 }).ok()? {

@@ -1,4 +1,4 @@
-//! `zonal key revoke`: which credentials are meant, and what the cell cannot do without.
+//! `zonal key revoke`: selects the credentials, and refuses those that the cell needs.
 
 use super::key::{AuthorityArgs, ask};
 use crate::cell::connection::CellArgs;
@@ -15,23 +15,23 @@ pub struct Revoke {
     #[command(flatten)]
     authority: AuthorityArgs,
     /// A serial number, or the name of a client, an administrator or a node ("node 3"): all
-    /// credentials of that name, but with --but-newest
+    /// credentials of the name, except with --but-newest
     #[arg(value_name = "SERIAL|NAME")]
     which: String,
-    /// Keep the newest credential of that name: the others are revoked after a renewal
+    /// Keep the newest credential of the name: revoke the others after a renewal
     #[arg(long)]
     but_newest: bool,
-    /// It is a serial number, also where somebody has it as a name
+    /// Read the argument as a serial number even if a holder has it as a name
     #[arg(long, conflicts_with = "but_newest")]
     serial: bool,
-    /// Also what the cell itself needs: the credential of its own commands, after which they are
-    /// refused by TCP, or a node's, after which nobody reaches its server; and a serial number that
-    /// the list does not have, which may have been lost
+    /// Also revoke credentials that the cell itself needs: its own commands' (then refused over
+    /// TCP), or a node's (then nobody reaches its server). Also a serial number missing from the
+    /// list, which may have been lost
     #[arg(long)]
     force: bool,
 }
 
-/// What is meant by a word.
+/// The credentials that an argument selects.
 fn chosen(
     which: &str,
     issued: &[IssuedLine],
@@ -76,13 +76,13 @@ fn chosen(
 }
 
 enum Chosen {
-    /// Of the list.
+    /// Credentials in the list.
     Listed(Vec<IssuedLine>),
-    /// A serial number that the list does not have.
+    /// A serial number missing from the list.
     Unknown(Serial),
 }
 
-/// What would be missing without a credential, where the cell needs it.
+/// The consequence of revoking a credential that the cell needs; `None` for any other.
 fn needed(line: &IssuedLine, own: Option<Serial>) -> Option<&'static str> {
     match line.kind() {
         Some(CredentialKind::Server) => Some(
@@ -130,7 +130,7 @@ impl Revoke {
             }
             Chosen::Unknown(serial) if self.force => vec![serial],
             Chosen::Unknown(_) => {
-                // Why the list is not there says more.
+                // An unreadable list is the better error.
                 issued?;
                 let text = format!(
                     "no credential of the serial number {} was made; nothing was revoked",
@@ -184,7 +184,7 @@ mod tests {
             line("admin/commands", 1),
             line("client/a", 2),
             line("client/a", 3),
-            // Of a list from before such names were refused.
+            // From a list written before these names were refused.
             line("client/0000000000000002", 4),
             line("client/commands", 5),
             line("server/1?roles=meta", 6),

@@ -1,4 +1,4 @@
-//! `zonal layout`: how files are striped, by the extended attribute `zonal.layout`.
+//! `zonal layout`: shows and sets the striping of files, by the extended attribute `zonal.layout`.
 
 use crate::console;
 use crate::exit::Failure;
@@ -12,7 +12,7 @@ use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 /// Show or set how files are striped
 #[derive(Debug, clap::Subcommand)]
 pub enum LayoutCommand {
-    /// Print the layout of files, or what new files of directories get
+    /// Print the layout of files, or for directories the layout of new files
     Show {
         /// Files or directories of a mounted cell
         #[arg(required = true)]
@@ -21,16 +21,15 @@ pub enum LayoutCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Set what new files below directories get; what exists stays as it is
+    /// Set the layout of new files below directories; existing files keep theirs
     Set {
         /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
         #[arg(long, visible_alias = "unit", value_name = "SIZE")]
         stripe_unit: Option<Size>,
-        /// Over how many targets a file goes: as many as the zone has at most; 0 or `all`: all of
-        /// them
+        /// Number of targets of a file, at most those of the zone; 0 or `all`: all of them
         #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
         stripe_count: Option<u16>,
-        /// Go back to what the parent directory says
+        /// Inherit the layout of the parent directory again
         #[arg(long, conflicts_with_all = ["stripe_unit", "stripe_count"])]
         inherit: bool,
         /// Directories of a mounted cell
@@ -59,7 +58,7 @@ impl LayoutCommand {
                     );
                     return Err(Failure::new(2, text).into());
                 }
-                // All of them first, so that nothing is changed where one is refused.
+                // Checks all paths before the first change, so that a refusal changes nothing.
                 if let Some(count) = stripe_count {
                     paths.iter().try_for_each(|path| fits(path, count))?;
                 }
@@ -94,7 +93,7 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The words of a layout as fields; numbers as numbers.
+/// The words of a layout as JSON fields; numbers as numbers.
 fn to_json(path: &Path, layout: &str) -> Value {
     let mut fields = Map::new();
     fields.insert("path".into(), console::json_path(path).into());
@@ -122,7 +121,7 @@ fn count(text: &str) -> Result<u16, String> {
     number.map_err(|_error| "take a number of targets, or `all`".to_owned())
 }
 
-/// A word of a layout in the form `name=value`.
+/// The value of a layout's word `name=value`.
 fn word(layout: &str, name: &str) -> Option<String> {
     let mut words = layout.split_ascii_whitespace();
     words.find_map(|word| {
@@ -132,7 +131,7 @@ fn word(layout: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Refuses more targets than there are in the zone.
+/// Refuses a stripe count above the number of targets in the zone.
 fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)
         .with_context(|| format!("layout of {}", console::path(path)))?;
@@ -151,7 +150,7 @@ fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
     }
 }
 
-/// Sets what is given and keeps the rest of what the directory says now.
+/// Sets the given values and keeps the directory's other ones.
 fn change(path: &Path, unit: Option<Size>, count: Option<u16>) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)?;
     let unit = unit.map(|unit| unit.0.to_string());

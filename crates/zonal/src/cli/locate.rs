@@ -1,4 +1,4 @@
-//! `zonal locate`: where files are, by the extended attribute `zonal.locate`.
+//! `zonal locate`: shows where files are stored, by the extended attribute `zonal.locate`.
 
 mod walk;
 
@@ -15,13 +15,13 @@ use walk::TreeTotals;
 
 /// Show the home zone, bytes per zone, and targets of files
 ///
-/// Of a directory the home zone, and with --recursive what all files below it have together.
+/// For a directory: its home zone, and with --recursive the totals of all files below it.
 #[derive(Debug, clap::Args)]
 pub struct Locate {
     /// Files or directories of a mounted cell
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Add up what is below directories; a file with several names counts with each of them
+    /// Add up all files below directories; a file with several names counts with each of them
     #[arg(long, short)]
     recursive: bool,
     /// As JSON: a list with one object a path
@@ -40,7 +40,7 @@ impl Locate {
                     found.push(value);
                     failures += failed;
                 }
-                // Of a single one its own error says all.
+                // A single path's own error is complete.
                 Err(error) if self.paths.len() == 1 => return Err(error),
                 Err(error) => {
                     console::note(format_args!("zonal: {}", with_causes(error.as_ref())));
@@ -60,7 +60,7 @@ impl Locate {
         Ok(())
     }
 
-    /// What is said of a path, and how much below it could not be looked at.
+    /// The output for a path, and the number of failures below it.
     fn one(&self, path: &Path, progress: &mut ProgressMeter) -> anyhow::Result<(Value, u64)> {
         let text = attributes::get(path, attributes::LOCATE)
             .with_context(|| format!("locate {}", console::path(path)))?;

@@ -14,10 +14,10 @@ use zonal_server::{NodeConfig, ServerError};
 pub enum Meta {
     /// Write a snapshot of all shards to a file while the cell runs
     ///
-    /// All of it is of one moment, durable and checksummed. The first bytes of files (4 KiB by
-    /// default) lie with the metadata and are part of it, in clear; what else files hold stays on
-    /// the targets and is not. Nobody else can read it (mode 0600). Its checksums find damage; they
-    /// do not keep anybody from changing it who can write it.
+    /// The backup is of one moment, durable and checksummed. It includes the first bytes of files
+    /// (4 KiB by default) in clear, since they are stored with the metadata. All other file
+    /// contents stay on the targets. Only the owner can read the file (mode 0600). Checksums detect
+    /// damage; they do not protect against a change by someone who can write the file.
     Backup {
         #[command(flatten)]
         cell: CellArgs,
@@ -26,26 +26,25 @@ pub enum Meta {
         #[command(flatten)]
         telling: ReportArgs,
     },
-    /// Make the metadata stores of a stopped cell out of a backup
+    /// Make the metadata stores of a stopped cell from a backup
     ///
-    /// Take a backup that nobody else could write: it says who may do what, and is not
-    /// authenticated. Unmount the cell everywhere first. The stores that are replaced stay beside
-    /// the new ones under the name `...replaced-N`. Files made since the backup are gone from the
-    /// name space, and `zonal fsck` lists their objects. The first bytes of files (4 KiB by
-    /// default) are those of the backup. Behind them, files removed since are back without their
-    /// bytes, and what was written since then stays up to the size of then: such a file is of two
-    /// moments.
+    /// Use only a backup that nobody else could write: it decides who may do what, and is not
+    /// authenticated. Unmount the cell everywhere first. The replaced stores stay beside the new
+    /// ones, named `...replaced-N`. Files made since the backup are gone from the name space, and
+    /// `zonal fsck` lists their objects. The first bytes of files (4 KiB by default) are those of
+    /// the backup. Behind them, files removed since are back without their bytes. Later writes stay
+    /// up to the size at the backup, so a file may combine two moments.
     Restore {
         /// Folder of the cell [default: as for `zonal up`]
         #[arg(long, value_name = "DIR", conflicts_with = "config")]
         cell: Option<PathBuf>,
-        /// Configs of the nodes to restore, where the cell was not made by `zonal up`
+        /// Configs of the nodes to restore, for a cell not made by `zonal up`
         #[arg(long, value_name = "FILE")]
         config: Vec<PathBuf>,
         /// The backup
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// Also where there are stores
+        /// Replace existing stores
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand; `output` is what several share.
+//! The command line: one file for each subcommand; shared arguments are in `output_args`.
 
 mod bench;
 mod completions;
@@ -86,11 +86,10 @@ enum Command {
 }
 
 impl Cli {
-    /// The exit code of failures that have none of their own, and where standard output cannot be
-    /// written.
+    /// The exit code of failures without one of their own, and of failed standard output.
     pub fn failure_code(&self) -> u8 {
         match self.command {
-            // Its 1 says that all was put right.
+            // Exit code 1 of fsck means that all findings were repaired.
             Command::Fsck(_) => crate::exit::NOT_CHECKED,
             _ => crate::exit::FAILED,
         }

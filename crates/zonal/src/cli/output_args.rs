@@ -11,14 +11,13 @@ pub struct OutputArgs {
     /// The file to write
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// Replace the file where it exists; never anything but a regular file
+    /// Replace the file if it exists; never anything but a regular file
     #[arg(long)]
     force: bool,
 }
 
 impl OutputArgs {
-    /// Refuses a file that is there, unless it may be replaced, and anything that is no regular
-    /// file.
+    /// Refuses a file that exists, unless it may be replaced, and anything that is no regular file.
     pub fn refuse_existing(&self) -> anyhow::Result<()> {
         if is_replaceable(&self.to)? && !self.force {
             let text = format!("{} exists", self.to.display());
@@ -29,10 +28,10 @@ impl OutputArgs {
     }
 }
 
-/// How a command tells what it does and did.
+/// Arguments for progress and result.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
-    /// Show on standard error how far it is
+    /// Show progress on standard error
     #[arg(long)]
     progress: bool,
     /// As JSON
@@ -41,7 +40,7 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Counts `what`.
+    /// A meter that counts `what`.
     pub fn progress(&self, what: &'static str) -> ProgressMeter {
         ProgressMeter::new(what, self.progress)
     }

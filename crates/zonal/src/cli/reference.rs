@@ -1,4 +1,4 @@
-//! The hidden `zonal cli-reference`: the help of all commands as one document,
+//! The hidden `zonal cli-reference`: prints the help of all commands as one document,
 //! docs/cli-reference.md.
 
 use super::Cli;

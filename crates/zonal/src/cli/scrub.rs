@@ -1,4 +1,4 @@
-//! `zonal scrub`: the verification of everything stored, in the background.
+//! `zonal scrub`: verifies all stored data in the background.
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::console;
@@ -10,31 +10,32 @@ use zonal_types::{NodeId, Timestamp};
 use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
 use zonal_zonemap::ZoneMap;
 
-/// Compare everything stored with its checksums, in the background
+/// Compare all stored data with its checksums, in the background
 ///
 /// Each target reads its own bytes from the medium, each shard all entries of its store, at a
-/// bounded rate. A scrub keeps its place over a restart, and begins by itself a week after the last
-/// one (of targets: as `scrub_period` says). What is damaged is in the log, in metrics, and in
+/// bounded rate. A scrub keeps its position over a restart, and starts by itself a week after the
+/// last one (targets: after `scrub_period`). Damage is reported in the log, in metrics, and by
 /// `status`.
 #[derive(Debug, clap::Subcommand)]
 pub enum ScrubCommand {
-    /// Begin, or go on where it was stopped
+    /// Start, or resume where it was stopped
     Start {
         #[command(flatten)]
         which: StoreSelection,
-        /// Bytes a second of each [default: `scrub_rate` of the target's config, 64 MiB]
+        /// Bytes a second of each target or shard [default: `scrub_rate` of the target's config, 64
+        /// MiB]
         #[arg(long, value_name = "SIZE")]
         rate: Option<Size>,
-        /// From the start, also where one was stopped or is under way
+        /// Start over, even if a scrub was stopped or is running
         #[arg(long)]
         anew: bool,
     },
-    /// Stop; the place is kept
+    /// Stop; keep the position
     Stop {
         #[command(flatten)]
         which: StoreSelection,
     },
-    /// Show how far it is and what was found; exits with 1 where something is damaged
+    /// Show progress and findings; exits with 1 if anything is damaged
     Status {
         #[command(flatten)]
         which: StoreSelection,
@@ -44,7 +45,7 @@ pub enum ScrubCommand {
     },
 }
 
-/// Stores of a cell: all targets and shards, or one of them.
+/// Arguments that select stores: all targets and shards, or one of them.
 #[derive(Debug, clap::Args)]
 pub struct StoreSelection {
     #[command(flatten)]
@@ -65,7 +66,7 @@ fn name(of: ScrubOf) -> String {
 }
 
 impl StoreSelection {
-    /// What is meant, with the node that has it.
+    /// The selected stores, each with its node.
     fn stores(&self, map: &ZoneMap) -> anyhow::Result<Vec<(ScrubOf, NodeId)>> {
         let targets = map
             .targets
@@ -91,7 +92,8 @@ impl StoreSelection {
         Ok(found)
     }
 
-    /// Asks for every store, also where one does not answer; its error comes at the end.
+    /// Sends a request about every store, even if one does not answer; that error is returned at
+    /// the end.
     fn each(
         &self,
         request: impl Fn(ScrubOf) -> AdminRequest,

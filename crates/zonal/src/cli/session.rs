@@ -1,4 +1,4 @@
-//! `zonal session`: who uses the cell.
+//! `zonal session`: lists clients and ends their sessions.
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::console;
@@ -10,20 +10,19 @@ use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::{AdminReply, AdminRequest, Header, MetaReply, MetaRequest, Service, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
-/// Sessions asked for at once.
+/// Sessions in one page of a reply.
 const AT_ONCE: u32 = 1_000;
-/// How long a shard may take to have a client fenced, and how often it is asked.
+/// Time for a shard to have a client fenced, and the pause between two requests.
 const ENDING: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Show who uses the cell, and end the sessions of a client that is gone
+/// List clients of the cell, and end the sessions of a client that is gone
 ///
-/// A mount has a session at each metadata server that it asked, from its first request until it is
-/// unmounted, or until 60 s after it was last heard of.
+/// A mount has a session at each metadata server it uses. The session lasts until the mount is
+/// unmounted, or until 60 s after its last request.
 #[derive(Debug, clap::Subcommand)]
 pub enum SessionCommand {
-    /// List clients: name, zone, when they were last heard of, how many files they have open and
-    /// locked
+    /// List clients: name, zone, time since the last request, number of files open and locked
     Ls {
         #[command(flatten)]
         cell: CellArgs,
@@ -31,15 +30,15 @@ pub enum SessionCommand {
         #[arg(long)]
         json: bool,
     },
-    /// End the sessions of a client that is gone: what it has locked and open is free at once, not
-    /// when its time is over
+    /// End the sessions of a client that is gone: its locks and open files are free at once, not
+    /// only when its term is over
     ///
-    /// A client that is still there opens new ones and goes on. What it may still believe of names
-    /// and attributes holds up changes of others for at most 6 s.
+    /// A client that still runs opens new sessions and continues. Names and attributes that it may
+    /// still cache delay changes by others for at most 6 s.
     End {
         #[command(flatten)]
         cell: CellArgs,
-        /// Its number, as `ls` shows it
+        /// The client's number, as `ls` shows it
         #[arg(value_name = "CLIENT")]
         client: String,
     },
@@ -50,13 +49,13 @@ pub enum SessionCommand {
 struct Client {
     name: String,
     zone: u16,
-    /// The highest that a shard knows.
+    /// The highest incarnation that a shard knows.
     incarnation: u32,
     idle_ms: u64,
     open_files: u64,
     locked_files: u64,
     shards: Vec<u32>,
-    /// With their shards.
+    /// Sessions with their shards.
     sessions: Vec<(u32, SessionId)>,
 }
 
@@ -140,9 +139,9 @@ fn evict(
     loop {
         match cell.call_with(to, header, request.name(), &request.to_bytes())? {
             MetaReply::Done => return Ok(()),
-            // It has ended meanwhile.
+            // The session ended in between.
             MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => return Ok(()),
-            // Targets are told first that the client is fenced.
+            // The shard first tells targets that the client is fenced.
             MetaReply::Failed { code }
                 if code.0 == ErrorCode::NotReady && Instant::now() < until =>
             {
@@ -153,7 +152,7 @@ fn evict(
     }
 }
 
-/// All clients by number, and why a shard could not be asked.
+/// All clients by number, and the failure of a shard that could not be asked.
 fn clients(cell: &CellHandle, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow::Error>) {
     let (mut clients, mut failed) = (BTreeMap::<u64, Client>::new(), None);
     for shard in &map.shards {

@@ -1,4 +1,4 @@
-//! `zonal sim`: a whole cell on one thread from one seed, with faults, seed after seed.
+//! `zonal sim`: simulates a whole cell with faults, in one thread for each seed.
 
 use crate::console;
 use crate::exit::{FAILED, Failure};
@@ -10,38 +10,37 @@ use zonal_sim::plant::PLANTS;
 use zonal_sim::scenario::SCENARIOS;
 use zonal_sim::{Options, Plant, Report, Scenario, Summary, run_batch};
 
-/// Seeds of which the summary names the broken ones.
+/// Most broken seeds that the summary names.
 const BAD_SHOWN: usize = 20;
 
-/// Run a simulated cell, seed after seed: faults, then what must hold is checked
+/// Run a simulated cell with faults, seed after seed, and check its invariants
 #[derive(Debug, clap::Args)]
 pub struct Sim {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// End after so many minutes, if the seeds last that long
+    /// Stop after this many minutes, if the seeds last that long
     #[arg(long)]
     minutes: Option<u64>,
     /// Steps of each program
     #[arg(long, default_value_t = 60)]
     steps: u64,
-    /// What sort of run: any, kill, together, callers, power, media, hostile, locks, fences,
-    /// appends
+    /// Scenario: any, kill, together, callers, power, media, hostile, locks, fences, appends
     #[arg(long, default_value = "any")]
     scenario: String,
-    /// Put a known bug in, which must be found (an unknown name lists them)
+    /// Plant a known bug, which must be found (an unknown name lists them)
     #[arg(long)]
     plant: Option<String>,
-    /// End at the first broken seed
+    /// Stop at the first broken seed
     #[arg(long)]
     first: bool,
-    /// Without faults
+    /// Run without faults
     #[arg(long)]
     no_faults: bool,
-    /// Tell every seed, not only broken ones
+    /// Report every seed, not only broken ones
     #[arg(long)]
     verbose: bool,
     /// Print every message to standard error

@@ -1,4 +1,4 @@
-//! `zonal status`: every server of the cell, asked at once.
+//! `zonal status`: asks every server of the cell at once.
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cell::mount_records;
@@ -14,8 +14,8 @@ use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
 ///
-/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not
-/// serve, or tells of errors of its medium or of damaged data.
+/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 if one does not serve,
+/// or reports errors of its medium or damaged data.
 #[derive(Debug, clap::Args)]
 pub struct Status {
     #[command(flatten)]
@@ -25,14 +25,14 @@ pub struct Status {
     json: bool,
 }
 
-/// What was learnt of one node.
+/// The replies of one node.
 struct Seen {
-    /// It goes in the clear with clients that are configured so.
+    /// The node accepts clients that are configured to go in the clear.
     offers_plain: bool,
-    /// The first thing that is wrong.
+    /// The first problem found.
     error: Option<String>,
     inodes: Option<u64>,
-    /// Target, bytes in all, bytes free, objects.
+    /// Target; total bytes, free bytes, number of objects.
     targets: Vec<(u32, Option<[u64; 3]>)>,
 }
 
@@ -83,7 +83,7 @@ fn nothing(error: &str) -> Seen {
     }
 }
 
-/// What protects a node's connections by TCP.
+/// Protection of a node's TCP connections.
 fn transport(cell: &CellHandle, seen: &Seen) -> &'static str {
     match (&cell.credential, seen.offers_plain) {
         (None, _) => "none",
@@ -147,7 +147,7 @@ fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
     seen
 }
 
-/// What the node itself says is wrong: that is the reason of what was seen from here.
+/// The problem that the node itself reports, which explains the failure seen from here.
 fn trouble(cell: &CellHandle, to: Address) -> Option<String> {
     match cell.admin(to, &AdminRequest::Health) {
         Ok(AdminReply::Health { roles }) => {

@@ -1,4 +1,4 @@
-//! `zonal target`: the objects of a target.
+//! `zonal target`: lists, exports and imports the objects of a target, and removes targets.
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cli::output_args::{OutputArgs, ReportArgs};
@@ -12,25 +12,25 @@ use zonal_object::ObjectId;
 use zonal_types::{Column, DataId, TargetId};
 use zonal_wire::ObjectEntry;
 
-/// List, export and import the objects of a target; take out one that holds none
+/// List, export and import the objects of a target; remove an empty target
 #[derive(Debug, clap::Subcommand)]
 pub enum TargetCommand {
     /// List objects: data id and column, bytes, allocated bytes
     Ls {
         #[command(flatten)]
         which: TargetSelection,
-        /// With the path of each object's file (a target that runs)
+        /// Show the path of each object's file (a running target)
         #[arg(long, conflicts_with = "dir")]
         paths: bool,
         /// One JSON object a line
         #[arg(long)]
         json: bool,
     },
-    /// Write objects to a file, each with its place and checksummed; what is damaged is named and
+    /// Write objects to a file, with their positions and checksums; damaged ranges are reported and
     /// left out
     ///
-    /// Exits with 1 where something was damaged; the file then has all the rest. Where an object
-    /// that is named is not there, nothing is written.
+    /// Exits with 1 if anything was damaged; the file then holds the rest. If a named object does
+    /// not exist, nothing is written.
     Export {
         #[command(flatten)]
         which: TargetSelection,
@@ -42,9 +42,9 @@ pub enum TargetCommand {
         #[command(flatten)]
         telling: ReportArgs,
     },
-    /// Write the objects of a file that was exported to a target that runs
+    /// Write the objects of an exported file to a running target
     ///
-    /// A file that is damaged, cut short, or of another cell or another target changes nothing.
+    /// A file that is damaged, truncated, or of another cell or target changes nothing.
     Import {
         #[command(flatten)]
         cell: CellArgs,
@@ -54,18 +54,18 @@ pub enum TargetCommand {
         /// The file
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// Also where objects are there already: they are written over
+        /// Overwrite objects that exist
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         telling: ReportArgs,
     },
-    /// Take a target out of the cell that was added by mistake and holds nothing
+    /// Remove an empty target from the cell that was added by mistake
     ///
-    /// Refused with exit code 5 where it holds an object, or where the layout of any file names a
-    /// stripe set with it; nothing is changed then. All shards must be up; the target need not be.
-    /// Its store is refused from then on, its number and its node's, where that had nothing else,
-    /// are free. End its server, or take the role out of its node.toml. The only target of a zone
+    /// Refused with exit code 5 if it holds an object or if any file's layout names a stripe set
+    /// with it; then nothing changes. All shards must be up; the target need not be. Its store is
+    /// refused from then on. Its number is free again, and so is its node's if the node had nothing
+    /// else. Stop its server, or remove the role from its node.toml. The only target of a zone
     /// stays.
     Remove {
         #[command(flatten)]
@@ -73,18 +73,18 @@ pub enum TargetCommand {
         /// The target
         #[arg(long, value_name = "N")]
         target: u32,
-        /// New files do without it from now on, also where it cannot be taken out yet
+        /// Keep new files off the target from now on, even if it cannot be removed yet
         #[arg(long)]
         retire: bool,
     },
 }
 
-/// A target that runs, or the store of one that is stopped.
+/// Arguments that select a running target, or the store of a stopped one.
 #[derive(Debug, clap::Args)]
 pub struct TargetSelection {
     #[command(flatten)]
     cell: CellArgs,
-    /// The target, through its server
+    /// A running target, through its server
     #[arg(long, value_name = "N", required_unless_present = "dir")]
     target: Option<u32>,
     /// The store of a stopped target: the folder with `identity`, `log` and so on; it is only read
@@ -92,7 +92,7 @@ pub struct TargetSelection {
     dir: Option<PathBuf>,
 }
 
-/// A data id and a column.
+/// An object's name: data id and column.
 #[derive(Debug, Clone, Copy)]
 pub struct ObjectName(ObjectId);
 
@@ -113,7 +113,7 @@ impl std::str::FromStr for ObjectName {
 }
 
 impl TargetSelection {
-    /// Calls `with` with the target opened and the cell that it is of.
+    /// Opens the target and calls `with` with it and its cell.
     fn open<T>(
         &self,
         with: impl FnOnce(&mut dyn ObjectSource, [u8; 16], Option<&CellHandle>) -> anyhow::Result<T>,

@@ -10,26 +10,25 @@ use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the end of the mount's process is waited for.
+/// Time to wait for the end of the mount's process.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Unmount, and wait until everything written has reached the servers
+/// Unmount, and wait until all written data has reached the servers
 ///
-/// Waits 30 s at most, and then says how much is not sent yet and which servers do not answer.
-/// Exits with 1 where that is so, where files are open, and where something could not be sent and
-/// is lost.
+/// Waits at most 30 s, then reports how much is not sent yet and which servers do not answer. Exits
+/// with 1 in that case, if files are open, and if data could not be sent and is lost.
 #[derive(Debug, clap::Args)]
 pub struct Umount {
     /// The mount point
     path: PathBuf,
-    /// Give up what is open or under way
+    /// Unmount despite open files, and give up unsent data
     #[arg(long)]
     force: bool,
 }
 
 impl Umount {
     pub fn run(self) -> anyhow::Result<()> {
-        // Not by asking the mount itself, which may be dead.
+        // Resolves the path without asking the mount, which may be dead.
         let path = std::path::absolute(&self.path).context("mount point")?;
         let path = if mount_table::is_mounted(&path) {
             path
@@ -41,7 +40,7 @@ impl Umount {
         if !is_mounted && processes.is_empty() {
             return Err(no_point(&self.path, &path).into());
         }
-        // Before it may end.
+        // Connects before the unmount, after which the process may end.
         let heard: Vec<_> = processes
             .iter()
             .map(|held| unmount_status::listen(held.pid().as_raw_nonzero().get()))
@@ -55,7 +54,7 @@ impl Umount {
             .with_context(|| format!("unmount {}", path.display()))?;
         }
         if self.force {
-            // Also those of earlier mounts there that somebody still uses.
+            // Includes processes of earlier mounts there that are still in use.
             let name = path.display().to_string();
             let of_path: Vec<_> = processes
                 .into_iter()
@@ -76,7 +75,7 @@ impl Umount {
     }
 }
 
-/// Why nothing is taken away: a cell that is mounted is no mount point.
+/// The error for a path that is no mount point; names the mount points if it is a cell.
 fn no_point(said: &Path, path: &Path) -> Failure {
     let is_address = !path.exists() && said.to_str().is_some_and(CellLocator::is_address);
     if !is_address && !CellFolder::is_cell(path) {
@@ -112,7 +111,7 @@ fn no_answer(servers: &str) -> String {
     }
 }
 
-/// Why the process of a mount that is taken away is still there.
+/// The error for a mount that is unmounted but whose process continues.
 fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
     let shown = path.display();
     let give_up = format!("`zonal umount --force {shown}` gives up what is not sent");
@@ -138,7 +137,7 @@ fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
     Failure::new(FAILED, text).hint(hint)
 }
 
-/// What did not reach its servers before the process ended.
+/// The error for data that did not reach its servers before the process ended.
 fn lost(path: &Path, said: &UnmountStatus) -> Option<Failure> {
     let UnmountStatus::Lost(bytes, servers) = said else {
         return None;
@@ -152,8 +151,10 @@ fn lost(path: &Path, said: &UnmountStatus) -> Option<Failure> {
     Some(Failure::new(FAILED, text).hint("the log of the mount tells more"))
 }
 
-/// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal
-/// mount` in the foreground that names the path, of the user who mounted what is mounted there.
+/// The processes of mounts at a path, including those unmounted while in use.
+///
+/// Each is a `zonal mount` in the foreground that names the path, of the user who made the present
+/// mount.
 fn mount_processes(path: &Path) -> Vec<ProcessHandle> {
     let own = rustix::process::geteuid().as_raw();
     let uid = mount_table::user(path).unwrap_or(own);

@@ -1,4 +1,4 @@
-//! `zonal zone-map`: what the manager knows.
+//! `zonal zone-map`: shows the manager's zone map.
 
 use crate::cell::connection::CellArgs;
 use crate::console;
@@ -40,7 +40,7 @@ impl ZoneMapCommand {
     }
 }
 
-/// The map as a table.
+/// Prints the map as a table.
 pub fn print(map: &ZoneMap) {
     console::line(format_args!(
         "cell {}, map version {}",
@@ -100,7 +100,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The map for scripts.
+/// The map as JSON, for scripts.
 fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
     let zones = map.zones.iter().map(|zone| {
         json!({"id": zone.id.0, "name": zone.name, "default_sets": zone.default_sets.iter().map(|set| set.0).collect::<Vec<_>>()})

@@ -1,4 +1,4 @@
-//! The checksums of an index's blocks, compared with the blocks as they are.
+//! The checksums of an index's blocks, compared with the blocks.
 
 use super::printer::Printer;
 use anyhow::Context;
@@ -10,7 +10,7 @@ use zonal_types::describe::Described;
 const PART: &str = "sums";
 const BLOCK: u64 = 4096;
 
-/// Shows how many blocks have a checksum, and each whose bytes do not fit it.
+/// Shows how many blocks have a checksum, and each block that does not match its own.
 pub fn show(dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     let open = |name: &str| File::open(dir.join(name)).with_context(|| name.to_owned());
     let (mut sums, mut index) = (BufReader::new(open("index.sums")?), open("index.redb")?);

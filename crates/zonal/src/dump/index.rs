@@ -1,4 +1,4 @@
-//! The ordered store: index and log together, as an opening would see it.
+//! The ordered store: index and log together, as an opening sees it.
 
 use super::segments::{self, SegmentUsage};
 use super::{StorePart, entry, hex, printer::Printer};
@@ -87,7 +87,7 @@ pub fn show(
     Ok(())
 }
 
-/// Shows who has the units of a segment of the target in `dir`.
+/// Shows the owners of the units of a segment of the target in `dir`.
 pub fn segment(dir: &Path, number: u32, printer: &mut Printer) -> anyhow::Result<()> {
     let stored = identity::load(dir).with_context(|| dir.display().to_string())?;
     let Some(stored) = stored.filter(|stored| stored.identity.kind == StoreKind::Target) else {
@@ -108,7 +108,7 @@ pub fn segment(dir: &Path, number: u32, printer: &mut Printer) -> anyhow::Result
     Ok(())
 }
 
-/// The first key behind all that begin with `prefix`.
+/// The first key after all that begin with `prefix`.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

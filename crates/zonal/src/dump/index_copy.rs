@@ -1,4 +1,4 @@
-//! A file of the copy of an index: its records, and the entries in them.
+//! One file of the copy of an index: its records, and the entries in them.
 
 use super::{entry, hex, printer::Printer};
 use anyhow::Context;

@@ -1,5 +1,5 @@
-//! Stored structures in words, for `zonal dump`. Whatever bytes it is given, it ends and shows what
-//! it can.
+//! Stored structures in readable form, for `zonal dump`. On any input bytes it terminates and shows
+//! as much as it can.
 
 mod block_checksums;
 mod index;
@@ -25,19 +25,19 @@ use zonal_types::describe::Described;
 /// A part of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StorePart {
-    /// Whose store it is, and what it notes of its starts and of losses of power.
+    /// The store's owner, its starts, and its notes about power loss.
     Identity,
     /// Every record in the log's file, old laps included.
     Log,
     /// The ordered store as it is now: index and log together.
     Index,
-    /// What of each segment is in use.
+    /// The used part of each segment.
     Segments,
     /// The zone map (manager).
     Map,
 }
 
-/// Bytes that keys begin with.
+/// A prefix of keys.
 #[derive(Debug, Clone)]
 pub struct Prefix(pub Vec<u8>);
 
@@ -62,12 +62,12 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| "hexadecimal digits".to_owned())
 }
 
-/// Bytes as two digits each.
+/// Formats bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Shows what is at `path`.
+/// Shows the stored structure at `path`.
 pub fn path(
     path: &Path,
     part: Option<StorePart>,
@@ -164,7 +164,7 @@ fn identity_of(stored: &Stored) -> Described {
         .with("log_bytes", stored.log_bytes)
 }
 
-/// What an entry of a store is; where its kind is not known, what it can be.
+/// Describes an entry of a store; if the store's kind is unknown, by the first kind that fits.
 pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Described> {
     let of_shard = || {
         if key == zonal_server::SHARD_SCRUB_KEY {

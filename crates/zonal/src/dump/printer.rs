@@ -1,4 +1,4 @@
-//! How lines of a dump look, for people and as JSON.
+//! Output of a dump's lines, for people and as JSON.
 
 use super::hex;
 use crate::console;
@@ -15,7 +15,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// `limit`: lines of each part.
+    /// Makes a printer that prints at most `limit` lines of each part.
     pub fn new(json: bool, limit: Option<u64>) -> Self {
         Self {
             json,
@@ -25,12 +25,12 @@ impl Printer {
         }
     }
 
-    /// How much of what was met is damaged.
+    /// The number of damaged items.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// Whether there may be more lines of this part.
+    /// Whether more lines of this part may be printed.
     pub fn wants(&self, part: &'static str) -> bool {
         self.lines.get(part).copied().unwrap_or(0) < self.limit
     }
@@ -41,7 +41,7 @@ impl Printer {
         wants
     }
 
-    /// A line. `at`: where it is (a key, an offset).
+    /// Prints one item of a part; `at` is its place: a key or an offset.
     pub fn entry(&mut self, part: &'static str, at: Option<String>, described: &Described) {
         if !self.count(part) {
             return;
@@ -62,7 +62,7 @@ impl Printer {
         }
     }
 
-    /// Something that cannot be decoded. Shown past the limit, too.
+    /// Prints an item that cannot be decoded, even past the limit.
     pub fn damage(&mut self, part: &'static str, at: Option<String>, error: &str) {
         self.damaged += 1;
         if self.json {

@@ -1,5 +1,4 @@
-//! The small files beside a store's identity: its starts, and what it notes against losses of
-//! power.
+//! The small files beside a store's identity: `starts` and `power` (its notes about power loss).
 
 use super::{hex, printer::Printer};
 use std::path::Path;
@@ -9,7 +8,7 @@ use zonal_types::describe::{Described, Field};
 
 const PART: &str = "identity";
 
-/// Shows those that are there.
+/// Shows the files that exist.
 pub fn show(dir: &Path, printer: &mut Printer) {
     one(dir, starts::FILE_NAME, printer, |bytes| {
         let starts = Starts::decode(bytes)?;

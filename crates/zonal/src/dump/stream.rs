@@ -29,7 +29,7 @@ pub fn show(path: &Path, printer: &mut Printer) -> anyhow::Result<()> {
             Ok(Some(frame)) => frame,
             Ok(None) => return Ok(()),
             Err(error) => {
-                // Behind a damaged frame nothing can be told from anything.
+                // Frames after a damaged one cannot be found.
                 printer.damage(PART, None, &error.to_string());
                 return Ok(());
             }

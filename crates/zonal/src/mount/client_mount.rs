@@ -1,4 +1,4 @@
-//! The mount itself: client core and kernel protocol joined.
+//! The mount itself: the client core joined with the kernel's FUSE protocol.
 
 use super::command::ReadyNotice;
 use super::options::MountSettings;
@@ -16,15 +16,15 @@ use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
 use zonal_types::{ClientId, ErrorCode, NodeId, OneLine, Shown, ZoneId};
 
-/// Why the mount ends.
+/// Reason for the end of a mount.
 enum End {
     Gone,
     Signal,
 }
 
-/// Mounts `cell` as `options` say, calls [`ReadyNotice::mounted`] when the mount answers, and returns
-/// when it is unmounted or the process is told to end (SIGTERM, SIGINT), with everything written
-/// flushed.
+/// Mounts `cell` with `options` and calls [`ReadyNotice::mounted`] when the mount answers.
+///
+/// Returns after the unmount, or after SIGTERM or SIGINT, when all written data is flushed.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the mount owns what it runs with"
@@ -40,7 +40,7 @@ pub fn run(
     let mounted = Mounted::start(&options.path, config).map_err(|error| failure(&error, &cell))?;
     let (tell, ended) = mpsc::channel();
     let tell_gone = tell.clone();
-    // The receiver lives as long as this function; afterwards nobody needs to know.
+    // The receiver lives as long as this function; afterwards nobody needs the message.
     mounted
         .fs()
         .when_gone(move || drop(tell_gone.send(End::Gone)));
@@ -56,7 +56,7 @@ pub fn run(
                 drop(tell.send(End::Signal));
             }
         })?;
-    // Before anybody hears of the mount: whoever kills it then finds its guard.
+    // Before the mount is announced: if its process is killed from then on, the guard is there.
     if let Err(error) = super::guard::start(&options.path) {
         ready.tell(&format!(
             "no process guards the mount, which may have to be unmounted by force where it is killed: {error}"
@@ -134,10 +134,10 @@ fn config(
     })
 }
 
-/// The name of a mount's sessions, for people. A shard takes no longer one: the start of the path
-/// gives way.
+/// The name that a mount's sessions show to people. A shard accepts a limited length, so the start
+/// of the path is cut off.
 fn name(path: &Path, host: &str) -> String {
-    // It takes none with letters that are not shown either.
+    // A shard also refuses names with unprintable letters.
     let (path, host) = (
         Shown(path.as_os_str().as_bytes()).to_string(),
         OneLine(host).to_string(),
@@ -146,7 +146,7 @@ fn name(path: &Path, host: &str) -> String {
     if name.len() <= NAME_BYTES_MAX {
         return name;
     }
-    // A host's name has at most 64 bytes.
+    // A host name has at most 64 bytes.
     let kept = NAME_BYTES_MAX.saturating_sub("mount ... on ".len() + host.len());
     let start = path.len().saturating_sub(kept);
     let end = (start..path.len()).find_map(|start| path.get(start..));

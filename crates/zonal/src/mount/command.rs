@@ -1,5 +1,5 @@
-//! `zonal mount` and `mount -t zonal`: a look at the mount point, the process in the background,
-//! and its record.
+//! `zonal mount` and `mount -t zonal`: checks the mount point, starts the background process, and
+//! records the mount.
 
 use super::options::MountSettings;
 use super::{background, client_mount};
@@ -12,23 +12,23 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// To be told when the mount answers.
+/// Is notified when the mount answers.
 #[derive(Debug)]
 pub struct ReadyNotice {
     on_stdout: bool,
     record: mount_records::NewMount,
     records: Option<mount_records::MountRecords>,
-    /// Of a mount in the foreground: nobody else mounts there meanwhile.
+    /// Lock of a mount in the foreground: no other process mounts there until the mount answers.
     alone: Option<File>,
 }
 
 impl ReadyNotice {
-    /// The mount answers: notes it and lets the starting process go.
+    /// Records the mount, which answers now, and lets the starting process return.
     pub fn mounted(self) -> anyhow::Result<()> {
         if let Some(records) = &self.records
             && let Err(error) = records.add(&self.record)
         {
-            // Who would make room on a full disk needs the mount.
+            // Someone who frees space on a full disk may need the mount.
             if records.is_of_cell() && !is_full(&error) {
                 return Err(error);
             }
@@ -41,7 +41,7 @@ impl ReadyNotice {
         Ok(())
     }
 
-    /// To whoever started the mount.
+    /// Sends a note to the user who started the mount.
     pub(super) fn tell(&self, text: &str) {
         console::note(format_args!("zonal: {text}"));
         if self.on_stdout {
@@ -50,9 +50,9 @@ impl ReadyNotice {
     }
 }
 
-/// Mounts, in the background unless told otherwise.
+/// Mounts, in the background unless `options.foreground` is set.
 pub fn run(options: &MountSettings) -> anyhow::Result<()> {
-    // Until the mount answers; the process in the background begins under its parent's.
+    // Held until the mount answers; a background process starts while its parent holds the lock.
     let alone = (!options.ready_on_stdout).then(|| alone_at(&options.path));
     let alone = alone.flatten();
     let options = prepared(options)?;
@@ -60,21 +60,21 @@ pub fn run(options: &MountSettings) -> anyhow::Result<()> {
         return background::start(&options, open_log(&options)?);
     }
     if options.ready_on_stdout {
-        // Of the starting process's terminal; it fails where there is none to leave.
+        // Leaves the starting process's terminal; fails if there is none.
         let _ = rustix::process::setsid();
     }
     let result = in_foreground(&options, alone);
     if options.ready_on_stdout
         && let Err(error) = &result
     {
-        // Read by the starting process, if the mount never answered.
+        // The starting process reads this if the mount never answered.
         background::tell_failure(error);
     }
     result
 }
 
-/// Waits for others who mount there at this moment, and keeps more of them waiting. A dead mount
-/// has nothing that could be locked.
+/// Waits for other processes that mount at this path, and locks them out. A dead mount cannot be
+/// locked.
 fn alone_at(path: &Path) -> Option<File> {
     if mount_table::is_mounted(path) {
         return None;
@@ -92,7 +92,7 @@ fn in_foreground(options: &MountSettings, alone: Option<File>) -> anyhow::Result
     let cell = args.open()?;
     let (zone, note) = super::zone_detection::zone(options, &cell)?;
     super::stale_sessions::end_sessions(&cell);
-    // 63 bits: the record is TOML, whose numbers have a sign.
+    // 63 bits, since the record is TOML, whose numbers have a sign.
     let client = (getrandom::u64().context("random number")? >> 1).max(1);
     let records = mount_records::MountRecords::of_cell(&cell);
     let record = mount_records::NewMount {
@@ -117,7 +117,7 @@ fn in_foreground(options: &MountSettings, alone: Option<File>) -> anyhow::Result
     result
 }
 
-/// Fails where nothing can be mounted there.
+/// Fails if the path is no possible mount point.
 pub fn check_point(path: &Path) -> anyhow::Result<()> {
     let kind = std::fs::metadata(path).map_err(|error| {
         let text = format!("mount point {}: {error}", path.display());
@@ -130,7 +130,7 @@ pub fn check_point(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With absolute paths, after a look at the mount point.
+/// Checks the mount point and makes the paths absolute.
 fn prepared(options: &MountSettings) -> anyhow::Result<MountSettings> {
     let mut options = options.clone();
     let path = std::path::absolute(&options.path).context("mount point")?;
@@ -150,7 +150,7 @@ fn prepared(options: &MountSettings) -> anyhow::Result<MountSettings> {
     }
     check_point(&path)?;
     options.path = folder::absolute(&path)?;
-    // The process in the background is elsewhere.
+    // The background process has another working directory.
     for file in [&mut options.key_file, &mut options.log] {
         *file = file.as_ref().map(std::path::absolute).transpose()?;
     }
@@ -158,7 +158,8 @@ fn prepared(options: &MountSettings) -> anyhow::Result<MountSettings> {
         let dir = folder::absolute(Path::new(&options.cell))?;
         let dir = dir.display().to_string();
         let given = std::mem::replace(&mut options.cell, dir);
-        // What fstab says is what the table of mounts shows: so `mount -a` knows it again.
+        // The mount table shows the source as fstab has it, so that `mount -a` recognizes the
+        // mount.
         if options.source.is_none() && Path::new(&given).is_absolute() {
             options.source = Some(given);
         }
@@ -166,7 +167,8 @@ fn prepared(options: &MountSettings) -> anyhow::Result<MountSettings> {
     Ok(options)
 }
 
-/// Where the process in the background logs. One that nobody named is no reason not to mount.
+/// Opens the log of the background process. A failure to open the default log does not prevent the
+/// mount.
 fn open_log(options: &MountSettings) -> anyhow::Result<Option<File>> {
     let mut how = OpenOptions::new();
     how.create(true).append(true);
@@ -174,7 +176,7 @@ fn open_log(options: &MountSettings) -> anyhow::Result<Option<File>> {
         let file = how.open(path);
         return file.with_context(|| path.display().to_string()).map(Some);
     }
-    // Where nobody named it, a link would be somebody's who may write in the folder of a cell.
+    // A symbolic link at the default path may be by someone who can write in the cell's folder.
     how.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
     let open = |path: &PathBuf| {
         let file = how.open(path);

@@ -1,4 +1,4 @@
-//! Mounting: the command and its background process, the mount(8) helper, and the seam to the
+//! Mounting: the command and its background process, the mount(8) helper, and the connection to the
 //! client.
 
 pub mod attributes;

@@ -1,9 +1,9 @@
-//! Mounts whose process was killed: their sessions are ended at once, not when their terms are
-//! over.
+//! Ends the sessions of mounts whose process was killed, instead of waiting for the end of their
+//! term.
 //!
-//! The record of a mount names it as a client; a client's number is all that a shard asks of who
-//! comes back. So the next mount comes back in the dead one's name and closes its sessions: locks,
-//! opens, append tickets and leases are free.
+//! The record of a mount has its client id, which is all that a shard requires of a returning
+//! client. So the next mount opens the dead mount's session again and closes it. That frees its
+//! locks, opens, append tickets and leases.
 
 use crate::cell::CellHandle;
 use crate::cell::mount_records::{self, MountRecord, MountRecords};
@@ -14,8 +14,8 @@ use zonal_types::{ClientId, ClientIdentity, Codec, Incarnation, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::{Shard, ZoneMap};
 
-/// Ends the sessions that this machine's dead mounts have at a cell. What cannot be reached is left
-/// to the end of its term.
+/// Ends the sessions of this machine's dead mounts of a cell. Sessions at unreachable shards last
+/// until the end of their term.
 pub fn end_sessions(cell: &CellHandle) {
     let dead: Vec<(MountRecords, MountRecord)> = mount_records::places(cell)
         .inspect(MountRecords::forget_gone)
@@ -51,7 +51,7 @@ pub fn end_sessions(cell: &CellHandle) {
     }
 }
 
-/// Ends the session at one shard of a dead client with its number and zone.
+/// Ends a dead client's session at one shard; `dead` has the client's number and zone.
 fn close_session(
     cell: &CellHandle,
     map: &ZoneMap,
@@ -62,7 +62,7 @@ fn close_session(
     let to = Address::any_node(node.address.parse().context("address of a shard")?);
     let mut header = Header::request(Service::Meta, cell.id);
     header.epoch = shard.epoch;
-    // It has ended, so that it opens no other.
+    // The client has ended, so it opens no other session.
     header.identity = ClientIdentity {
         client: ClientId(client),
         incarnation: Incarnation(u32::MAX),

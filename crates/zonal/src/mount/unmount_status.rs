@@ -1,10 +1,10 @@
-//! What a mount that ends tells `zonal umount`: whether files are open, what is not sent yet and
-//! for which servers, what was lost.
+//! Status of a mount for `zonal umount`: files open, bytes not yet sent and their servers, bytes
+//! lost.
 //!
-//! The mount process listens on an abstract Unix socket that is named by its process number. A line
-//! is `open COUNT`, `unsent BYTES SERVERS`, `lost BYTES SERVERS` or `done`; a line is sent again
-//! when it changes. One connection is served at a time. Anybody on the machine may connect, or take
-//! such a name: a line is only ever shown to people, without control characters.
+//! The mount process listens on an abstract Unix socket named by its process id. A line is `open
+//! COUNT`, `unsent BYTES SERVERS`, `lost BYTES SERVERS` or `done`, and is sent again when it
+//! changes. One connection is served at a time. Anybody on the machine may connect, or take the
+//! socket's name. So a line is only shown to people, without control characters.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -14,17 +14,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zonal_mount::ZonalFs;
 
-/// How often the state is looked at while somebody listens.
+/// Interval of checks for a change while a command listens.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long the end of the process waits for the last line to be sent.
+/// Time that the end of the process waits for the last line to be sent.
 const LAST_LINE: Duration = Duration::from_secs(1);
-/// Bytes of a line that are read.
+/// Longest line that is read, in bytes.
 const LINE_MAX: u64 = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Mounted,
-    /// The kernel has let go of it.
+    /// The file system is unmounted.
     Ending,
     /// The process is about to end.
     Over,
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// Of the mount process.
+/// The socket in the mount process.
 pub struct UnmountStatusServer(Arc<Shared>);
 
 fn address(pid: i32) -> std::io::Result<SocketAddr> {
@@ -53,7 +53,7 @@ fn line(fs: &ZonalFs, phase: Phase) -> String {
     let bytes = client.dirty_bytes();
     let servers = || client.net().unanswered().join(", ");
     match phase {
-        // Also before the kernel has let go: a close may wait for the same servers.
+        // Even while mounted: a close may wait for the same servers.
         Phase::Mounted if bytes > 0 && !servers().is_empty() => {
             format!("unsent {bytes} {}\n", servers())
         }
@@ -77,9 +77,9 @@ fn serve(listener: &UnixListener, fs: &ZonalFs, shared: &Shared) {
     }
 }
 
-/// Until the process ends or the other side goes.
+/// Sends lines until the mount ends or the peer disconnects.
 fn talk(mut stream: UnixStream, fs: &ZonalFs, shared: &Shared) {
-    // One that does not read is let go.
+    // A peer that does not read is disconnected.
     if stream.set_write_timeout(Some(LAST_LINE)).is_err() {
         return;
     }
@@ -111,7 +111,7 @@ fn is_gone(stream: &UnixStream) -> bool {
 }
 
 impl UnmountStatusServer {
-    /// Listens. A mount that cannot be asked is one all the same.
+    /// Listens. A failure does not prevent the mount: its status is then unknown.
     pub fn start(fs: &Arc<ZonalFs>) -> Self {
         let shared = Arc::new(Shared {
             phase: Mutex::new((Phase::Mounted, false)),
@@ -122,19 +122,20 @@ impl UnmountStatusServer {
         if let Ok(listener) = listener {
             let (fs, shared) = (Arc::clone(fs), Arc::clone(&shared));
             let thread = std::thread::Builder::new().name("farewell".to_owned());
-            // Where no thread can be made nobody is told.
+            // Without a thread there is no status.
             drop(thread.spawn(move || serve(&listener, &fs, &shared)));
         }
         Self(shared)
     }
 
-    /// The mount is taken away; what is left is sent now.
+    /// The file system was unmounted; unsent data is being sent.
     pub fn ending(&self) {
         self.0.lock().0 = Phase::Ending;
         self.0.change.notify_all();
     }
 
-    /// All that could be sent is sent. Whoever listens has the last line when this returns.
+    /// All data that could be sent was sent. When this returns, a connected peer has the last line,
+    /// or [`LAST_LINE`] is over.
     pub fn over(self) {
         let mut phase = self.0.lock();
         phase.0 = Phase::Over;
@@ -144,16 +145,16 @@ impl UnmountStatusServer {
     }
 }
 
-/// What a mount process said last.
+/// The last status of a mount process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnmountStatus {
-    /// Somebody uses it.
+    /// Number of open files.
     Open(u64),
-    /// Bytes on their way, and servers that do not answer.
+    /// Bytes not sent yet, and servers that do not answer.
     Unsent(u64, String),
-    /// Bytes that were given up, and for which servers.
+    /// Bytes given up, and their servers.
     Lost(u64, String),
-    /// All is sent.
+    /// All data was sent.
     Done,
 }
 
@@ -175,20 +176,20 @@ fn parse(line: &str) -> Option<UnmountStatus> {
     })
 }
 
-/// What a mount process says.
+/// The lines of a mount process, as they arrive.
 pub struct UnmountStatusListener {
     last: Arc<Mutex<Option<UnmountStatus>>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl UnmountStatusListener {
-    /// What it said last.
+    /// The last status.
     pub fn last(&self) -> Option<UnmountStatus> {
         let last = self.last.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same, of a process that has ended: nothing of it is on its way any more.
+    /// The last status of a process that has ended; waits for lines still in the socket.
     pub fn at_the_end(&self) -> Option<UnmountStatus> {
         let end = Instant::now() + LAST_LINE;
         let is_reading = |reader: &JoinHandle<()>| !reader.is_finished();
@@ -199,7 +200,7 @@ impl UnmountStatusListener {
     }
 }
 
-/// Listens to a mount process on a thread of its own.
+/// Reads the status of a mount process in a thread of its own.
 pub fn listen(pid: i32) -> UnmountStatusListener {
     let last = Arc::new(Mutex::new(None));
     let mut reader = None;
@@ -214,7 +215,7 @@ pub fn listen(pid: i32) -> UnmountStatusListener {
                 text.clear();
             }
         };
-        // Where no thread can be made nothing is known.
+        // Without a thread the status is unknown.
         reader = thread.spawn(read).ok();
     }
     UnmountStatusListener { last, reader }

@@ -1,12 +1,11 @@
-//! The zone that this machine is in, for a mount that was not told.
+//! Detection of this machine's zone, for a mount without --zone. The first rule that fits decides:
 //!
-//! 1. Of a cell with one zone, that zone.
-//! 2. Where every node is on this machine (its addresses are loopback, or this machine's own): the
-//!    first zone.
-//! 3. The zone of a node whose address is this machine's own, and not loopback; the first of
-//!    several.
-//! 4. Else nobody knows, and a guess would send every byte through the core switch: the mount is
-//!    refused, with the zones named.
+//! 1. The cell has one zone: that zone.
+//! 2. Every node is on this machine (its addresses are loopback, or this machine's own): the first
+//!    zone.
+//! 3. A node has an address of this machine that is not loopback: its zone; the first of several.
+//! 4. Otherwise the mount is refused and the error lists the zones. A wrong guess would send every
+//!    byte through the core switch.
 
 use super::options::MountSettings;
 use crate::cell::CellHandle;
@@ -16,12 +15,12 @@ use zonal_net::address::is_own;
 use zonal_types::ZoneId;
 use zonal_zonemap::ZoneMap;
 
-/// A wrong usage.
+/// Exit code for wrong usage.
 const USAGE: u8 = 2;
-/// How often a manager is asked for the map.
+/// Attempts to fetch the map.
 const TRIES: usize = 3;
 
-/// The zone of the mount, and what whoever mounts should know of the choice.
+/// The zone of the mount, and a note about the choice for the user.
 pub fn zone(
     options: &MountSettings,
     cell: &CellHandle,
@@ -41,7 +40,7 @@ pub fn zone(
     Ok((zone, note))
 }
 
-/// A manager that is slow is asked again, as the mount itself would.
+/// Fetches the map; repeats it if the manager is slow, as the mount itself does.
 fn map(cell: &CellHandle) -> anyhow::Result<ZoneMap> {
     let is_slow = |error: &anyhow::Error| {
         let mut causes = error.chain();
@@ -118,7 +117,7 @@ mod tests {
             .unwrap()
     }
 
-    /// As a machine with this address.
+    /// Runs the rules for a machine with this address.
     fn of_machine(own: &str, nodes: &[(u16, &str)]) -> Option<u16> {
         let own: IpAddr = own.parse().unwrap();
         choose(&map(nodes), |ip| ip.is_loopback() || ip == own).map(|zone| zone.0)
@@ -147,7 +146,7 @@ mod tests {
         assert_eq!(of_machine("10.0.9.9", &loopback), Some(1));
         let own = [(1, "127.0.0.1:1"), (2, "10.0.9.9:1")];
         assert_eq!(of_machine("10.0.9.9", &own), Some(1));
-        // A manager on loopback says nothing about where the machine is.
+        // A manager on loopback tells nothing about this machine's place.
         let mixed = [(1, "127.0.0.1:1"), (2, "10.0.2.1:1")];
         assert_eq!(of_machine("10.0.9.9", &mixed), None);
     }

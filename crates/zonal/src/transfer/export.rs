@@ -1,4 +1,4 @@
-//! Objects into a stream. What is damaged is left out, named, and the rest goes on.
+//! Export of objects to a stream. Damaged ranges are reported and left out; the rest is exported.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, data};
 use super::source::{ObjectSource, ReadPiece, each, id};
@@ -17,23 +17,23 @@ use zonal_types::Codec;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_wire::ObjectEntry;
 
-/// Bytes read at once.
+/// Bytes in one read.
 const PIECE: u32 = 1 << 20;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// What was exported.
+/// Totals of an export.
 #[derive(Default)]
 pub struct ExportSummary {
     pub objects: u64,
     pub data_bytes: u64,
-    /// Bytes that are damaged, and of which objects.
+    /// Damaged bytes, and their ranges by object.
     pub lost_bytes: u64,
     pub damaged: Vec<(ObjectId, Lost)>,
-    /// Of the stream.
+    /// Length of the stream, in bytes.
     pub bytes: u64,
 }
 
-/// Damaged ranges kept by name.
+/// Most damaged ranges that are kept by name.
 const NAMED_MAX: usize = 10_000;
 
 /// Writes the objects in `only`, or all, to `path`, whole or not at all.
@@ -124,7 +124,7 @@ fn object(
     Ok(())
 }
 
-/// Reads a range by pieces, and a piece that is damaged by blocks.
+/// Reads a range in pieces of 1 MiB, and a damaged piece block by block.
 fn range(
     source: &mut dyn ObjectSource,
     object: ObjectId,
@@ -137,7 +137,7 @@ fn range(
     let mut small_to = 0;
     while at < end {
         let step = if at < small_to { BLOCK } else { PIECE };
-        // To the next multiple, so that a block is read as it lies.
+        // Up to the next multiple, so that reads are aligned to blocks.
         let step = u64::from(step) - at % u64::from(step);
         let length = step.min(end - at);
         let wanted = u32::try_from(length).unwrap_or(PIECE);

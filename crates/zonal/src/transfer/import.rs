@@ -1,8 +1,8 @@
-//! Objects out of a stream into a target that runs.
+//! Import of objects from a stream into a running target.
 //!
-//! The stream is read to its end before the first object is written, so that one that is damaged or
-//! cut short changes nothing. What the stream says is damaged is not written: it reads as a hole,
-//! and is named.
+//! The stream is read to its end before the first object is written, so a damaged or truncated
+//! stream changes nothing. Ranges that the stream marks as damaged are not written: they read as
+//! holes, and are reported.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, split_data};
 use super::running_target::RunningTarget;
@@ -20,20 +20,21 @@ use zonal_types::limits::STORAGE_IO_BYTES_MAX;
 use zonal_types::{CellId, Codec, ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
-/// What was imported.
+/// Totals of an import.
 #[derive(Default)]
 pub struct ImportSummary {
     pub objects: u64,
     pub data_bytes: u64,
     pub lost: Vec<(ObjectId, Lost)>,
-    /// Their file was removed since: the target takes them for deleted, and they stay so.
+    /// Objects whose file was removed since the export: the target considers them deleted, and they
+    /// stay so.
     pub removed: Vec<ObjectId>,
 }
 
 struct Current {
     start: ObjectStart,
     data_bytes: u64,
-    /// One behind the last byte written.
+    /// One past the last byte written.
     end: u64,
     is_removed: bool,
 }
@@ -47,8 +48,8 @@ impl Current {
     }
 }
 
-/// Objects lie where layouts say: on another target nobody finds them, and `zonal fsck` calls each
-/// misplaced.
+/// Refuses objects of another target. Layouts name the target, so elsewhere nobody would find them,
+/// and `zonal fsck` would report each as misplaced.
 fn refuse_other_target(header: &StreamHeader, target: TargetId) -> anyhow::Result<()> {
     match header.target {
         Some(of) if of != target.0 => {
@@ -84,8 +85,8 @@ fn open(path: &Path, cell: CellId) -> anyhow::Result<StreamReader<BufReader<File
     Ok(reader)
 }
 
-/// Writes the objects of the stream in `path` to the target. `force`: also those that are there
-/// already, over what is there.
+/// Writes the objects of the stream in `path` to the target. With `force`, overwrites objects that
+/// exist.
 pub fn import(
     remote: &RunningTarget<'_>,
     cell: CellId,
@@ -219,8 +220,8 @@ fn write(
     Ok(())
 }
 
-/// A hole at the end gets its last byte, so that the object is as long as it was; the last shrink
-/// is told where no write did.
+/// Completes an object. A hole at its end gets its last byte, which keeps the object's length. If
+/// nothing was written, the target is told the last truncation.
 fn finish(remote: &RunningTarget<'_>, current: &mut Current) -> anyhow::Result<()> {
     let (start, object) = (current.start, current.id());
     if current.end < start.object_bytes {

@@ -1,4 +1,4 @@
-//! Objects of a target: listed, written to a stream, and out of one into another target.
+//! Objects of a target: lists them, exports them to a stream, and imports a stream into a target.
 
 mod export;
 pub mod format;

@@ -1,5 +1,5 @@
-//! Paths of objects: the shard that gave a data id knows its inode, which knows its directory,
-//! which knows its names.
+//! Paths of objects. The shard that gave a data id knows its inode, the inode its directory, and
+//! the directory its names.
 
 use crate::cell::connection::CellHandle;
 use anyhow::Context;
@@ -12,12 +12,12 @@ use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{ClientId, Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};
 
-/// Entries remembered; past it all are forgotten.
+/// Most entries cached; when full, the cache is emptied.
 const ENTRIES_MAX: usize = 1 << 20;
-/// Directories above one another: more than a path can name is a cycle.
+/// Most levels of directories; a longer chain of parents is a cycle.
 const DEPTH_MAX: usize = 2048;
 
-/// Looks paths up in a cell that is up.
+/// Looks up paths in a running cell.
 pub struct ObjectPaths {
     client: Client<RealNet>,
     who: Credentials,
@@ -50,13 +50,13 @@ impl ObjectPaths {
         })
     }
 
-    /// A path below the cell's root of the file with these bytes; `None` where it has none.
+    /// A path below the cell's root of the file with this data id; `None` if it has none.
     pub fn path(&mut self, data: DataId) -> Option<String> {
         let ino = block_on(self.client.begin().file_of(data)).ok()?;
         self.path_of(ino)
     }
 
-    /// A path below the cell's root of an inode; `None` where it has none.
+    /// A path below the cell's root of an inode; `None` if it has none.
     pub fn path_of(&mut self, mut ino: Ino) -> Option<String> {
         let mut parts = Vec::new();
         while ino != Ino::ROOT {

@@ -1,4 +1,4 @@
-//! A target that runs, through its server.
+//! A running target, accessed through its server.
 
 use super::source::{ObjectSource, ReadPiece};
 use crate::cell::connection::CellHandle;
@@ -12,21 +12,20 @@ use zonal_types::{BackOff, ErrorCode, StripeSetId, TargetId};
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, ObjectRef, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-/// A reply with its payload, or the refusal.
+/// A reply with its payload, or a refusal's code and text.
 type Answer = Result<(StorageReply, Vec<u8>), (ErrorCode, String)>;
 
-/// For how long a target may take to become ready. One that has started asks the shard of each file
-/// who is fenced before it changes the file, and a shard that starts waits up to 5.5 s for its
-/// clients.
+/// Time for a target to become ready. After its start it asks the shard of each file which clients
+/// are fenced, before it changes the file. A shard that starts waits up to 5.5 s for its clients.
 const READY: Duration = Duration::from_secs(30);
 
-/// The shortest and the longest pause between two attempts.
+/// Shortest and longest pause between two attempts, in milliseconds.
 const PAUSES_MS: (u64, u64) = (10, 500);
 
 /// Ranges in one reply.
 const RANGES: u32 = 1024;
 
-/// A target of a cell that is up.
+/// A target of a running cell.
 pub struct RunningTarget<'a> {
     cell: &'a CellHandle,
     to: Address,
@@ -51,7 +50,7 @@ impl<'a> RunningTarget<'a> {
         })
     }
 
-    /// The object at this target, with what is known of its last shrink.
+    /// The object at this target, with what is known of its last truncation.
     pub fn object(&self, object: ObjectId, truncate_seq: u64, truncate_bytes: u64) -> ObjectRef {
         ObjectRef {
             target: self.target,
@@ -65,8 +64,8 @@ impl<'a> RunningTarget<'a> {
         }
     }
 
-    /// Asks; a refusal is its code and words. A target that is not ready yet is asked again for
-    /// [`READY`].
+    /// Sends a request. A refusal is returned as code and text. A target that is not ready yet is
+    /// asked again for [`READY`].
     pub fn ask(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<Answer> {
         let until = Instant::now() + READY;
         let mut pause = BackOff::new(PAUSES_MS);
@@ -85,13 +84,13 @@ impl<'a> RunningTarget<'a> {
         }
     }
 
-    /// Makes what was written durable.
+    /// Makes written data durable.
     pub fn sync(&self) -> anyhow::Result<()> {
         let target = self.target;
         self.must(&StorageRequest::Sync { target }, &[]).map(drop)
     }
 
-    /// Asks; a refusal is an error.
+    /// Sends a request; a refusal is an error.
     pub fn must(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<StorageReply> {
         match self.ask(request, payload)? {
             Ok((reply, _)) => Ok(reply),
@@ -99,7 +98,7 @@ impl<'a> RunningTarget<'a> {
         }
     }
 
-    /// A refusal, as an error.
+    /// Turns a refusal into an error.
     pub fn refused(
         &self,
         request: &StorageRequest,

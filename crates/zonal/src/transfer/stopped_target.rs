@@ -1,5 +1,4 @@
-//! The store of a target whose server is stopped, for good perhaps: opened to be read, nothing is
-//! written.
+//! The store of a stopped target, opened read-only; its server may be gone for good.
 
 use super::source::{ObjectSource, ReadPiece};
 use crate::exit::{FAILED, Failure, NOT_FOUND, REFUSED};
@@ -15,7 +14,7 @@ use zonal_types::limits::OBJECTS_LISTED_MAX;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::ObjectEntry;
 
-/// Ranges looked for at once.
+/// Ranges in one search.
 const RANGES: usize = 1024;
 
 /// A stopped target.
@@ -38,7 +37,7 @@ fn damaged(dir: &Path, code: ErrorCode) -> anyhow::Error {
         .into()
 }
 
-/// Units of a segment: as the target wrote it down, or as its first segment file is long.
+/// Units of a segment, from the target's record or else from the length of its first segment file.
 fn segment_units(dir: &Path, store: &ReadStore) -> anyhow::Result<u32> {
     let known = list::segment_units(store).map_err(|code| damaged(dir, code))?;
     if let Some(units) = known {
@@ -90,7 +89,7 @@ impl StoppedTarget {
         })
     }
 
-    /// The cell that it belongs to.
+    /// The cell that the target belongs to.
     pub fn cell(&self) -> [u8; 16] {
         self.cell
     }

@@ -10,13 +10,13 @@ use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::{CellId, ClientId, Credentials, Ino, Name, NodeId, ZoneId};
 use zonal_wire::NewKind;
 
-/// Connections as a client makes them.
+/// Connections of a client.
 pub fn pool() -> Pool {
     let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
     Pool::new(identity, PoolConfig::default())
 }
 
-/// Connections as a command makes them.
+/// Connections of a command.
 pub fn commands_pool() -> Pool {
     let identity = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
     Pool::new(identity, PoolConfig::default())
@@ -42,7 +42,7 @@ pub fn create(client: &Client<RealNet>, name: &str) -> Opened<RealNet> {
     block_on(client.begin().create(&who, Ino::ROOT, name, new, flags)).unwrap()
 }
 
-/// Writes `/marked`, through to the targets.
+/// Writes `/marked` and flushes it to the targets.
 pub fn write(cell: &Cell, bytes: &[u8]) {
     write_all(cell, &["marked".to_owned()], bytes);
 }

@@ -1,4 +1,4 @@
-//! Requests that are well formed and ask for what cannot be, one list a role.
+//! Well-formed requests for impossible things, one list for each role.
 
 use super::{EDGES, Server};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub fn create(who: Credentials, parent: Ino, text: &[u8], kind: NewKind) -> Meta
     }
 }
 
-/// Each operation on one inode, with this number wherever one goes.
+/// Every operation on one inode, with this value for each number.
 pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
     let who = root_user(0);
     let some = || name(&[b'n'; 255]);
@@ -284,8 +284,8 @@ pub fn impossible_storage_requests(server: &mut Server<'_>, target: TargetId) {
             "{reply:?}"
         );
     }
-    // Ranges over one another, backwards, without bytes, too many, with more or fewer bytes than
-    // came, or none at all.
+    // Ranges that overlap, run backwards, are empty or too many; with more or fewer bytes than the
+    // payload, or without one.
     let whole: Vec<(u64, u32)> = (0..1250).map(|at| (at * 8, 4)).collect();
     let bad = [
         vec![(0, 2500), (2499, 2500)],
@@ -317,7 +317,7 @@ pub fn impossible_storage_requests(server: &mut Server<'_>, target: TargetId) {
         matches!(refused, StorageReply::Failed { code, .. } if code == not_permitted),
         "{refused:?}"
     );
-    // In a cell without keys who says to be a server is one.
+    // In a cell without keys, a peer that claims to be a server is one.
     let as_server = Identity::new(CellId::default(), Role::Server, NodeId(9), None);
     let pool = Pool::new(as_server, PoolConfig::default());
     let mut peer = Server::new(&pool, server.to, Service::Storage);
@@ -378,8 +378,8 @@ pub fn impossible_manager_requests(server: &mut Server<'_>, version: MapVersion,
     }
 }
 
-/// Edits that belong to shards, to the manager and to joins: from outside, they would part the map
-/// from what it tells of.
+/// Edits that only shards, the manager or joins make: from outside, they would make the map
+/// disagree with the cell.
 pub fn foreign_edits(manager: &mut Server<'_>) {
     let node = NodeId(u32::MAX);
     let edits = [

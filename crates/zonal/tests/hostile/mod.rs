@@ -1,4 +1,4 @@
-//! What a stranger sends to the services of a cell.
+//! Requests that a stranger sends to the services of a cell.
 
 pub mod impossible_requests;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Requests that are valid, to be changed.
+//! Valid requests, as a base for damaged ones.
 
 use super::impossible_requests::{create, lock, object, on_inode, root_user};
 use zonal_types::{Blob, Codec, Column, DataId, Ino, ShardId, TargetId};

@@ -1,5 +1,5 @@
-//! What a loss of power left of a shard or a target: opened as its server opens it after another
-//! start of the machine, and compared with what its clients had written.
+//! A store of a shard or a target after a power loss. It is opened as its server opens it after a
+//! reboot, and compared with the writes of its clients.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use zonal_types::limits::INLINE_BYTES_DEFAULT;
 use zonal_types::{CellId, Column, DataId, Ino, Instant, KvRead, ZoneId};
 use zonal_zonemap::ZoneMap;
 
-/// The first bytes of a file, which its shard has.
+/// Number of first bytes of a file that its shard stores.
 const HEAD: usize = INLINE_BYTES_DEFAULT as usize;
-/// Unit in which bytes of a file may be those of different writes.
+/// Unit of a file whose bytes come from one write.
 const BLOCK: usize = 4096;
 pub const SEGMENT: u64 = 1 << 20;
 pub const CAPACITY: u64 = 64 << 20;
 
-/// A place in the recordings of a node's two stores: their lengths.
+/// A position in the recordings of a node's two stores: their lengths.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     pub shard: u64,
@@ -29,22 +29,22 @@ pub struct Place {
 /// A file after one of its writes.
 pub struct Version {
     pub contents: Vec<u8>,
-    /// When the write began.
+    /// Position at which the write began.
     pub begun: Place,
-    /// When a flush of it had returned.
+    /// Position at which a flush of the write had returned.
     pub durable: Option<Place>,
 }
 
-/// A file: what its writer did with it.
+/// A file and its writer's operations on it.
 pub struct Noted {
     pub name: String,
-    /// The first one is the empty file.
+    /// The versions of the file; the first one is empty.
     pub versions: Vec<Version>,
 }
 
 impl Noted {
-    /// The versions that there may be at a place of one recording; `None` for that there need not
-    /// even be the file.
+    /// The versions allowed at a position of one recording. `None` as the oldest: the file may be
+    /// missing.
     fn range(&self, place: u64, of: fn(&Place) -> u64) -> (Option<usize>, &[Version]) {
         let is_durable =
             |version: &Version| version.durable.as_ref().is_some_and(|at| of(at) <= place);
@@ -60,7 +60,7 @@ impl Noted {
     }
 }
 
-/// What the checks know of the cell.
+/// Facts about the cell for the checks.
 pub struct Known {
     pub cell: CellId,
     pub map: Arc<ZoneMap>,
@@ -103,7 +103,7 @@ impl Known {
         inode.map(Some).map_err(|code| code.to_string())
     }
 
-    /// The objects of files, out of the store of their shard.
+    /// The objects of files, from their shard's store.
     pub fn objects(&self, dir: &Path, files: &[Noted]) -> Vec<DataId> {
         let engine = self.shard(dir).unwrap();
         let object = |noted: &Noted| {
@@ -113,7 +113,7 @@ impl Known {
         files.iter().map(object).collect()
     }
 
-    /// What is wrong with a shard.
+    /// Checks a shard; returns the first violation.
     pub fn check_shard(&self, dir: &Path, place: u64, files: &[Noted]) -> Result<(), String> {
         let engine = self.shard(dir)?;
         for noted in files {
@@ -131,7 +131,7 @@ impl Known {
             };
             let head = engine.get(&keys::inline(inode.ino));
             let mut head = head.map_err(|code| code.to_string())?.unwrap_or_default();
-            // What was not written is a hole.
+            // Bytes that were not written are a hole.
             head.resize(head.len().max(HEAD.min(inode.size as usize)), 0);
             let fits = |version: &Version| {
                 let bytes = &version.contents;
@@ -147,7 +147,7 @@ impl Known {
             }
         }
         if engine.get(&keys::format()) == Ok(None) {
-            // From before the shard made its first record.
+            // The state is older than the shard's first record.
             return Ok(());
         }
         let shard = self
@@ -167,8 +167,8 @@ impl Known {
         }
     }
 
-    /// What is wrong with a target. Records whose data did not arrive are dropped, as its server
-    /// does.
+    /// Checks a target; returns the first violation. Like its server, it drops records whose data
+    /// did not arrive.
     pub fn check_target(
         &self,
         dir: &Path,
@@ -249,8 +249,8 @@ fn read(
     Ok(buffer[range].to_vec())
 }
 
-/// Block for block what one of the versions has there, or nothing yet where none had to be there. A
-/// write is not one step here.
+/// Checks that each block is of an allowed version, or absent if none had to be durable. A write is
+/// not atomic here.
 fn compare(noted: &Noted, found: &[u8], place: u64) -> Result<(), String> {
     let (least, versions) = noted.range(place, |at| at.target);
     let block = |bytes: &[u8], at: usize| -> Vec<u8> {

@@ -1,5 +1,4 @@
-//! A cell with keys, an administrator who sees everything by the protocol, and what it sees outside
-//! of a path.
+//! A cell with keys, and an administrator's view of everything outside a path, by the protocol.
 
 use crate::cell::{Cell, code, said, zonal};
 use std::collections::BTreeMap;
@@ -21,10 +20,10 @@ use zonal_wire::{
 };
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
-/// Part of every name, content, attribute and text outside of the path.
+/// Part of every name, content, attribute and text outside the path.
 pub const SECRET: &[u8] = b"S3CRET";
 
-/// Bytes of a file that lie at its target.
+/// Bytes of a file that are stored at its target.
 const FILE_BYTES: u32 = 96 << 10;
 
 pub fn name(text: &str) -> Name {
@@ -41,7 +40,7 @@ pub fn pool(role: Role, key: &Path) -> Pool {
     Pool::new(identity, PoolConfig::default())
 }
 
-/// A reply's body and payload; `None`: the connection was closed.
+/// A reply's body and payload; `None` if the connection was closed.
 pub fn ask(
     pool: &Pool,
     to: SocketAddr,
@@ -69,8 +68,8 @@ pub fn ask(
     }
 }
 
-/// `/projects/a`, `/projects/b` and a first-level directory beside; who made them still has a
-/// session, with an open file and a lock.
+/// `/projects/a`, `/projects/b` and another first-level directory. Their maker still has a session,
+/// with an open file and a lock.
 pub struct World {
     pub cell: Cell,
     admin: Pool,
@@ -80,15 +79,15 @@ pub struct World {
     pub shard: SocketAddr,
     pub storage: SocketAddr,
     pub target: TargetId,
-    /// Of the administrator, at the root's shard and at the zone's.
+    /// Sessions of the administrator, at the root's shard and at the zone's.
     pub sessions: [SessionId; 2],
     sequence: u32,
     pub projects: Ino,
-    /// Of the path, and in it.
+    /// Inodes of the path and below it.
     pub inside: Vec<Ino>,
-    /// Everything else but what is above.
+    /// All other inodes.
     pub outside: Vec<Ino>,
-    /// Of the files, what their bytes are named by.
+    /// Data ids of the files.
     pub data: BTreeMap<Ino, DataId>,
     locked: Ino,
 }
@@ -167,7 +166,7 @@ impl World {
         self.meta_at(usize::from(partition.id.0 != 0), request)
     }
 
-    /// The administrator's session goes on.
+    /// Renews the administrator's session.
     pub fn keep_alive(&mut self) {
         for index in 0..2 {
             let reply = self.meta_at(index, &MetaRequest::DropLeases);
@@ -234,13 +233,13 @@ impl World {
         }
     }
 
-    /// The set of the one target, and the epoch of its only slot.
+    /// The stripe set of the only target, and the epoch of its only slot.
     pub fn slot(&self) -> (StripeSetId, Epoch) {
         let set = self.map.default_sets(self.map.zones[0].id).next().unwrap();
         (set.id, set.slots[0].slot_epoch)
     }
 
-    /// Of the file's bytes; of what is no file, an object that nobody has.
+    /// The object of the file's bytes; for another inode, an object that does not exist.
     pub fn object(&self, ino: Ino) -> ObjectRef {
         ObjectRef {
             target: self.target,
@@ -345,7 +344,7 @@ impl World {
         self.keep_alive();
     }
 
-    /// All that an administrator can see outside of the path, by what it is.
+    /// Everything that an administrator can see outside the path, by kind.
     pub fn seen(&mut self) -> BTreeMap<String, Vec<u8>> {
         let mut seen = BTreeMap::new();
         let map = map_of(&self.admin, self.manager);

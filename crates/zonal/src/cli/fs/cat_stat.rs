@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use zonal_native::{Attr, FileKind, OpenOptions, Timestamp};
 
-/// Bytes read at once.
+/// Bytes in one read.
 const STEP: usize = 4 << 20;
 
 /// Print files
@@ -28,7 +28,7 @@ impl Cat {
         for path in &self.paths {
             match print(&cell, path) {
                 Ok(true) => {}
-                // Nobody reads on.
+                // The reader closed the pipe.
                 Ok(false) => break,
                 Err(error) => failures.add(error),
             }
@@ -37,7 +37,7 @@ impl Cat {
     }
 }
 
-/// False where standard output takes no more.
+/// Prints a file; false once standard output accepts no more.
 fn print(cell: &CellConnection, path: &Path) -> anyhow::Result<bool> {
     let opened = cell.native.open(&cell.user, path, OpenOptions::new());
     let file = opened.map_err(|error| about(error, "open", path))?;
@@ -62,7 +62,7 @@ fn print(cell: &CellConnection, path: &Path) -> anyhow::Result<bool> {
 pub struct Stat {
     #[command(flatten)]
     access: AccessArgs,
-    /// Of what a symbolic link leads to
+    /// Show the target of a symbolic link
     #[arg(long, short = 'L')]
     dereference: bool,
     /// As JSON, one object a path
@@ -174,7 +174,7 @@ fn print_stat(value: &Value) {
     }
 }
 
-/// Bytes of a name or a text, as JSON or people get them.
+/// Formats the bytes of a name or text, for JSON or for people.
 pub fn shown(bytes: &[u8], as_json: bool) -> String {
     let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
     match as_json {
@@ -188,7 +188,7 @@ fn put_time(fields: &mut Map<String, Value>, name: &str, time: Timestamp) {
     fields.insert(format!("{name}_nanos"), time.nanos.into());
 }
 
-/// What is said of every path.
+/// The fields of every path.
 pub fn fields(path: &Path, attr: &Attr, as_json: bool) -> Map<String, Value> {
     let mut fields = Map::new();
     let path = shown(path.as_os_str().as_bytes(), as_json);
@@ -208,7 +208,7 @@ pub fn fields(path: &Path, attr: &Attr, as_json: bool) -> Map<String, Value> {
     fields
 }
 
-/// The word for a kind.
+/// The word for a file kind.
 pub fn kind(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
@@ -221,10 +221,10 @@ pub fn kind(kind: FileKind) -> &'static str {
     }
 }
 
-/// A point in calendar time, UTC: `2026-11-25 13:05:09`.
+/// Formats seconds since 1970 as a time in UTC: `2026-11-25 13:05:09`.
 pub fn date(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days since the 1st of March of year 0, in eras of 400 years.
+    // Days since 1 March of year 0, in eras of 400 years.
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

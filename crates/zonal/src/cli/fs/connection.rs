@@ -1,4 +1,4 @@
-//! The connection of a command, who it asks as, and what its errors mean to people.
+//! Connection of a `zonal fs` command: its user, its failures and their hints.
 
 use crate::cell::connection::CellArgs;
 use crate::console;
@@ -11,7 +11,7 @@ use zonal_server::units::Millis;
 use zonal_types::OneLine;
 use zonal_types::limits::NAME_BYTES_MAX;
 
-/// How a command reaches the cell.
+/// Arguments for connecting to a cell.
 #[derive(Debug, clap::Args)]
 pub struct AccessArgs {
     #[command(flatten)]
@@ -20,24 +20,24 @@ pub struct AccessArgs {
     /// `zonal mount` finds it]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
-    /// What protects connections by TCP: tls, or plain, as for `zonal mount`
+    /// Protection of TCP connections: tls, or plain, as for `zonal mount`
     #[arg(long, value_name = "tls|plain", default_value = "tls", value_parser = ["tls", "plain"])]
     transport: String,
-    /// How long a request waits for a server, such as "10 s" (1 s to 60 s) [default: 10 s]
+    /// Time that a request waits for a server, such as "10 s" (1 s to 60 s) [default: 10 s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Millis>,
 }
 
-/// A connection, and who asks.
+/// A connection and the user whose rights apply.
 pub struct CellConnection {
     pub native: Native,
     pub user: User,
 }
 
-/// Who runs this program.
+/// The user who runs this program.
 fn caller() -> User {
     use rustix::process::{getegid, geteuid, getgroups, umask};
-    // Reading the mask means setting it; nothing else runs here.
+    // The umask can only be read by setting it; no other thread runs here.
     let mask = umask(rustix::fs::Mode::empty());
     umask(mask);
     let groups = getgroups().unwrap_or_default();
@@ -50,7 +50,7 @@ fn caller() -> User {
         .with_umask(mask.as_raw_mode())
 }
 
-/// The name of the sessions, for people.
+/// The name that the sessions show to people.
 fn name(doing: &str) -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
@@ -60,7 +60,7 @@ fn name(doing: &str) -> String {
 }
 
 impl AccessArgs {
-    /// Connects, to do what the word says.
+    /// Connects; `doing` is the command's name for the sessions.
     pub fn connect(&self, doing: &str) -> anyhow::Result<CellConnection> {
         let cell = self.cell.open()?;
         let mut like_mount = MountSettings::new(String::new(), PathBuf::new());
@@ -92,7 +92,7 @@ impl AccessArgs {
 }
 
 impl CellConnection {
-    /// Ends the connection; what failed before says more than the end.
+    /// Closes the connection. The failure in `outcome` wins over one of the close.
     pub fn end(self, outcome: anyhow::Result<()>) -> anyhow::Result<()> {
         let ended = self.native.close();
         outcome?;
@@ -100,7 +100,7 @@ impl CellConnection {
     }
 }
 
-/// True where going on with other files would fail as well, each after a deadline.
+/// Whether requests about other files would fail too, each only after a deadline.
 pub fn is_hopeless(code: ErrorCode) -> bool {
     is_silence(code) || code == ErrorCode::NoSpace
 }
@@ -110,7 +110,7 @@ fn is_silence(code: ErrorCode) -> bool {
     matches!(code, NotReady | Overloaded | TimedOut | Unreachable)
 }
 
-/// Exit code and hint of what the cell said.
+/// Exit code and hint for an error code of the cell.
 fn failure(code: ErrorCode, text: String) -> Failure {
     match code {
         ErrorCode::NotFound => Failure::new(NOT_FOUND, text),
@@ -159,13 +159,13 @@ pub fn about_local(error: &std::io::Error, doing: &str, path: &Path) -> anyhow::
     }
 }
 
-/// A signal ended the command.
+/// The error of a command that a signal interrupted.
 pub fn interrupted() -> anyhow::Error {
     let text = "interrupted: what was under way is removed, what was finished stays";
     Failure::new(INTERRUPTED, text).into()
 }
 
-/// What failed of several paths: each is told, the last line says how many.
+/// Failures of several paths: each is printed, and a last line has the count.
 #[derive(Default)]
 pub struct Failures {
     first: Option<anyhow::Error>,
@@ -173,7 +173,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// One more.
+    /// Adds a failure and prints it, unless it may be the only one.
     pub fn add(&mut self, error: anyhow::Error) {
         self.count += 1;
         if self.count == 1 {
@@ -186,12 +186,12 @@ impl Failures {
         tell(&error);
     }
 
-    /// Notes a failure, if it is one.
+    /// Adds a failure, if there is one.
     pub fn note<T>(&mut self, outcome: anyhow::Result<T>) -> Option<T> {
         outcome.map_err(|error| self.add(error)).ok()
     }
 
-    /// A single failure says all itself.
+    /// The error of the command; a single failure is returned as it is.
     pub fn finish(self) -> anyhow::Result<()> {
         match self.first {
             None => Ok(()),

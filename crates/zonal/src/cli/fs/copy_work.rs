@@ -1,9 +1,9 @@
-//! What `put` and `get` share: several files at a time, what was done so far, an end by a signal,
-//! names beside names.
+//! Shared parts of `put` and `get`: parallel copies, totals, interruption by a signal, temporary
+//! names.
 //!
-//! A file gets its name when it is complete: it is written beside, made durable, and renamed. So
-//! whoever looks sees the old one or the new one. What a command leaves that is killed with -9 has
-//! a name like `.NAME.zonal-put.0123456789abcdef`.
+//! A file is written under a temporary name beside its own, made durable, and renamed. So every
+//! reader sees the old file or the new one. A command killed with -9 leaves a name like
+//! `.NAME.zonal-put.0123456789abcdef`.
 
 use super::connection::{Failures, about, interrupted};
 use crate::exit::{FAILED, Failure, INTERRUPTED};
@@ -21,26 +21,26 @@ use std::time::Duration;
 use zonal_native::{Error, ErrorCode};
 use zonal_types::limits::NAME_BYTES_MAX;
 
-/// Bytes moved at once.
+/// Bytes in one read or write.
 pub const STEP: usize = 4 << 20;
-/// Bytes of a copy between two looks whether it is to end.
+/// Interval of progress output.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How much is copied at a time, and how that is told.
+/// Arguments of a copy.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CopyArgs {
-    /// Copy directories with all that is below
+    /// Copy directories with everything below them
     #[arg(long, short)]
     pub recursive: bool,
-    /// So many files at a time (1 to 64)
+    /// Number of files copied at a time (1 to 64)
     #[arg(long, short, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub jobs: u8,
-    /// At the end, what was copied, as JSON
+    /// Print totals of the copy as JSON at the end
     #[arg(long)]
     pub json: bool,
 }
 
-/// A copy under way.
+/// State of a copy, shared by its threads.
 pub struct CopyWork {
     files: AtomicU64,
     bytes: AtomicU64,
@@ -52,7 +52,7 @@ pub struct CopyWork {
 }
 
 impl CopyWork {
-    /// Begins: from here on a signal ends the copy in good order, a second one at once.
+    /// Starts a copy. A first signal makes it stop and clean up; a second one ends the process.
     pub fn begin() -> anyhow::Result<Self> {
         let is_signalled = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -75,7 +75,7 @@ impl CopyWork {
         })
     }
 
-    /// An error where the copy is to end.
+    /// Fails if the copy shall stop.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.is_signalled.load(Ordering::Relaxed) {
             return Err(interrupted());
@@ -87,26 +87,26 @@ impl CopyWork {
         Ok(())
     }
 
-    /// The cell said so; where all else would fail as well, it is not tried.
+    /// Takes note of an error code from the cell; stops the copy if all other files would fail too.
     pub fn heard(&self, code: Option<ErrorCode>) {
         if code.is_some_and(super::connection::is_hopeless) {
             self.is_hopeless.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A failure of the cell at a path, in words.
+    /// Turns an error of the cell about a path into one for people, and takes note of its code.
     pub fn said(&self, error: Error, doing: &str, path: &Path) -> anyhow::Error {
         self.heard(error.code());
         about(error, doing, path)
     }
 
-    /// One path failed, and others go on.
+    /// Adds the failure of one path; other paths continue.
     pub fn failed(&self, error: anyhow::Error) {
         let failures = self.failures.lock();
         failures.unwrap_or_else(PoisonError::into_inner).add(error);
     }
 
-    /// Notes a failure, if it is one.
+    /// Adds a failure, if there is one.
     pub fn note<T>(&self, outcome: anyhow::Result<T>) -> Option<T> {
         outcome.map_err(|error| self.failed(error)).ok()
     }
@@ -123,12 +123,12 @@ impl CopyWork {
         self.directories.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A link, or a pipe.
+    /// Counts a copied link or pipe.
     pub fn other_done(&self) {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is said at the end.
+    /// Prints the totals and returns the outcome of the copy.
     pub fn finish(self, as_json: bool) -> anyhow::Result<()> {
         if as_json {
             crate::console::json(json!({
@@ -154,8 +154,8 @@ impl CopyWork {
     }
 }
 
-/// Copies what `feed` names, so many at a time, each by `copy`. A failure of one is noted, and the
-/// others go on.
+/// Runs `copy` for each job of `feed`, in `jobs` threads. A failure is noted and the other jobs
+/// continue.
 pub fn run<J: Send>(
     work: &CopyWork,
     jobs: u8,
@@ -193,11 +193,11 @@ pub fn run<J: Send>(
 }
 
 fn offer<J>(queue: &SyncSender<J>, job: J) {
-    // The workers live as long as the queue.
+    // Workers receive until the queue is closed, so a send cannot fail.
     let _ = queue.send(job);
 }
 
-/// A name beside another one, for what is not complete yet.
+/// A temporary name beside `path` for an incomplete file.
 pub fn beside(path: &Path, word: &str) -> anyhow::Result<PathBuf> {
     let name = path.file_name();
     let name = name.with_context(|| format!("{} has no name", crate::console::path(path)))?;

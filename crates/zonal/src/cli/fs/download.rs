@@ -1,5 +1,5 @@
-//! How `get` copies, as `put` does: one thread walks the tree and makes directories and links,
-//! others copy files.
+//! Copying of `get`, as in `put`: one thread walks the tree and makes directories and links, others
+//! copy files.
 
 use super::connection::{CellConnection, about_local};
 use super::copy_work::{CopyWork, STEP, beside};
@@ -19,30 +19,30 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zonal_native::{Attr, Error, ErrorCode, File, FileKind, Ino, OpenOptions, Whence};
 
-/// Something that is to be copied.
+/// A file, directory or link to copy.
 pub struct DownloadJob {
     from: PathBuf,
     attr: Attr,
     to: PathBuf,
 }
 
-/// What is left to do at the end.
+/// Work left until all files are copied.
 #[derive(Default)]
 struct Tree {
-    /// Where the first name of a file with several goes.
+    /// Destination of the first name of each file with several names.
     first_names: BTreeMap<Ino, PathBuf>,
     links: Vec<DownloadJob>,
     directories: Vec<DownloadJob>,
 }
 
-/// A get under way.
+/// A running `get`: the walk of the tree.
 pub struct Download<'a> {
     pub receiver: FileDownload<'a>,
     recursive: bool,
     tree: RefCell<Tree>,
 }
 
-/// What threads share that copy files.
+/// State shared by the threads that copy files.
 pub struct FileDownload<'a> {
     cell: &'a CellConnection,
     work: &'a CopyWork,
@@ -51,7 +51,7 @@ pub struct FileDownload<'a> {
 }
 
 impl FileDownload<'_> {
-    /// Makes something beside a name, and gives it the name. A failure leaves nothing.
+    /// Makes a file under a temporary name, then renames it to `to`. Removes it on failure.
     fn place(
         &self,
         to: &Path,
@@ -62,7 +62,7 @@ impl FileDownload<'_> {
             let renamed = std::fs::rename(&new, to);
             renamed.map_err(|error| about_local(&error, "write", to))
         });
-        // Two names of one file are not renamed to one another.
+        // rename(2) does nothing if both names are of one file, so the temporary name may remain.
         let _ = std::fs::remove_file(&new);
         placed
     }
@@ -87,7 +87,7 @@ impl FileDownload<'_> {
         let file = LocalFile::options()
             .write(true)
             .create_new(true)
-            // Nobody else reads what is not complete.
+            // No other user may read an incomplete file.
             .mode(0o600)
             .open(new)
             .map_err(failed)?;
@@ -96,7 +96,7 @@ impl FileDownload<'_> {
         self.set_attributes(job, new)
     }
 
-    /// Holes stay holes. What is added meanwhile is not copied.
+    /// Copies data and keeps holes. Bytes appended during the copy are left out.
     fn copy_bytes(&self, job: &DownloadJob, source: &File, file: &LocalFile) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
         let said = |error| self.work.said(error, "read", &job.from);
@@ -120,7 +120,7 @@ impl FileDownload<'_> {
                 let part = buffer.get_mut(..step).unwrap_or_default();
                 let bytes = source.pread(at, part).map_err(said)?;
                 if bytes == 0 {
-                    // It was cut meanwhile.
+                    // The file was truncated during the copy.
                     file.set_len(at).map_err(failed)?;
                     return Ok(());
                 }
@@ -144,7 +144,7 @@ impl FileDownload<'_> {
                 {
                     return Err(error);
                 }
-                // Removed since; the machine's own; not for this user.
+                // Removed since, specific to a machine, or not permitted for this user.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -163,7 +163,7 @@ impl FileDownload<'_> {
         set.map_err(|error| about_local(&error, "set attributes of", &job.to))
     }
 
-    /// Another name of a file that was copied; where that cannot be, a copy.
+    /// Links a further name to the copied file; copies the file if it cannot be linked.
     fn link(&self, first: &Path, job: &DownloadJob) -> anyhow::Result<()> {
         let has_arrived = {
             let arrived = self.arrived.lock();
@@ -196,7 +196,8 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Copies what a path names, or has it copied. What fails is noted.
+    /// Walks a path: makes directories and links, and feeds files to the copying threads. Failures
+    /// are noted.
     pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(DownloadJob)) {
         let receiver = &self.receiver;
         let attr = receiver.cell.native.lstat(&receiver.cell.user, from);
@@ -271,10 +272,10 @@ impl<'a> Download<'a> {
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }
         let failed = |error: std::io::Error| about_local(&error, "make directory", &job.to);
-        // What is in it is written, whatever its mode will be.
+        // Mode 0700 while entries are written; the final mode is set last.
         match DirBuilder::new().mode(0o700).create(&job.to) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                // A link of this machine leads nothing elsewhere.
+                // A symbolic link on this machine must not redirect the copy.
                 if !std::fs::symlink_metadata(&job.to).map_err(failed)?.is_dir() {
                     return Err(failed(error));
                 }
@@ -295,7 +296,7 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// What can be done when all files have been copied.
+    /// Makes hard links and sets attributes of directories, after all files were copied.
     pub fn finish(self) {
         let (receiver, tree) = (self.receiver, self.tree.into_inner());
         for job in &tree.links {
@@ -308,7 +309,7 @@ impl<'a> Download<'a> {
                 receiver.work.file_done();
             }
         }
-        // Those below come first.
+        // Deepest directories first.
         for job in &tree.directories {
             if receiver.work.check().is_err() {
                 return;

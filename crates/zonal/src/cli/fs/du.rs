@@ -8,18 +8,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use zonal_native::{Attr, FileKind, Ino};
 
-/// Add up what is below directories
+/// Add up sizes below directories
 ///
 /// A file with several names counts once.
 #[derive(Debug, clap::Args)]
 pub struct Du {
     #[command(flatten)]
     access: AccessArgs,
-    /// Only the sum of each path
+    /// Print only the sum of each path
     #[arg(long, short)]
     summarize: bool,
-    /// As JSON, one object a directory, with sizes as files show them and bytes as targets hold
-    /// them
+    /// As JSON, one object a directory: sizes of files, and bytes allocated on targets
     #[arg(long)]
     json: bool,
     /// Paths

@@ -1,4 +1,4 @@
-//! `zonal fs get`: from the cell onto this machine.
+//! `zonal fs get`: copies from the cell onto this machine.
 
 use super::connection::{AccessArgs, CellConnection, about_local};
 use super::copy_work::{CopyArgs, CopyWork, run};
@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// Copy files from the cell onto this machine
 ///
-/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is
-/// copied; owners where root copies. What has a name already is replaced. Each file is written
-/// beside as `.NAME.zonal-get.RANDOM`, made durable, and renamed: there is never half a file under
-/// its name.
+/// Keeps modes, times, holes, extended attributes, symbolic links, and hard links among the copied
+/// files; owners only if root copies. Existing files are replaced. Each file is written beside its
+/// name as `.NAME.zonal-get.RANDOM`, made durable, and renamed: no name ever shows half a file.
 #[derive(Debug, clap::Args)]
 pub struct Get {
     #[command(flatten)]
@@ -48,7 +47,7 @@ impl Get {
         let getting = Download::new(cell, work, self.copying.recursive);
         let place = |from: &Path| match (into, last_name(from)) {
             (true, Some(name)) => join(to, name),
-            // What is in it goes there.
+            // The entries of the directory are copied, not the directory.
             _ => to.clone(),
         };
         let receiver = &getting.receiver;

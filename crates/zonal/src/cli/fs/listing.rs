@@ -1,4 +1,4 @@
-//! `zonal fs ls`, and the walk through a tree that other commands share.
+//! `zonal fs ls`, and the tree walk of other commands.
 
 use super::cat_stat::{date, fields, shown};
 use super::connection::{AccessArgs, CellConnection, Failures, about};
@@ -12,13 +12,13 @@ use zonal_native::{Attr, FileKind};
 pub struct Ls {
     #[command(flatten)]
     access: AccessArgs,
-    /// With mode, links, owner, group, size, time (UTC) and what a symbolic link leads to
+    /// Show mode, links, owner, group, size, time (UTC) and targets of symbolic links
     #[arg(long, short)]
     long: bool,
-    /// With all that is below
+    /// List everything below the directories, too
     #[arg(long, short)]
     recursive: bool,
-    /// Directories themselves, not what is in them
+    /// List directories themselves, not their entries
     #[arg(long, short)]
     directory: bool,
     /// As JSON, one object a path
@@ -49,7 +49,7 @@ impl Ls {
         let found = cell.native.lstat(&cell.user, path);
         let mut attr = found.map_err(|error| about(error, "list", path))?;
         if attr.kind == FileKind::Symlink && !self.directory && !self.long {
-            // What it leads to, where there is such a thing.
+            // The attributes of the link's target, if it exists.
             attr = cell.native.stat(&cell.user, path).unwrap_or(attr);
         }
         if attr.kind != FileKind::Directory || self.directory {
@@ -93,7 +93,7 @@ impl Ls {
     }
 }
 
-/// `drwxr-sr-t`.
+/// Formats a mode: `drwxr-sr-t`.
 fn mode(attr: &Attr) -> String {
     let first = match attr.kind {
         FileKind::File => '-',
@@ -119,7 +119,7 @@ fn mode(attr: &Attr) -> String {
     text
 }
 
-/// A name in a directory, as a path.
+/// The path of a name in a directory.
 pub fn join(dir: &Path, name: &std::ffi::OsStr) -> PathBuf {
     let mut bytes = dir.as_os_str().as_bytes().to_vec();
     if !bytes.ends_with(b"/") {
@@ -129,14 +129,14 @@ pub fn join(dir: &Path, name: &std::ffi::OsStr) -> PathBuf {
     std::ffi::OsString::from(std::ffi::OsStr::from_bytes(&bytes)).into()
 }
 
-/// The name that a path ends with. None where it ends with `.`: what is in the directory is meant.
+/// The last name of a path. `None` if the path ends with `.`, which means the directory's entries.
 pub fn last_name(path: &Path) -> Option<&std::ffi::OsStr> {
     let is_inside = path.as_os_str().as_bytes().ends_with(b"/.");
     path.file_name().filter(|_| !is_inside)
 }
 
-/// Names of a directory with attributes, in order. One whose shard does not answer is a failure of
-/// its own.
+/// The entries of a directory with attributes, in order. An entry whose shard does not answer is a
+/// failure of its own.
 pub fn entries(
     cell: &CellConnection,
     dir: &Path,
@@ -163,8 +163,8 @@ pub fn entries(
     Ok(entries)
 }
 
-/// What is in a directory, and with `recursive` all that is below, each directory before what is in
-/// it. Symbolic links are not followed.
+/// Visits the entries of a directory, and with `recursive` everything below, each directory before
+/// its entries. Symbolic links are not followed.
 pub fn below(
     cell: &CellConnection,
     dir: &Path,

@@ -12,7 +12,7 @@ use zonal_native::{Error, ErrorCode, FileKind};
 pub struct MkdirPaths {
     #[command(flatten)]
     access: AccessArgs,
-    /// Make what lies above, too; no error where it is there
+    /// Make missing parent directories, too; no error if the directory exists
     #[arg(long, short)]
     parents: bool,
     /// Mode, in octal, before the umask
@@ -30,7 +30,7 @@ fn octal(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "an octal number up to 7777".to_owned())
 }
 
-/// Makes what lies above a path, and it.
+/// Makes a directory and its missing parents.
 pub fn make_parents(cell: &CellConnection, path: &Path, mode: u32) -> Result<(), Error> {
     let (native, user) = (&cell.native, &cell.user);
     let is_directory = |path: &Path| {
@@ -72,16 +72,16 @@ impl MkdirPaths {
 
 /// Rename, or move into a directory
 ///
-/// What has the new name is replaced, as by rename(2). Both must lie below one first-level
+/// An existing destination is replaced, as by rename(2). Both paths must be below one first-level
 /// directory, or in the root.
 #[derive(Debug, clap::Args)]
 pub struct Mv {
     #[command(flatten)]
     access: AccessArgs,
-    /// Replace nothing
+    /// Never replace an existing file
     #[arg(long, short)]
     no_clobber: bool,
-    /// What is renamed; the last path is the new name, or a directory
+    /// Paths to rename; the last one is the new name, or a directory
     #[arg(required = true, num_args = 2.., value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -115,7 +115,7 @@ impl Mv {
     }
 }
 
-/// Whether a destination is a directory; an error where several sources go to what is none.
+/// Whether the destination is a directory. Fails if it is not and there are several sources.
 pub fn into_directory(cell: &CellConnection, to: &Path, sources: usize) -> anyhow::Result<bool> {
     match cell.native.stat(&cell.user, to) {
         Ok(attr) if attr.kind == FileKind::Directory => Ok(true),
@@ -135,13 +135,13 @@ pub fn into_directory(cell: &CellConnection, to: &Path, sources: usize) -> anyho
 pub struct Rm {
     #[command(flatten)]
     access: AccessArgs,
-    /// Remove directories and all that is below them
+    /// Remove directories and everything below them
     #[arg(long, short)]
     recursive: bool,
-    /// No error where nothing is there
+    /// No error for missing paths
     #[arg(long, short)]
     force: bool,
-    /// What is removed
+    /// Paths to remove
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -194,7 +194,8 @@ fn absent_is_well(removed: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// What is below first. What cannot be removed is told, and the directories above it stay.
+/// Removes a tree, deepest entries first. Reports entries that cannot be removed, and keeps the
+/// directories above them.
 fn remove_tree(cell: &CellConnection, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
     let (native, user) = (&cell.native, &cell.user);
     for (path, attr) in entries(cell, path, failures)? {

@@ -1,4 +1,4 @@
-//! `zonal fs put`: from this machine into the cell.
+//! `zonal fs put`: copies from this machine into the cell.
 
 use super::connection::{AccessArgs, CellConnection, about};
 use super::copy_work::{CopyArgs, CopyWork, run};
@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 
 /// Copy files from this machine into the cell
 ///
-/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is
-/// copied; owners where root copies. What has a name already is replaced. Each file is written
-/// beside as `.NAME.zonal-put.RANDOM`, made durable, and renamed: there is never half a file under
-/// its name.
+/// Keeps modes, times, holes, extended attributes, symbolic links, and hard links among the copied
+/// files; owners only if root copies. Existing files are replaced. Each file is written beside its
+/// name as `.NAME.zonal-put.RANDOM`, made durable, and renamed: no name ever shows half a file.
 #[derive(Debug, clap::Args)]
 pub struct Put {
     #[command(flatten)]
@@ -32,7 +31,7 @@ impl Put {
         let work = CopyWork::begin()?;
         let cell = self.access.connect("put")?;
         let outcome = self.copy(&cell, &work);
-        // Names, modes and times.
+        // Makes names, modes and times durable.
         let synced = cell.native.sync_all();
         let outcome = outcome.and(synced.map_err(|error| about(error, "sync", Path::new("/"))));
         let finished = work.finish(self.copying.json);
@@ -47,7 +46,7 @@ impl Put {
         let putting = Upload::new(cell, work, self.copying.recursive);
         let place = |from: &Path| match (into, last_name(from)) {
             (true, Some(name)) => join(to, name),
-            // What is in it goes there.
+            // The entries of the directory are copied, not the directory.
             _ => to.clone(),
         };
         if sources == [PathBuf::from("-")] {

@@ -1,7 +1,7 @@
-//! How `put` copies: one thread walks the tree and makes directories and links, others copy files.
+//! Copying of `put`: one thread walks the tree and makes directories and links, others copy files.
 //!
-//! A hard link is made when the first name of its file has been copied; modes and times of
-//! directories are set last.
+//! A hard link is made after the first name of its file was copied. Modes and times of directories
+//! are set last.
 
 use super::connection::{CellConnection, about_local};
 use super::copy_work::{CopyWork, STEP, beside};
@@ -20,39 +20,39 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zonal_native::{ErrorCode, File, FileKind, NewTime, OpenOptions};
 
-/// A file that is to be copied.
+/// A file to copy.
 pub struct UploadJob {
     pub from: PathBuf,
     pub metadata: Metadata,
     pub to: PathBuf,
 }
 
-/// What a new file holds.
+/// Source of a new file's content.
 pub enum Content<'a> {
     Stdin,
     Of(&'a Path, &'a Metadata),
 }
 
-/// Device and number of a file of this machine.
+/// Device and inode number of a local file.
 type Key = (u64, u64);
 
-/// What is left to do at the end.
+/// Work left until all files are copied.
 #[derive(Default)]
 struct Tree {
-    /// Where the first name of a file with several goes.
+    /// Destination of the first name of each file with several names.
     first_names: BTreeMap<Key, PathBuf>,
     links: Vec<UploadJob>,
     directories: Vec<UploadJob>,
 }
 
-/// A put under way.
+/// A running `put`: the walk of the tree.
 pub struct Upload<'a> {
     pub sender: FileUpload<'a>,
     recursive: bool,
     tree: RefCell<Tree>,
 }
 
-/// What threads share that copy files.
+/// State shared by the threads that copy files.
 pub struct FileUpload<'a> {
     cell: &'a CellConnection,
     work: &'a CopyWork,
@@ -64,7 +64,7 @@ fn key(metadata: &Metadata) -> Key {
     (metadata.dev(), metadata.ino())
 }
 
-/// The next data or hole of a file of this machine; none: only a hole follows.
+/// The next data or hole of a local file; `None` if only a hole follows.
 fn seek(file: &LocalFile, to: SeekFrom) -> std::io::Result<Option<u64>> {
     match rustix::fs::seek(file, to) {
         Ok(at) => Ok(Some(at)),
@@ -74,7 +74,7 @@ fn seek(file: &LocalFile, to: SeekFrom) -> std::io::Result<Option<u64>> {
 }
 
 impl FileUpload<'_> {
-    /// Makes something beside a name, and gives it the name. A failure leaves nothing.
+    /// Makes a file under a temporary name, then renames it to `to`. Removes it on failure.
     fn place(
         &self,
         to: &Path,
@@ -107,7 +107,7 @@ impl FileUpload<'_> {
 
     fn fill(&self, content: &Content, new: &Path, to: &Path) -> anyhow::Result<()> {
         let said = |error| self.work.said(error, "write", to);
-        // Nobody else reads what is not complete.
+        // No other user may read an incomplete file.
         let mode = match content {
             Content::Stdin => 0o666,
             Content::Of(..) => 0o600,
@@ -145,7 +145,7 @@ impl FileUpload<'_> {
         }
     }
 
-    /// Holes stay holes. What is added meanwhile is not copied.
+    /// Copies data and keeps holes. Bytes appended during the copy are left out.
     fn copy_bytes(&self, from: &Path, file: &File, to: &Path) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "read", from);
         let said = |error| self.work.said(error, "write", to);
@@ -176,7 +176,7 @@ impl FileUpload<'_> {
                 let part = buffer.get_mut(..step).unwrap_or_default();
                 let bytes = source.read_at(part, at).map_err(failed)?;
                 if bytes == 0 {
-                    // It was cut meanwhile.
+                    // The file was truncated during the copy.
                     break 'data;
                 }
                 let part = part.get(..bytes).unwrap_or_default();
@@ -191,8 +191,8 @@ impl FileUpload<'_> {
         Ok(())
     }
 
-    /// A new owner takes capabilities away, and a mode may take the right to set attributes: so
-    /// they are set in between.
+    /// Sets owner, extended attributes, mode and times, in this order: a new owner drops
+    /// capabilities, and a mode may drop the right to set attributes.
     fn set_attributes(
         &self,
         from: &Path,
@@ -223,7 +223,7 @@ impl FileUpload<'_> {
         Ok(())
     }
 
-    /// Another name of a file that was copied; where that cannot be, a copy.
+    /// Links a further name to the copied file; copies the file if it cannot be linked.
     fn link(&self, first: &Path, job: &UploadJob) -> anyhow::Result<()> {
         let has_arrived = {
             let arrived = self.arrived.lock();
@@ -261,7 +261,8 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Copies what a path names, or has it copied. What fails is noted.
+    /// Walks a path: makes directories and links, and feeds files to the copying threads. Failures
+    /// are noted.
     pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(UploadJob)) {
         if self.sender.work.check().is_err() {
             return;
@@ -331,7 +332,7 @@ impl<'a> Upload<'a> {
         }
         let (native, user) = (&sender.cell.native, &sender.cell.user);
         let said = |error| sender.work.said(error, "make directory", to);
-        // What is in it is written, whatever its mode will be.
+        // Mode 0700 while entries are written; the final mode is set last.
         match native.mkdir(user, to, 0o700) {
             Err(error) if error.code() == Some(ErrorCode::Exists) => {
                 if native.stat(user, to).map_err(said)?.kind != FileKind::Directory {
@@ -349,7 +350,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// What can be done when all files have been copied.
+    /// Makes hard links and sets attributes of directories, after all files were copied.
     pub fn finish(self) {
         let (sender, tree) = (self.sender, self.tree.into_inner());
         for job in &tree.links {
@@ -362,7 +363,7 @@ impl<'a> Upload<'a> {
                 sender.work.file_done();
             }
         }
-        // Those below come first.
+        // Deepest directories first.
         for job in &tree.directories {
             if sender.work.check().is_err() {
                 return;

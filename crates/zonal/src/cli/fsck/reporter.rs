@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use zonal_fsck::{Finding, What};
 use zonal_offline::{Begin, Report, Stage};
 
-/// Prints them.
+/// Prints findings and progress.
 pub(super) struct FindingReporter {
     pub json: bool,
     pub progress: bool,
@@ -18,7 +18,7 @@ impl Report for FindingReporter {
             return console::json(to_json(pass, finding));
         }
         if pass > 1 {
-            // What a repair brought to light; what is left is told by the sums.
+            // A repair brought these findings to light; the totals count those that are left.
             return;
         }
         console::line(format_args!("{finding}"));

@@ -1,8 +1,8 @@
 //! Bytes per zone and target of all files below a directory.
 //!
-//! Memory is bounded: one open directory a level, and no name is kept. So a file with several names
-//! counts with each of them. Other mounts below the directory are left out, and so is what is
-//! removed meanwhile.
+//! Memory is bounded: one open directory per level, and no name is kept. So a file with several
+//! names counts with each of them. Other mounts below the directory are left out, and so are files
+//! removed during the walk.
 
 use crate::console;
 use crate::exit::Failure;
@@ -16,10 +16,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Open directories at once: below the usual limit of open files.
+/// Most directories open at once, below the usual limit of open files.
 const LEVELS_MAX: usize = 512;
 
-/// What is below a directory.
+/// Totals of everything below a directory.
 #[derive(Debug, Default)]
 pub struct TreeTotals {
     files: u64,
@@ -29,7 +29,7 @@ pub struct TreeTotals {
     targets: BTreeMap<u64, u64>,
 }
 
-/// Adds numbers of an object whose keys are numbers.
+/// Adds a JSON object's numbers, whose keys are numbers, to `sums`.
 fn add(sums: &mut BTreeMap<u64, u64>, parts: &Value) {
     for (id, bytes) in parts.as_object().into_iter().flatten() {
         if let (Ok(id), Some(bytes)) = (id.parse(), bytes.as_u64()) {
@@ -47,8 +47,7 @@ fn to_json(sums: &BTreeMap<u64, u64>) -> Value {
 }
 
 impl TreeTotals {
-    /// Looks at everything below `root`. What cannot be looked at is told on standard error and
-    /// counted.
+    /// Walks everything below `root`. Failures are printed to standard error and counted.
     pub fn of(root: &Path, progress: &mut ProgressMeter) -> anyhow::Result<Self> {
         let whole = || format!("locate {}", console::path(root));
         let device = std::fs::metadata(root).with_context(whole)?.dev();
@@ -91,11 +90,11 @@ impl TreeTotals {
         Ok(below)
     }
 
-    /// Counts one entry; a directory is opened.
+    /// Counts one entry; opens a directory.
     fn entry(&mut self, entry: &DirEntry, device: u64) -> anyhow::Result<Option<ReadDir>> {
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            // Without following it, unlike the metadata of its path.
+            // Does not follow a symbolic link, unlike the metadata of its path.
             if entry.metadata()?.dev() != device {
                 return Ok(None);
             }
@@ -122,12 +121,12 @@ impl TreeTotals {
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// How much could not be looked at.
+    /// The number of entries that could not be read.
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// Adds what was found to what is said of the directory.
+    /// Adds the totals to the fields of the directory.
     pub fn tell(&self, fields: &mut Map<String, Value>) {
         fields.insert("files".into(), json!(self.files));
         fields.insert("directories".into(), json!(self.directories));
