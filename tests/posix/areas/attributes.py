@@ -18,12 +18,12 @@ def times(path):
 
 
 def tick():
-    """Longer than any clock's grain."""
+    """Sleeps longer than any clock's granularity."""
     time.sleep(0.012)
 
 
 def changes(path, fn):
-    """Which of 'amc' a call moved forward."""
+    """The times, of 'amc', that a call moved forward."""
     before = times(path)
     tick()
     fn()

@@ -395,7 +395,7 @@ def _(d):
     grows = (lambda fd: os.ftruncate(fd, 8192), lambda fd: fallocate(fd, 0, 0, 8192), lambda fd: os.pwrite(fd, b"\0", 8191))
     for number, grow in enumerate(grows):
         path = f"{d}/f{number}"
-        # Closed, and opened anew: what the kernel has of it comes from reads.
+        # Closed and opened again: the kernel reads its pages again.
         write(path, b"x" * 100)
         fd = os.open(path, os.O_RDWR)
         view = mmap.mmap(fd, 100)

@@ -1,4 +1,4 @@
-"""Permissions: mode bits, groups, sticky, set-id bits, ACLs. All need root, to become others."""
+"""Permissions: mode bits, groups, sticky, set-id bits, ACLs. All need root, to switch users."""
 import contextlib
 import errno
 import os

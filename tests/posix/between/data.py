@@ -1,4 +1,4 @@
-"""What one mount wrote, read by the other: close-to-open, cuts, mappings."""
+"""Data written by one mount and read by the other: close-to-open, truncation, mappings."""
 import concurrent.futures
 import ctypes
 import errno
@@ -13,7 +13,7 @@ from checks import Agent, equal, fails, pattern, read, true, write, write_all
 
 
 def a_read_versions(_state, path, seconds):
-    """Reads a file by name again and again; each time it must be one whole version."""
+    """Reads a file by name repeatedly; each read must give one whole version."""
     end, seen, last = time.monotonic() + seconds, 0, -1
     while time.monotonic() < end:
         data = read(path)
@@ -96,7 +96,9 @@ def _(a, b):
 
 
 def a_follow(_state, path, seconds):
-    """Reads on at the end of a file as `tail -f` does; returns the bytes read and the reads with zeros."""
+    """Follows a growing file like `tail -f`; returns the bytes read and the number of reads with
+    zeros.
+    """
     fd = os.open(path, os.O_RDONLY)
     end, at, zeros = time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
@@ -128,7 +130,7 @@ def _(a, b):
 
 
 def a_reopen(_state, path, seconds):
-    """Opens, reads and closes again and again; returns how often."""
+    """Opens, reads and closes repeatedly; returns how often."""
     end, times = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         fd = os.open(path, os.O_RDONLY)
@@ -151,7 +153,7 @@ def _(a, _b):
         fd = os.open(f"{a}/f", os.O_RDWR)
         os.pwrite(fd, page, 0)
         if os.pread(fd, 4096, 0) != page:
-            # The kernel dropped the page when its write was under way: for a moment only.
+            # The kernel dropped the page while its write was in progress: for a moment only.
             stale += 1
             time.sleep(0.1)
             lasting += os.pread(fd, 4096, 0) != page
@@ -159,12 +161,12 @@ def _(a, _b):
     true(reader.finish(30) > 0, "nothing was read beside it")
     close_all(reader)
     equal(lasting, 0, f"lasting stale reads of {number}")
-    # Once in 2,308 on a busy machine: one or two of few may be.
+    # Seen once in 2,308 reads on a busy machine: of few reads one or two may fail.
     true(stale <= 2 + number // 500, f"{stale} of {number} reads were stale for a moment")
 
 
 def a_first_look(_state, folder, pipe, seconds):
-    """Looks each file up when told of it, for the first time, and again when told that it was changed; returns how many were, and how many old."""
+    """Looks each file up once before its change and once after; returns (changed, still old)."""
     go, write_end = pipe
     os.close(write_end)
     end, seen, old = time.monotonic() + seconds, 0, 0
@@ -277,7 +279,7 @@ def _(a, b):
         longest += [pool.submit(make_names_for, f"{mount}/{name}", seconds) for name, mount in (("of-a", a), ("of-b", b))]
     longest = max(one.result() for one in longest)
     print(f"  the longest of all: {longest:.2f} s", flush=True)
-    # They did, until the leases were over.
+    # They used to wait until the leases expired.
     true(longest < 4, f"one took {longest:.1f} s")
 
 
@@ -377,13 +379,13 @@ def _(a, b):
 
 
 def a_file_opened_late(a, b, data, end):
-    """Opened by its number, for each kind of open, while the other mount is the only one that has it open."""
+    """Opens a file by handle, in each mode, while only the other mount has it open."""
     write(f"{b}/f", data)
     write(f"{b}/f-new", b"new")
     holder = os.open(f"{b}/f", os.O_RDWR)
     path = os.open(f"{a}/f", os.O_PATH)
     end(f"{b}/f")
-    # Longer than a removed file can be opened by its number where nobody has it open.
+    # Longer than a removed file can be opened by handle when no process has it open.
     time.sleep(1.2)
     fds = [os.open(f"/proc/self/fd/{path}", how) for how in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND)]
     os.close(holder)
