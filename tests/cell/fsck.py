@@ -322,7 +322,7 @@ def _(work):
         cell.up()
         cell.down()
         done = subprocess.run([ZONAL, "fsck", "--cell", cell.folder, "--json", "--data"], capture_output=True, text=True, timeout=300, check=False)
-        true("begins anew" in done.stderr and "has changed since" in done.stderr, f"what is said: {done.stderr!r}")
+        true("starts over" in done.stderr and "has changed since" in done.stderr, f"what is said: {done.stderr!r}")
         anew = [json.loads(line) for line in done.stdout.splitlines()]
         equal([found for found in anew[:-1] if found["class"] != "note"], [found for found in wanted if found["class"] != "note"], "findings")
         equal(anew[-1]["kept"], 0, "stores kept")

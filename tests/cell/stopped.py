@@ -261,8 +261,8 @@ def _(c, d):
             ended = {own: pool.submit(umount, own) for own in (waits, gives_up, held)}
             said = {own: one.result() for own, one in ended.items()}
             print(f"  {said}", flush=True)
-            for own, words in ((waits, r"goes on: .*(2\.9|3\.0|3000000|2\.86).* are not sent yet; no answer from .*target \d+ at 127\.0\.0\.1:\d+"),
-                               (gives_up, r"could not be sent and are lost; no answer from .*target \d+ at"), (held, r"goes on: files are open \(1\)")):
+            for own, words in ((waits, r"still runs: .*(2\.9|3\.0|3000000|2\.86).* are not sent yet; no answer from .*target \d+ at 127\.0\.0\.1:\d+"),
+                               (gives_up, r"could not be sent and are lost; no answer from .*target \d+ at"), (held, r"still runs: files are open \(1\)")):
                 equal(said[own][0], 1, f"exit of umount {own}")
                 true(re.search(words, said[own][1]), f"umount {own} says: {said[own][1]}")
             for own in (waits, held):

@@ -169,7 +169,7 @@ pub fn ago(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_is_noted_does_nothing_to_a_terminal() {
+    fn notes_have_no_control_characters() {
         let text = super::harmless("Größe \\ a\x1b[31m\tb\nHint: x\n  y\n\u{85}\u{202e}c");
         assert_eq!(
             text,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same_without_letters_that_are_not_shown() {
+    fn json_escapes_unprintable_letters() {
         let text = "a\u{1b}\n\u{9b}\u{202e}\u{e0001}\u{1f600}ö";
         let value = serde_json::json!({ "key": text });
         for written in [value.to_string(), format!("{value:#}")] {

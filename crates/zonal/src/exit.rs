@@ -55,11 +55,11 @@ pub const TABLE: &[(u8, &str)] = &[
     (NOT_FOUND, "no cell, mount or file where one was named"),
     (
         NOT_CHECKED,
-        "`zonal fsck` could not check, or not print what it found (its 1: everything found was put right; its 4: something is left)",
+        "`zonal fsck` could not check, or not print its findings (its 1: all findings were repaired; its 4: findings are left)",
     ),
     (
         INTERRUPTED,
-        "`zonal fs put` or `get` was interrupted: what was under way is removed, what was finished stays",
+        "`zonal fs put` or `get` was interrupted: unfinished files are removed, finished files stay",
     ),
 ];
 
@@ -169,9 +169,9 @@ pub fn cell_has_no_folder() {
 /// The hint for a server that cannot be reached.
 pub fn down_hint() -> &'static str {
     if IS_ADDRESS.load(Ordering::Relaxed) {
-        "is the server up, on its machine? its unit and its log tell (`systemctl status 'zonal@*'`); is the address right?"
+        "is the server running on its machine? see its unit and log (`systemctl status 'zonal@*'`); is the address right?"
     } else {
-        "is the cell up? `zonal up` starts what is down"
+        "is the cell up? `zonal up` starts stopped servers"
     }
 }
 

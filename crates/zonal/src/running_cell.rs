@@ -111,7 +111,7 @@ impl RunningCell for CheckedCell<'_> {
                 .and_then(|to| self.cell.ask(to, &request))
             {
                 Ok(Ok(AdminReply::Objects { objects, end })) => Try::Done((objects, end)),
-                Ok(Ok(other)) => Try::Never(anyhow::anyhow!("an odd answer: {other:?}")),
+                Ok(Ok(other)) => Try::Never(anyhow::anyhow!("an unexpected reply: {other:?}")),
                 Ok(Err(refused)) => refusal(refused),
                 Err(error) => Try::Again(error),
             }

@@ -205,7 +205,7 @@ fn check_page(page: &str) -> usize {
 }
 
 #[test]
-fn the_pages_of_metrics_are_as_prometheus_reads_them() {
+fn metrics_pages_are_valid_prometheus_text() {
     let cell = Cell::up("prometheus");
     // Sends each server a request.
     cell.status();
@@ -276,7 +276,7 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
 }
 
 #[test]
-fn bounds_of_memory_are_those_of_the_config() {
+fn bounds_of_memory_follow_the_config() {
     const MIB: u64 = 1 << 20;
     let cell = Cell::up("bounds");
     assert_eq!(code(&cell.down()), 0);
@@ -308,7 +308,7 @@ fn bounds_of_memory_are_those_of_the_config() {
 }
 
 #[test]
-fn who_waits_for_a_manager_keeps_nobody_waiting_at_its_pages() {
+fn admin_pages_answer_while_a_server_waits_for_the_manager() {
     let cell = Cell::up("waits");
     assert_eq!(code(&cell.down()), 0);
     let node = "storage1-1";

@@ -137,7 +137,7 @@ fn only_regular_files_are_replaced() {
 }
 
 #[test]
-fn a_path_that_is_no_text_is_refused_before_anything_is_made() {
+fn a_path_that_is_not_utf8_is_refused_before_anything_is_made() {
     use std::os::unix::ffi::OsStrExt;
     let scratch = Scratch::new("bytes");
     let odd = scratch.join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
@@ -158,7 +158,7 @@ fn a_path_that_is_no_text_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_read() {
+fn only_regular_files_are_read() {
     let scratch = Scratch::new("pipes");
     let cell = scratch.join("cell");
     fs::create_dir(&cell).unwrap();
@@ -187,7 +187,7 @@ fn what_is_no_regular_file_is_not_read() {
 }
 
 #[test]
-fn a_cell_whose_file_cannot_be_read_is_no_good_news_of_fsck() {
+fn fsck_of_an_unreadable_cell_file_does_not_exit_as_clean() {
     let scratch = Scratch::new("fsck-code");
     fs::write(scratch.join("cell.toml"), b"\xff\xff").unwrap();
     let (code, text) = run(&["fsck", "--cell", scratch.to_str().unwrap()]);
@@ -196,7 +196,7 @@ fn a_cell_whose_file_cannot_be_read_is_no_good_news_of_fsck() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
+fn failed_output_is_an_error_but_a_closed_pipe_is_not() {
     let scratch = Scratch::new("printed");
     let bad = scratch.join("node.toml");
     fs::write(&bad, "nonsense = 2\n").unwrap();

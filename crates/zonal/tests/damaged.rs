@@ -38,7 +38,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn what_is_damaged_is_named_with_a_hint_and_its_code() {
+fn damaged_files_are_named_with_a_hint_and_exit_code() {
     let cell = Cell::with_key("damaged");
     cell.down();
     let run = |words: &[&str], at: &str| {

@@ -57,7 +57,7 @@ fn damaged(good: &[u8], round: usize, random: &mut Rng) -> Vec<u8> {
 }
 
 #[test]
-fn everything_stored_can_be_shown_and_damage_ends_nothing() {
+fn every_structure_can_be_dumped_despite_damage() {
     let cell = Cell::up("dump");
     cell_file::write(&cell, &vec![0x5a; 1 << 20]);
     let backup = cell.dir().join("backup");

@@ -49,7 +49,7 @@ fn lock(ino: Ino) -> MetaRequest {
 }
 
 #[test]
-fn a_strangers_close_session_takes_nobodys_lock_away() {
+fn a_strangers_close_session_releases_no_lock() {
     let cell = Cell::up("foreign");
     let (owners, strangers) = (pool(), pool());
     let at = cell.address("manager", false);

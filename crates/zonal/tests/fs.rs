@@ -337,7 +337,7 @@ fn an_end_in_the_middle_leaves_the_old_file() {
 }
 
 #[test]
-fn a_full_cell_keeps_the_old_file_and_nothing_of_the_new_one() {
+fn put_to_a_full_cell_keeps_only_the_old_file() {
     let scratch = Scratch::new("fs-full");
     let cell = Cell { scratch };
     let shape = [

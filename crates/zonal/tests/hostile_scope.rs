@@ -443,7 +443,7 @@ struct Wanted {
 }
 
 #[test]
-fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
+fn a_hostile_client_changes_and_learns_nothing_outside_its_path() {
     let messages = messages();
     println!("{messages} messages, seed {SEED:#x}");
     let mut world = World::new("hostile-scope");
@@ -618,7 +618,7 @@ fn within_20_s(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A client may only write files that its users may only write.
 #[test]
-fn a_client_for_some_users_does_not_read_what_they_may_only_write() {
+fn a_client_cannot_read_files_its_users_may_only_write() {
     let mut world = World::new("scope-users");
     let key = world.key("users", &["--uid-range", "1000-1999"]);
     let pool = pool(Role::Client, &key);

@@ -44,7 +44,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn an_import_waits_until_the_shard_has_said_who_is_fenced() {
+fn an_import_waits_until_the_shard_has_named_fenced_clients() {
     let cell = Cell::up("import-waits");
     let bytes = cell.dir().join("bytes");
     fs::write(&bytes, [7; 100_000]).unwrap();

@@ -74,7 +74,7 @@ fn keys_are_made_shown_and_listed() {
 }
 
 #[test]
-fn what_would_be_ignored_or_overwritten_is_refused() {
+fn ignored_options_and_existing_files_are_refused() {
     let scratch = Scratch::new("keys-refused");
     made(&scratch, &["init", "--to", "a"]);
     assert_eq!(code(&key(&scratch, &["init", "--to", "a"])), 6);

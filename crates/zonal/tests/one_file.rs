@@ -268,7 +268,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn one_file_is_a_whole_cell() {
+fn one_config_file_runs_a_whole_cell() {
     let mut cell = OneFile::new("one-file");
     let output = cell.with_config(&["server"], &[""; 0]);
     assert_eq!(code(&output), 5, "not formatted: {}", said(&output));
@@ -320,7 +320,7 @@ fn one_file_is_a_whole_cell() {
 }
 
 #[test]
-fn both_shards_of_one_file_come_back_from_a_backup() {
+fn both_shards_of_one_config_file_are_restored_from_a_backup() {
     let mut cell = OneFile::new("one-file-backup");
     cell.format();
     cell.start();
@@ -343,7 +343,7 @@ fn both_shards_of_one_file_come_back_from_a_backup() {
 
 /// A cell of `zonal up` whose manager's config was edited to also serve the zone's shard.
 #[test]
-fn up_and_down_take_a_file_of_two_nodes_for_one_server() {
+fn up_and_down_treat_a_config_of_two_nodes_as_one_server() {
     let cell = Cell::up("two-in-one");
     assert_eq!(code(&cell.down()), 0);
     let listen = cell.address("meta1", false);

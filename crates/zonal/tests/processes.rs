@@ -57,7 +57,7 @@ fn a_cell_comes_up_and_goes_down() {
 }
 
 #[test]
-fn several_that_make_one_cell_at_once_make_one() {
+fn concurrent_ups_make_one_cell() {
     let scratch = Scratch::new("at-once");
     let start = || {
         let mut command = zonal();
@@ -83,7 +83,7 @@ fn several_that_make_one_cell_at_once_make_one() {
 }
 
 #[test]
-fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() {
+fn an_interrupted_up_is_repeated_and_foreign_files_stay() {
     let scratch = Scratch::new("unfinished");
     let dir = scratch.join("cell");
     fs::create_dir_all(dir.join("manager/manager")).unwrap();
@@ -111,7 +111,7 @@ fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() 
 }
 
 #[test]
-fn a_server_that_cannot_be_recorded_does_not_go_on() {
+fn a_server_without_a_recording_ends() {
     let cell = Cell::up("record");
     let pid = cell.pid("storage1-1");
     kill(pid, "KILL");
@@ -301,7 +301,7 @@ fn one_process_may_serve_several_nodes() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_ends_nobody() {
+fn a_full_log_disk_stops_no_server() {
     let cell = Cell::up("log-full");
     cell.down();
     let full = fs::OpenOptions::new()

@@ -274,7 +274,7 @@ fn tried(
 }
 
 #[test]
-fn what_a_loss_of_power_leaves_of_a_real_servers_stores_holds_what_was_durable() {
+fn stores_hold_all_durable_data_after_a_power_loss() {
     let begin = Instant::now();
     let run = run();
     println!(

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use zonal_testkit::Scratch;
 
 #[test]
-fn another_shape_of_a_cell_that_is_there_is_refused_and_nothing_started() {
+fn another_shape_of_an_existing_cell_is_refused() {
     let cell = Cell::up("shape");
     cell.down();
     let up = |more: &[&str]| {
@@ -175,7 +175,7 @@ fn refusals_have_their_codes_and_touch_nothing() {
 }
 
 #[test]
-fn a_port_in_use_is_told() {
+fn a_port_in_use_is_reported() {
     let cell = Cell::up("port");
     cell.down();
     let held = TcpListener::bind(cell.address("storage1-1", false)).unwrap();
@@ -233,7 +233,7 @@ fn of_dir(command: &str, dir: &Path) -> (i32, String) {
 }
 
 #[test]
-fn servers_of_a_folder_that_was_moved_are_found_and_told() {
+fn servers_of_a_moved_folder_are_found_and_reported() {
     let cell = Cell::up("moved");
     let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
     let dir = cell.dir().to_path_buf();
@@ -257,7 +257,7 @@ fn servers_of_a_folder_that_was_moved_are_found_and_told() {
 }
 
 #[test]
-fn servers_that_were_not_started_here_are_not_said_to_be_stopped() {
+fn down_reports_servers_that_it_did_not_start() {
     let cell = Cell::up("strangers");
     let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
     // The pid file is lost.

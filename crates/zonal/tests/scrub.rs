@@ -61,7 +61,7 @@ fn until_done(cell: &Cell) -> Output {
 }
 
 #[test]
-fn a_damaged_block_is_found_named_and_told_by_status() {
+fn scrub_finds_a_damaged_block_and_status_reports_it() {
     let cell = Cell::up("scrub");
     cell_file::write(&cell, &content());
     let never = scrub(&cell, &["status"]);
@@ -102,7 +102,7 @@ fn a_damaged_block_is_found_named_and_told_by_status() {
 }
 
 #[test]
-fn a_shards_store_is_read_whole_and_that_is_remembered() {
+fn scrub_of_a_shard_is_remembered_over_a_restart() {
     let cell = Cell::up("scrub-shard");
     let names: Vec<String> = (0..300).map(|index| format!("{index:0200}")).collect();
     cell_file::write_all(&cell, &names, b"a file");

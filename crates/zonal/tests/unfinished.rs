@@ -50,7 +50,7 @@ fn folder(scratch: &Scratch) -> Stopped {
 }
 
 #[test]
-fn a_list_of_what_is_unfinished_removes_nothing_that_no_plan_has() {
+fn an_unfinished_list_removes_only_names_of_plans() {
     for name in [
         "mine",
         "meta65",
@@ -86,7 +86,7 @@ fn copy_linked(program: &str, root: &Path) {
 }
 
 #[test]
-fn a_list_of_what_is_unfinished_does_not_remove_the_root() {
+fn an_unfinished_list_does_not_remove_the_root() {
     if !is_root() {
         eprintln!("skipped: only root can have a root of its own");
         return;

@@ -218,7 +218,7 @@ fn cell() -> (Cell, Ino) {
 }
 
 #[test]
-fn idle_clients_and_waiting_changes_take_no_threads() {
+fn idle_clients_and_waiting_changes_use_no_threads() {
     let (cell, dir) = cell();
     let (shard, pid) = (Shard::of(&cell), cell.pid("meta1"));
     let before = figure(pid, "VmRSS:");
@@ -289,7 +289,7 @@ fn a_wait_ends_with_its_deadline_or_its_caller() {
 }
 
 #[test]
-fn calls_of_a_shard_to_one_that_is_silent_take_few_threads() {
+fn calls_to_a_silent_shard_take_few_threads() {
     let cell = cell_of("silent-shard", "manager");
     let (root, pid, of_zone) = (
         Shard::at(&cell, "manager"),

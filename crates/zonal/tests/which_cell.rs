@@ -73,7 +73,7 @@ fn every_command_takes_the_managers_address() {
 }
 
 #[test]
-fn processes_tell_their_folder_and_their_roles() {
+fn command_lines_of_processes_name_folder_and_roles() {
     let cell = Cell::up("lines");
     for (node, roles) in NODES.iter().zip(["manager", "meta", "storage"]) {
         let line = fs::read(format!("/proc/{}/cmdline", cell.pid(node))).unwrap();
@@ -211,7 +211,7 @@ impl Drop for User {
 }
 
 #[test]
-fn without_a_name_it_is_the_cell_at_home() {
+fn without_a_name_commands_use_the_cell_at_home() {
     let user = User::new();
     let output = user.run(&["status"], None);
     assert_eq!(code(&output), 7, "{}", said(&output));

@@ -91,7 +91,9 @@ impl<'a> ShardSnapshot<'a> {
                 let end = end || entries.is_empty();
                 Ok(Ok((entries, end)))
             }
-            Ok(other) => Err(Failure::new(FAILED, format!("an odd answer: {other:?}")).into()),
+            Ok(other) => {
+                Err(Failure::new(FAILED, format!("an unexpected reply: {other:?}")).into())
+            }
         }
     }
 

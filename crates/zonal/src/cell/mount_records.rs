@@ -383,7 +383,7 @@ mod tests {
     use zonal_testkit::Scratch;
 
     #[test]
-    fn only_what_died_here_is_dead() {
+    fn mounts_of_another_machine_do_not_count_as_dead() {
         let dir = Scratch::new("mounts");
         let manager = "127.0.0.1:1".parse().unwrap();
         let record = |path: &str, pid: i32, client: u64, place: String| MountRecord {
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_mount_is_not_taken_for_the_dead_one_of_its_path() {
+    fn removing_a_dead_mounts_record_keeps_a_newer_one() {
         let dir = Scratch::new("mounts-new");
         let record = |pid: i32, client: u64| MountRecord {
             path: "/point".into(),
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_lives_whatever_its_command_line_looks_like() {
+    fn a_mount_is_known_as_alive_by_its_start_time() {
         let dir = Scratch::new("mounts-live");
         let records = MountRecords {
             dir: dir.join("records"),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn names_differ_and_are_plain() {
+    fn file_names_of_mount_points_are_distinct_and_plain() {
         assert_ne!(name(Path::new("/a/b")), name(Path::new("/a-b")));
         let long = format!("/{}", "x".repeat(300));
         assert!(name(Path::new(&long)).len() < 100);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_has_a_user() {
+    fn the_mount_table_names_the_user_of_a_mount() {
         let table = "30 24 0:26 / /tmp/m rw,relatime - fuse.zonal /c rw,user_id=0,group_id=0\n\
                      31 24 0:27 / /tmp/m rw - fuse.zonal /user_id=7,a rw,user_id=1000,group_id=7,allow_other\n\
                      32 24 0:28 / /tmp/n rw - tmpfs tmpfs rw,user_id=5\n";
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_table_escapes() {
+    fn paths_are_escaped_as_in_the_mount_table() {
         assert_eq!(escape(Path::new("/a b")), "/a\\040b");
         assert!(!is_mounted(Path::new("/proc")));
         assert!(is_occupied(Path::new("/proc")));

@@ -231,7 +231,7 @@ fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
     let left = |error: std::io::Error, name: &str| {
         let path = folder.path().join(name);
         let text = format!(
-            "{} is left of a making that ended halfway, and cannot be taken away: {error}",
+            "{} is left of an interrupted `zonal up` and cannot be removed: {error}",
             path.display()
         );
         let hint = "unmount what is mounted below it, or name an empty folder with --dir";
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plan_has_only_names_that_are_known_as_such() {
+    fn is_planned_accepts_all_names_of_plans() {
         let shape = CellShape {
             zones: 64,
             storage_nodes: 64,
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_differ() {
+    fn free_ports_are_distinct() {
         let ports = free_ports(20, 31_990).unwrap();
         let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
         assert_eq!(distinct.len(), 20);

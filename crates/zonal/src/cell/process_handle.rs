@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_one_of_ours_and_gets_the_signal() {
+    fn a_process_handle_accepts_only_our_processes_and_signals_them() {
         let own = rustix::process::geteuid().as_raw();
         let mut child = start(&["/some/path"]);
         let pid = Pid::from_child(&child);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_held_from_its_first_moment_on() {
+    fn a_process_can_be_opened_right_after_its_start() {
         for _ in 0..100 {
             let child = start(&["/some/path"]);
             let held = ProcessHandle::own(Pid::from_child(&child), |arguments| {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_known_by_its_name_when_its_file_is_gone() {
+    fn a_deleted_program_file_is_recognized_by_name() {
         assert_eq!(name(Path::new("/usr/bin/zonal (deleted)")), PROGRAM);
         assert_eq!(name(Path::new("/usr/bin/zonal")), PROGRAM);
         assert_eq!(name(Path::new("/usr/bin/zonal x")), b"zonal x");

@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_start() {
+    fn the_start_time_identifies_a_process() {
         let stat = |state: &str| {
             format!(
                 "7 (a) S (b c) {state} 1 7 7 0 -1 4194304 90 0 0 0 0 0 0 0 20 0 1 0 123456 8192 0\n"
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_noted_on_a_full_disk_where_one_was_before() {
+    fn a_pid_file_is_overwritten_on_a_full_disk() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_mount_that_have_values_are_known() {
+    fn all_mount_options_with_values_are_listed() {
         use clap::CommandFactory;
         let mount = crate::cli::Cli::command();
         let mount = mount.find_subcommand("mount").unwrap();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_says_what_a_process_is_for() {
+    fn command_lines_identify_servers_and_mounts() {
         let line = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let own = rustix::process::getpid();
         let config = Path::new("/cell/meta1/node.toml");

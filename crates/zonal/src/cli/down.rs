@@ -27,7 +27,7 @@ impl Down {
         for record in records.list() {
             if record.is_of_another(&folder.dir) {
                 console::note(format_args!(
-                    "zonal: what is mounted at {} is of another cell's folder and stays",
+                    "zonal: the mount at {} is of another cell's folder and stays",
                     console::path(&record.path)
                 ));
                 continue;

@@ -34,9 +34,9 @@ impl Dump {
         dump::path(&self.path, self.part, &prefix, &mut printer)?;
         let damaged = printer.damaged();
         if damaged > 0 {
-            let text = format!("{damaged} of what was shown is damaged");
+            let text = format!("{damaged} of the items shown are damaged");
             return Err(Failure::new(FAILED, text)
-                .hint("`zonal fsck` tells what that means for files, and repairs what can be repaired")
+                .hint("`zonal fsck` shows the consequences for files, and repairs as much as possible")
                 .into());
         }
         Ok(())

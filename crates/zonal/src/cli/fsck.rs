@@ -152,7 +152,7 @@ impl Fsck {
             |text: &str, hint: &str| Err(Failure::new(NOT_CHECKED, text).hint(hint).into());
         if self.repair {
             return refused(
-                "the cell runs: it can be checked and not be repaired",
+                "the cell runs: it can be checked but not repaired",
                 "stop it with `zonal down`",
             );
         }
@@ -215,16 +215,16 @@ impl Fsck {
         if left > 0 {
             let text = format!("{left} findings are left");
             let hint = if is_running {
-                "stop the cell with `zonal down`; then `zonal fsck --repair` puts right what can be"
+                "stop the cell with `zonal down`; then `zonal fsck --repair` repairs as much as possible"
             } else if self.repair {
-                "what is lost is named above; restore it from elsewhere and remove what is damaged"
+                "lost data is named above; restore it from elsewhere and remove damaged files"
             } else {
-                "`zonal fsck --repair` puts right what can be"
+                "`zonal fsck --repair` repairs as much as possible"
             };
             return Err(Failure::new(LEFT, text).hint(hint).into());
         }
         if found > 0 {
-            let text = format!("{found} findings were put right, with {changes} changes");
+            let text = format!("{found} findings were repaired, with {changes} changes");
             return Err(Failure::new(REPAIRED, text).into());
         }
         Ok(())
@@ -235,7 +235,7 @@ fn not_checked(error: &OfflineError) -> Failure {
     let hint = match error {
         OfflineError::Running(_) => "a server has the store open: stop the cell with `zonal down`",
         OfflineError::NoAnswer { .. } | OfflineError::SnapshotGone(_) => {
-            "`zonal status` tells who does not serve; a cell is checked with all servers running, or with none"
+            "`zonal status` shows which server does not answer; a cell is checked with all servers running, or with none"
         }
         OfflineError::ScratchInUse(_) => "wait for it, or name another folder by --scratch",
         OfflineError::Scratch { .. } => {

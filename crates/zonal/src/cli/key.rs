@@ -360,7 +360,7 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
     }));
     console::table(&rows);
     if revoked.is_none() {
-        console::note("zonal: the manager does not answer: what is revoked is not known");
+        console::note("zonal: the manager does not answer, so revocations are unknown");
     }
     Ok(())
 }

@@ -48,9 +48,8 @@ fn chosen(
     let of_serial = issued.iter().find(same);
     if !named.is_empty() && of_serial.is_some() {
         let text = format!("{which} is the serial number of one credential and the name of others");
-        return Err(Failure::new(USAGE, text).hint(
-            "with --serial the first is meant; of the others name each by its serial number",
-        ));
+        return Err(Failure::new(USAGE, text)
+            .hint("--serial selects the first; name each of the others by its serial number"));
     }
     let is_mixed = |pair: &[IssuedLine]| matches!(pair, [a, b] if a.kind() != b.kind());
     if named.windows(2).any(is_mixed) {
@@ -85,9 +84,9 @@ enum Chosen {
 /// The consequence of revoking a credential that the cell needs; `None` for any other.
 fn needed(line: &IssuedLine, own: Option<Serial>) -> Option<&'static str> {
     match line.kind() {
-        Some(CredentialKind::Server) => Some(
-            "nobody reaches that server any more until it has a new credential and is started again",
-        ),
+        Some(CredentialKind::Server) => {
+            Some("nobody reaches that server until it has a new credential and is restarted")
+        }
         Some(CredentialKind::Admin) if own == line.number() || line.name() == COMMANDS => {
             Some("commands that use the cell's folder are refused by TCP until it has a new one")
         }
@@ -123,7 +122,7 @@ impl Revoke {
                         line.serial,
                         line.name()
                     );
-                    let hint = format!("without it {why}; --force revokes it all the same");
+                    let hint = format!("without it {why}; --force revokes it anyway");
                     return Err(Failure::new(REFUSED, text).hint(hint).into());
                 }
                 lines.iter().filter_map(IssuedLine::number).collect()
@@ -137,7 +136,7 @@ impl Revoke {
                     self.which
                 );
                 return Err(Failure::new(NOT_FOUND, text)
-                    .hint("`zonal key ls` shows serial numbers; where the list was lost, --force revokes it all the same")
+                    .hint("`zonal key ls` shows serial numbers; if the list was lost, --force revokes it anyway")
                     .into());
             }
         };
@@ -145,7 +144,7 @@ impl Revoke {
             serials: serials.iter().map(|serial| serial.0).collect(),
         };
         let ManagerReply::Revoked { .. } = ask(&self.cell.open()?, &request)? else {
-            let text = "the manager does not say that it revoked them";
+            let text = "the manager does not confirm that it revoked them";
             return Err(Failure::new(FAILED, text).into());
         };
         for serial in serials {
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_a_serial_number_are_told_apart() {
+    fn names_and_serial_numbers_are_distinguished() {
         let issued = [
             line("admin/commands", 1),
             line("client/a", 2),
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cell_needs_is_known() {
+    fn credentials_that_the_cell_needs_are_recognized() {
         let own = Some(Serial(7));
         assert!(needed(&line("admin/commands", 1), own).is_some());
         assert!(needed(&line("admin/operator", 7), own).is_some());

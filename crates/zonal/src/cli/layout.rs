@@ -142,8 +142,9 @@ fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
                 "a stripe count of {count} for {}: its zone has {targets} targets; nothing was changed",
                 console::path(path)
             );
-            let hint =
-                format!("take 1 to {targets}, or `all`, which goes on with what the zone has");
+            let hint = format!(
+                "take 1 to {targets}, or `all`, which follows the number of targets in the zone"
+            );
             Err(Failure::new(2, text).hint(hint).into())
         }
         _ => Ok(()),

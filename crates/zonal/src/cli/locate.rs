@@ -54,7 +54,7 @@ impl Locate {
             found.iter().for_each(print);
         }
         if failures > 0 {
-            let text = format!("{failures} files or directories could not be looked at");
+            let text = format!("{failures} files or directories could not be read");
             return Err(Failure::new(FAILED, text).into());
         }
         Ok(())
@@ -65,7 +65,7 @@ impl Locate {
         let text = attributes::get(path, attributes::LOCATE)
             .with_context(|| format!("locate {}", console::path(path)))?;
         let mut value: Value = serde_json::from_str(&text)
-            .with_context(|| format!("what the mount says of {}", console::path(path)))?;
+            .with_context(|| format!("the mount's reply about {}", console::path(path)))?;
         let mut failures = 0;
         if let Value::Object(fields) = &mut value {
             let shown = if self.json {

@@ -147,7 +147,7 @@ fn restore(
         }
     }
     console::line(format_args!(
-        "now: `zonal fsck` tells what is younger than the backup; {}",
+        "now: `zonal fsck` lists objects newer than the backup; {}",
         if is_folder {
             "`zonal up` starts the cell"
         } else {

@@ -65,8 +65,8 @@ impl Status {
             let text = format!("{bad} of {} nodes are not well", map.nodes.len());
             return Err(Failure::new(FAILED, text)
                 .hint(match cell.folder {
-                    Some(_) => "`zonal up` starts what is down; the log of a node tells more",
-                    None => "start what is down on its machine (its unit is zonal@NAME); the log of a node tells more",
+                    Some(_) => "`zonal up` starts stopped servers; the log of a node has details",
+                    None => "start the stopped server on its machine (its unit is zonal@NAME); the log of a node has details",
                 })
                 .into());
         }
@@ -110,7 +110,7 @@ fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
         match cell.call(to, Service::Meta, request.name(), &request.to_bytes()) {
             Ok(MetaReply::StatFs { inodes, .. }) => seen.inodes = Some(inodes),
             Ok(MetaReply::Failed { code }) => seen.error = Some(format!("shard: {}", code.0)),
-            Ok(_) => seen.error = Some("shard: an odd answer".into()),
+            Ok(_) => seen.error = Some("shard: an unexpected reply".into()),
             Err(error) => seen.error = Some(error.to_string()),
         }
     }
@@ -160,7 +160,7 @@ fn trouble(cell: &CellHandle, to: Address) -> Option<String> {
             };
             Some(format!("{}: {}{rest}", bad.role, bad.trouble))
         }
-        Ok(_) => Some("an odd answer about its health".into()),
+        Ok(_) => Some("an unexpected reply about its health".into()),
         Err(error) => Some(format!("{error:#}")),
     }
 }

@@ -114,7 +114,7 @@ fn no_answer(servers: &str) -> String {
 /// The error for a mount that is unmounted but whose process continues.
 fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
     let shown = path.display();
-    let give_up = format!("`zonal umount --force {shown}` gives up what is not sent");
+    let give_up = format!("`zonal umount --force {shown}` gives up unsent data");
     let (why, hint) = match said {
         Some(UnmountStatus::Unsent(bytes, servers)) => (
             format!(
@@ -122,18 +122,18 @@ fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
                 console::bytes(*bytes),
                 no_answer(servers)
             ),
-            format!("it goes on by itself, also when this command has ended; {give_up}"),
+            format!("it continues after this command has ended; {give_up}"),
         ),
         Some(UnmountStatus::Open(files)) => (
             format!("files are open ({files})"),
             format!("close them, or: {give_up}"),
         ),
         _ => (
-            "files are open, or what was written is not sent yet".to_owned(),
+            "files are open, or written data is not sent yet".to_owned(),
             format!("close them, and look at its log; {give_up}"),
         ),
     };
-    let text = format!("{shown} is unmounted, but its process {pid} goes on: {why}");
+    let text = format!("{shown} is unmounted, but its process {pid} still runs: {why}");
     Failure::new(FAILED, text).hint(hint)
 }
 
@@ -143,12 +143,12 @@ fn lost(path: &Path, said: &UnmountStatus) -> Option<Failure> {
         return None;
     };
     let text = format!(
-        "{} is unmounted, but {} of what was written could not be sent and are lost{}",
+        "{} is unmounted, but {} of written data could not be sent and are lost{}",
         path.display(),
         console::bytes(*bytes),
         no_answer(servers)
     );
-    Some(Failure::new(FAILED, text).hint("the log of the mount tells more"))
+    Some(Failure::new(FAILED, text).hint("the log of the mount has details"))
 }
 
 /// The processes of mounts at a path, including those unmounted while in use.

@@ -158,7 +158,7 @@ impl Up {
             folder.dir.display(),
             each.join(", ")
         );
-        let hint = "leave --zones and --storage-nodes away to start it as it is, or name another folder with --dir";
+        let hint = "omit --zones and --storage-nodes to start it as it is, or name another folder with --dir";
         Err(Failure::new(REFUSED, text).hint(hint).into())
     }
 

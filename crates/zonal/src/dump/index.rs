@@ -21,7 +21,7 @@ pub fn show(
 ) -> anyhow::Result<()> {
     let Some(stored) = stored else {
         if part.is_some() {
-            let text = "without an identity nobody can tell whose index it is";
+            let text = "without an identity the owner of the index is unknown";
             return Err(Failure::new(REFUSED, text).into());
         }
         return Ok(());
@@ -75,7 +75,7 @@ pub fn show(
                 printer.damage(PART, Some(format!("@{offset}")), &text);
             }
             Found::Mended { offset } => {
-                let text = "a page with one flipped bit; what it held is shown";
+                let text = "a page with one flipped bit; its repaired contents are shown";
                 printer.damage(PART, Some(format!("@{offset}")), text);
             }
         }

@@ -59,7 +59,7 @@ pub fn run(
     // Before the mount is announced: if its process is killed from then on, the guard is there.
     if let Err(error) = super::guard::start(&options.path) {
         ready.tell(&format!(
-            "no process guards the mount, which may have to be unmounted by force where it is killed: {error}"
+            "no process guards the mount; if it is killed, it may have to be unmounted by force: {error}"
         ));
     }
     let farewell = UnmountStatusServer::start(mounted.fs());
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_session_is_one_that_a_shard_takes() {
+    fn session_names_are_accepted_by_shards() {
         assert_eq!(name(Path::new("/mnt"), "host"), "mount /mnt on host");
         assert_eq!(
             name(Path::new("/a\tb\n"), "h\x1b"),

@@ -141,7 +141,7 @@ fn prepared(options: &MountSettings) -> anyhow::Result<MountSettings> {
             return Err(Failure::new(IN_USE, text).hint(hint).into());
         }
         zonal_fuse::abort(&path)
-            .with_context(|| format!("take away the dead mount on {}", path.display()))?;
+            .with_context(|| format!("remove the dead mount on {}", path.display()))?;
     } else if mount_table::is_occupied(&path) {
         let text = format!("something else is mounted on {}", path.display());
         return Err(Failure::new(IN_USE, text)

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mounted_has_a_number_and_a_process_ends() {
+    fn the_guard_finds_devices_and_sees_processes_end() {
         assert!(device(Path::new("/proc")).is_some());
         assert_eq!(device(Path::new("/proc/self")), None);
         assert!(has_ended(u32::MAX, None));

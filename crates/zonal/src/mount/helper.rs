@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn the_name_decides() {
+    fn the_program_name_selects_the_mount_helper() {
         assert!(!is_called(&words("/usr/bin/zonal status")));
         assert!(is_called(&words("/sbin/mount.zonal a /b")));
     }
 
     #[test]
-    fn what_mount_hands_over_is_understood() {
+    fn arguments_of_mount_are_parsed() {
         let call = read(&words(
             "10.0.0.1:7100 /mnt -n -v -o rw,zone=2 -N /proc/7/ns/mnt",
         ))

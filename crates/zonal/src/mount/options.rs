@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_mount_is_taken() {
+    fn every_option_of_mount_is_accepted() {
         let all = "defaults,auto,noauto,user=someone,nouser,users,owner,group,nofail,_netdev,silent,loud,nomand,iversion,noiversion,\
                    atime,noatime,diratime,nodiratime,relatime,norelatime,strictatime,nostrictatime,lazytime,nolazytime,sync,async,dirsync,\
                    comment=a b,x-systemd.requires=network-online.target,X-mount.mkdir,exec,noexec,suid,nosuid,dev,nodev,ro,rw";
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_may_mount_is_safe_unless_a_later_word_says_otherwise() {
+    fn user_mounts_are_safe_unless_a_later_option_changes_that() {
         let words = |text| given(text).flags.words().collect::<Vec<_>>();
         assert_eq!(words("users"), ["nosuid", "nodev", "noexec"]);
         assert_eq!(words("rw,user=someone,exec"), ["nosuid", "nodev"]);

@@ -32,7 +32,7 @@ pub fn end_sessions(cell: &CellHandle) {
         Ok(map) => map,
         Err(error) => {
             console::note(format_args!(
-                "sessions of dead mounts end by themselves: {error:#}"
+                "sessions of dead mounts end only with their term: {error:#}"
             ));
             return;
         }
@@ -44,7 +44,7 @@ pub fn end_sessions(cell: &CellHandle) {
             .try_for_each(|shard| close_session(cell, &map, shard, (record.client, record.zone)));
         if let Err(error) = ended.and_then(|()| records.note_ended(&record)) {
             console::note(format_args!(
-                "the sessions of the dead mount {} end by themselves: {error:#}",
+                "the sessions of the dead mount {} end only with their term: {error:#}",
                 record.path.display()
             ));
         }

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_understood_and_nothing_else() {
+    fn only_valid_status_lines_are_parsed() {
         assert_eq!(parse("open 3\n"), Some(UnmountStatus::Open(3)));
         assert_eq!(parse("done\n"), Some(UnmountStatus::Done));
         let servers = "target 3 at 127.0.0.1:7000".to_owned();

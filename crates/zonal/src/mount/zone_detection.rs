@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zone_is_that_of_the_machines_own_node() {
+    fn the_zone_is_that_of_a_node_on_this_machine() {
         let cell = [
             (1, "10.0.1.1:1"),
             (1, "10.0.1.2:1"),

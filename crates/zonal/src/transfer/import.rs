@@ -54,14 +54,12 @@ fn refuse_other_target(header: &StreamHeader, target: TargetId) -> anyhow::Resul
     match header.target {
         Some(of) if of != target.0 => {
             let text = format!("the objects are of target {of}, not of target {target}");
-            let hint = "nothing was touched; they are found on their own target only, so --force does not help";
+            let hint = "nothing was changed; they are found on their own target only, so --force does not help";
             Err(Failure::new(REFUSED, text).hint(hint).into())
         }
         Some(_) => Ok(()),
         None => {
-            crate::console::note(
-                "the file does not say of which target it is; taken as this one's",
-            );
+            crate::console::note("the file does not name its target; importing it into this one");
             Ok(())
         }
     }
@@ -175,10 +173,10 @@ fn refuse_existing(remote: &RunningTarget<'_>, start: &ObjectStart) -> anyhow::R
         StorageReply::Stat { object_bytes, .. } => {
             let text = format!("object {object} is there already, {object_bytes} bytes");
             Err(Failure::new(IN_USE, text)
-                .hint("nothing was touched; --force writes over what is there")
+                .hint("nothing was changed; --force overwrites the existing objects")
                 .into())
         }
-        other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+        other => Err(anyhow::anyhow!("an unexpected reply: {other:?}")),
     }
 }
 

@@ -130,7 +130,7 @@ impl ObjectSource for RunningTarget<'_> {
         };
         match self.cell.admin(self.to, &request)? {
             AdminReply::Objects { objects, end } => Ok((objects, end)),
-            other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+            other => Err(anyhow::anyhow!("an unexpected reply: {other:?}")),
         }
     }
 
@@ -149,7 +149,7 @@ impl ObjectSource for RunningTarget<'_> {
                 let end = ranges.len() < RANGES as usize;
                 Ok((ranges, end))
             }
-            other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+            other => Err(anyhow::anyhow!("an unexpected reply: {other:?}")),
         }
     }
 
@@ -161,7 +161,7 @@ impl ObjectSource for RunningTarget<'_> {
         };
         match self.ask(&request, &[])? {
             Ok((StorageReply::Read { .. }, payload)) => Ok(ReadPiece::Bytes(payload)),
-            Ok((other, _)) => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+            Ok((other, _)) => Err(anyhow::anyhow!("an unexpected reply: {other:?}")),
             Err((ErrorCode::Corrupt | ErrorCode::Io, detail)) => Ok(ReadPiece::Damaged(detail)),
             Err((code, detail)) => {
                 let text = format!("object {object} at byte {offset}: {code} {detail}");

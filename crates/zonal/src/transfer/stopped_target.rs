@@ -33,7 +33,7 @@ fn damaged(dir: &Path, code: ErrorCode) -> anyhow::Error {
         dir.display()
     );
     Failure::new(FAILED, text)
-        .hint("`zonal dump` shows what can be read, `zonal fsck --repair` rebuilds what can be rebuilt")
+        .hint("`zonal dump` shows the readable part, `zonal fsck --repair` rebuilds as much as possible")
         .into()
 }
 

@@ -249,7 +249,7 @@ mod tests {
     use super::date;
 
     #[test]
-    fn dates_are_of_the_calendar() {
+    fn seconds_are_formatted_as_calendar_dates() {
         assert_eq!(date(0), "1970-01-01 00:00:00");
         assert_eq!(date(951_782_399), "2000-02-28 23:59:59");
         assert_eq!(date(951_782_400), "2000-02-29 00:00:00");

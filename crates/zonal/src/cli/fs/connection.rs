@@ -124,11 +124,11 @@ fn failure(code: ErrorCode, text: String) -> Failure {
             Failure::new(UNREACHABLE, text).hint("use the same version of zonal everywhere")
         }
         ErrorCode::NoSpace => Failure::new(FAILED, text)
-            .hint("`zonal status` shows what is full; nothing was left under the name"),
+            .hint("`zonal status` shows full targets and shards; no file was left under the name"),
         ErrorCode::CrossShard => Failure::new(FAILED, text).hint(
-            "below different first-level directories nothing is renamed: copy by `zonal fs get` and `put`",
+            "files cannot be renamed between first-level directories: copy by `zonal fs get` and `put`",
         ),
-        ErrorCode::NotEmpty => Failure::new(FAILED, text).hint("-r removes what is below, too"),
+        ErrorCode::NotEmpty => Failure::new(FAILED, text).hint("-r removes everything below, too"),
         ErrorCode::Access | ErrorCode::NotPermitted => {
             let uid = rustix::process::geteuid().as_raw();
             let hint = format!("you ask as user id {uid}; `zonal fs stat` shows owner and mode");
@@ -161,7 +161,7 @@ pub fn about_local(error: &std::io::Error, doing: &str, path: &Path) -> anyhow::
 
 /// The error of a command that a signal interrupted.
 pub fn interrupted() -> anyhow::Error {
-    let text = "interrupted: what was under way is removed, what was finished stays";
+    let text = "interrupted: unfinished files are removed, finished files stay";
     Failure::new(INTERRUPTED, text).into()
 }
 

@@ -81,7 +81,7 @@ impl CopyWork {
             return Err(interrupted());
         }
         if self.is_hopeless.load(Ordering::Relaxed) {
-            let text = "the rest is not copied, because of what failed before";
+            let text = "the remaining files are not copied, because of an earlier failure";
             return Err(Failure::new(FAILED, text).into());
         }
         Ok(())
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_beside_is_in_the_same_directory_and_not_too_long() {
+    fn temporary_names_are_in_the_same_directory_and_not_too_long() {
         let path = Path::new("/a").join("n".repeat(255));
         let beside = beside(&path, "put").unwrap();
         assert_eq!(beside.parent(), Some(Path::new("/a")));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_does_not_end_the_others() {
+    fn a_failed_job_does_not_stop_other_jobs() {
         let work = CopyWork::begin().unwrap();
         let feed = |put: &dyn Fn(u32)| (0..100).for_each(put);
         run(&work, 4, feed, |n| match n % 10 {

@@ -256,7 +256,7 @@ impl<'a> Download<'a> {
             FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
                 let text = format!("{} is a socket or a device", console::path(&job.from));
                 return Err(Failure::new(FAILED, text)
-                    .hint("such are not copied")
+                    .hint("sockets and devices are not copied")
                     .into());
             }
         }
@@ -268,7 +268,7 @@ impl<'a> Download<'a> {
         let receiver = &self.receiver;
         if !self.recursive {
             let text = format!("{} is a directory", console::path(&job.from));
-            let hint = "-r copies it with all that is below";
+            let hint = "-r copies it with everything below";
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }
         let failed = |error: std::io::Error| about_local(&error, "make directory", &job.to);

@@ -67,7 +67,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn names_are_of_their_patterns() {
+    fn names_match_glob_patterns() {
         for (pattern, name, is_of) in [
             ("*", "", true),
             ("*.c", "a.c", true),

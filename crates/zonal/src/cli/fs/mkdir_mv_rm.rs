@@ -176,12 +176,14 @@ impl Rm {
             let code = Error::from(ErrorCode::IsDirectory);
             let text = format!("remove {}: {code}", console::path(path));
             return Err(Failure::new(crate::exit::FAILED, text)
-                .hint("-r removes it with all that is below")
+                .hint("-r removes it with everything below")
                 .into());
         }
         if path.file_name().is_none() {
             let text = format!("{} is not removed", console::path(path));
-            return Err(Failure::new(2, text).hint("name what is below it").into());
+            return Err(Failure::new(2, text)
+                .hint("name the entries below it")
+                .into());
         }
         remove_tree(cell, path, failures)
     }

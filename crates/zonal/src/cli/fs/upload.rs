@@ -316,7 +316,7 @@ impl<'a> Upload<'a> {
         } else {
             let text = format!("{} is a socket or a device", console::path(from));
             return Err(Failure::new(FAILED, text)
-                .hint("such are not copied")
+                .hint("sockets and devices are not copied")
                 .into());
         }
         work.other_done();
@@ -327,7 +327,7 @@ impl<'a> Upload<'a> {
         let (sender, from, to) = (&self.sender, &job.from, &job.to);
         if !self.recursive {
             let text = format!("{} is a directory", console::path(from));
-            let hint = "-r copies it with all that is below";
+            let hint = "-r copies it with everything below";
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }
         let (native, user) = (&sender.cell.native, &sender.cell.user);

@@ -53,10 +53,10 @@ impl Report for FindingReporter {
         match begin {
             Begin::New => {}
             Begin::GoesOn { read, stores } => console::note(format_args!(
-                "an interrupted check goes on: {read} of {stores} stores are read"
+                "an interrupted check resumes: {read} of {stores} stores are read"
             )),
             Begin::Anew(why) => {
-                console::note(format_args!("an interrupted check begins anew: {why}"))
+                console::note(format_args!("an interrupted check starts over: {why}"))
             }
         }
     }

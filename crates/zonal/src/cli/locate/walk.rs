@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_go_by_number() {
+    fn totals_are_added_per_number_and_saturate() {
         let mut sums = BTreeMap::new();
         add(&mut sums, &json!({"2": 5, "10": 7}));
         add(&mut sums, &json!({"2": u64::MAX, "odd": 1}));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_cell_is_counted_as_a_failure() {
+    fn files_outside_a_cell_count_as_failures() {
         let dir = zonal_testkit::Scratch::new("walk");
         std::fs::create_dir(dir.join("sub")).unwrap();
         std::fs::write(dir.join("sub/file"), "").unwrap();
