@@ -98,7 +98,7 @@ impl std::fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// Exit code and hint of an error, from the first of its causes that has them.
-fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
+fn code_and_hint(error: &anyhow::Error) -> (u8, Option<String>) {
     for cause in error.chain() {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             return (failure.code, failure.hint.clone());
@@ -137,12 +137,12 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
 
 /// The exit code of an error.
 pub fn code(error: &anyhow::Error) -> u8 {
-    judge(error).0
+    code_and_hint(error).0
 }
 
 /// The hint of an error.
 pub fn hint(error: &anyhow::Error) -> Option<String> {
-    judge(error).1
+    code_and_hint(error).1
 }
 
 /// Whether a full disk, or a quota, caused the error.
@@ -191,7 +191,7 @@ fn net_hint(error: &NetError) -> Option<String> {
 
 /// Prints an error and returns its exit code: `otherwise` where the error has none of its own.
 pub fn report(error: &anyhow::Error, otherwise: u8) -> u8 {
-    let (code, hint) = judge(error);
+    let (code, hint) = code_and_hint(error);
     let own = error.chain().any(|cause| cause.is::<Failure>());
     let code = match code {
         FAILED if !own => otherwise,

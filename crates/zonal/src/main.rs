@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 /// Silences panics of the index's library, which panics on damaged bytes. Callers catch them and
 /// report damage instead.
-fn be_quiet_about_damage() {
+fn silence_guarded_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !zonal_disk::is_guarded() {
@@ -32,7 +32,7 @@ fn be_quiet_about_damage() {
 
 /// Turns core dumps off, since this process holds private keys. The limit is 1 byte: with 0 the
 /// kernel still passes a dump to the program named in /proc/sys/kernel/core_pattern.
-fn leave_no_core_dumps() {
+fn disable_core_dumps() {
     let least = rustix::process::Rlimit {
         current: Some(1),
         maximum: Some(1),
@@ -42,8 +42,8 @@ fn leave_no_core_dumps() {
 }
 
 fn main() -> ExitCode {
-    leave_no_core_dumps();
-    be_quiet_about_damage();
+    disable_core_dumps();
+    silence_guarded_panics();
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if mount::helper::is_called(&arguments) {
         let result = mount::helper::run(&arguments);

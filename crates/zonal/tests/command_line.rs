@@ -54,7 +54,7 @@ fn errors_have_codes_and_hints() {
         (
             &["status", "--cell", "127.0.0.1:1"],
             4,
-            "Hint: is the server up",
+            "Hint: is the server running",
         ),
         (&["up", "--dir", dir], 5, "nothing was touched"),
         (&["up", "--dir", bad], 5, "name a folder with --dir"),

@@ -244,7 +244,7 @@ fn single_files_are_put_shown_moved_and_removed() {
     refused(&cell, ["cat", "/none/x"], 7, "no such file");
     refused(&cell, ["ls", "/none"], 7, "/none");
     refused(&cell, ["rm", "/d/x"], 1, "Hint: -r removes");
-    refused(&cell, ["rm", "-r", "/"], 2, "name what is below");
+    refused(&cell, ["rm", "-r", "/"], 2, "name the entries below it");
     refused(&cell, ["cat", "/d"], 1, "directory");
     refused(&cell, ["mkdir", "/d"], 1, "exists");
     refused(
@@ -363,7 +363,7 @@ fn put_to_a_full_cell_keeps_only_the_old_file() {
         &cell,
         put,
         1,
-        "no space left\nHint: `zonal status` shows what is full",
+        "no space left\nHint: `zonal status` shows full targets",
     );
     assert_eq!(halves(&cell), "");
     assert_eq!(done(&cell, ["cat", "/d/f"]), "old");

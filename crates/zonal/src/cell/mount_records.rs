@@ -191,7 +191,7 @@ impl MountRecords {
             return Ok(());
         }
         let _lock = self.lock();
-        if !self.has(record) {
+        if !self.is_current(record) {
             return Ok(());
         }
         let mut record = record.clone();
@@ -201,7 +201,7 @@ impl MountRecords {
 
     /// Removes records of dead mounts whose sessions were ended and whose mount point is free:
     /// nothing is left to clean up.
-    pub fn forget_gone(&self) {
+    pub fn remove_finished(&self) {
         let here = place();
         let gone = |record: &MountRecord| {
             record.client == 0
@@ -215,7 +215,7 @@ impl MountRecords {
     }
 
     /// Whether the stored record of this path is still of the same mount.
-    fn has(&self, record: &MountRecord) -> bool {
+    fn is_current(&self, record: &MountRecord) -> bool {
         let noted = self.read(&record.path);
         noted.is_some_and(|noted| (noted.pid, noted.client) == (record.pid, record.client))
     }
@@ -242,7 +242,7 @@ impl MountRecords {
     /// Removes the record of a mount, if it is still of that mount.
     pub fn remove(&self, record: &MountRecord) {
         let _lock = self.lock();
-        if self.has(record) {
+        if self.is_current(record) {
             // Another command may have removed it.
             let _ = fs::remove_file(self.file(&record.path));
         }
@@ -428,7 +428,7 @@ mod tests {
             records.remove_own(Path::new(&argument));
             assert_eq!(records.list().len(), 3, "only one is of this process");
             // "/ended" and, if its record was kept, "/dead": nothing is mounted there.
-            records.forget_gone();
+            records.remove_finished();
             let left: Vec<_> = records.list().into_iter().map(|left| left.path).collect();
             assert!(left.contains(&"/elsewhere".into()), "{left:?}");
             assert_eq!(left.len(), if is_of_cell { 1 } else { 2 }, "{left:?}");

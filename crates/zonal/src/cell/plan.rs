@@ -152,13 +152,13 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// removes it.
 pub fn make(dir: &Path, shape: &CellShape) -> anyhow::Result<CellFolder> {
     let folder = trusted::open(dir)?;
-    take_away(&folder)?;
+    remove_unfinished(&folder)?;
     let nodes = nodes(shape);
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     replace(&dir.join(UNFINISHED), &(names.join("\n") + "\n"))?;
     let made = make_in(dir, &nodes, shape.key).inspect_err(|_error| {
         // The next `zonal up` reports what could not be removed.
-        let _ = take_away(&folder);
+        let _ = remove_unfinished(&folder);
     })?;
     // Best effort: in a complete cell nobody reads this file.
     let _ = folder.unlink(UNFINISHED);
@@ -166,7 +166,7 @@ pub fn make(dir: &Path, shape: &CellShape) -> anyhow::Result<CellFolder> {
 }
 
 /// Whether a name is that of a temporary file left by an interrupted `zonal up`.
-fn is_half_written(name: &str) -> bool {
+fn is_temporary_name(name: &str) -> bool {
     let of = |file: &str| {
         let chance = name
             .strip_prefix(file)
@@ -216,7 +216,7 @@ fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust>
 /// # Errors
 /// The list of the nodes is not trusted.
 pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distrust> {
-    if is_half_written(name) {
+    if is_temporary_name(name) {
         return Ok(true);
     }
     let unfinished = unfinished(folder)?;
@@ -227,7 +227,7 @@ pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distr
 
 /// Removes what an interrupted `zonal up` left: the folders of its nodes, and files with names of
 /// ours.
-fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
+fn remove_unfinished(folder: &trusted::Folder) -> anyhow::Result<()> {
     let left = |error: std::io::Error, name: &str| {
         let path = folder.path().join(name);
         let text = format!(
@@ -245,7 +245,7 @@ fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
         if let Some(name) = entry
             .file_name()
             .to_str()
-            .filter(|name| is_half_written(name))
+            .filter(|name| is_temporary_name(name))
         {
             let _ = folder.unlink(name);
         }
@@ -398,14 +398,14 @@ mod tests {
         ] {
             assert!(!is_planned(name), "{name}");
         }
-        assert!(is_half_written("cell.toml.0123456789abcdef.new"));
+        assert!(is_temporary_name("cell.toml.0123456789abcdef.new"));
         for name in [
             "cell.toml.new",
             "cell.toml",
             "mine.0123456789abcdef.new",
             "cell.toml./23456789abcdef.new",
         ] {
-            assert!(!is_half_written(name), "{name}");
+            assert!(!is_temporary_name(name), "{name}");
         }
     }
 

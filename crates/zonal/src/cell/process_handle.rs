@@ -45,7 +45,7 @@ impl ProcessHandle {
         fs::read_link(program(pid)).ok()?;
         // A process has a command line from its exec on; from then on its program is known too.
         let arguments = arguments_soon(pid);
-        let is_ours = is_of(pid, uid) && runs_us(pid) && is_meant(&arguments);
+        let is_ours = runs_as(pid, uid) && runs_this_program(pid) && is_meant(&arguments);
         (is_ours && held.lives()).then_some(held)
     }
 
@@ -86,7 +86,7 @@ fn program(pid: Pid) -> String {
 }
 
 /// Whether all user ids of the process are `uid`.
-fn is_of(pid: Pid, uid: u32) -> bool {
+fn runs_as(pid: Pid, uid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
     let status = status.unwrap_or_default();
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -96,7 +96,7 @@ fn is_of(pid: Pid, uid: u32) -> bool {
 }
 
 /// Whether the process runs this program or another build of it.
-fn runs_us(pid: Pid) -> bool {
+fn runs_this_program(pid: Pid) -> bool {
     let program = program(pid);
     let file = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     if let (Ok(its), Ok(own)) = (file(&program), file("/proc/self/exe"))

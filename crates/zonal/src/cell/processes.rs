@@ -47,7 +47,7 @@ fn pid_file(config: &Path) -> PathBuf {
 }
 
 /// Writes the pid file, in the block of the previous one if there was one.
-fn note_pid(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
+fn write_pid_file(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
     // Constant length, so that the block is overwritten in place.
     let text = format!("{pid:<10}\n");
     if matches!(folder.file(PID), Ok(Some(_))) {
@@ -294,7 +294,7 @@ impl ServerProcess {
             .stderr(log)
             .spawn()
             .with_context(|| format!("start {}", self.name))?;
-        match note_pid(&folder, child.id()) {
+        match write_pid_file(&folder, child.id()) {
             Ok(()) => {}
             // Someone who frees space may need the server; `zonal down` finds it by its command
             // line.
@@ -322,7 +322,12 @@ impl ServerProcess {
 
 /// The error for a server that ended right after its start, with the end of its log after the first
 /// `log_from` bytes.
-pub fn died(name: &str, config: &Path, status: ExitStatus, log_from: u64) -> anyhow::Error {
+pub fn start_failure(
+    name: &str,
+    config: &Path,
+    status: ExitStatus,
+    log_from: u64,
+) -> anyhow::Error {
     let log = log_file(config);
     let code = match status.code() {
         Some(6) => IN_USE,
@@ -409,18 +414,18 @@ mod tests {
         let noted = || read_pid(&dir.join(PID)).map(|pid| pid.as_raw_nonzero().get());
         let folder = trusted::open(&dir).unwrap();
         fill();
-        let full = note_pid(&folder, 4_294_967).unwrap_err();
+        let full = write_pid_file(&folder, 4_294_967).unwrap_err();
         assert!(is_full(&full), "{full:#}");
         fs::remove_file(dir.join("filler")).unwrap();
-        note_pid(&folder, 4_294_967).unwrap();
+        write_pid_file(&folder, 4_294_967).unwrap();
         fill();
         assert_eq!(noted(), Some(4_294_967));
         // The state after a kill.
-        note_pid(&folder, 7).unwrap();
+        write_pid_file(&folder, 7).unwrap();
         assert_eq!(noted(), Some(7));
         process.forget();
         assert_eq!(noted(), None);
-        note_pid(&folder, 123_456).unwrap();
+        write_pid_file(&folder, 123_456).unwrap();
         assert_eq!(noted(), Some(123_456));
         drop(folder);
         assert!(Command::new("umount").arg(&dir).status().unwrap().success());

@@ -76,7 +76,7 @@ impl Locate {
             fields.insert("path".into(), shown.into());
             if self.recursive && path.is_dir() {
                 let below = TreeTotals::of(path, progress)?;
-                below.tell(fields);
+                below.add_to(fields);
                 failures = below.failures();
             }
         }

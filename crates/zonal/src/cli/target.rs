@@ -161,7 +161,7 @@ impl TargetCommand {
                 let exported = which.open(|source, cell, _| {
                     transfer::export(source, cell, &only, &output.to, &mut progress)
                 })?;
-                told(&exported, &output.to, telling.json)
+                report_export(&exported, &output.to, telling.json)
             }
             Self::Import {
                 cell,
@@ -256,7 +256,11 @@ fn ls(
     names.map_or(Ok(()), ObjectPaths::close)
 }
 
-fn told(exported: &transfer::ExportSummary, to: &Path, as_json: bool) -> anyhow::Result<()> {
+fn report_export(
+    exported: &transfer::ExportSummary,
+    to: &Path,
+    as_json: bool,
+) -> anyhow::Result<()> {
     if as_json {
         let damaged = exported.damaged.iter().map(|(object, lost)| {
             json!({

@@ -38,7 +38,7 @@ impl Umount {
         let processes = mount_processes(&path);
         let is_mounted = mount_table::is_mounted(&path);
         if !is_mounted && processes.is_empty() {
-            return Err(no_point(&self.path, &path).into());
+            return Err(not_a_mount_point(&self.path, &path).into());
         }
         // Connects before the unmount, after which the process may end.
         let heard: Vec<_> = processes
@@ -65,18 +65,18 @@ impl Umount {
         let deadline = Instant::now() + PATIENCE;
         for (held, heard) in processes.iter().zip(&heard) {
             if !held.ends_within(deadline.saturating_duration_since(Instant::now())) {
-                return Err(goes_on(&path, held.pid(), heard.last().as_ref()).into());
+                return Err(process_still_runs(&path, held.pid(), heard.last().as_ref()).into());
             }
         }
         heard
             .iter()
-            .find_map(|heard| lost(&path, &heard.at_the_end()?))
+            .find_map(|heard| lost_data(&path, &heard.at_the_end()?))
             .map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
 
 /// The error for a path that is no mount point; names the mount points if it is a cell.
-fn no_point(said: &Path, path: &Path) -> Failure {
+fn not_a_mount_point(said: &Path, path: &Path) -> Failure {
     let is_address = !path.exists() && said.to_str().is_some_and(CellLocator::is_address);
     if !is_address && !CellFolder::is_cell(path) {
         let text = format!("no cell is mounted on {}", path.display());
@@ -112,7 +112,7 @@ fn no_answer(servers: &str) -> String {
 }
 
 /// The error for a mount that is unmounted but whose process continues.
-fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
+fn process_still_runs(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
     let shown = path.display();
     let give_up = format!("`zonal umount --force {shown}` gives up unsent data");
     let (why, hint) = match said {
@@ -138,7 +138,7 @@ fn goes_on(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Failure {
 }
 
 /// The error for data that did not reach its servers before the process ended.
-fn lost(path: &Path, said: &UnmountStatus) -> Option<Failure> {
+fn lost_data(path: &Path, said: &UnmountStatus) -> Option<Failure> {
     let UnmountStatus::Lost(bytes, servers) = said else {
         return None;
     };

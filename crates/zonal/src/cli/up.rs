@@ -318,7 +318,7 @@ impl Started {
     fn check(&mut self) -> anyhow::Result<()> {
         match &mut self.child {
             Some(child) => match child.try_wait().context("wait")? {
-                Some(status) => Err(processes::died(
+                Some(status) => Err(processes::start_failure(
                     &self.name,
                     &self.config,
                     status,

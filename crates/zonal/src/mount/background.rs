@@ -24,20 +24,20 @@ const HINT: &str = "Hint: ";
 
 /// Reports to the starting process that the mount answers. If that process is gone, the mount
 /// stays.
-pub fn tell_ready() {
+pub fn report_ready() {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{READY}").and_then(|()| stdout.flush());
 }
 
 /// Sends a note for the user to the starting process.
-pub fn tell_note(text: &str) {
+pub fn report_note(text: &str) {
     let mut stdout = std::io::stdout().lock();
     // One line only, since a second one could read `ready`.
     let _ = writeln!(stdout, "{NOTE}{}", OneLine(text)).and_then(|()| stdout.flush());
 }
 
 /// Reports the failure to mount to the starting process.
-pub fn tell_failure(error: &anyhow::Error) {
+pub fn report_failure(error: &anyhow::Error) {
     console::line(format_args!("{error:#}"));
     if let Some(hint) = crate::exit::hint(error) {
         console::line(format_args!("{HINT}{hint}"));

@@ -19,7 +19,7 @@ pub struct ReadyNotice {
     record: mount_records::NewMount,
     records: Option<mount_records::MountRecords>,
     /// Lock of a mount in the foreground: no other process mounts there until the mount answers.
-    alone: Option<File>,
+    mount_lock: Option<File>,
 }
 
 impl ReadyNotice {
@@ -35,9 +35,9 @@ impl ReadyNotice {
             self.tell(&format!("the mount is not recorded: {error:#}"));
         }
         if self.on_stdout {
-            background::tell_ready();
+            background::report_ready();
         }
-        drop(self.alone);
+        drop(self.mount_lock);
         Ok(())
     }
 
@@ -45,7 +45,7 @@ impl ReadyNotice {
     pub(super) fn tell(&self, text: &str) {
         console::note(format_args!("zonal: {text}"));
         if self.on_stdout {
-            background::tell_note(text);
+            background::report_note(text);
         }
     }
 }
@@ -53,8 +53,8 @@ impl ReadyNotice {
 /// Mounts, in the background unless `options.foreground` is set.
 pub fn run(options: &MountSettings) -> anyhow::Result<()> {
     // Held until the mount answers; a background process starts while its parent holds the lock.
-    let alone = (!options.ready_on_stdout).then(|| alone_at(&options.path));
-    let alone = alone.flatten();
+    let mount_lock = (!options.ready_on_stdout).then(|| lock_mount_point(&options.path));
+    let mount_lock = mount_lock.flatten();
     let options = prepared(options)?;
     if !options.foreground {
         return background::start(&options, open_log(&options)?);
@@ -63,19 +63,19 @@ pub fn run(options: &MountSettings) -> anyhow::Result<()> {
         // Leaves the starting process's terminal; fails if there is none.
         let _ = rustix::process::setsid();
     }
-    let result = in_foreground(&options, alone);
+    let result = in_foreground(&options, mount_lock);
     if options.ready_on_stdout
         && let Err(error) = &result
     {
         // The starting process reads this if the mount never answered.
-        background::tell_failure(error);
+        background::report_failure(error);
     }
     result
 }
 
 /// Waits for other processes that mount at this path, and locks them out. A dead mount cannot be
 /// locked.
-fn alone_at(path: &Path) -> Option<File> {
+fn lock_mount_point(path: &Path) -> Option<File> {
     if mount_table::is_mounted(path) {
         return None;
     }
@@ -84,7 +84,7 @@ fn alone_at(path: &Path) -> Option<File> {
     Some(point)
 }
 
-fn in_foreground(options: &MountSettings, alone: Option<File>) -> anyhow::Result<()> {
+fn in_foreground(options: &MountSettings, mount_lock: Option<File>) -> anyhow::Result<()> {
     let args = CellArgs {
         cell: Some(options.cell.clone()),
         key_file: options.key_file.clone(),
@@ -105,7 +105,7 @@ fn in_foreground(options: &MountSettings, alone: Option<File>) -> anyhow::Result
         on_stdout: options.ready_on_stdout,
         record,
         records: records.clone(),
-        alone,
+        mount_lock,
     };
     if let Some(text) = note {
         ready.tell(&text);

@@ -18,7 +18,7 @@ use zonal_zonemap::{Shard, ZoneMap};
 /// until the end of their term.
 pub fn end_sessions(cell: &CellHandle) {
     let dead: Vec<(MountRecords, MountRecord)> = mount_records::places(cell)
-        .inspect(MountRecords::forget_gone)
+        .inspect(MountRecords::remove_finished)
         .flat_map(|records| {
             let dead = records.dead(cell.manager);
             dead.into_iter()

@@ -57,7 +57,7 @@ fn print(cell: &CellConnection, path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Show attributes of files, and where their bytes lie
+/// Show attributes of files, and where their bytes are stored
 #[derive(Debug, clap::Args)]
 pub struct Stat {
     #[command(flatten)]

@@ -88,15 +88,15 @@ impl CopyWork {
     }
 
     /// Takes note of an error code from the cell; stops the copy if all other files would fail too.
-    pub fn heard(&self, code: Option<ErrorCode>) {
+    pub fn note_code(&self, code: Option<ErrorCode>) {
         if code.is_some_and(super::connection::is_hopeless) {
             self.is_hopeless.store(true, Ordering::Relaxed);
         }
     }
 
     /// Turns an error of the cell about a path into one for people, and takes note of its code.
-    pub fn said(&self, error: Error, doing: &str, path: &Path) -> anyhow::Error {
-        self.heard(error.code());
+    pub fn cell_error(&self, error: Error, doing: &str, path: &Path) -> anyhow::Error {
+        self.note_code(error.code());
         about(error, doing, path)
     }
 
@@ -198,7 +198,7 @@ fn offer<J>(queue: &SyncSender<J>, job: J) {
 }
 
 /// A temporary name beside `path` for an incomplete file.
-pub fn beside(path: &Path, word: &str) -> anyhow::Result<PathBuf> {
+pub fn temporary_path(path: &Path, word: &str) -> anyhow::Result<PathBuf> {
     let name = path.file_name();
     let name = name.with_context(|| format!("{} has no name", crate::console::path(path)))?;
     let random = getrandom::u64().context("random number")?;
@@ -217,11 +217,11 @@ mod tests {
     #[test]
     fn temporary_names_are_in_the_same_directory_and_not_too_long() {
         let path = Path::new("/a").join("n".repeat(255));
-        let beside = beside(&path, "put").unwrap();
-        assert_eq!(beside.parent(), Some(Path::new("/a")));
-        assert_eq!(beside.file_name().unwrap().len(), 255);
-        let beside = super::beside(Path::new("f"), "get").unwrap();
-        assert!(beside.to_str().unwrap().starts_with(".f.zonal-get."));
+        let long = temporary_path(&path, "put").unwrap();
+        assert_eq!(long.parent(), Some(Path::new("/a")));
+        assert_eq!(long.file_name().unwrap().len(), 255);
+        let short = temporary_path(Path::new("f"), "get").unwrap();
+        assert!(short.to_str().unwrap().starts_with(".f.zonal-get."));
     }
 
     #[test]

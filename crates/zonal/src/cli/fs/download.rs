@@ -2,7 +2,7 @@
 //! copy files.
 
 use super::connection::{CellConnection, about_local};
-use super::copy_work::{CopyWork, STEP, beside};
+use super::copy_work::{CopyWork, STEP, temporary_path};
 use super::listing::join;
 use super::local::{self, Xattr};
 use crate::console;
@@ -57,7 +57,7 @@ impl FileDownload<'_> {
         to: &Path,
         make: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let new = beside(to, "get")?;
+        let new = temporary_path(to, "get")?;
         let placed = make(&new).and_then(|()| {
             let renamed = std::fs::rename(&new, to);
             renamed.map_err(|error| about_local(&error, "write", to))
@@ -83,7 +83,7 @@ impl FileDownload<'_> {
         let (native, user) = (&self.cell.native, &self.cell.user);
         let options = OpenOptions::new().no_follow(true);
         let source = native.open(user, &job.from, options);
-        let source = source.map_err(|error| self.work.said(error, "read", &job.from))?;
+        let source = source.map_err(|error| self.work.cell_error(error, "read", &job.from))?;
         let file = LocalFile::options()
             .write(true)
             .create_new(true)
@@ -99,7 +99,7 @@ impl FileDownload<'_> {
     /// Copies data and keeps holes. Bytes appended during the copy are left out.
     fn copy_bytes(&self, job: &DownloadJob, source: &File, file: &LocalFile) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
-        let said = |error| self.work.said(error, "read", &job.from);
+        let said = |error| self.work.cell_error(error, "read", &job.from);
         let size = source.stat().map_err(said)?.size;
         let next = |from, what| match source.find(from, what) {
             Err(error) if error.code() == Some(ErrorCode::NoDevice) => Ok(size),
@@ -156,7 +156,8 @@ impl FileDownload<'_> {
             FileKind::Symlink => Vec::new(),
             _ => {
                 let xattrs = self.xattrs(&job.from);
-                xattrs.map_err(|error| self.work.said(error, "read attributes of", &job.from))?
+                xattrs
+                    .map_err(|error| self.work.cell_error(error, "read attributes of", &job.from))?
             }
         };
         let set = local::set_attributes(new, &job.attr, &xattrs);
@@ -201,7 +202,7 @@ impl<'a> Download<'a> {
     pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(DownloadJob)) {
         let receiver = &self.receiver;
         let attr = receiver.cell.native.lstat(&receiver.cell.user, from);
-        let attr = attr.map_err(|error| receiver.work.said(error, "read", from));
+        let attr = attr.map_err(|error| receiver.work.cell_error(error, "read", from));
         if let Some(attr) = receiver.work.note(attr) {
             self.go(from, attr, to, feed);
         }
@@ -242,7 +243,8 @@ impl<'a> Download<'a> {
                     .cell
                     .native
                     .read_link(&receiver.cell.user, &job.from);
-                let text = text.map_err(|error| receiver.work.said(error, "read", &job.from))?;
+                let text =
+                    text.map_err(|error| receiver.work.cell_error(error, "read", &job.from))?;
                 receiver.place(&job.to, |new| {
                     std::os::unix::fs::symlink(OsStr::from_bytes(&text), new).map_err(failed)?;
                     receiver.set_attributes(&job, new)
@@ -283,7 +285,7 @@ impl<'a> Download<'a> {
             made => made.map_err(failed)?,
         }
         let (native, user) = (&receiver.cell.native, &receiver.cell.user);
-        let said = |error| receiver.work.said(error, "list", &job.from);
+        let said = |error| receiver.work.cell_error(error, "list", &job.from);
         for entry in native.read_dir_plus(user, &job.from).map_err(said)? {
             let entry = entry.map_err(said)?;
             let (from, to) = (join(&job.from, entry.name()), join(&job.to, entry.name()));

@@ -4,7 +4,7 @@
 //! are set last.
 
 use super::connection::{CellConnection, about_local};
-use super::copy_work::{CopyWork, STEP, beside};
+use super::copy_work::{CopyWork, STEP, temporary_path};
 use super::listing::join;
 use super::local;
 use crate::console;
@@ -81,10 +81,10 @@ impl FileUpload<'_> {
         make: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let (native, user) = (&self.cell.native, &self.cell.user);
-        let new = beside(to, "put")?;
+        let new = temporary_path(to, "put")?;
         let placed = make(&new).and_then(|()| {
             let renamed = native.rename(user, &new, to);
-            renamed.map_err(|error| self.work.said(error, "write", to))
+            renamed.map_err(|error| self.work.cell_error(error, "write", to))
         });
         if placed.is_err() {
             let _ = native.unlink(user, &new);
@@ -106,7 +106,7 @@ impl FileUpload<'_> {
     }
 
     fn fill(&self, content: &Content, new: &Path, to: &Path) -> anyhow::Result<()> {
-        let said = |error| self.work.said(error, "write", to);
+        let said = |error| self.work.cell_error(error, "write", to);
         // No other user may read an incomplete file.
         let mode = match content {
             Content::Stdin => 0o666,
@@ -140,7 +140,7 @@ impl FileUpload<'_> {
                 return Ok(());
             }
             let written = file.write(buffer.get(..bytes).unwrap_or_default());
-            written.map_err(|error| self.work.said(error, "write", to))?;
+            written.map_err(|error| self.work.cell_error(error, "write", to))?;
             self.work.moved(bytes);
         }
     }
@@ -148,7 +148,7 @@ impl FileUpload<'_> {
     /// Copies data and keeps holes. Bytes appended during the copy are left out.
     fn copy_bytes(&self, from: &Path, file: &File, to: &Path) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "read", from);
-        let said = |error| self.work.said(error, "write", to);
+        let said = |error| self.work.cell_error(error, "write", to);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let source = LocalFile::options()
             .read(true)
@@ -201,7 +201,7 @@ impl FileUpload<'_> {
         to: &Path,
     ) -> anyhow::Result<()> {
         let (native, user) = (&self.cell.native, &self.cell.user);
-        let said = |error| self.work.said(error, "set attributes of", to);
+        let said = |error| self.work.cell_error(error, "set attributes of", to);
         if local::gives_owners() {
             let (uid, gid) = (Some(metadata.uid()), Some(metadata.gid()));
             native.lchown(user, new, uid, gid).map_err(said)?;
@@ -237,7 +237,7 @@ impl FileUpload<'_> {
                 let linked = native.link(user, first, new);
                 is_far = linked.as_ref().err().and_then(|error| error.code())
                     == Some(ErrorCode::CrossShard);
-                let linked = linked.map_err(|error| self.work.said(error, "link", &job.to));
+                let linked = linked.map_err(|error| self.work.cell_error(error, "link", &job.to));
                 linked.map(drop)
             });
             if !is_far {
@@ -304,13 +304,13 @@ impl<'a> Upload<'a> {
             let text = text.map_err(|error| about_local(&error, "read", from))?;
             sender.place(to, |new| {
                 let made = native.symlink(user, &text, new);
-                made.map_err(|error| sender.work.said(error, "write", to))?;
+                made.map_err(|error| sender.work.cell_error(error, "write", to))?;
                 sender.set_attributes(from, &job.metadata, new, to)
             })?;
         } else if kind.is_fifo() {
             sender.place(to, |new| {
                 let made = native.mkfifo(user, new, 0o600);
-                made.map_err(|error| sender.work.said(error, "write", to))?;
+                made.map_err(|error| sender.work.cell_error(error, "write", to))?;
                 sender.set_attributes(from, &job.metadata, new, to)
             })?;
         } else {
@@ -331,7 +331,7 @@ impl<'a> Upload<'a> {
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }
         let (native, user) = (&sender.cell.native, &sender.cell.user);
-        let said = |error| sender.work.said(error, "make directory", to);
+        let said = |error| sender.work.cell_error(error, "make directory", to);
         // Mode 0700 while entries are written; the final mode is set last.
         match native.mkdir(user, to, 0o700) {
             Err(error) if error.code() == Some(ErrorCode::Exists) => {

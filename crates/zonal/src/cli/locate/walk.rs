@@ -127,7 +127,7 @@ impl TreeTotals {
     }
 
     /// Adds the totals to the fields of the directory.
-    pub fn tell(&self, fields: &mut Map<String, Value>) {
+    pub fn add_to(&self, fields: &mut Map<String, Value>) {
         fields.insert("files".into(), json!(self.files));
         fields.insert("directories".into(), json!(self.directories));
         fields.insert("zones".into(), to_json(&self.zones));
