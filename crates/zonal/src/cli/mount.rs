@@ -22,9 +22,9 @@ pub struct Mount {
     /// The zone that this machine is in, where new first-level directories are homed [default: see
     /// below]
     ///
-    /// Without --zone the mount takes the first of these that exists: the only zone; the first
-    /// zone, if all nodes are on this machine; the zone of a node that has an address of this
-    /// machine. Otherwise --zone is required.
+    /// Without --zone the mount takes the only zone. Of several it takes the first, if all nodes
+    /// are on this machine; otherwise the zone of a node that has an address of this machine. If
+    /// there is none, --zone is required.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the

@@ -56,7 +56,7 @@ impl Report for FindingReporter {
                 "an interrupted check resumes: {read} of {stores} stores are read"
             )),
             Begin::Anew(why) => {
-                console::note(format_args!("an interrupted check starts over: {why}"))
+                console::note(format_args!("an interrupted check starts over: {why}"));
             }
         }
     }
