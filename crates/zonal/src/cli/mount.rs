@@ -23,8 +23,8 @@ pub struct Mount {
     /// below]
     ///
     /// Without --zone the mount takes the only zone. Of several it takes the first, if all nodes
-    /// are on this machine; otherwise the zone of a node that has an address of this machine. If
-    /// there is none, --zone is required.
+    /// are on this machine. Otherwise it takes the zone of a node that has an address of this
+    /// machine, or --zone is required.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the
