@@ -153,7 +153,7 @@ def _(c, d):
         c.zonal("layout", "set", "--stripe-count", every, f"{d}/t")
 
 
-@check("stripe-units", "stripe units of 64 KiB and of 64 MiB lie on the targets as they say; what is smaller, larger or no power of two is refused")
+@check("stripe-units", "stripe units of 64 KiB and of 64 MiB are stored as set; a smaller or larger unit, or no power of two, is refused")
 def _(c, d):
     for unit in (64 << 10, 64 * MIB):
         os.mkdir(f"{d}/{unit}")
@@ -219,7 +219,7 @@ def _(c, d):
         os.rmdir(top)
 
 
-@check("home-zones", "first-level directories are homed where told, or in the mount's zone; deeper ones inherit", limit=120)
+@check("home-zones", "first-level directories are homed in the given zone, or in the mount's; deeper ones inherit", limit=120)
 def _(c, d):
     homes = []
     for top, how in (("h1", None), ("h2", 2)):
@@ -510,7 +510,7 @@ def _(c, d):
             time.sleep(0.5)
 
 
-@check("servers-killed", "what was written and closed survives the kill of every server process; zonal up starts them again and the mount goes on", limit=300)
+@check("servers-killed", "data written and closed survives the kill of every server process; zonal up starts them again and the mount works again", limit=300)
 def _(c, d):
     want = big(f"{d}/big", 12)
     for i in range(200):

@@ -30,7 +30,7 @@ def fs(cell, command, *args, stdin=None, code=0):
     return done.stdout
 
 
-@check("fs-both-ways", "what `zonal fs` and a mount write, rename and remove, the other sees at once", root=True, limit=300)
+@check("fs-both-ways", "`zonal fs` and a mount see each other's writes, renames and removals at once", root=True, limit=300)
 def both_ways(work):
     with OwnCell(work) as c:
         for n in range(15):
@@ -70,7 +70,7 @@ def open_file(work):
             equal(read(f"{c.mount}/one/f"), b"the new one", "the name")
 
 
-@check("fs-never-half", "whoever reads a file while put replaces it sees one of its contents, whole", root=True, limit=300)
+@check("fs-never-half", "a reader of a file that put replaces sees one of its contents, whole", root=True, limit=300)
 def never_half(work):
     with OwnCell(work) as c:
         contents = [bytes([n]) * (3 * MIB + n) for n in range(4)]

@@ -261,7 +261,7 @@ def read_only(folder):
         subprocess.run(["umount", folder], check=True)
 
 
-@check("read-only", "where nothing can be written a cell is stopped and checked, and is not started", limit=300)
+@check("read-only", "on a read-only file system a cell is stopped and checked, but not started", limit=300)
 def _(work):
     refused = 5
     with Cell(work) as cell:
@@ -344,7 +344,7 @@ def kill_in_the_middle(cell, folder, how):
         return checking.wait(timeout=60) == -how and os.path.exists(folder)
 
 
-@check("progress", "--progress tells on standard error how many records were read, without it nothing is told there", limit=300)
+@check("progress", "--progress prints the number of records read on standard error; without it nothing is printed there", limit=300)
 def _(work):
     with Cell(work) as cell:
         for number in range(8):
@@ -613,7 +613,7 @@ def pieces(column, size, unit=1 << 20, count=2, inline=4096):
     return [[max(begin, inline), end - max(begin, inline)] for begin, end in units]
 
 
-@check("damaged-block", "a damaged block is told by file and range, is an error, and goes when it is written anew", limit=300)
+@check("damaged-block", "a damaged block is reported by file and range, reads as an error, and is gone after a rewrite", limit=300)
 def _(work):
     with Cell(work) as cell:
         path = f"{cell.mount}/one/marked"

@@ -77,7 +77,7 @@ def _(work, seconds, _pause):
     take_turns(work, seconds, 0, KINDS, WAYS)
 
 
-@check("lock-turns-killed", "so they are while the metadata server is killed and started again, and what was written under the lock is there", limit=3600)
+@check("lock-turns-killed", "locks exclude also while the metadata server is killed and started again, and data written under the lock is there", limit=3600)
 def _(work, seconds, pause):
     take_turns(work, seconds, pause, KINDS, WAYS)
 

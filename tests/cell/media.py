@@ -122,7 +122,7 @@ def _(c, d):
     check_full(c, d, ["target1"])
 
 
-@check("media-full-targets", "all targets full: the same, and df says that nothing is free", limit=240)
+@check("media-full-targets", "all targets full: ENOSPC at write or fsync, nothing fsynced is lost, deleting makes room; df reports no free space", limit=240)
 def _(c, d):
     check_full(c, d, ["target1", "target2"])
 
@@ -134,7 +134,7 @@ def as_another(act, path):
     return said if said == "OK" else errno.errorcode[int(said)]
 
 
-@check("media-lost-write-told", "a write that could not be kept is told to each descriptor at its fsync, whoever flushed the file before, and to nobody who did not write", limit=240)
+@check("media-lost-write-told", "a lost write is reported to each writer's descriptor at its fsync, whichever process flushed the file before, and to no process that did not write", limit=240)
 def _(c, d):
     for disk in ("target1", "target2"):
         c.order(disk, f"budget {c.used(disk) + 64 * MIB + 8 * MIB}")
@@ -192,7 +192,7 @@ print("OK")
 """
 
 
-@check("media-slow-operation", "one fsync is told under one trace id by the mount that missed a target, by the targets that were slow and by the slow shard")
+@check("media-slow-operation", "one fsync is logged under one trace id by the mount that missed a target, by the slow targets and by the slow shard")
 def _(c, d):
     names = ("target1", "target2", "shard")
 
@@ -269,7 +269,7 @@ def _(c, d):
     equal(sorted(os.listdir(d)), ["before", "new"], "names after a restart")
 
 
-@check("media-refilled-shard", "what deleting frees inside a full metadata store takes new names again, on the same disk, also after a restart", limit=400)
+@check("media-refilled-shard", "space that deleting frees inside a full metadata store takes new names again, on the same disk, also after a restart", limit=400)
 def _(c, d):
     c.order("shard", f"budget {c.used('shard') + 64 * MIB + 16 * MIB}")
 

@@ -38,7 +38,7 @@ def by_address(c, *options):
     return f"{c.address()}", "-o", ",".join((f"key-file={c.folder}/cell.key", *options))
 
 
-@check("user-device", "where an ordinary user may not open /dev/fuse, a mount fails with the reason and a hint", root=True)
+@check("user-device", "if an ordinary user may not open /dev/fuse, a mount fails with the reason and a hint", root=True)
 def _(work):
     with PrivateCell(work) as c:
         device = f"{c.base}/fuse"

@@ -61,7 +61,7 @@ def check_power(c, d, rounds):
     print(f"  {rounds} losses of power, {len(known)} files compared at the end", flush=True)
 
 
-@check("power-loss", "what was fsynced survives a loss of power on all disks, whatever else they keep", limit=300)
+@check("power-loss", "fsynced data survives a loss of power on all disks, whatever else they keep", limit=300)
 def _(c, d):
     check_power(c, d, 3)
 
@@ -93,7 +93,7 @@ def _(c, d):
             os.close(fd)
 
 
-@check("power-loss-ways", "what fdatasync, O_SYNC and O_DSYNC returned for is there after a loss of power on all disks that takes the mount's process, too: bytes and size, over older bytes and behind them", limit=300)
+@check("power-loss-ways", "data made durable by fdatasync, O_SYNC and O_DSYNC survives a loss of power on all disks that takes the mount's process, too: bytes and size, over older bytes and after them", limit=300)
 def _(c, d):
     for turn, way in enumerate(("fdatasync", "O_SYNC", "O_DSYNC")):
         flags, call = WAYS[way]
@@ -253,7 +253,7 @@ for line in sys.stdin: f.write(b'x'); os.fsync(f.fileno()); print('wrote', flush
 """
 
 
-@check("power-loss-locks", "locks are held over a loss of power of all servers: others are refused through another mount, who waits goes on to wait, and gets the lock when its holder ends", limit=300)
+@check("power-loss-locks", "locks are held over a loss of power of all servers: others are refused through another mount, and a waiter gets the lock when its holder ends", limit=300)
 def _(c, d):
     other, holders, waiters = f"{c.work}/mnt-locks", {}, {}
     os.mkdir(other)
@@ -300,7 +300,7 @@ def _(c, d):
         run(ZONAL, "umount", "--force", other, ok=False)
 
 
-@check("power-loss-many", "the same, forty times", long=True, limit=2400)
+@check("power-loss-many", "fsynced data survives forty losses of power on all disks", long=True, limit=2400)
 def _(c, d):
     check_power(c, d, 40)
 

@@ -137,7 +137,7 @@ def path_is_all_that_is_there(work):
         equal(read(f"{c.mount}/one/b/f"), made("b", 3 * MIB), "a file beside the path")
 
 
-@check("scope-moved", "what another client moves out of the path is out of reach, its bytes within 5 s", root=True, limit=300)
+@check("scope-moved", "a file that another client moves out of the path is out of reach, its bytes within 5 s", root=True, limit=300)
 def what_moves_out_of_the_path_is_out_of_reach(work):
     with cell(work) as c:
         m = c.scoped("moved", "--path", "/one/a")

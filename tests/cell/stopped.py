@@ -150,7 +150,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("stopped-other-zone", "df below a directory of one zone is told at once while the other zone's servers stand still", limit=120)
+@check("stopped-other-zone", "df below a directory of one zone answers at once while the other zone's servers are stopped", limit=120)
 def _(c, d):
     before = os.statvfs(d)
     with c.stopped("meta2", "storage2"):
@@ -236,7 +236,7 @@ def _(c, d):
         c.end_mount(fresh)
 
 
-@check("umount-says", "an unmount that waits says why: how many bytes are not sent, which servers do not answer, how many files are open, and how to give up; what is lost in the end is told", limit=180)
+@check("umount-says", "an unmount that waits reports why: bytes not sent, servers that do not answer, files open, and how to give up; lost data is reported at the end", limit=180)
 def _(c, d):
     waits, gives_up, held = (c.own_mount(name, *options) for name, options in (("waits", ("--deadline", "60s")), ("gives-up", ("--deadline", "3s")), ("held", ())))
     said = {}
@@ -277,7 +277,7 @@ def _(c, d):
             c.end_mount(own)
 
 
-@check("stopped-queue", "of twelve threads that write one file, and of twelve that make names in one directory, behind servers that stand still each ends with an error, the last within 30 s; what was written arrives later", limit=180)
+@check("stopped-queue", "of twelve threads that write one file, and of twelve that make names in one directory, behind stopped servers each ends with an error, the last within 30 s; the written data arrives later", limit=180)
 def _(c, d):
     own = c.own_mount("queue")
     fds, places = [], [number << 16 for number in range(12)]
@@ -354,7 +354,7 @@ def stays(path, synced, at):
         true(found == synced, f"a late write lies over what was synced: {found[:16]!r}")
 
 
-@check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
+@check("late-write", "a write that was given up and sent again changes nothing when a stopped thread of the storage server reads it at last: data synced since stays", limit=120)
 def _(c, d):
     # Long enough for a busy machine to send it again in the rest of the time.
     own = c.own_mount("late", "--deadline", "4s")

@@ -32,7 +32,7 @@ check = R.check
 STATFS = {"x86_64": "137", "aarch64": "43"}[os.uname().machine]
 
 
-@check("mount-killed-synced", "what fsync, O_SYNC and O_DSYNC returned for survives the kill of the mount's process: data and size; a rename over an existing name too", limit=120)
+@check("mount-killed-synced", "data and size made durable by fsync, O_SYNC and O_DSYNC survive the kill of the mount's process; a rename over an existing name too", limit=120)
 def _(c, d):
     own = c.own_mount("synced")
     try:
@@ -262,7 +262,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("mount-killed-asked", "so does a `zonal mount` that is just asking the mount whether it lives when that is killed", limit=120)
+@check("mount-killed-asked", "`zonal mount` also takes over from a mount that is killed while `zonal mount` asks whether it lives", limit=120)
 def _(c, d):
     own = c.own_mount("asked")
     try:
@@ -360,13 +360,13 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("mount-killed-locks-address", "the same where both name the cell by its manager's address, and where only the dead one did", limit=120)
+@check("mount-killed-locks-address", "locks of a killed mount are also freed if both mounts name the cell by its manager's address, and if only the dead one did", limit=120)
 def _(c, d):
     lock_of_dead_mount(c, d, lambda own: c.own_mount_by_address("locks"), 3, "own_mount_by_address")
     lock_of_dead_mount(c, d, lambda own: c.own_mount("locks"), 3, "own_mount_by_address")
 
 
-@check("mount-killed-locks-term", "without that they are free when the session's term is over", long=True, limit=180)
+@check("mount-killed-locks-term", "without a new mount, locks of a killed mount are free at the end of the session's term", long=True, limit=180)
 def _(c, d):
     lock_of_dead_mount(c, d, lambda own: None, 75)
 
@@ -501,7 +501,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("servers-killed-mounts", "what is mounted inside of a mount, and a working directory there, stay over `zonal mkdir --zone` and the kill of every metadata server", limit=120)
+@check("servers-killed-mounts", "mounts inside a mount, and a working directory there, stay over `zonal mkdir --zone` and the kill of every metadata server", limit=120)
 def _(c, d):
     os.makedirs(f"{d}/d/m")
     other = f"{c.mount}/made-beside"

@@ -21,7 +21,7 @@ def rw(d, name="f", flags=0):
     return os.open(f"{d}/{name}", os.O_RDWR | os.O_CREAT | flags, 0o644)
 
 
-@check("write-read", "what was written is read, at any offset and length, across stripes, before and after close")
+@check("write-read", "written data is read back, at any offset and length, across stripes, before and after close")
 def _(d):
     rnd, size = random.Random(1), 6 << 20
     fd, model = rw(d), bytearray(size)

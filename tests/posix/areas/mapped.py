@@ -75,7 +75,7 @@ def copied(path):
 WAYS = {"O_WRONLY": way(0), "O_WRONLY with O_SYNC": way(os.O_SYNC), "copy_file_range": copied}
 
 
-@check("mmap-beside-writes", "what is written round a page into which another process stores stays: by O_WRONLY, O_SYNC, copy_file_range; the stores stay too")
+@check("mmap-beside-writes", "data written around a page into which another process stores stays: by O_WRONLY, O_SYNC, copy_file_range; the stores stay too")
 def _(d):
     for name, make in WAYS.items():
         path = f"{d}/f"
@@ -97,7 +97,7 @@ def _(d):
         true(not any(data[:PAGE] + data[PAGE + 8:PAGE + 2048] + data[PAGE + 2056:]), "other bytes are not zero")
 
 
-@check("mmap-beside-direct-writes", "what O_DIRECT writes into half a page stays while another process stores into the other half")
+@check("mmap-beside-direct-writes", "data that O_DIRECT writes into half a page stays while another process stores into the other half")
 def _(d):
     path = f"{d}/f"
     write(path, bytes(2 * PAGE))
@@ -116,7 +116,7 @@ def _(d):
     equal(read(path)[2048:2056], half[:8], "bytes at the end")
 
 
-@check("mmap-beside-appends", "what is appended to a page into which another process stores is there at once and stays")
+@check("mmap-beside-appends", "data appended to a page into which another process stores is there at once and stays")
 def _(d):
     path, record = f"{d}/f", 16
     for flags in (os.O_WRONLY, os.O_RDWR):

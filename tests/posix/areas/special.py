@@ -127,7 +127,7 @@ def _(d):
     os.unlink(f"{d}/q")
 
 
-@check("not-done", "what docs/semantics.md says is not done is refused as it says: collapse and insert range, reflinks, FS_IOC flags")
+@check("not-done", "features that docs/semantics.md lists as not done are refused as it says: collapse and insert range, reflinks, FS_IOC flags")
 def _(d):
     write(f"{d}/f", b"x" * 131_072)
     write(f"{d}/g", b"")

@@ -26,7 +26,7 @@ def a_read_versions(_state, path, seconds):
     return seen
 
 
-@check("close-to-open", "what one mount wrote and closed is what the other reads after it opens", limit=180)
+@check("close-to-open", "data that one mount wrote and closed is what the other reads after it opens", limit=180)
 def _(a, b):
     for i in range(rounds(500)):
         there, here = ((a, b), (b, a))[i % 3 == 2]
@@ -71,7 +71,7 @@ def _(a, b):
         equal(read(f"{here}/f"), b"", "after O_TRUNC")
 
 
-@check("fsync-then-open", "what one mount wrote and fsynced, file still open, the other reads after it opens")
+@check("fsync-then-open", "data that one mount wrote and fsynced, with the file still open, is what the other reads after it opens")
 def _(a, b):
     fd = os.open(f"{a}/f", os.O_CREAT | os.O_RDWR, 0o644)
     for i in range(rounds(60)):
@@ -81,7 +81,7 @@ def _(a, b):
     os.close(fd)
 
 
-@check("cut-under-write", "what one mount wrote and the other cut before it was told is not there as zeros", limit=120)
+@check("cut-under-write", "data that one mount wrote, and the other truncated before it learned of the write, does not appear as zeros", limit=120)
 def _(a, b):
     for size in (3_000, 200_000, 3 << 20):
         write(f"{a}/f", b"o" * size)
@@ -109,7 +109,7 @@ def a_follow(_state, path, seconds):
     return at, zeros
 
 
-@check("follow-growing", "who reads on at the end of a growing file reads no zeros, on the same mount and on the other", limit=60)
+@check("follow-growing", "a reader that follows a growing file reads no zeros, on the same mount and on the other", limit=60)
 def _(a, b):
     write(f"{a}/f", b"")
     seconds = max(1, int(3 * SCALE[0]))
@@ -140,7 +140,7 @@ def a_reopen(_state, path, seconds):
     return times
 
 
-@check("own-writes-read", "what is written through a handle is read through it at once, also while others of the same mount open, read and close the file", limit=60)
+@check("own-writes-read", "data written through a handle is read through it at once, also while other processes of the same mount open, read and close the file", limit=60)
 def _(a, _b):
     write(f"{a}/f", bytes(8 * 4096))
     seconds = max(2, int(5 * SCALE[0]))
@@ -233,7 +233,7 @@ def _(a, b):
         os.close(fd)
 
 
-@check("mmap-write-seen", "what was stored in a shared mapping is read by the other mount after msync and close")
+@check("mmap-write-seen", "data stored in a shared mapping is read by the other mount after msync and close")
 def _(a, b):
     write(f"{a}/f", bytes(40_000))
     for i in range(rounds(40)):
@@ -283,7 +283,7 @@ def _(a, b):
     true(longest < 4, f"one took {longest:.1f} s")
 
 
-@check("write-flags-seen", "what one mount wrote with RWF_DSYNC or RWF_SYNC the other reads, however the descriptor was opened")
+@check("write-flags-seen", "data that one mount wrote with RWF_DSYNC or RWF_SYNC is read by the other, however the descriptor was opened")
 def _(a, b):
     for number, flags in enumerate((0, os.O_APPEND, os.O_DIRECT)):
         for access in (os.O_WRONLY, os.O_RDWR):
@@ -379,13 +379,13 @@ def _(a, b):
 
 
 def a_file_opened_late(a, b, data, end):
-    """Opens a file by handle, in each mode, while only the other mount has it open."""
+    """Opens a file by its inode (through O_PATH), in each mode, while only the other mount has it open."""
     write(f"{b}/f", data)
     write(f"{b}/f-new", b"new")
     holder = os.open(f"{b}/f", os.O_RDWR)
     path = os.open(f"{a}/f", os.O_PATH)
     end(f"{b}/f")
-    # Longer than a removed file can be opened by handle when no process has it open.
+    # Longer than a removed file can be opened by its inode number while no process has it open.
     time.sleep(1.2)
     fds = [os.open(f"/proc/self/fd/{path}", how) for how in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND)]
     os.close(holder)

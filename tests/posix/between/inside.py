@@ -44,7 +44,7 @@ def look(a):
         fails(errno.ENOENT, os.stat, f"{folder}/absent")
 
 
-@check("mount-inside", "what is mounted on a directory stays there whatever the other mount changes beside and above it", limit=60)
+@check("mount-inside", "a mount on a directory stays there whatever the other mount changes beside and above it", limit=60)
 def _(a, b):
     for folder in ("d/m/below", "beside"):
         os.makedirs(f"{a}/{folder}")

@@ -72,7 +72,7 @@ def _(a, b, kind):
     take_turns(a, b, kind, (("close", TIMER), ("keep", TIMER)))
 
 
-@check("lock-ranges-growing", "so do the first turns on new files, which grow: the end that another mount gave them is read under the lock beside others that write", limit=240)
+@check("lock-ranges-growing", "the first turns on new, growing files add up too: the end that another mount gave them is read under the lock beside other writers", limit=240)
 def _(a, b):
     with Loop() as loop:
         for turn in range(rounds(20)):

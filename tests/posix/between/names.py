@@ -290,7 +290,7 @@ def _(a, b):
         listing.close()
 
 
-@check("listing-rewound", "a directory that stays open shows, rewound, what the other mount made and removed: at once, and when the lease is long over", limit=60)
+@check("listing-rewound", "an open directory, rewound, shows what the other mount made and removed: at once, and long after the lease expired", limit=60)
 def _(a, b):
     names = {"f0", "f1"}
     for name in names:

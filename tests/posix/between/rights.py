@@ -48,7 +48,7 @@ WAYS = {
 }
 
 
-@check("set-id-and-capabilities", "whichever mount gave a file set-id bits or capabilities, any change of its bytes by another user takes them", root=True)
+@check("set-id-and-capabilities", "a change of a file's bytes by another user drops set-id bits and capabilities, whichever mount set them", root=True)
 def _(a, b):
     for writer in (a, b):
         for before in (True, False):
