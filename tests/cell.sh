@@ -1,5 +1,5 @@
-# A cell for tests, benchmarks and the demo: bring it up, take it down, leave nothing.
-# Sourced by bash with `set -euo pipefail` on. The one place that spells the command line of zonal.
+# A cell for tests, benchmarks and the demo: starts it, stops it, leaves nothing behind. Sourced by
+# bash with `set -euo pipefail` on. The only place that spells the command line of zonal.
 
 # shellcheck shell=bash
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -14,7 +14,7 @@ need_zonal() {
     [ -x "$ZONAL" ] || die "$ZONAL is not there"
 }
 
-# need_faultfs: builds the disk that fails, unless FAULTFS names one that was built elsewhere.
+# need_faultfs: builds the failing disk, unless FAULTFS names one that was built elsewhere.
 need_faultfs() {
     if [ -n "${IS_BUILT:-}" ]; then
         FAULTFS=$BUILT/zonal-faultfs
@@ -34,7 +34,7 @@ mounted() {
     awk -v p="$path" '{ gsub(/\\040/, " ", $2) } $2 == p { found = 1 } END { exit !found }' /proc/mounts
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds.
+# wait_for SECONDS COMMAND...: repeats the command until it succeeds.
 wait_for() {
     local end=$((SECONDS + $1))
     shift
@@ -51,7 +51,7 @@ cell_up() {
     wait_for 20 mounted "$2"
 }
 
-# cell_mount CELL MOUNT ZONE [OPTION...]: one more mount of a cell that is up.
+# cell_mount CELL MOUNT ZONE [OPTION...]: adds a mount of a running cell.
 cell_mount() {
     local cell=$1 path=$2 zone=$3
     shift 3
@@ -60,24 +60,24 @@ cell_mount() {
     wait_for 20 mounted "$path"
 }
 
-# cell_mkdir ZONE PATH: a first-level directory homed in a zone.
+# cell_mkdir ZONE PATH: makes a first-level directory homed in a zone.
 cell_mkdir() {
     timeout -k 5 30 "$ZONAL" mkdir --zone "$1" "$2"
 }
 
-# cell_unit SIZE PATH: the stripe unit of what will be made in a directory.
+# cell_unit SIZE PATH: sets the stripe unit of new files in a directory.
 cell_unit() {
     timeout -k 5 30 "$ZONAL" layout set --stripe-unit "$1" "$2"
 }
 
-# cell_umount PATH: unmounts; when zonal cannot within ten seconds by force, which is an error.
+# cell_umount PATH: unmounts; after ten seconds by force, which is an error.
 cell_umount() {
     mounted "$1" || return 0
     if timeout -k 1 10 "$ZONAL" umount "$1" && wait_for 10 not_mounted "$1"; then return 0; fi
     force_umount "$1"
 }
 
-# force_umount PATH: what is left when zonal did not unmount; says so and fails.
+# force_umount PATH: unmounts what zonal did not; reports it and fails.
 force_umount() {
     echo "$1 had to be unmounted by force" >&2
     timeout -k 1 5 umount "$1" 2>/dev/null || umount -l "$1" 2>/dev/null || true
@@ -86,7 +86,7 @@ force_umount() {
 
 not_mounted() { ! mounted "$1"; }
 
-# cell_down DIR MOUNT: stops the cell of DIR and what it mounted; fine when it never came up.
+# cell_down DIR MOUNT: stops the cell of DIR and its mounts; no error if it never ran.
 cell_down() {
     local status=0
     [ -d "$1" ] || return 0
@@ -96,7 +96,7 @@ cell_down() {
     return "$status"
 }
 
-# processes_of DIR: the processes of zonal and of the tests' failing disks whose command line names something below DIR.
+# processes_of DIR: processes of zonal and zonal-faultfs whose command line names a path below DIR.
 processes_of() {
     local proc pid exe
     for proc in /proc/[0-9]*; do

@@ -1,11 +1,12 @@
-# Shared by the scripts of tests/ and bench/: where things are, what must be installed.
-# Sourced by bash with `set -euo pipefail` on.
+# Shared by the scripts of tests/ and bench/: paths, and tools to install. Sourced by bash with `set
+# -euo pipefail` on.
 
 # shellcheck shell=bash
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$TARGET/tools
-# What is built: release; dev; or suite, which the unit tests have built already. The latter two check their arithmetic.
+# Build profile: release; dev; or suite, which the unit tests have built already. The latter two
+# check arithmetic overflow.
 PROFILE=${PROFILE:-release}
 BUILT=$TARGET/$([ "$PROFILE" = dev ] && echo debug || echo "$PROFILE")
 ZONAL=${ZONAL:-$BUILT/zonal}
@@ -16,7 +17,7 @@ die() {
     exit 1
 }
 
-# need COMMAND=PACKAGE...: installs the packages whose command is missing.
+# need COMMAND=PACKAGE...: installs packages whose command is missing.
 need() {
     local pair missing=()
     for pair in "$@"; do
@@ -38,14 +39,15 @@ need() {
     rm -f "$log"
 }
 
-# need_cargo: makes cargo found where rustup puts it.
+# need_cargo: adds cargo from rustup's folder to PATH.
 need_cargo() {
     command -v cargo >/dev/null 2>&1 || PATH=$HOME/.cargo/bin:$PATH
     command -v cargo >/dev/null 2>&1 || die "cargo is missing. Hint: install Rust from https://rustup.rs"
     need cc=gcc
 }
 
-# tool NAME VERSION: builds a test program of crates.io once into $TOOLS, prints its path. One caller builds, others wait for it.
+# tool NAME VERSION: builds a test program of crates.io once into $TOOLS, prints its path. One
+# caller builds; others wait for it.
 tool() {
     local name=$1 version=$2 mark=$TOOLS/$1-$2 turn
     mkdir -p "$TOOLS"
@@ -54,7 +56,7 @@ tool() {
     if [ ! -e "$mark" ] || [ ! -x "$TOOLS/bin/$name" ]; then
         need_cargo >&2
         say "building $name $version (once)" >&2
-        # Little is gained where they run for seconds.
+        # Optimization gains little for runs of seconds.
         export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0
         (cd "$TOOLS" && CARGO_TARGET_DIR=$TOOLS/build nice cargo install --quiet --locked --force "$name" --version "$version" --root "$TOOLS") >&2 || die "cargo could not install $name $version"
         touch "$mark"

@@ -1,11 +1,11 @@
-# Runs suites: each one's output goes to a log file, one line tells the result, the end counts.
+# Runs suites: the output of each goes to a log file, one line has the result, a count ends the run.
 # Sourced by bash with `set -euo pipefail` on, after lib.sh.
 
 # shellcheck shell=bash
 LOGS=$TARGET/test-logs
 TALLY=${ZONAL_TALLY:-}
 
-# begin_tally: starts the count, unless a caller's count goes on.
+# begin_tally: starts the count, unless a caller's count continues.
 begin_tally() {
     mkdir -p "$LOGS"
     if [ -z "$TALLY" ]; then
@@ -15,10 +15,10 @@ begin_tally() {
     fi
 }
 
-# suite NAME SECONDS COMMAND...: runs a command within a time; counts what it says it did.
+# suite NAME SECONDS COMMAND...: runs a command with a time limit and counts its results.
 #
-# A command that ends with a line `...: N passed, ... N failed`, and cargo test, count as what they
-# say; any other as one. Returns the command's status.
+# A command that ends with a line `...: N passed, ... N failed`, and cargo test, count with their
+# own numbers; any other as one. Returns the command's status.
 suite() {
     local name=$1 limit=$2 log status=0 start=$SECONDS passed failed note
     shift 2
@@ -42,7 +42,7 @@ suite() {
     return "$status"
 }
 
-# count LOG: "PASSED FAILED" as the log's last summary, or cargo's summaries together, say.
+# count LOG: "PASSED FAILED" from the log's last summary, or the sum of cargo's summaries.
 count() {
     sed 's/\x1b\[[0-9;]*m//g' "$1" | awk '
         /^test result: / {
@@ -62,7 +62,8 @@ count() {
         END { print p + cp, f + cf }'
 }
 
-# closing: what failed, once more; then the count in plain words, alone on its line. Fails when something failed.
+# closing: lists the failures once more, then prints the count alone on its line. Fails if anything
+# failed.
 closing() {
     [ ! -s "$TALLY.failed" ] || { say "--- failed" && cat "$TALLY.failed"; }
     awk '{ p += $1; f += $2 } END { printf "%d passed, %d failed\n", p, f; exit f > 0 || p == 0 }' "$TALLY"

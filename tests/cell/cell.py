@@ -1,4 +1,4 @@
-"""The cell that checks run against: one that `zonal up` made and that is mounted. ZONAL names the binary."""
+"""The cell under test: `zonal up` made it, and it is mounted. ZONAL names the binary."""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def data_id(path):
-    """The identity of a file's bytes, as its layout tells it."""
+    """The data id of a file's bytes, from its layout."""
     return int(re.search(r"data=(\d+)", os.getxattr(path, "zonal.layout").decode())[1])
 
 
@@ -32,7 +32,7 @@ class Cell:
         return done
 
     def locate(self, path):
-        """The record that `zonal locate --json` prints for one path."""
+        """The JSON of `zonal locate --json` for one path."""
         records = json.loads(self.zonal("locate", "--json", path).stdout)
         while isinstance(records, dict) and len(records) == 1:
             records = next(iter(records.values()))
@@ -79,7 +79,10 @@ class Cell:
 
 
 def run(title, registry, text, kind=Cell):
-    """Runs what the command line asks for; each check gets the cell, as this kind, and a directory of its own in zone 1."""
+    """Runs the checks that the command line selects.
+
+    Each check gets the cell, as this class, and a directory of its own in zone 1.
+    """
     parser = argument_parser(text.split("\n", 1)[0])
     parser.add_argument("--cell", required=True)
     parser.add_argument("--mount", required=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a whole cell promises: where bytes lie, what passes which server, what damage and loss do.
+"""Checks of a whole cell: places of bytes, traffic of servers, effects of damage and loss.
 
     tests/cell/checks.py --cell DIR --mount PATH [--second-mount PATH] [--only PART,...] [--list]
 
-The cell is one that `zonal up` made (2 zones, 3 storage nodes each), with the directories `one`
-and `two` at its top, homed in zones 1 and 2. ZONAL names the binary. Root only: it reads and
-damages the cell's own files, and stops its processes.
+The cell is one that `zonal up` made (2 zones, 3 storage nodes each), with the directories `one` and
+`two` at its top, homed in zones 1 and 2. ZONAL names the binary. Root only: it reads and damages
+the cell's own files, and stops its processes.
 """
 import errno
 import hashlib
@@ -28,7 +28,7 @@ check = R.check
 
 
 def per_target(record):
-    """The bytes on each target, whatever shape the list has."""
+    """The bytes on each target, from any form of the list."""
     targets = record.get("targets")
     if isinstance(targets, dict):
         return sorted(v if isinstance(v, int) else v["bytes"] for v in targets.values())
@@ -69,12 +69,15 @@ def drop_caches():
     subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, check=True)
 
 
-# First bytes of a file, which its shard has.
+# Number of first bytes of a file that its shard stores.
 INLINE = 4096
 
 
 def on_targets(c, path):
-    """The bytes of a file that each target says it has: {target: bytes}. `zonal locate` would compute them from the size."""
+    """Bytes of a file on each target, as the targets report them: {target: bytes}.
+
+    (`zonal locate` would compute them from the size.)
+    """
     number, found = data_id(path), {}
     for target in range(1, 7):
         lines = c.zonal("target", "ls", "--json", "--cell", c.folder, "--target", str(target)).stdout.splitlines()
@@ -150,12 +153,13 @@ def _(c, d):
         c.zonal("layout", "set", "--stripe-count", every, f"{d}/t")
 
 
-@check("stripe-units", "stripe units of 64 KiB and of 64 MiB lie on the targets as they say; what is smaller, larger or no power of two is refused")
+@check("stripe-units", "stripe units of 64 KiB and of 64 MiB are stored as set; a smaller or larger unit, or no power of two, is refused")
 def _(c, d):
     for unit in (64 << 10, 64 * MIB):
         os.mkdir(f"{d}/{unit}")
         c.zonal("layout", "set", "--stripe-unit", f"{unit >> 10} KiB", f"{d}/{unit}")
-        # At the beginning, behind it, at the end of the first unit, in the second, the third, and in the fourth, which is the first target's again.
+        # At the start, after it, at the end of the first unit, in the second, the third, and in the
+        # fourth, which is on the first target again.
         places = {0: 0, INLINE: 0, unit - INLINE: 0, unit: 1, 3 * unit - 2 * INLINE: 2, 3 * unit - INLINE: 2, 3 * unit: 0, 3 * unit + INLINE: 0}
         fd = os.open(f"{d}/{unit}/f", os.O_CREAT | os.O_RDWR, 0o644)
         for number, at in enumerate(places):
@@ -215,7 +219,7 @@ def _(c, d):
         os.rmdir(top)
 
 
-@check("home-zones", "first-level directories are homed where told, or in the mount's zone; deeper ones inherit", limit=120)
+@check("home-zones", "first-level directories are homed in the given zone, or in the mount's; deeper ones inherit", limit=120)
 def _(c, d):
     homes = []
     for top, how in (("h1", None), ("h2", 2)):
@@ -307,7 +311,7 @@ def _(c, d):
         true(status["healthy"], f"status beside scattered writes: {status}")
         turns += 1
     equal(os.waitpid(child, 0)[1], 0, "status of the writer")
-    # Those beside come by whole stripe units and what is left of them.
+    # Sequential writes come by whole stripe units and the rest.
     sent = messages() - before - turns * 12
     true(sent < rounds * 120, f"{rounds * pieces} pieces took {sent} messages")
     true(read(other) == want, "what was written beside differs")
@@ -328,7 +332,7 @@ def _(c, d):
     write(f"{d}/f", b"x" * 5 * MIB)
     end = time.monotonic() + 30
     while True:
-        # What the checks before this one removed comes back meanwhile.
+        # Space that earlier checks freed may still come back.
         status, space = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout), os.statvfs(c.mount)
         targets = [target for zone in status["zones"] for node in zone["nodes"] for target in node["targets"]]
         told = [sum(target[key] for target in targets) for key in ("total_bytes", "free_bytes")]
@@ -374,7 +378,8 @@ def _(c, d):
     def free():
         s = os.statvfs(d)
         return s.f_bfree * s.f_frsize
-    # What the checks before this one removed is still being deleted: until nothing changes for four seconds.
+    # Files that earlier checks removed are still being deleted: wait until nothing changes for four
+    # seconds.
     end, start = time.monotonic() + 60, free()
     at_rest = time.monotonic() + 4
     while time.monotonic() < at_rest:
@@ -401,7 +406,7 @@ def _(c, d):
         for port in filter(None, ports):
             for size in (1, 128, 4096, MIB):
                 throw(port, os.urandom(size))
-            # A plausible beginning: what the real magic is, is learnt from nobody here; zeros and ones do.
+            # A plausible start: zeros and ones, which pass checks without the real magic number.
             throw(port, bytes(4096))
             throw(port, b"\xff" * 4096)
     equal(c.alive(), before, "running processes")
@@ -447,7 +452,7 @@ def _(c, d):
 
 
 def poke(places, offset, data):
-    """Overwrites bytes of files, behind the back of who has them open."""
+    """Overwrites bytes of files without the knowledge of the processes that have them open."""
     for path, at in places:
         with open(path, "r+b", buffering=0) as f:
             f.seek(at + offset)
@@ -456,7 +461,7 @@ def poke(places, offset, data):
 
 
 def find_on_disk(folder, mark):
-    """The files below the storage nodes that hold these bytes, and where: [(path, offset)]."""
+    """Files below the storage nodes that hold these bytes, with offsets: [(path, offset)]."""
     found = []
     for base, _dirs, files in os.walk(folder):
         for name in files:
@@ -507,7 +512,7 @@ def _(c, d):
             time.sleep(0.5)
 
 
-@check("servers-killed", "what was written and closed survives the kill of every server process; zonal up starts them again and the mount goes on", limit=300)
+@check("servers-killed", "data written and closed survives the kill of every server process; zonal up starts them again and the mount works again", limit=300)
 def _(c, d):
     want = big(f"{d}/big", 12)
     for i in range(200):

@@ -1,4 +1,7 @@
-"""A cell whose stores lie on disks that fail when told to (zonal-faultfs), for media.py and power_loss.py. ZONAL and FAULTFS name the binaries."""
+"""A cell whose stores are on disks that fail on command (zonal-faultfs).
+
+For media.py and power_loss.py. ZONAL and FAULTFS name the binaries.
+"""
 import argparse
 import atexit
 import contextlib
@@ -48,7 +51,7 @@ def wait_for(what, condition, seconds=30):
 
 
 class Cell:
-    """A cell on disks that fail."""
+    """A cell on disks that can fail."""
 
     def __init__(self):
         self.work = tempfile.mkdtemp(prefix="zonal-media.")
@@ -103,7 +106,7 @@ class Cell:
     def kill(self, *names, by=signal.SIGKILL):
         for name in names:
             pid = self.pid(name)
-            # One that a failed check leaves ended must not hide why that failed.
+            # A process that a failed check left stopped must not hide the reason of the failure.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, by)
             wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
@@ -123,7 +126,7 @@ class Cell:
         wait_for("a cell that serves", lambda: self.status()["healthy"])
 
     def restart_full(self, name):
-        """Of a store that is full: it serves, and status says that it is not well."""
+        """For a full store: its server runs, and status reports the problem."""
         self.kill(name)
         self.up()
         wait_for("a store that serves", lambda: "inodes" in json.dumps(self.status()))
@@ -132,7 +135,7 @@ class Cell:
         return json.loads(run(ZONAL, "status", "--cell", self.dir, "--json", ok=False).stdout)
 
     def trouble(self, name):
-        """Why a node does not serve, as `zonal status` says it."""
+        """The reason why a node does not serve, from `zonal status`."""
         with open(f"{self.dir}/{NODES[name]}/node.toml", encoding="utf-8") as f:
             number = int(re.search(r"^node = (\d+)", f.read(), re.M)[1])
         nodes = [node for zone in self.status()["zones"] for node in zone["nodes"]]
@@ -140,7 +143,7 @@ class Cell:
 
     @contextlib.contextmanager
     def changed(self, names, table, lines):
-        """Nodes whose config says something more in a table; as before afterwards, on healthy disks."""
+        """Adds lines to a table of the nodes' configs; restores them afterwards, on healthy disks."""
         texts = {}
         try:
             for name in names:
@@ -165,7 +168,7 @@ class Cell:
             return f.read()
 
     def show_logs(self):
-        """How the logs of nodes and mounts end."""
+        """The ends of the logs of nodes and mounts."""
         logs = [f"{self.dir}/{node}/log" for node in NODES.values()] + glob.glob(f"{self.dir}/mounts/*.log")
         for path in logs:
             with open(path, encoding="utf-8", errors="replace") as f:
@@ -180,7 +183,7 @@ class Cell:
         return float(re.search(rf"^zonal_{re.escape(metric)} (\S+)$", text, re.M)[1])
 
     def used(self, disk):
-        """Bytes that the files of a store take."""
+        """Bytes of the files of a store."""
         total = 0
         for base, _dirs, files in os.walk(f"{self.work}/{disk}"):
             total += 0 if ".faultfs" in base else sum(os.stat(os.path.join(base, f)).st_blocks * 512 for f in files)
@@ -188,7 +191,7 @@ class Cell:
 
 
 def save(path, data, flags=0, sync=os.fsync):
-    """Writes a file and makes it durable, by fsync or by a flag of the open; errors are the caller's."""
+    """Writes a file and makes it durable, by fsync or a flag of open; errors go to the caller."""
     fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | flags, 0o644)
     try:
         done = 0
@@ -204,7 +207,7 @@ def save(path, data, flags=0, sync=os.fsync):
 
 
 def fresh(path):
-    """The bytes of a file, not out of the page cache."""
+    """The bytes of a file, past the page cache."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -226,7 +229,7 @@ def same(path, data, what):
 
 
 def told(call, fd):
-    """What a call says of a descriptor: OK or the error's name."""
+    """The result of a call on a descriptor: OK or the error's name."""
     try:
         call(fd)
         return "OK"
@@ -235,7 +238,10 @@ def told(call, fd):
 
 
 def lose_power(c, seed, with_mount=False):
-    """All servers end at once, and each disk keeps any part of what was not flushed. With the mount nothing that only it had comes back."""
+    """Ends all servers at once; each disk keeps a random part of what was not flushed.
+
+    With `mount`, data that only the mount had is lost too.
+    """
     pids = c.mounts() if with_mount else []
     pids += [c.pid(name) for name in ("manager", *STORES)]
     for pid in pids:
@@ -244,7 +250,7 @@ def lose_power(c, seed, with_mount=False):
         wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
     for number, disk in enumerate(STORES):
         c.order(disk, f"cut {seed * 10 + number} {512 if seed % 2 else 4096}")
-        # The kernel has not been started anew, so the store must not know under which it was open.
+        # The machine did not reboot, so the store must forget the boot under which it was open.
         os.unlink(f"{c.dir}/{STORES[disk]}/power")
     c.up()
     wait_for("a cell that serves", lambda: c.status()["healthy"])
@@ -257,7 +263,10 @@ def drop(fds):
 
 
 def run_checks(registry, title, summary):
-    """Runs a registry's checks, each in a folder of its own of one cell, whose disks are healed behind each; the cell goes down at the end."""
+    """Runs a registry's checks on one cell, each in a folder of its own; stops the cell at the end.
+
+    Disks are healed after each check.
+    """
     parser = argparse.ArgumentParser(description=summary)
     cell = Cell()
     owner = os.getpid()

@@ -1,4 +1,4 @@
-"""Threads of a process that stand still for a while, as one does that waits for a disk, while the others go on (ptrace(2), by ctypes)."""
+"""Freezes some threads of a process, like threads that wait for a disk (ptrace(2), by ctypes)."""
 import contextlib
 import ctypes
 import os
@@ -19,7 +19,10 @@ def ptrace(request, thread):
 
 
 class Frozen:
-    """The threads of `pid` whose name begins with `name` and that are there now, within a `with`. The kernel lets them go when we end."""
+    """Freezes, within a `with`, the present threads of `pid` whose name begins with `name`.
+
+    The kernel releases them when this process ends.
+    """
 
     def __init__(self, pid, name):
         self.pid, self.name, self.threads = pid, name, []
@@ -27,7 +30,7 @@ class Frozen:
     def __enter__(self):
         try:
             for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
-                # A thread that has nothing to do may end at any moment.
+                # An idle thread may end at any moment.
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     with open(f"/proc/{self.pid}/task/{thread}/comm", encoding="ascii") as f:
                         is_meant = f.read().startswith(self.name)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`zonal fs` and a mount at once: what one writes the other sees, under the same rules.
+"""`zonal fs` and a mount at once: each sees the other's writes, under the same rules.
 
     tests/cell/fs.py --work DIR [--only PART,...] [--list]
 
@@ -23,14 +23,14 @@ MIB = 1 << 20
 
 
 def fs(cell, command, *args, stdin=None, code=0):
-    """A command, and what it prints as bytes."""
+    """Runs a command; returns its output as bytes."""
     done = subprocess.run([ZONAL, "fs", command, "--cell", cell.folder, *args], input=stdin, capture_output=True,
                           timeout=60, check=False)
     equal(done.returncode, code, f"exit of zonal fs {command} {args}: {done.stderr[-400:]!r}")
     return done.stdout
 
 
-@check("fs-both-ways", "what `zonal fs` and a mount write, rename and remove, the other sees at once", root=True, limit=300)
+@check("fs-both-ways", "`zonal fs` and a mount see each other's writes, renames and removals at once", root=True, limit=300)
 def both_ways(work):
     with OwnCell(work) as c:
         for n in range(15):
@@ -38,7 +38,7 @@ def both_ways(work):
             true(not os.path.exists(c.mount + old), "it is there before")
             fs(c, "put", "-", old, stdin=new)
             equal(read(c.mount + old), new, "what put wrote, on the mount")
-            # The kernel holds its name, its attributes and its pages now.
+            # The kernel now caches its name, attributes and pages.
             fs(c, "put", "-", old, stdin=b"replaced")
             equal(read(c.mount + old), b"replaced", "what put replaced, on the mount")
             write(c.mount + old, new[::-1])
@@ -70,7 +70,7 @@ def open_file(work):
             equal(read(f"{c.mount}/one/f"), b"the new one", "the name")
 
 
-@check("fs-never-half", "whoever reads a file while put replaces it sees one of its contents, whole", root=True, limit=300)
+@check("fs-never-half", "a reader of a file that put replaces sees one of its contents, whole", root=True, limit=300)
 def never_half(work):
     with OwnCell(work) as c:
         contents = [bytes([n]) * (3 * MIB + n) for n in range(4)]
@@ -101,7 +101,7 @@ def users(work):
         os.chmod(f"{c.mount}/one/secret", 0o600)
         os.mkdir(f"{c.mount}/one/open")
         os.chmod(f"{c.mount}/one/open", 0o777)
-        # Where the user has a way to it.
+        # In a folder that the user can reach.
         own = tempfile.mkdtemp(prefix="zonal-fs-")
         key = f"{own}/user.pem"
         with open(f"{c.folder}/cell.toml", encoding="utf-8") as f:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`zonal fsck` on a real cell that is stopped, damaged, repaired and started again, and on one that runs under load.
+"""`zonal fsck` on real cells: stopped, damaged, repaired and restarted, or running under load.
 
     tests/cell/fsck.py --work DIR [--only PART,...] [--list]
 
-Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the binary. Root only: it
-mounts, and removes and damages the cell's own files.
+Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the
+binary. Root only: it mounts, and removes and damages the cell's own files.
 """
 import contextlib
 import glob
@@ -32,7 +32,7 @@ CLEAN, REPAIRED, LEFT, NOT_CHECKED = 0, 1, 4, 8
 
 
 class Cell(OwnCell):
-    """With files whose contents are known."""
+    """A cell with files whose contents are known."""
 
     def __init__(self, work):
         super().__init__(work)
@@ -45,7 +45,7 @@ class Cell(OwnCell):
         return self
 
     def fsck(self, *args, code, data=True):
-        """Findings and sums."""
+        """Findings and totals."""
         done = subprocess.run([ZONAL, "fsck", "--cell", self.folder, "--json", *["--data"] * data, *args],
                               capture_output=True, text=True, timeout=300, check=False)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -66,7 +66,7 @@ class Cell(OwnCell):
         os.sync()
 
     def read_all(self):
-        """Files that are whole, that give an error, and that are not there. Wrong bytes are a failure at once."""
+        """Files that are intact, that give an error, and that are missing; wrong bytes fail."""
         whole, errors, missing = [], [], []
         for path, wanted in self.sums.items():
             try:
@@ -81,18 +81,18 @@ class Cell(OwnCell):
         return whole, errors, missing
 
     def look(self, code=CLEAN):
-        """A check while the cell runs."""
+        """Runs a check of the running cell."""
         findings, sums = self.fsck(code=code, data=False)
         true(sums["running"], "the cell was taken for a stopped one")
         return findings, sums
 
     def objects(self):
-        """On all targets."""
+        """The objects on all targets."""
         listed = [self.zonal("target", "ls", "--cell", self.folder, "--target", str(target)) for target in (1, 2, 3, 4)]
         return sum(len(done.stdout.splitlines()) for done in listed)
 
     def up_again(self):
-        """Starts the servers that are down."""
+        """Starts stopped servers."""
         self.zonal("up", "--dir", self.folder)
 
     def servers(self):
@@ -120,11 +120,15 @@ class Cell(OwnCell):
 
 
 class Load:
-    """Processes that make, write, cut, rename, link and remove files through several mounts, hold removed ones open, and make and
-    remove first-level directories, until told to end. What a killed server makes fail is let be."""
+    """A load of several processes on several mounts, until told to end.
+
+    They make, write, truncate, rename, link and remove files, hold removed files open, and make and
+    remove first-level directories. Errors caused by killed servers are ignored.
+    """
 
     def __init__(self, cell, mounts, threads=6):
-        # No threads: whoever starts `zonal up` must not have their files open, as it closes them first, and that waits for a killed server.
+        # Processes, not threads: a child that starts `zonal up` first closes inherited files, which
+        # would wait for a killed server.
         context = multiprocessing.get_context("fork")
         self.cell, self.mounts, self.over, self.broken = cell, mounts, context.Value("b", 0), context.SimpleQueue()
         self.steps, self.failed = context.Array("q", threads), context.Array("q", threads)
@@ -137,7 +141,7 @@ class Load:
 
     def __exit__(self, *_):
         self.over.value = 1
-        # Who waits for a killed server would do so for ever.
+        # A process that waits for a killed server would wait for ever.
         self.cell.up_again()
         limit = time.monotonic() + 120
         for thread in self.threads:
@@ -146,7 +150,7 @@ class Load:
         true(self.broken.empty(), "the load broke")
 
     def more(self, steps):
-        """Waits until so many more steps are done."""
+        """Waits until this many more steps are done."""
         wanted, limit = sum(self.steps) + steps, time.monotonic() + 120
         while sum(self.steps) < wanted:
             true(time.monotonic() < limit and self.broken.empty(), f"the load hangs: {list(self.steps)}")
@@ -156,7 +160,7 @@ class Load:
         source, have, held, born = random.Random(number), [], [], 0
         mount = self.mounts[number % len(self.mounts)]
         home = f"{mount}/{('one', 'two')[number // 2 % 2]}/load{number}"
-        # Names that other threads use as well, by another mount.
+        # Names that other processes use too, through another mount.
         shared = f"{mount}/one/shared"
         try:
             os.makedirs(home, exist_ok=True)
@@ -199,7 +203,7 @@ class Load:
         elif kind == 6:
             os.unlink(have.pop(source.randrange(len(have))))
         elif kind == 7:
-            # Held open without a name, and written to.
+            # A file held open without a name, and written to.
             path = have.pop(source.randrange(len(have)))
             held.append(os.open(path, os.O_RDWR))
             os.unlink(path)
@@ -248,7 +252,7 @@ def _(work):
 
 @contextlib.contextmanager
 def read_only(folder):
-    """Within a `with` nothing can be written there, as on a disk that the kernel has ended writing to."""
+    """Makes the disk read-only within a `with`, as after a disk error."""
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
@@ -257,7 +261,7 @@ def read_only(folder):
         subprocess.run(["umount", folder], check=True)
 
 
-@check("read-only", "where nothing can be written a cell is stopped and checked, and is not started", limit=300)
+@check("read-only", "on a read-only file system a cell is stopped and checked, but not started", limit=300)
 def _(work):
     refused = 5
     with Cell(work) as cell:
@@ -280,7 +284,7 @@ def _(work):
 @check("resumed", "a check that is killed in the middle goes on where it was and tells the same; a cell that was started meanwhile is checked anew", limit=600)
 def _(work):
     with Cell(work) as cell:
-        # Enough that the first store is read long before the last.
+        # Enough files that the first store is read long before the last.
         for number in range(24):
             with open(f"{cell.mount}/{('one', 'two')[number % 2]}/large{number}", "wb") as file:
                 file.write(random.Random(number).randbytes(8 << 20))
@@ -288,7 +292,7 @@ def _(work):
         cell.down()
         for number, node in enumerate(("storage1-1", "storage2-2")):
             folder = f"{cell.folder}/{node}/target/segments"
-            # Somewhere in the bytes of files.
+            # Somewhere in the data of files.
             def spoil(found):
                 for at in range(4096 * 9, len(found), 4096 * 97):
                     found[at] ^= 1 << number
@@ -314,18 +318,18 @@ def _(work):
             equal(os.path.exists(folder), False, "a folder stays")
             ended.append(again["kept"])
         print(f"    stores that were read when the check was ended: {ended}, of 7")
-        # What was kept is of a cell that was not started since.
+        # The saved state is of a cell that was not started since.
         cell.up()
         cell.down()
         done = subprocess.run([ZONAL, "fsck", "--cell", cell.folder, "--json", "--data"], capture_output=True, text=True, timeout=300, check=False)
-        true("begins anew" in done.stderr and "has changed since" in done.stderr, f"what is said: {done.stderr!r}")
+        true("starts over" in done.stderr and "has changed since" in done.stderr, f"what is said: {done.stderr!r}")
         anew = [json.loads(line) for line in done.stdout.splitlines()]
         equal([found for found in anew[:-1] if found["class"] != "note"], [found for found in wanted if found["class"] != "note"], "findings")
         equal(anew[-1]["kept"], 0, "stores kept")
 
 
 def kill_in_the_middle(cell, folder, how):
-    """Ends a check when some stores are read; whether it was not over before."""
+    """Kills a check after it has read some stores; returns whether it was still running."""
     shutil.rmtree(folder, ignore_errors=True)
     with subprocess.Popen([ZONAL, "fsck", "--cell", cell.folder, "--json", "--data"], stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as checking:
@@ -340,7 +344,7 @@ def kill_in_the_middle(cell, folder, how):
         return checking.wait(timeout=60) == -how and os.path.exists(folder)
 
 
-@check("progress", "--progress tells on standard error how many records were read, without it nothing is told there", limit=300)
+@check("progress", "--progress prints the number of records read on standard error; without it nothing is printed there", limit=300)
 def _(work):
     with Cell(work) as cell:
         for number in range(8):
@@ -351,7 +355,8 @@ def _(work):
         for asked in (True, False):
             with subprocess.Popen([ZONAL, "fsck", "--cell", cell.folder, "--data", *["--progress"] * asked], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True) as checking:
-                # It tells twice a second, and would be over before: it goes on for moments, and rests between them.
+                # Progress comes twice a second, and the check would be over before: it runs in
+                # short steps with pauses.
                 while checking.poll() is None:
                     time.sleep(0.005)
                     checking.send_signal(signal.SIGSTOP)
@@ -382,7 +387,7 @@ def _(work):
                     for _, pid in victims:
                         os.kill(pid, 9)
                     if number % 2:
-                        # It comes back while the check waits for it.
+                        # The server comes back while the check waits for it.
                         back = threading.Thread(target=cell.up_again)
                         back.start()
                         findings, _ = cell.look()
@@ -403,7 +408,8 @@ def _(work):
 @check("running-planted", "a running check finds objects without inodes and inodes without objects, under load", limit=600)
 def _(work):
     with Cell(work) as cell:
-        # Files in the backup whose bytes go afterwards, and files made afterwards whose inodes the restored shards do not have.
+        # Files in the backup whose bytes are removed later, and later files whose inodes the
+        # restored shards lack.
         doomed = [f"{cell.mount}/one/doomed{number}" for number in range(5)]
         for path in doomed:
             with open(path, "wb") as file:
@@ -440,7 +446,7 @@ def _(work):
         cell.up()
         findings, _ = cell.look()
         equal([found for found in findings if found["class"] != "note"], [], "findings after the repair")
-        # The first bytes of a file were in the shard that was set back.
+        # The first bytes of a file were in the shard that was restored.
         young = sorted(random.Random(f"young {number}").randbytes(150_000)[4096:] for number in range(7))
         equal(sorted(data[4096:] for data, *_ in lost_and_found(cell, 2)) == young, True, "that the objects are files in lost+found")
 
@@ -471,7 +477,7 @@ def _(work):
             made.append((data, 0o400 + number, 1000 + number, 2000 + number))
         os.sync()
         cell.down()
-        # With it, nothing would be lost.
+        # With the index copy, nothing would be lost.
         for path in glob.glob(f"{cell.folder}/meta1/shard/copy.*"):
             os.remove(path)
         spoilt = []
@@ -488,13 +494,14 @@ def _(work):
         cell.up()
         found = lost_and_found(cell, 1)
         equal([one for one in made if one not in found], [], "nameless files that are not in lost+found as they were")
-        # Of the other files some had their entries, or what else there is of them, in the same pages.
+        # Other files had their entries, or other records, in the same pages.
         whole, errors, missing = cell.read_all()
         sums = [hashlib.sha256(data).hexdigest() for data, *_ in found]
         nowhere = [path for path in missing if cell.sums[path] not in sums]
         print(f"  {len(spoilt)} pages; {len(whole)} whole, {len(missing)} without a name, of which {nowhere} are not in lost+found", flush=True)
         equal(errors, [], "files that give errors")
-        # Some had their inodes there: what is left of those has no size, and not always its first bytes.
+        # Some files had their inodes there: their remains have no size, and not always their first
+        # bytes.
         gone = sum(one["name"] == "object-no-inode" for one in findings)
         true(all("/one/" in path for path in missing) and len(nowhere) <= max(4, gone), f"missing {missing}, {nowhere} of them not in lost+found")
         cell.works()
@@ -507,7 +514,7 @@ def _(work):
         source = random.Random(5)
         for store in ("meta1/shard", "storage1-1/target"):
             path = f"{cell.folder}/{store}/index.redb"
-            # One bit in every page that may hold entries, those that are not in use any more included.
+            # One bit in every page that may hold entries, including pages no longer in use.
             def flip(data):
                 for at in range(4096, len(data), 4096):
                     if data[at] == 1 and any(data[at + 2000:at + 2100]):
@@ -525,7 +532,7 @@ def _(work):
 def _(work):
     with Cell(work) as cell:
         count = len(cell.read_all()[0])
-        # Killed: their logs go on from the copies.
+        # Killed, so that the logs continue after the copies.
         cell.zonal("umount", cell.mount)
         for pid in cell.servers().values():
             os.kill(pid, signal.SIGKILL)
@@ -571,7 +578,7 @@ def _(work):
 @check("lost-target", "a target that is gone: all files that had bytes there are listed by name, with the ranges that their layout gives, and no others", limit=300)
 def _(work):
     with Cell(work) as cell:
-        # Over several rows of units; with holes; with bytes in its shard alone.
+        # Files over several rows of units, with holes, or with bytes in the shard alone.
         for name, size, places in (("large", 5_300_000, ((0, 5_300_000),)), ("holes", 9 << 20, ((2 << 20, 5000), (5 << 20, 5000))), ("small", 4000, ((0, 4000),)),
                                    ("empty", 9 << 20, ())):
             with open(f"{cell.mount}/two/{name}", "wb") as file:
@@ -580,7 +587,7 @@ def _(work):
                     file.seek(at)
                     file.write(random.Random(name).randbytes(length))
         os.sync()
-        # What it has, as it says itself: {data id: column}.
+        # The target's own list of objects: {data id: column}.
         lines = cell.zonal("target", "ls", "--json", "--cell", cell.folder, "--target", "3").stdout.splitlines()
         columns = {line["data_id"]: line["column"] for line in map(json.loads, lines)}
         wanted = {}
@@ -601,12 +608,12 @@ def _(work):
 
 
 def pieces(column, size, unit=1 << 20, count=2, inline=4096):
-    """[[begin, length]] of a file that lie in a column."""
+    """Ranges [[begin, length]] of a file that are in a column."""
     units = [(at, min(at + unit, size)) for at in range(column * unit, size, unit * count)]
     return [[max(begin, inline), end - max(begin, inline)] for begin, end in units]
 
 
-@check("damaged-block", "a damaged block is told by file and range, is an error, and goes when it is written anew", limit=300)
+@check("damaged-block", "a damaged block is reported by file and range, reads as an error, and is gone after a rewrite", limit=300)
 def _(work):
     with Cell(work) as cell:
         path = f"{cell.mount}/one/marked"

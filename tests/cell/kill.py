@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
-"""`kill -9` of servers and mounts under a mixed load, again and again, with everything checked after each round.
+"""`kill -9` of servers and mounts under a mixed load, in rounds; all data is checked after each.
 
     tests/cell/kill.py --dir EMPTY-FOLDER [--rounds 10] [--seed 1] [--workers 6] [--check-every 1] [--keep]
 
-Brings up a cell of its own (2 zones, 3 storage nodes each) in the folder and mounts it twice. Workers (`kill_worker.py`) change
-files of their own through both mounts and count under locks in files of all. A round kills one server, several, all, or a
-mount at a random moment, starts again what is down with `zonal up` (and `zonal mount`), and stops the workers. Then:
+Starts a cell of its own (2 zones, 3 storage nodes each) in the folder and mounts it twice. Workers
+(`kill_worker.py`) change files of their own through both mounts, and count under locks in shared
+files. A round kills one server, several, all, or a mount at a random moment. It restarts them with
+`zonal up` (and `zonal mount`), and stops the workers. Then these must hold:
 
-* every call ended within 30 s, and one that failed did so while something was down, with a server that was killed in this round named in the mount's log;
-* names, contents, links, modes and extended attributes are what the workers' models say, through both mounts and through the
-  descriptors that were open all the time; what had an unknown outcome is done or not done;
-* counts are what was counted, locks that were held are held;
-* every server is healthy;
-* `zonal fsck` of the running cell is clean (with --check-every N after each N-th round): no entry or object without its inode.
+* Every call ended within 30 s. A call failed only during an outage, and the mount's log names a
+  server that was killed in this round.
+* Names, contents, links, modes and extended attributes equal the workers' models, through both
+  mounts and through descriptors that stayed open. A change with an unknown outcome is done or not
+  done.
+* Counters equal the counts, and locks held before are still held.
+* Every server is healthy.
+* `zonal fsck` of the running cell is clean (with --check-every N after each N-th round): no entry
+  or object without its inode.
 
-After the last round the servers are killed once more, and `zonal fsck` must find the stopped stores clean. Then all is removed, and no object,
-orphan, open or lock may be left. ZONAL names the binary; root only.
-What is killed, and when, comes from the seed; what the kernel makes of it does not. Ends with `kill: N passed, N failed`.
+After the last round the servers are killed once more, and `zonal fsck` must find the stopped stores
+clean. Then all files are removed, and no object, orphan, open or lock may be left. ZONAL names the
+binary; root only. The seed decides what is killed and when, but not how the kernel schedules it.
+Ends with `kill: N passed, N failed`.
 """
 import argparse
 import collections
@@ -39,10 +44,10 @@ import kill_worker  # noqa: E402
 import mixed  # noqa: E402
 
 ZONAL = os.environ.get("ZONAL", "zonal")
-ANSWER_SECONDS = 240  # a worker's answer to a command: some calls of 30 s at most, and the waits for locks
+ANSWER_SECONDS = 240  # a worker's reply to a command: some calls of at most 30 s, and waits for locks
 LONG_OUTAGE = 12.0  # past the deadline of a request, every tenth round
 COMES_BACK_SECONDS = 10
-NAMED_ONCE_SECONDS = 5  # a mount names the same server once in so many
+NAMED_ONCE_SECONDS = 5  # a mount's log names the same server at most once in this time
 
 
 def zonal(*args, limit=90):
@@ -95,12 +100,12 @@ class Cell:
         return ""
 
     def address(self, name):
-        """Of a node's service."""
+        """The address of a node's service."""
         with open(f"{self.cell}/{name}/node.toml", encoding="utf-8") as f:
             return re.search(r'^listen = "(.*)"', f.read(), re.M)[1]
 
     def named(self, index, since):
-        """[(server as a mount's log names it, its address)] that did not answer since then."""
+        """Servers that did not answer since then: [(name in a mount's log, address)]."""
         lines = re.findall(r'^(\S+)Z +WARN no answer server="([^"]*) at ([^"]*)"', self.log(index), re.M)
         return [(server, address) for when, server, address in lines
                 if datetime.datetime.fromisoformat(when).replace(tzinfo=datetime.timezone.utc).timestamp() >= since]
@@ -113,7 +118,7 @@ class Cell:
 
 
 def serve(tops, number, seed, pipe, is_over, is_gone):
-    """A worker's process: does what the driver says and answers with (what is wrong, facts)."""
+    """A worker's process: carries out the driver's commands; replies with (errors, facts)."""
     try:
         worker = kill_worker.Worker(tops, number % 2, number, seed)
         pipe.send(("", {}))
@@ -157,7 +162,7 @@ class Crew:
         return range(len(self.pipes)) if numbers is None else numbers
 
     def answers(self, numbers=None):
-        """What is wrong, by worker."""
+        """The errors, by worker."""
         bad, end = [], time.monotonic() + ANSWER_SECONDS
         for number in self.numbers(numbers):
             if not self.pipes[number].poll(max(0.0, end - time.monotonic())):
@@ -181,7 +186,7 @@ class Crew:
 
 
 class Round:
-    """What one round does, from the seed."""
+    """The actions of one round, from the seed."""
 
     def __init__(self, seed, number, servers):
         chance = random.Random(seed * 1_000_003 + number)
@@ -228,7 +233,7 @@ class Test:
         self.clean = self.left(self.watch)
         for zone in ("one", "two"):
             os.mkdir(f"{one}/{zone}/kill")
-            # Small units, so that most files lie on all targets.
+            # Small stripe units, so that most files are on all targets.
             zonal("layout", "set", "--stripe-unit", "64KiB", f"{one}/{zone}/kill")
         for name in ("shared0", "shared1", "shared-held"):
             with open(f"{one}/one/kill/{name}", "wb") as f:
@@ -274,7 +279,7 @@ class Test:
             os.kill(pid, signal.SIGKILL)
 
     def restart(self, plan):
-        """Starts what is down; each mount must answer soon after."""
+        """Starts stopped servers and mounts; each mount must answer soon after."""
         bad, begun = [], time.monotonic()
         self.cell.up()
         if plan.victims:
@@ -308,7 +313,8 @@ class Test:
             side = number % 2
             if doubts and side != plan.mount:
                 named = self.cell.named(side, at - NAMED_ONCE_SECONDS)
-                # Since this kill; or before it, where the mount would name that server once more only later.
+                # Since this kill; or before it, if the mount would log that server again only
+                # later.
                 if not any(address in addresses for _, address in named):
                     bad.append(f"worker {number} saw {doubts[0][1]}, and the mount's log names no server of {plan.victims} but {[text for text, _ in named][-3:]}")
         return bad
@@ -326,7 +332,7 @@ class Test:
         return bad
 
     def locks(self):
-        """Each worker's own locks are refused to this process, through both mounts."""
+        """Checks that each worker's locks are refused to this process, through both mounts."""
         bad = []
         for mount in self.cell.mounts:
             with open(f"{mount}/one/kill/shared-held", "rb+", buffering=0) as f:
@@ -342,7 +348,7 @@ class Test:
         return bad
 
     def status(self):
-        """Every server answers, and none complains of its store."""
+        """Checks that every server answers, and none reports a problem of its store."""
         status = json.loads(zonal("status", "--cell", self.cell.cell, "--json"))
         return [] if status["healthy"] else [f"zonal status: {json.dumps(status)[:500]}"]
 
@@ -351,7 +357,7 @@ class Test:
         return [f"zonal fsck: exit {done.returncode}: {(done.stdout + done.stderr).strip()[-1000:]}"] if done.returncode else []
 
     def finish(self):
-        """Removes all, and looks for what stays."""
+        """Removes all files, and looks for leftovers."""
         self.crew.tell("end")
         self.crew.end()
         time.sleep(1)
@@ -375,7 +381,7 @@ class Test:
 
     @staticmethod
     def left(watch):
-        """Of inodes a shard has an estimate only after a kill; that none is left show objects, orphans and opens."""
+        """Leftover objects, orphans and opens; after a kill a shard only estimates its inodes."""
         return {name: count for name, count in mixed.left(watch.look()).items() if name != "shard_inodes"}
 
     def run(self):

@@ -1,11 +1,13 @@
-"""One process of `kill.py`: it changes files of its own and knows what must be there after any kill.
+"""One process of `kill.py`: it changes its own files and knows their state after any kill.
 
-Its model has, for each name, the inode and what that may hold:
+Its model has, for each name, the inode and its possible contents:
 
-* an operation that returned is done, whatever server is killed afterwards;
-* one that failed with EIO or ETIMEDOUT is done or not done, never half: the names are compared with both;
-* bytes that were written and not flushed (close, fsync) may be old or new once the mount's process is killed, each for itself;
-* any other error, and any call that takes longer than `CALL_SECONDS`, is a failure.
+* An operation that returned is done, whatever server is killed later.
+* An operation that failed with EIO or ETIMEDOUT is done or not done, never half: the names are
+  compared with both.
+* Bytes written but not flushed (close, fsync) may be old or new once the mount's process is killed,
+  each byte independently.
+* Any other error, and any call that takes longer than `CALL_SECONDS`, is a failure.
 """
 import collections
 import errno
@@ -17,7 +19,7 @@ import time
 
 KIB = 1 << 10
 CALL_SECONDS = 30.0
-LOCK_SECONDS = 120.0  # its holder may wait for a server as well, in each of its calls
+LOCK_SECONDS = 120.0  # the holder may wait for a server too, in each of its calls
 UNKNOWN = (errno.EIO, errno.ETIMEDOUT)
 MOUNT_GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV)
 FILES, OPENS, DIRECTORIES = 40, 5, 6  # of a worker at most
@@ -32,7 +34,7 @@ class MountGone(Exception):
 
 
 class Node:
-    """An inode: its content, and what it may also hold as long as that is not flushed."""
+    """An inode: its content, and other possible contents until a flush."""
 
     def __init__(self, kind, ino=0, target=b""):
         self.kind, self.ino, self.target = kind, ino, target
@@ -42,7 +44,7 @@ class Node:
         self.history = collections.deque(maxlen=12)
 
     def change(self, *what):
-        """Before the content changes."""
+        """Called before the content changes."""
         self.older.append(bytes(self.content))
         self.note(*what)
 
@@ -98,7 +100,7 @@ class Worker:
     def path(self, name, other=False):
         return f"{self.tops[self.side ^ other]}/{name}"
 
-    # -- calls, and what their failures mean
+    # -- calls, and the meaning of their failures
 
     def call(self, function, *args, limit=CALL_SECONDS):
         begun = time.monotonic()
@@ -119,7 +121,7 @@ class Worker:
                 raise AssertionError(f"worker {self.number}: {function.__name__}{args[:1]} took {took:.1f} s")
 
     def rename_names(self, function, args, before, after):
-        """A change of names: done, or kept as pending."""
+        """Changes names; keeps the change as pending if its outcome is unknown."""
         try:
             result = self.call(function, *args)
         except (Unknown, MountGone):
@@ -180,7 +182,7 @@ class Worker:
             self.doubt(node)
             raise
         if done != size:
-            # The kernel sends a long write in parts; one of them failed.
+            # The kernel splits a long write; one part failed.
             self.doubts.append((time.monotonic(), f"write: {done} bytes of {size}"))
             self.doubt(node)
             raise Unknown
@@ -188,7 +190,7 @@ class Worker:
             node.flushed()
 
     def doubt(self, node):
-        """A call about its content failed: some of it may have arrived."""
+        """Notes a failed call on the content: part of it may have arrived."""
         node.note("failed")
         node.doubtful = node.partial = True
         self.frozen.add(id(node))
@@ -360,7 +362,10 @@ class Worker:
         self.sure += 1
 
     def unlock(self, lock, fd):
-        """Until the shard has heard of it; what was written before counts as unknown where the first try fails."""
+        """Repeats fsync until the shard has it.
+
+        If the first try fails, earlier writes count as unknown.
+        """
         try:
             self.call(lock, fd, fcntl.LOCK_UN)
         except Unknown:
@@ -374,7 +379,7 @@ class Worker:
             raise
 
     def open_shared(self):
-        """Opens what workers share, and takes this worker's own locks."""
+        """Opens the shared files, and takes this worker's own locks."""
         shared = self.path("one/kill/shared")
         self.counter = [os.open(f"{shared}{i}", os.O_RDWR) for i in range(2)]
         self.held = [os.open(f"{shared}-held", os.O_RDWR), os.open(self.path(f"one/kill/flock-{self.number}"), os.O_RDWR | os.O_CREAT, 0o644)]
@@ -393,9 +398,11 @@ class Worker:
              "unlink": 3, "symlink": 2, "mkdir": 3, "xattr": 5, "chmod": 3, "sync_directory": 2, "count": 8}
 
     def work(self, is_over, is_gone=lambda: False):
-        """Steps until it is over; one whose outcome is unknown leaves its names alone from then on.
+        """Steps until told to end; names of a step with an unknown outcome are left alone from then
+        on.
 
-        `is_gone`: this mount is about to be killed, or was. What is opened by name from then on may be the next mount's.
+        `is_gone`: this mount is about to be killed, or was. A file opened by name from then on may
+        be on the next mount.
         """
         names, weights = list(self.STEPS), list(self.STEPS.values())
         while not is_over():
@@ -416,7 +423,7 @@ class Worker:
     # -- after the kill
 
     def resume_after_mount(self):
-        """The mount's process was killed: descriptors and locks are gone, what was not flushed is in doubt."""
+        """Notes that the mount was killed: descriptors and locks are gone, unflushed data is in doubt."""
         for fd in [*(fd for fd, _, _ in self.fds), *self.counter, *self.held]:
             try:
                 os.close(fd)
@@ -428,11 +435,11 @@ class Worker:
         self.open_shared()
 
     def verify(self):
-        """Compares everything with the model through both mounts; returns what is wrong."""
+        """Compares everything with the model through both mounts; returns the differences."""
         bad = [b for pending in self.pending for b in self.resolve(pending)]
         self.pending, self.frozen = [], set()
         bad += [f"through a descriptor kept open: {b}" for b in self.check_descriptors()]
-        # First what both mounts show.
+        # First the names and contents through both mounts.
         own, other = self.compare(False), self.compare(True)
         return bad + [f"through both mounts: {b}" for b in own if b in other] + [f"through its own mount: {b}" for b in own if b not in other] + \
             [f"through the other mount: {b}" for b in other if b not in own]

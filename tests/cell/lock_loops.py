@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Processes that take turns under an exclusive lock while the shard of their file is killed and started again.
+"""Processes that take turns under an exclusive lock while the shard of their file is killed.
 
     tests/cell/lock_loops.py --work DIR [--seconds 8] [--pause 2] [--only PART,...] [--list]
 
-Each check has a cell of its own below DIR, mounted twice; its loops (tests/posix/lock_loop.c) run side by side. `--seconds 600` is the long
-proof. ZONAL names the binary.
+Each check has a cell of its own below DIR, mounted twice; its loops (tests/posix/lock_loop.c) run
+side by side. `--seconds 600` is the long run. ZONAL names the binary.
 """
 import fcntl
 import os
@@ -21,14 +21,14 @@ from own_cell import OwnCell  # noqa: E402
 
 R = Registry()
 check = R.check
-# How long a call may wait for a shard that is started again, and the loop that called for its end.
+# Time that a call may wait for a restarted shard, and for the end of the loop.
 SETTLES = 150
-# How long each write through pages is delayed by a mount that is built with debug assertions, ms.
+# Delay of each write through pages, in a mount built with debug assertions, in ms.
 LATE = "15"
 
 
 class Twice(OwnCell):
-    """Mounted twice."""
+    """A cell that is mounted twice."""
 
     def make(self):
         super().make()
@@ -53,7 +53,7 @@ def take_turns(work, seconds, pause, kinds, ways):
                     name = f"{kind}.{given}.{timer}.{len(mounts)}"
                     files = [f"{mount}/one/{name}" for mount in mounts]
                     started.append((name, loop.start(kind, given, seconds, timer, files)))
-            # Numbers side by side, each with its lock.
+            # Adjacent numbers, each with its lock.
             if kind != "flock":
                 files = [f"{mount}/one/{kind}.ranges" for mount in (cell.mount, cell.second)]
                 started.append((f"{kind}.ranges", loop.start(f"{kind}:4", "keep", seconds, 0, files, 8)))
@@ -77,7 +77,7 @@ def _(work, seconds, _pause):
     take_turns(work, seconds, 0, KINDS, WAYS)
 
 
-@check("lock-turns-killed", "so they are while the metadata server is killed and started again, and what was written under the lock is there", limit=3600)
+@check("lock-turns-killed", "locks exclude also while the metadata server is killed and started again, and data written under the lock is there", limit=3600)
 def _(work, seconds, pause):
     take_turns(work, seconds, pause, KINDS, WAYS)
 
@@ -113,9 +113,9 @@ def _(work, seconds, _pause):
         for kind in ("fcntl", "ofd"):
             name = f"{kind}.keep"
             fd = os.open(f"{cell.second}/one/{name}", os.O_RDWR | os.O_CREAT)
-            # Twice the same: all of them on one mount.
+            # The same mount twice: all loops on one mount.
             running = loop.start(f"{kind}:4", "keep", seconds / 2, 0, [f"{cell.mount}/one/{name}"] * 2, 8)
-            # Each change by the other mount has the pages dropped at the next lock.
+            # After a change by the other mount, the next lock drops the pages.
             changes = 0
             while running.poll() is None:
                 fcntl.lockf(fd, fcntl.LOCK_EX, 8, 512)

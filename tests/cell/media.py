@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What full and failing disks do to a cell: each store lies on a disk that fails when told to (zonal-faultfs).
+"""Effects of full and failing disks on a cell; each store is on a failing disk (zonal-faultfs).
 
     tests/cell/media.py [--only PART,...] [--long] [--list]
 
-Makes a cell of its own (1 zone, 2 targets) in a temporary folder, with the folders of the shard and of both
-targets on disks of their own, and takes it down at the end. ZONAL and FAULTFS name the binaries. Root only.
+Makes a cell of its own (1 zone, 2 targets) in a temporary folder, with the folders of the shard and
+of both targets on disks of their own. Stops it at the end. ZONAL and FAULTFS name the binaries.
+Root only.
 """
 import contextlib
 import errno
@@ -31,7 +32,7 @@ check = R.check
 
 
 def fill(folder, size, most):
-    """Fsynced files until one does not fit: (number of whole ones, errno)."""
+    """Makes fsynced files until one does not fit: (number of complete ones, errno)."""
     for number in range(most):
         try:
             save(f"{folder}/{number}", bytes_of(number, size))
@@ -45,11 +46,11 @@ def _(c, d):
     def free():
         space = os.statvfs(d)
         return space.f_bavail * space.f_frsize
-    # The first check of its cell: nothing that others removed comes back while it counts.
+    # First check of its cell: no space that earlier checks freed comes back during the count.
     for disk, room in (("target1", 6), ("target2", 52)):
         c.order(disk, f"budget {c.used(disk) + 64 * MIB + room * MIB}")
     promised, after, refused, number = None, 0, 0, 0
-    # Files of one stripe unit: each lies on one target, and is refused where that one is full.
+    # Files of one stripe unit: each is on one target, and is refused if that target is full.
     while refused < 24:
         true(number < 500, "500 MiB fit")
         try:
@@ -63,7 +64,8 @@ def _(c, d):
         number += 1
     print(f"  {promised / MIB:.1f} MiB promised by df when one target was full, {after / MIB:.0f} MiB written, then {free() / MIB:.1f} MiB", flush=True)
     true(promised > 24 * MIB, "too little is promised for a comparison")
-    # Up to 8 MiB of each target are kept for what is overwritten; what was refused half written comes back a little later.
+    # Up to 8 MiB of each target are kept for overwrites. Space of a write refused halfway comes
+    # back a little later.
     true(abs(promised - after) <= 16 * MIB, f"{promised / MIB:.1f} MiB promised, {after / MIB:.0f} MiB written")
     wait_for("df that says that nothing can be had", lambda: free() <= 8 * MIB)
 
@@ -81,7 +83,8 @@ def check_full(c, d, disks):
         return space.f_bavail * space.f_frsize
 
     def is_full():
-        # Files of one target each find what room the other one has, and what comes back of files removed before.
+        # Files of one target each use the rest of the other target, and space of files removed
+        # before.
         start = len(os.listdir(f"{d}/fill"))
         for number in range(start, start + 100):
             try:
@@ -95,7 +98,7 @@ def check_full(c, d, disks):
     for number in range(count):
         same(f"{d}/fill/{number}", bytes_of(number, 2 * MIB), f"file {number}, fsynced before")
     same(f"{d}/before", bytes_of(1000, 3 * MIB), "the file of before")
-    # Deleting makes room without any change of the disk.
+    # Deleting frees space without any change of the disk.
     shutil.rmtree(f"{d}/fill")
 
     def fits():
@@ -119,26 +122,27 @@ def _(c, d):
     check_full(c, d, ["target1"])
 
 
-@check("media-full-targets", "all targets full: the same, and df says that nothing is free", limit=240)
+@check("media-full-targets", "all targets full: ENOSPC at write or fsync, nothing fsynced is lost, deleting makes room; df reports no free space", limit=240)
 def _(c, d):
     check_full(c, d, ["target1", "target2"])
 
 
 def as_another(act, path):
-    """Another process that has no descriptor of the file does something with it: OK or the error's name."""
+    """Another process without a descriptor of the file does something with it: OK or the error's name."""
     code = "import os, sys, fcntl\npath = sys.argv[1]\ntry:\n    " + act + "\n    print('OK')\nexcept OSError as e:\n    print(e.errno)"
     said = run(sys.executable, "-c", code, path).stdout.strip()
     return said if said == "OK" else errno.errorcode[int(said)]
 
 
-@check("media-lost-write-told", "a write that could not be kept is told to each descriptor at its fsync, whoever flushed the file before, and to nobody who did not write", limit=240)
+@check("media-lost-write-told", "a lost write is reported to each writer's descriptor at its fsync, whichever process flushed the file before, and to no process that did not write", limit=240)
 def _(c, d):
     for disk in ("target1", "target2"):
         c.order(disk, f"budget {c.used(disk) + 64 * MIB + 8 * MIB}")
     refused, number, fitted, full_since = 0, 0, 0, time.monotonic()
-    # What the checks before this one removed comes back a little later: full, and for three seconds.
+    # Space that earlier checks freed comes back a little later: wait until the target stays full
+    # for three seconds.
     while refused < 12 or time.monotonic() - full_since < 3:
-        # Of those that are refused there may be many more: room comes back in small pieces.
+        # Many more of them may be refused: space comes back in small pieces.
         true(fitted < 2000, "2,000 files fit")
         try:
             save(f"{d}/fill{number}", b"f" * 256 * 1024)
@@ -172,7 +176,7 @@ def _(c, d):
         later = os.open(path, os.O_RDWR)
         equal(told(os.fsync, later), "OK", f"{what}: fsync of a descriptor that was opened after all were told")
         equal([told(os.close, fd) for fd in (writer, second, later)], ["OK"] * 3, f"{what}: closes after that")
-        # Not removed here: what it has stored would make room for the next one.
+        # Not removed here: its stored data would make room for the next one.
     for disk in ("target1", "target2"):
         c.order(disk, "budget off")
 
@@ -188,7 +192,7 @@ print("OK")
 """
 
 
-@check("media-slow-operation", "one fsync is told under one trace id by the mount that missed a target, by the targets that were slow and by the slow shard")
+@check("media-slow-operation", "one fsync is logged under one trace id by the mount that missed a target, by the slow targets and by the slow shard")
 def _(c, d):
     names = ("target1", "target2", "shard")
 
@@ -211,7 +215,8 @@ def _(c, d):
         for name in names:
             c.order(name, "slow 30")
         path = f"{d}/slow"
-        # Another process: what this one starts closes a copy of the descriptor first, which waits for the fsync.
+        # Another process, since a child of this one first closes a copy of the descriptor, which
+        # waits for the fsync.
         writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         equal(writer.stdout.readline(), "written\n", "the writer")
         c.kill("target2")
@@ -232,9 +237,10 @@ def _(c, d):
     true(os.statvfs(d).f_ffree > 1000, "free inodes of a shard with room")
     for number in range(count):
         os.close(os.open(f"{d}/{name}{number}", os.O_CREAT | os.O_WRONLY))
-    # A disk that others fill while a checkpoint is under way ends the shard's changes until it is started again: none is, after an orderly end.
+    # If other data fills the disk during a checkpoint, the shard accepts no changes until its
+    # restart. No checkpoint is due after an orderly stop.
     c.restart("shard", by=signal.SIGTERM)
-    # Less than what has to be free on the disk for checkpoints; then nothing at all.
+    # Less than a checkpoint requires; then nothing at all.
     for left in (31 * MIB, 0):
         c.order("shard", f"budget {c.used('shard') + left}")
         fails(errno.ENOSPC, os.open, f"{d}/more", os.O_CREAT | os.O_WRONLY)
@@ -247,7 +253,7 @@ def _(c, d):
     true(fresh(f"{d}/before") == b"x" * 100_000, "content")
     equal(len(os.listdir(d)), count + 1, "names")
     true(time.monotonic() - start < 20, "reading a shard that is full takes long")
-    # Though each deletion is a change as well.
+    # Although each deletion is a change, too.
     for number in range(count):
         os.unlink(f"{d}/{name}{number}")
     equal(os.listdir(d), ["before"], "names after deleting")
@@ -263,12 +269,12 @@ def _(c, d):
     equal(sorted(os.listdir(d)), ["before", "new"], "names after a restart")
 
 
-@check("media-refilled-shard", "what deleting frees inside a full metadata store takes new names again, on the same disk, also after a restart", limit=400)
+@check("media-refilled-shard", "space that deleting frees inside a full metadata store takes new names again, on the same disk, also after a restart", limit=400)
 def _(c, d):
     c.order("shard", f"budget {c.used('shard') + 64 * MIB + 16 * MIB}")
 
     def fill_names(folder):
-        # Room is counted while deletions go on: it comes and goes at first.
+        # Free space varies at first, while deletions are in progress.
         wait_for("room for a directory", lambda: os.mkdir(folder) is None, 60)
         for number in range(20_000):
             try:
@@ -309,7 +315,7 @@ def lies_on(path, target):
 
 
 def on_target(c, d, target, size=MIB):
-    """A file of one stripe that lies on a target."""
+    """A file of one stripe on a given target."""
     for number in range(100):
         path = f"{d}/on{target}-{number}"
         save(path, bytes_of(number, size))
@@ -383,7 +389,7 @@ def _(c, d):
         for thread in threads:
             thread.join()
         return int(c.order("target1", "status").split()[5]), time.monotonic() - start
-    # On a busy machine it takes longer until as many are at work.
+    # On a busy machine it takes longer until this many requests are in progress.
     for ms in (250, 500, 1000, 2000, 4000):
         one, alone = at_once(1, ms)
         equal(one, 1, "reads of the disk at once for one reader")
@@ -392,13 +398,16 @@ def _(c, d):
         if most >= 6 and took < 4 * alone + 1:
             break
     true(most >= 6, f"8 readers, at most {most} reads of the disk at once")
-    # One after the other they would take eight times as long.
+    # In sequence they would take eight times as long.
     true(took < 4 * alone + 1, f"8 readers took {took:.1f} s, one {alone:.1f} s")
     print(f"  one reader {alone:.2f} s, eight {took:.2f} s with {most} reads at once", flush=True)
 
 
 def side_by_side(c, disk, ask, names):
-    """How many reads of a slow disk there were at once when 16 ask, for names that each is asked for once; alone, together and their ratio are printed."""
+    """Concurrent reads of a slow disk while 16 clients each request a name once.
+
+    Prints the time of one, of all together, and their ratio.
+    """
     names = list(names)
     random.shuffle(names)
 
@@ -414,7 +423,7 @@ def side_by_side(c, disk, ask, names):
         for thread in threads:
             thread.join()
         return len(part) / (time.monotonic() - start)
-    # Reads that no request waits for, after a start.
+    # Reads in the background after a start.
     time.sleep(1)
     for ms in (5, 20, 80):
         c.order(disk, f"slow-reads {ms}")
@@ -441,7 +450,7 @@ def _(c, d):
         c.restart("shard", by=signal.SIGTERM)
 
         def ask(number):
-            # The kernel may know the name; an open is the shard's.
+            # The kernel may have the name cached; an open goes to the shard.
             with open(f"{d}/f{number}", "rb") as f:
                 equal(f.read(), bytes_of(number, 4000), f"file {number}")
         true(side_by_side(c, "shard", ask, range(3000)) >= 8, "requests of a shard read its disk one after the other")
@@ -463,7 +472,7 @@ def _(c, d):
 
 
 def check_shard_reads(c, d, break_it, count, words):
-    """A shard whose index is not in its memory, on a disk that `break_it` spoils."""
+    """A shard whose index is not in memory, on a disk that `break_it` damages."""
     with c.changed(("shard",), "meta", 'overlay = "1 MiB"\ncache = "1 MiB"'):
         label = 'shard="1"'
         checkpoints = f"shard_checkpoints_total{{{label}}}"
@@ -482,10 +491,11 @@ def check_shard_reads(c, d, break_it, count, words):
                     if fresh(f"{d}/f{number}") != bytes_of(number, 4000):
                         wrong.append(number)
 
-        # Its own housekeeping may meet the damage before a request does, although requests are under way meanwhile: then all are refused,
-        # and none is counted.
+        # Background work of the shard may find the damage before a request does, even with requests
+        # in progress: then all are refused, and none is counted.
         for _turn in range(5):
-            # An orderly end leaves nothing in the log: a killed one's may make a checkpoint due, each time it is started.
+            # An orderly stop leaves an empty log; after a kill, the log may make a checkpoint due
+            # at each start.
             c.restart("shard", by=signal.SIGTERM)
             done = threading.Event()
             asking = threading.Thread(target=ask_until, args=[done])
@@ -531,8 +541,9 @@ def _(c, d):
 @check("media-shard-damage", "a metadata store that comes back changed: EIO, never other names or bytes; the log says it, it is counted, status is not healthy", limit=180)
 def _(c, d):
     def flip():
-        # Two bits of each block, at once: one alone could be put right, and while one order followed another the shard's own
-        # housekeeping, which reads more than a request, met the first of them before any request did.
+        # Two bits of each block, both at once. A single bit could be repaired; and between two
+        # separate commands, background work, which reads more than a request, found the first one
+        # before any request.
         c.order("shard", f"flip index.redb {64 * 1024 + 1000} 17 4096")
     check_shard_reads(c, d, flip, "shard_damaged_total", ("stored data is damaged", "damaged"))
 
@@ -543,7 +554,7 @@ def _(c, d):
     c.order("target1", "fail write segments")
     fails(errno.EIO, lambda: [save(f"{d}/lost{n}", bytes_of(n, MIB)) for n in range(8)])
     c.order("target1", "clear")
-    # The disk is well again, the target is not: it does not pretend.
+    # The disk works again, but the target stays failed.
     fails(errno.EIO, lambda: [save(f"{d}/more{n}", bytes_of(n, MIB)) for n in range(8)])
     reason = c.trouble("target1")
     true("takes no writes" in reason, f"status says: {reason}")
@@ -558,7 +569,7 @@ def _(c, d):
     path, data = on_target(c, d, 1)
     fd = os.open(path, os.O_WRONLY)
     writes = int(c.order("target1", "status").split()[3])
-    # A whole stripe unit leaves at once; then it is acknowledged and not flushed.
+    # A whole stripe unit is sent at once; the target acknowledges it and has not flushed it.
     os.pwrite(fd, b"y" * MIB, 0)
     wait_for("the write at the disk", lambda: int(c.order("target1", "status").split()[3]) >= writes + 2)
     c.order("target1", "fail sync log")
@@ -567,7 +578,7 @@ def _(c, d):
     true("flush failed" in reason, f"status says: {reason}")
     c.order("target1", "clear")
     c.restart("target1")
-    # Acknowledged by the life of the target that could not flush.
+    # Acknowledged by the process of the target that could not flush.
     fails(errno.EIO, os.fsync, fd)
     os.close(fd)
     found = fresh(path)
@@ -591,7 +602,7 @@ def _(c, d):
 
 
 def server_refuses(c, name, folder, what):
-    """Starts a node's server over another folder in place of its own: it must end with an error that says `what`."""
+    """Starts a node's server on another folder; it must end with an error that contains `what`."""
     config = f"{c.dir}/{NODES[name]}/node.toml"
     place = f"{c.work}/stranger"
     shutil.rmtree(place, ignore_errors=True)
@@ -617,7 +628,8 @@ def _(c, d):
         shutil.copytree(f"{c.dir}/{STORES[name]}", old)
         c.up()
         wait_for("a cell that serves", lambda: c.status()["healthy"])
-        # While the store itself runs, and again when it is down; a refused one does not get better by trying.
+        # While the right store runs, and again when it is down; a retry does not help a refused
+        # one.
         for _ in range(3):
             server_refuses(c, name, old, "older image or a copy")
         c.kill(name)

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""A mixed load over two mounts of a cell, with every gauge of every process watched against its bound.
+"""A mixed load over two mounts of a cell; every gauge of every process must stay within its bound.
 
     tests/cell/mixed.py --cell DIR --mount A --second-mount B [--seconds 20] [--workers 6] [--seed 1]
 
-The cell is one that `zonal up` made, with the directories `one` and `two` at its top. Workers create, write, overwrite,
-truncate, read, rename, unlink and list files of their own, set extended attributes, and count in shared files under
-locks. Every two seconds all of `/metrics` and of `zonal.gauges` is read: whatever has a `_max` beside it must be at most
-that, and each process's memory within the bound that docs/limits.md has for it. At the end each mount must show what the workers of the other one left; then all is removed, and files, objects,
-locks and opens must be as many as before. Prints the peak of each gauge and of each process's memory.
-Ends with `mixed: N passed, N failed`.
+The cell is one that `zonal up` made, with the directories `one` and `two` at its top. Workers
+create, write, overwrite, truncate, read, rename, unlink and list files of their own, set extended
+attributes, and count in shared files under locks.
+
+Every two seconds all of `/metrics` and of `zonal.gauges` is read. A gauge with a `_max` beside it
+must not exceed that, nor a process's memory its bound in docs/limits.md. At the end each mount must
+show the files of the other one's workers. Then all is removed, and the numbers of files, objects,
+locks and opens must be as before. Prints the peak of each gauge and of each process's memory. Ends
+with `mixed: N passed, N failed`.
 """
 import argparse
 import collections
@@ -158,7 +161,7 @@ class Worker:
                 raise AssertionError(f"a listing of {folder} differs: {sorted(found.items() ^ want.items())[:4]}")
 
     def look_around(self):
-        """What the other workers have, as it is at the moment: only errors of a race are fine."""
+        """Looks at the other workers' files while they change: only errors of a race are allowed."""
         base = os.path.dirname(self.path(self.home))
         for entry in os.scandir(base):
             if entry.is_dir():
@@ -196,7 +199,7 @@ class Worker:
         os.close(fd)
 
     def burst(self):
-        """Many files that live for a moment, some opened without being read."""
+        """Makes many short-lived files, some opened but not read."""
         folder = self.path(f"{self.home}/burst")
         os.mkdir(folder)
         for i in range(60):
@@ -221,7 +224,7 @@ def range_lock(fd, kind):
 
 
 def spawn(top, number, seed, end, out):
-    """A worker process; leaves in the file `out` what it has, or why it ended."""
+    """A worker process; writes its files, or the reason of its end, into the file `out`."""
     pid = os.fork()
     if pid:
         return pid
@@ -238,7 +241,7 @@ def spawn(top, number, seed, end, out):
 
 
 class Watch:
-    """All processes of the cell: gauges, peaks, what was above its bound."""
+    """All processes of the cell: gauges, peaks, violations of bounds."""
 
     def __init__(self, cell, mounts):
         self.cell, self.mounts = cell, mounts
@@ -292,7 +295,7 @@ class Watch:
         return scraped
 
     def memory_bound(self, process):
-        """What docs/limits.md allows a process in RAM."""
+        """The memory bound of a process in docs/limits.md."""
         gauges = self.gauges[process]
         if process.startswith("mount "):
             return 96 * MIB + 2 * gauges["dirty_bytes_max"] + 3 * MIB * gauges["workers_active_max"]
@@ -316,7 +319,7 @@ class Watch:
 
 
 def left(scraped):
-    """What must be again as it was once all is removed."""
+    """The counts that must be as before after all files are removed."""
     total = collections.Counter()
     for process, gauges in scraped.items():
         names = ("open_files", "held_locks", "waiting_locks", "dirty_bytes", "lock_owners", "longest_close_queue", "queued_jobs")
@@ -334,7 +337,7 @@ def documented():
 
 
 def differences(top, want):
-    """Files below `top` that are not exactly as `want` says."""
+    """Files below `top` that differ from `want`."""
     bad, found = [], set()
     for zone in ("one", "two"):
         for folder, _, names in os.walk(f"{top}/{zone}/mixed"):
@@ -362,7 +365,7 @@ class Run:
 
 
 def load(a, run, watch, folder):
-    """Runs the workers; returns what they left, what they counted and how often each step was done."""
+    """Runs the workers; returns their files, their counts, and how often each step was done."""
     end, pids = time.monotonic() + a.seconds, {}
     outs = [f"{folder}/{number}" for number in range(a.workers)]
     try:
@@ -398,7 +401,7 @@ def clean(a):
 
 
 def settled(watch, before, seconds):
-    """Waits until everything is as before; what is not."""
+    """Waits until all counts are as before; returns those that are not."""
     end = time.monotonic() + seconds
     while True:
         now = left(watch.look())
@@ -420,7 +423,7 @@ def main():
     a.mount, a.second_mount = os.path.realpath(a.mount), os.path.realpath(a.second_mount)
     run, watch = Run(), Watch(a.cell, [a.mount, a.second_mount])
     clean(a)
-    # Nothing of an earlier suite is on its way any more.
+    # Wait until operations of earlier suites have ended.
     before, end = left(watch.look()), time.monotonic() + 60
     while time.monotonic() < end:
         time.sleep(1.5)

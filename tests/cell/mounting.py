@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Mounting: as an ordinary user, by mount(8) and fstab, and of a cell that is named by an address.
+"""Mounting: as an ordinary user, by mount(8) and fstab, and of a cell named by an address.
 
     tests/cell/mounting.py --work DIR [--only PART,...] [--list]
 
-Each check has a cell of its own below DIR (2 zones, 2 storage nodes each) and a private mount name space; ZONAL names the
-binary, fusermount3 is needed. Root only. What mounts by an address leave in /run/zonal and /var/log/zonal is taken away.
+Each check has a cell of its own below DIR (2 zones, 2 storage nodes each) and a private mount name
+space. ZONAL names the binary, fusermount3 is needed. Root only. Files that mounts by an address
+leave in /run/zonal and /var/log/zonal are removed.
 """
 import glob
 import os
@@ -37,7 +38,7 @@ def by_address(c, *options):
     return f"{c.address()}", "-o", ",".join((f"key-file={c.folder}/cell.key", *options))
 
 
-@check("user-device", "where an ordinary user may not open /dev/fuse, a mount fails with the reason and a hint", root=True)
+@check("user-device", "if an ordinary user may not open /dev/fuse, a mount fails with the reason and a hint", root=True)
 def _(work):
     with PrivateCell(work) as c:
         device = f"{c.base}/fuse"
@@ -149,7 +150,7 @@ def _(work):
 
         def threads(path):
             [pid] = [pid for pid in c.processes() if path in c.words_of(pid) and "mount" in c.words_of(pid)]
-            # A thread takes its name when it first runs; before, it has that of the process.
+            # A thread gets its name when it first runs; before, it has that of the process.
             end = time.monotonic() + 20
             while names(pid).count("zonal") > 1 and time.monotonic() < end:
                 time.sleep(0.01)
@@ -282,12 +283,13 @@ def _(work):
         c.within(c.binary, "umount", path)
         said = c.within(c.binary, "mount", "--cell", "no-such-host.invalid:7100", path, code=4).stderr
         true("no-such-host.invalid" in said and "Hint: " in said, said)
-        # Another cell's credential. (One of another authority for this cell would do here: root needs none on the servers' machine.)
+        # Another cell's credential. (One of another authority for this cell would work here: root
+        # needs none on the servers' machine.)
         c.within(c.binary, "key", "init", "--to", f"{c.base}/other")
         c.within(c.binary, "key", "create", "--authority", f"{c.base}/other/authority.pem", "--admin", "a", "--to", f"{c.base}/other.key")
         said = c.within(c.binary, "mount", "--cell", host, "--key-file", f"{c.base}/other.key", path, code=4).stderr
         true("--key-file" in said, f"of a wrong key: {said}")
-        # By folder: the log that the cell's folder gets is nobody's link.
+        # By folder: the log in the cell's folder does not follow a link.
         c.within(c.binary, "mount", "--cell", c.folder, path)
         c.within(c.binary, "umount", path)
         for log in glob.glob(f"{c.folder}/mounts/*.log"):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Which zone a mount takes on machines of their own: the servers of each zone, and a client, each in a network name space.
+"""Zone detection of mounts on simulated machines: network name spaces for each zone and a client.
 
     tests/cell/near.py --work DIR [--only PART,...] [--list]
 
-Each check has a cell of its own, made below DIR, whose servers get addresses outside of loopback. ZONAL names the binary; ip and
-nsenter are needed. Root only.
+Each check has a cell of its own, made below DIR, whose servers get addresses outside loopback.
+ZONAL names the binary; ip and nsenter are needed. Root only.
 """
 import contextlib
 import os
@@ -59,7 +59,7 @@ class Machines(contextlib.ExitStack):
             ip("-n", self.spaces[name], "link", "set", "net", "up")
 
     def move(self):
-        """The servers, each on the machine of its zone: the nodes come back at other addresses."""
+        """Starts the servers, each on the machine of its zone: the nodes come back at other addresses."""
         self.cell.down()
         nodes = [name for name in sorted(os.listdir(self.cell.folder)) if os.path.exists(f"{self.cell.folder}/{name}/node.toml")]
         for name in nodes:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which server has the number of a node: copies of its node.toml and of its folder, moves to another address.
+"""Which server owns a node's id: copies of its node.toml and folder, moves to another address.
 
     tests/cell/numbers.py --work DIR [--only PART,...] [--list]
 
@@ -27,7 +27,7 @@ REFUSED, IN_USE = 5, 6
 
 
 class NumberedCell(OwnCell):
-    """With what the checks do to its nodes."""
+    """A cell with the changes that checks make to its nodes."""
 
     def config(self, node):
         return f"{self.folder}/{node}/node.toml"
@@ -53,14 +53,16 @@ class NumberedCell(OwnCell):
         return self.json("zone-map", "show", "--json", "--cell", self.folder)
 
     def targets(self, path):
-        """Those over which a file is laid out; none where it is not there."""
+        """The targets of a file's layout; empty if the file is missing."""
         if not os.path.exists(path):
             return set()
         used = int(re.search(r" set=(\d+) ", self.zonal("layout", "show", path).stdout)[1])
         return {slot["target"] for one in self.map()["sets"] if one["id"] == used for slot in one["slots"]}
 
     def copy(self, of, name, stores=False, **changes):
-        """A copy of a node's folder beside it: its node.toml with an address of its own and `changes`; its stores only where asked."""
+        """Copies a node's folder: its node.toml with another address and `changes`; its stores on
+        request.
+        """
         folder = f"{self.base}/{name}"
         os.mkdir(folder)
         text = read(self.config(of)).decode()
@@ -71,7 +73,7 @@ class NumberedCell(OwnCell):
             text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.M)
             true(count, f"{key} in the config of {of}")
         write(f"{folder}/node.toml", text.encode())
-        # A credential of its own for the number that it claims: numbers are told apart by stores, not by keys.
+        # A credential of its own for the id that it claims: stores identify nodes, not keys.
         node = re.search(r"^node = (\d+)", text, re.M)[1]
         self.zonal("key", "create", "--cell", self.folder, "--node", node, "--roles", "manager,meta,storage", "--to", f"{folder}/node.key")
         if stores:
@@ -79,7 +81,7 @@ class NumberedCell(OwnCell):
         return f"{folder}/node.toml", address
 
     def refused(self, config, code=REFUSED):
-        """What a server says that does not come up."""
+        """The error of a server that does not start."""
         done = subprocess.run([ZONAL, "server", "--config", config, "--format"], capture_output=True, text=True, timeout=30, check=False)
         equal(done.returncode, code, f"exit of a server that is to be refused: {done.stderr[-600:]}")
         return done.stderr
@@ -96,7 +98,7 @@ class NumberedCell(OwnCell):
                 true(time.monotonic() < end, f"a minute later still: {error}")
 
     def works(self, number):
-        """Old files are whole, and new ones over all targets can be written."""
+        """Checks that old files are intact, and new ones over all targets can be written."""
         for name in ("one", "two"):
             for made in range(number):
                 equal(read(f"{self.mount}/{name}/f{made}"), content(made), "an old file")
@@ -148,10 +150,10 @@ def _(work):
         cell.works(1)
         cell.kill(NODE)
         names(cell.refused(config), true_one, address)
-        # The same target number, too: a new store in the place of the old one.
+        # The same target id, too: a new store in the place of the old one.
         config, address = cell.copy(NODE, "copied-whole")
         names(cell.refused(config), true_one, address)
-        # The manager's number, and a shard's.
+        # The manager's id, and a shard's.
         for node in ("manager", "meta1"):
             number = re.search(r"^node = (.*)$", read(cell.config(node)).decode(), re.M)[1]
             config, address = cell.copy(NODE, f"as-{node}", node=number, target="78")
@@ -170,7 +172,7 @@ def _(work):
         config, address = cell.copy(NODE, "copy", stores=True)
         names(cell.refused(config), true_one, address)
         names(cell.log(NODE), true_one, address)
-        # Copied to another machine as it is: it gives the cell the node's own address.
+        # Copied unchanged to another machine: it announces the node's own address.
         text = read(config).decode()
         write(config, text.replace(f'listen = "{address}"', f'listen = "{address}"\nadvertise = "{true_one}"').encode())
         names(cell.refused(config, IN_USE), true_one, address)
@@ -178,7 +180,7 @@ def _(work):
         cell.kill(NODE)
         cell.up()
         cell.works(2)
-        # Now it moves: stopped where it was, its folder elsewhere.
+        # Now it moves: stopped here, its folder elsewhere.
         cell.kill(NODE)
         config, address = cell.copy(NODE, "moved", stores=True)
         with subprocess.Popen([ZONAL, "server", "--config", config], stderr=subprocess.PIPE) as moved:
@@ -189,7 +191,7 @@ def _(work):
                     true(time.monotonic() < end and moved.poll() is None, "the node that moved does not come up")
                     time.sleep(0.05)
                 cell.works(3)
-                # What was left behind is now the copy.
+                # The folder left behind is now the copy.
                 left = cell.refused(cell.config(NODE))
                 names(left, true_one, address)
             finally:
@@ -197,11 +199,11 @@ def _(work):
                 moved.communicate(timeout=30)
         left = cell.refused(cell.config(NODE))
         true("older image or a copy" in left, f"what the folder that was left behind hears: {left}")
-        # It goes back, by its folder.
+        # It moves back, with its folder.
         shutil.rmtree(f"{cell.folder}/{NODE}/target")
         shutil.move(f"{cell.base}/moved/target", f"{cell.folder}/{NODE}/target")
         cell.up()
-        # The mount asks for a newer map only once some server names one: a read may give up before that.
+        # The mount fetches a newer map only once some server names one: a read may fail before.
         cell.finds_target()
         cell.works(4)
         cell.clean()
@@ -214,7 +216,7 @@ def _(work):
         before = cell.map()
 
         def added(name, number):
-            """A server with a target of its own, as somebody adds it by mistake."""
+            """Starts a server with a target of its own, like one added by mistake."""
             config, _address = cell.copy(NODE, name, node=str(number), target=str(number))
             log = open(f"{cell.base}/{name}.log", "wb")
             server = subprocess.Popen([ZONAL, "server", "--config", config, "--format"], stderr=log)
@@ -251,10 +253,10 @@ def _(work):
                 ended(server)
             true("taken out of the cell" in cell.refused(config), "the store comes back")
             cell.works(1 if number == 88 else 2)
-        # A file over it, and one that is removed again.
+        # A file with a layout over it, and one that is removed again.
         config, server = added("used", 90)
         path = f"{cell.mount}/one/over"
-        # A shard hears of a new map from those who know it already: a new mount.
+        # A shard learns of a new map from peers that have it: here from a new mount.
         second = f"{cell.base}/second"
         os.mkdir(second)
         cell.zonal("mount", "--cell", cell.folder, second)
@@ -279,7 +281,7 @@ def _(work):
         is_as_before()
         ended(server)
         cell.works(4)
-        # The zone's targets are those of before: none of them can go, for they hold what was written.
+        # The zone has its earlier targets: none of them can be removed, since they hold data.
         said = remove(before["targets"][0]["id"], code=REFUSED)
         remove(77, code=7)
         cell.works(5)

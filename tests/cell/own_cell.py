@@ -1,4 +1,4 @@
-"""A cell of a check's own, mounted: 2 zones with 2 storage nodes each. ZONAL names the binary."""
+"""A mounted cell for one check: 2 zones with 2 storage nodes each. ZONAL names the binary."""
 import json
 import os
 import shutil
@@ -13,7 +13,7 @@ ZONAL = os.environ.get("ZONAL", "zonal")
 
 
 class OwnCell:
-    """Made below `work`, with a directory in each zone; gone with its check."""
+    """A cell below `work`, with a directory in each zone; removed after its check."""
 
     def __init__(self, work):
         self.base = tempfile.mkdtemp(prefix="cell-", dir=work)
@@ -56,7 +56,7 @@ class OwnCell:
 
 
 def run(title, registry, text):
-    """Runs what the command line asks for; each check gets the folder for its cells."""
+    """Runs the checks that the command line selects; each gets the folder for its cells."""
     parser = argument_parser(text)
     parser.add_argument("--work", required=True, help="where the cells go; a directory")
     registry.run(title, parser, lambda args, _check: ((args.work,), lambda _result: None))

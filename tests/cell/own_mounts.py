@@ -1,4 +1,4 @@
-"""A cell, and mounts of its own beside it that may be killed or wait for servers that stand still."""
+"""A cell, and extra mounts that may be killed or wait for stopped servers."""
 import contextlib
 import errno
 import glob
@@ -15,7 +15,7 @@ COMES_BACK_SECONDS = 10
 
 
 def make_point(path):
-    """A mount point; a dead mount may be on it, which is no directory to look at."""
+    """Makes a mount point; a dead mount may be on it, which cannot be looked at as a directory."""
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -23,7 +23,7 @@ def make_point(path):
 
 
 class OwnMounts(Cell):
-    """The cell, and mounts of its own that may be killed."""
+    """The cell, and extra mounts that may be killed."""
 
     def own_mount(self, name, *options):
         path = f"{os.path.dirname(self.folder)}/own-{name}"
@@ -44,13 +44,13 @@ class OwnMounts(Cell):
             with open(record, encoding="utf-8") as f:
                 text = f.read()
             pid = int(re.search(r"^pid = (\d+)", text, re.M)[1])
-            # One that was killed and taken away has its record until the next mount of the cell.
+            # A killed and unmounted mount keeps its record until the next mount of the cell.
             if re.search(r'^path = "(.*)"', text, re.M)[1] == path and os.path.exists(f"/proc/{pid}/exe"):
                 return pid
         raise AssertionError(f"{path} has no record")
 
     def kill_mount_alone(self, path):
-        """Whatever becomes of it."""
+        """Unmounts, ignoring errors."""
         pid = self.mount_pid(path)
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -81,7 +81,7 @@ class OwnMounts(Cell):
 
     @contextlib.contextmanager
     def stopped(self, *kinds, only=slice(None)):
-        """Within a `with` these servers stand still."""
+        """Stops these servers within a `with` (SIGSTOP)."""
         pids = self.pids(*kinds)[only]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What a loss of power on all disks leaves of a cell: each store lies on a disk that forgets what was not flushed (zonal-faultfs).
+"""State of a cell after a power loss; each store is on a disk that drops unflushed data
+(zonal-faultfs).
 
     tests/cell/power_loss.py [--only PART,...] [--long] [--list]
 
-Makes a cell of its own (1 zone, 2 targets) in a temporary folder, with the folders of the shard and of both
-targets on disks of their own, and takes it down at the end. ZONAL and FAULTFS name the binaries. Root only.
+Makes a cell of its own (1 zone, 2 targets) in a temporary folder, with the folders of the shard and
+of both targets on disks of their own. Stops it at the end. ZONAL and FAULTFS name the binaries.
+Root only.
 """
 import errno
 import fcntl
@@ -24,7 +26,7 @@ R = Registry()
 check = R.check
 
 
-# How a program makes durable what it writes: flags of the open, and a call behind its writes.
+# Ways to make writes durable: flags of the open, and a call after the writes.
 WAYS = {"fsync": (0, os.fsync), "fdatasync": (0, os.fdatasync), "O_SYNC": (os.O_SYNC, None), "O_DSYNC": (os.O_DSYNC, None)}
 
 
@@ -40,12 +42,13 @@ def check_power(c, d, rounds):
                 try:
                     save(path, data, *way)
                 except OSError as e:
-                    # Told once: what this file was given before the loss, and was not flushed, may be gone.
+                    # An error once: data of this file from before the loss that was not flushed may
+                    # be gone.
                     equal(errno.errorcode[e.errno], "EIO", "the error of an fsync after a loss of power")
                     save(path, data, *way)
                 known[path] = data
             else:
-                # Not flushed: old or new bytes may be left of it, and it is not looked at any more.
+                # Not flushed: old or new bytes may be left; the file is not checked any more.
                 known.pop(path, None)
                 with open(path, "wb", buffering=0) as f:
                     f.write(data)
@@ -58,14 +61,14 @@ def check_power(c, d, rounds):
     print(f"  {rounds} losses of power, {len(known)} files compared at the end", flush=True)
 
 
-@check("power-loss", "what was fsynced survives a loss of power on all disks, whatever else they keep", limit=300)
+@check("power-loss", "fsynced data survives a loss of power on all disks, whatever else they keep", limit=300)
 def _(c, d):
     check_power(c, d, 3)
 
 
 @check("power-loss-root", "fsync of the mount's root directory alone keeps what was written before it over a loss of power on all disks, also where the mount's process goes", limit=300)
 def _(c, d):
-    # What losses before took is told once, here.
+    # Errors of earlier losses are reported once, here.
     top = os.open(c.mount, os.O_RDONLY | os.O_DIRECTORY)
     told(os.fsync, top)
     os.close(top)
@@ -80,7 +83,7 @@ def _(c, d):
         top = os.open(c.mount, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(top)
         os.close(top)
-        # The last time the mount's process goes, too, and cannot send anything again.
+        # The last time the mount is killed too, and cannot send anything again.
         lose_power(c, 100 + turn, with_mount=turn == 2)
         if turn == 2:
             drop(fds)
@@ -90,14 +93,14 @@ def _(c, d):
             os.close(fd)
 
 
-@check("power-loss-ways", "what fdatasync, O_SYNC and O_DSYNC returned for is there after a loss of power on all disks that takes the mount's process, too: bytes and size, over older bytes and behind them", limit=300)
+@check("power-loss-ways", "data made durable by fdatasync, O_SYNC and O_DSYNC survives a loss of power on all disks that takes the mount's process, too: bytes and size, over older bytes and after them", limit=300)
 def _(c, d):
     for turn, way in enumerate(("fdatasync", "O_SYNC", "O_DSYNC")):
         flags, call = WAYS[way]
         made, fds = {f"{d}/{way}-{size}": bytes_of(8000 + size, size) for size in (100, 5000, 70_000, 3 * MIB + 5)}, []
         for path, old in made.items():
             save(path, old)
-        # Each is made durable alone; nothing is flushed behind the last one that would make it so.
+        # Each is made durable alone; no later flush covers the last one.
         for path, old in made.items():
             middle, behind = bytes_of(8100 + turn, len(old) // 3), bytes_of(8200 + turn, MIB // 2)
             fds.append(os.open(path, os.O_WRONLY | flags))
@@ -125,7 +128,7 @@ def xattr_of(path):
 
 
 def what_is_there(path):
-    """Type, size, links and target of a name; None where there is none."""
+    """Type, size, links and target of a name; None if it is missing."""
     try:
         s = os.lstat(path)
     except FileNotFoundError:
@@ -134,7 +137,7 @@ def what_is_there(path):
 
 
 def changes(d):
-    """Makes what is changed, durably; then the changes: (what, function, a look at what it changes)."""
+    """Makes durable files, then returns the changes: (name, function, check of what it changes)."""
     for name in ("linked", "moved", "over", "replaced", "gone", "attribute", "no-attribute", "acl", "mode", "owner", "times", "cut", "longer"):
         save(f"{d}/{name}", name.encode() * 1000)
     for name in ("removed", "default-acl"):
@@ -197,7 +200,7 @@ def _(c, d):
         folder, left = f"{d}/{turn}", []
         os.mkdir(folder)
         every = changes(folder)
-        # Some of them are flushed for a reason of their own: the others stand in front of them, too.
+        # Some of them are flushed for other reasons; the changes before them must be there, too.
         every = every[6 * turn:] + every[:6 * turn]
         old = [look() for _, _, look in every]
         for _, act, _ in every:
@@ -214,7 +217,7 @@ def _(c, d):
 
 @check("power-loss-cuts", "after a loss of power a file that was cut or made longer has the new size where it was fsynced, else the old or the new one, and the bytes that belong to it", limit=300)
 def _(c, d):
-    # To these lengths, one after the other.
+    # Truncates to these lengths, one after the other.
     steps = ((0,), (100,), (5000,), (MIB + 4097,), (3 * MIB,), (100, 2 * MIB), (MIB + 5, 0, 70_000))
     for turn, is_synced in enumerate((False, False, True, True)):
         states, fds, left = {}, [], []
@@ -239,7 +242,8 @@ def _(c, d):
         print(f"  fsynced {is_synced}: lengths that are left {left}", flush=True)
 
 
-# Takes a lock of a kind, says so; at each line that it gets writes a byte and fsyncs it; at the end of its input it is gone.
+# Takes a lock of a kind and reports it. For each input line it writes a byte and fsyncs it. Ends
+# with its input.
 HOLDER = """import fcntl,os,struct,sys
 f = open(sys.argv[1], 'rb+', buffering=0)
 take = {'flock': lambda: fcntl.flock(f, fcntl.LOCK_EX), 'fcntl': lambda: fcntl.lockf(f, fcntl.LOCK_EX),
@@ -249,7 +253,7 @@ for line in sys.stdin: f.write(b'x'); os.fsync(f.fileno()); print('wrote', flush
 """
 
 
-@check("power-loss-locks", "locks are held over a loss of power of all servers: others are refused through another mount, who waits goes on to wait, and gets the lock when its holder ends", limit=300)
+@check("power-loss-locks", "locks are held over a loss of power of all servers: others are refused through another mount, and a waiter gets the lock when its holder ends", limit=300)
 def _(c, d):
     other, holders, waiters = f"{c.work}/mnt-locks", {}, {}
     os.mkdir(other)
@@ -296,7 +300,7 @@ def _(c, d):
         run(ZONAL, "umount", "--force", other, ok=False)
 
 
-@check("power-loss-many", "the same, forty times", long=True, limit=2400)
+@check("power-loss-many", "fsynced data survives forty losses of power on all disks", long=True, limit=2400)
 def _(c, d):
     check_power(c, d, 40)
 

@@ -1,6 +1,7 @@
-"""A mount name space of a check's own, in which mount(8) finds this binary as its helper, and a user who is nobody else may mount.
+"""A mount name space for one check, where mount(8) finds this binary as its helper.
 
-What is mounted in it is seen in no other one; its /dev/fuse is a node of its own that everybody may open.
+An otherwise unused user may mount there. Mounts in it are visible nowhere else; its /dev/fuse is a
+node of its own that everybody may open.
 """
 import glob
 import os
@@ -14,7 +15,7 @@ from own_cell import ZONAL, OwnCell
 
 UID = 12345
 
-# /sbin as it is, by links, and mount.zonal; a /dev/fuse and an /etc/passwd for the user.
+# A copy of /sbin by links, with mount.zonal; a /dev/fuse and an /etc/passwd for the user.
 PREPARE = """
 work=$1 zonal=$2 sbin=$(realpath /sbin)
 mkdir "$work/sbin" "$work/sbin-old"
@@ -31,7 +32,7 @@ read -r _
 
 
 class PrivateCell(OwnCell):
-    """A cell, and a name space that sees it."""
+    """A cell, and a mount name space that sees it."""
 
     def __init__(self, work):
         super().__init__(work)
@@ -42,14 +43,15 @@ class PrivateCell(OwnCell):
         os.chmod(self.base, 0o755)
         os.mkdir(self.home)
         os.chown(self.home, UID, UID)
-        # Where it is built, others may have no way to.
+        # Other users may have no access to the build folder.
         shutil.copy(ZONAL, self.binary)
         self.space = subprocess.Popen(["unshare", "-m", "bash", "-euc", PREPARE, "-", self.base, self.binary, str(UID)],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         true(self.space.stdout.readline() == "ready\n", "no name space of mounts")
 
     def __exit__(self, *why):
-        # Its mounts are copies of all that were there: they are gone with it, and with what a check that failed left running.
+        # Its mounts are copies of all present ones; they go away with it, as do processes of a
+        # failed check.
         if self.space:
             self.space.communicate("")
         for pid in self.processes():
@@ -59,7 +61,7 @@ class PrivateCell(OwnCell):
         super().__exit__(*why)
 
     def processes(self):
-        """Those that run this check's copy of the binary."""
+        """Processes that run this check's copy of the binary."""
         found = []
         for proc in glob.glob("/proc/[0-9]*"):
             try:
@@ -70,7 +72,7 @@ class PrivateCell(OwnCell):
         return found
 
     def command_lines(self):
-        """What they were started with, a list of words each."""
+        """Their command lines, a list of words each."""
         return [self.words_of(pid) for pid in self.processes()]
 
     @staticmethod
@@ -82,7 +84,7 @@ class PrivateCell(OwnCell):
             return []
 
     def machine_files(self):
-        """What mounts by an address have left in the machine's folders."""
+        """Files that mounts by an address left in the machine's folders."""
         name = re.sub("[^a-zA-Z0-9]", "-", os.path.basename(self.base))
         return [file for folder in ("/run/zonal/mounts", "/var/log/zonal") for file in glob.glob(f"{folder}/*{name}*")]
 
@@ -91,7 +93,7 @@ class PrivateCell(OwnCell):
             return next(line.split('"')[1] for line in f if line.startswith("manager"))
 
     def within(self, *args, user=False, code=0, limit=60, variables=()):
-        """Runs a command in the name space; as the user with nothing in the environment but what is given here."""
+        """Runs a command in the name space; for the user, with only the given environment."""
         command = ["nsenter", f"--mount=/proc/{self.space.pid}/ns/mnt"]
         if user:
             words = {"HOME": self.home, "PATH": os.environ["PATH"], **dict(variables)}
@@ -103,14 +105,16 @@ class PrivateCell(OwnCell):
         return done
 
     def open_device(self):
-        """Gives the name space a /dev/fuse that the user may open; false where devices cannot be made here."""
+        """Gives the name space a /dev/fuse that the user may open; false if devices cannot be made
+        here.
+        """
         device = f"{self.base}/fuse"
         made = self.within("sh", "-c", f"mknod -m 666 {device} c 10 229 && mount --bind {device} /dev/fuse", code=None)
         opened = self.within("sh", "-c", "exec 3<>/dev/fuse", user=True, code=None)
         return made.returncode == 0 and opened.returncode == 0
 
     def points(self, path):
-        """[(source, type, options)] of what is mounted on a path in the name space."""
+        """[(source, type, options)] of the mounts on a path in the name space."""
         table = self.within("cat", "/proc/self/mounts").stdout
         rows = [line.split(" ") for line in table.splitlines()]
         return [(row[0], row[2], row[3].split(",")) for row in rows if row[1] == path]

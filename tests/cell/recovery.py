@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""How soon a cell is back after everything was killed, with many files in it.
+"""Time until a cell with many files serves again after all its processes were killed.
 
     tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 3] [--every-turn]
 
-Brings up a cell of its own in the folder, makes the files through a mount in parallel (one in a hundred holds 8 KiB), and goes on making some
-while it kills every server process. Then `zonal up`; it counts the time until that returns, until a file is looked up and read, and until one is made
-in each zone through each of two mounts that were there all the time. Every file that was made must be there, with `--check all` each
-is looked up, otherwise a sample. Each of the turns must end within 30 s, the best of them within the limit: a busy machine is no failure,
-a cell that never is that fast is one. With --every-turn, for a machine that does little else, each must end within the limit. What has to be read again at a start
-is in the logs: how much that is is looked at just before each kill, and is no more than the logs are long, however many files there are.
+Starts a cell of its own in the folder and makes the files through a mount in parallel; one in a
+hundred holds 8 KiB. While it makes more, it kills every server process and runs `zonal up`. It
+measures the time until `zonal up` returns, until a file is looked up and read, and until a file is
+made in each zone through each of two older mounts.
 
-Then the cell is stopped and checked by `zonal fsck`: it is clean, and that took no more than 500 MiB of memory. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
+Every file must be there; a sample is looked up, or each with `--check all`. Each turn must end
+within 30 s, and the fastest within the limit: a busy machine is no failure, a cell that is never
+fast is one. With --every-turn, for an idle machine, each turn must end within the limit. A start
+reads the logs again: just before each kill their length is checked against its bound, which does
+not depend on the number of files.
+
+Then the cell is stopped and checked by `zonal fsck`: it must be clean, with at most 500 MiB of
+memory. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
 """
 import argparse
 import json
@@ -90,7 +95,7 @@ def kill_servers(cell):
 
 
 def within(seconds, function, *args):
-    """Tries until it works."""
+    """Repeats a call until it succeeds."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -102,7 +107,7 @@ def within(seconds, function, *args):
 
 
 def logged(cell):
-    """The most bytes that a server's log has which a start reads again, and how many it may have."""
+    """The largest part of a server's log that a start reads again, and its bound."""
     used, most = 0, 0
     for node in cell.nodes():
         found = {name: value for name, value in cell.metrics(node).items() if "_log_used_bytes" in name}
@@ -118,7 +123,7 @@ def logged(cell):
 
 
 def check(cell):
-    """Checks the stopped cell; a line of what that took."""
+    """Checks the stopped cell; returns a line with time and memory."""
     begun = time.monotonic()
     done = subprocess.run([ZONAL, "fsck", "--cell", cell, "--json"], capture_output=True, text=True, timeout=900, check=False)
     took, most = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10

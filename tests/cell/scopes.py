@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Mounts with credentials of clients: a path, read-only, a range of user ids, no root. By TCP with TLS, as on another machine.
+"""Mounts with restricted credentials: a path, read-only, a range of user ids, no root.
 
     tests/cell/scopes.py --work DIR [--only PART,...] [--list]
 
-Each check has a cell of its own, made below DIR. ZONAL names the binary. Root only.
+The mounts use TCP with TLS, as on another machine. Each check has a cell of its own, made below
+DIR. ZONAL names the binary. Root only.
 """
 import contextlib
 import errno
@@ -30,7 +31,7 @@ class ScopedCell(OwnCell):
 
     def make(self):
         super().make()
-        # Users have a way to the mounts.
+        # Users can reach the mounts.
         os.chmod(self.base, 0o755)
         for name in ("a", "b"):
             os.mkdir(f"{self.mount}/one/{name}")
@@ -60,7 +61,7 @@ class ScopedCell(OwnCell):
 
 
 def made(seed, size):
-    """Bytes of a name, quickly made."""
+    """Bytes derived from a name, made quickly."""
     return pattern(sum(seed.encode()), size)
 
 
@@ -69,7 +70,7 @@ def cell(work):
 
 
 def refused(codes, fn, *args):
-    """Fails with one of these codes."""
+    """Checks that a call fails with one of these codes."""
     try:
         fn(*args)
     except OSError as error:
@@ -83,7 +84,7 @@ def path_is_all_that_is_there(work):
     with cell(work) as c:
         m = c.scoped("path", "--path", "/one/a")
         a = f"{m}/one/a"
-        # Below the path all works.
+        # Below the path everything works.
         equal(read(f"{a}/f"), made("a", 3 * MIB), "a file that was there")
         equal(sorted(os.listdir(a)), ["f", "link", "small"], "the path's directory")
         write(f"{a}/new", made("new", 5 * MIB + 77))
@@ -115,10 +116,10 @@ def path_is_all_that_is_there(work):
         os.pwrite(fd, b"nameless", 4 * MIB)
         equal(os.pread(fd, 8, 4 * MIB), b"nameless", "a file without a name")
         os.close(fd)
-        # What another mount changes is seen.
+        # Changes by another mount are seen.
         write(f"{c.mount}/one/a/f", b"of another mount")
         equal(read(f"{a}/f"), b"of another mount", "another mount's change")
-        # Above there are names of the path, and attributes.
+        # Above the path, only its own names and attributes are visible.
         for above in (m, f"{m}/one"):
             true(os.stat(above).st_mode & 0o700, above)
             refused([errno.EACCES], os.listdir, above)
@@ -136,7 +137,7 @@ def path_is_all_that_is_there(work):
         equal(read(f"{c.mount}/one/b/f"), made("b", 3 * MIB), "a file beside the path")
 
 
-@check("scope-moved", "what another client moves out of the path is out of reach, its bytes within 5 s", root=True, limit=300)
+@check("scope-moved", "a file that another client moves out of the path is out of reach, its bytes within 5 s", root=True, limit=300)
 def what_moves_out_of_the_path_is_out_of_reach(work):
     with cell(work) as c:
         m = c.scoped("moved", "--path", "/one/a")
@@ -146,7 +147,7 @@ def what_moves_out_of_the_path_is_out_of_reach(work):
         fd = os.open(f"{a}/d/f", os.O_RDONLY | os.O_DIRECT)
         os.rename(f"{admin}/a/d", f"{admin}/b/d")
         refused([errno.ENOENT], os.stat, f"{a}/d/f")
-        # Targets know for 5 s at most what a shard said.
+        # Targets keep the shard's answer for at most 5 s.
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
@@ -158,7 +159,7 @@ def what_moves_out_of_the_path_is_out_of_reach(work):
             true(False, "a file that moved out is read for 30 s")
         os.close(fd)
         equal(read(f"{admin}/b/d/f"), made("d", 3 * MIB), "what moved out")
-        # Back, it is there again.
+        # Moved back, it is there again.
         os.rename(f"{admin}/b/d", f"{admin}/a/d")
         equal(read(f"{a}/d/f"), made("d", 3 * MIB), "what came back")
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""How often disks are flushed, where a flush takes long: 20 ms more than it does here, so that what is counted hangs on no processor.
+"""The number of flushes of slow disks: each takes 20 ms longer, so the count hardly depends on the
+CPU.
 
     tests/cell/slow_flush.py --work DIR [--only PART,...] [--list]
 
-Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted, whose servers run with `slow_flush.c`; ZONAL names the binary.
+Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted, whose servers
+run with `slow_flush.c`. ZONAL names the binary.
 """
 import os
 import subprocess
@@ -19,7 +21,7 @@ check = R.check
 
 
 class Slow(OwnCell):
-    """Its flushes take long, and are counted."""
+    """A cell whose flushes are slow and counted."""
 
     def up(self):
         library, self.count = f"{self.base}/slow_flush.so", f"{self.base}/flushes"
@@ -33,7 +35,7 @@ class Slow(OwnCell):
         return os.stat(self.count).st_size
 
     def at_rest(self):
-        """Waits until nothing is flushed any more; the flushes so far."""
+        """Waits until flushes stop; returns their number."""
         end, before = time.monotonic() + 40, self.flushes()
         while True:
             time.sleep(0.5)
@@ -54,7 +56,7 @@ def durable_files(folder, number):
 
 
 def flushes_each(cell, name, processes, number):
-    """How many flushes a file takes, where so many processes make so many files each."""
+    """Flushes for each file, when this many processes make this many files each."""
     before, children = cell.at_rest(), []
     for process in range(processes):
         child = os.fork()
@@ -75,7 +77,8 @@ def flushes_each(cell, name, processes, number):
 def _(work):
     with Slow(work) as cell:
         for processes, number, most in ((1, 40, 1.1), (16, 40, 0.25)):
-            # What a busy machine keeps apart shares no flush: one of three turns has to show that they do.
+            # On a busy machine processes may not overlap and share no flush: one of three turns has
+            # to show it.
             for turn in range(3):
                 each = flushes_each(cell, f"{processes}.{turn}", processes, number)
                 print(f"  {processes} processes: {each:.3f} flushes a file", flush=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What servers that stand still cost, one check a sentence of docs/semantics.md.
+"""The cost of stopped servers (SIGSTOP), one check for each sentence of docs/semantics.md.
 
     tests/cell/stopped.py --cell DIR --mount PATH [--only PART,...] [--list]
 
-The cell is one that `zonal up` made, with the directory `one` at its top. What waits are mounts that are made for that, beside
-the cell's folder. ZONAL names the binary. Root only.
+The cell is one that `zonal up` made, with the directory `one` at its top. Only mounts made for this
+purpose, beside the cell's folder, have to wait. ZONAL names the binary. Root only.
 """
 import concurrent.futures
 import contextlib
@@ -28,7 +28,7 @@ R = Registry()
 check = R.check
 CALL_SECONDS = 30
 
-# Stores into each page of a mapping, and leaves them there.
+# Stores into each page of a mapping, and leaves the pages dirty.
 DIRTY_MAPPING = """import mmap,sys,time
 f = open(sys.argv[1], 'rb+')
 m = mmap.mmap(f.fileno(), 0); m[:] = b'd' * len(m); print('dirty', flush=True); time.sleep(99)
@@ -43,7 +43,7 @@ def _(c, d):
         fd = write_at(f"{e}/f", b"x" * 100_000, 0)
         reader = write_at(f"{e}/cold", b"y" * 300_000, 0)
         os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
-        # Their pages are the kernel's to write when they end.
+        # The kernel writes their pages when they end.
         dirty = []
         for name in ("mapped", "mapped-too"):
             write(f"{e}/{name}", b"m" * 5_000_000)
@@ -68,7 +68,8 @@ def _(c, d):
                 lasted = time.monotonic() - begun
                 print(f"  a killed {name} ends after {lasted:.2f} s", flush=True)
                 true(lasted < 2.5, f"a killed {name} took {lasted:.1f} s to end")
-            # What the writers left fills the mount's buffer: the kernel waits until these pages are answered for, as a call does.
+            # The writers' data fills the mount's buffer: the kernel waits until these pages are
+            # done, as a call does.
             dirty[1].kill()
             begun = time.monotonic()
             os.pwrite(fd, b"z" * 50_000, 0)
@@ -104,16 +105,16 @@ def _(c, d):
             write(path, b"o" * 5_000_000)
             fds[path] = os.open(path, os.O_RDWR)
             equal(len(os.pread(fds[path], 5_000_000, 0)), 5_000_000, "what fills the kernel's pages")
-            # Some are gathered, behind the new end.
+            # Some are gathered, after the new end.
             os.pwrite(fds[path], b"n" * 50, 1_500_000)
             if name == "by-open":
                 os.fsync(fds[path])
-        # Its pages are the kernel's to write when it has the answer.
+        # The kernel writes its pages when it has the reply.
         write(f"{e}/mapped", b"o" * 3_000_000)
         fds["mapped"] = os.open(f"{e}/mapped", os.O_RDWR)
         mapping = mmap.mmap(fds["mapped"], 0)
         mapping[:] = b"m" * 3_000_000
-        # In each column of such a file.
+        # In each column of the file.
         synced = {f"{e}/synced{at}": at for at in (500_000, 1_500_000, 2_500_000)}
         for path in synced:
             fds[path] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DSYNC)
@@ -149,7 +150,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("stopped-other-zone", "df below a directory of one zone is told at once while the other zone's servers stand still", limit=120)
+@check("stopped-other-zone", "df below a directory of one zone answers at once while the other zone's servers are stopped", limit=120)
 def _(c, d):
     before = os.statvfs(d)
     with c.stopped("meta2", "storage2"):
@@ -199,7 +200,7 @@ def _(c, d):
         fds.append(reader)
 
         def calls(base, place):
-            """One after the other: the pool waits a moment before it connects again to who did not answer."""
+            """In sequence: the pool waits a moment before it connects again to a silent server."""
             for number in range(3):
                 if place == "meta":
                     yield "mkdir", lambda: os.mkdir(f"{base}/made")
@@ -235,7 +236,7 @@ def _(c, d):
         c.end_mount(fresh)
 
 
-@check("umount-says", "an unmount that waits says why: how many bytes are not sent, which servers do not answer, how many files are open, and how to give up; what is lost in the end is told", limit=180)
+@check("umount-says", "an unmount that waits reports why: bytes not sent, servers that do not answer, files open, and how to give up; lost data is reported at the end", limit=180)
 def _(c, d):
     waits, gives_up, held = (c.own_mount(name, *options) for name, options in (("waits", ("--deadline", "60s")), ("gives-up", ("--deadline", "3s")), ("held", ())))
     said = {}
@@ -260,8 +261,8 @@ def _(c, d):
             ended = {own: pool.submit(umount, own) for own in (waits, gives_up, held)}
             said = {own: one.result() for own, one in ended.items()}
             print(f"  {said}", flush=True)
-            for own, words in ((waits, r"goes on: .*(2\.9|3\.0|3000000|2\.86).* are not sent yet; no answer from .*target \d+ at 127\.0\.0\.1:\d+"),
-                               (gives_up, r"could not be sent and are lost; no answer from .*target \d+ at"), (held, r"goes on: files are open \(1\)")):
+            for own, words in ((waits, r"still runs: .*(2\.9|3\.0|3000000|2\.86).* are not sent yet; no answer from .*target \d+ at 127\.0\.0\.1:\d+"),
+                               (gives_up, r"could not be sent and are lost; no answer from .*target \d+ at"), (held, r"still runs: files are open \(1\)")):
                 equal(said[own][0], 1, f"exit of umount {own}")
                 true(re.search(words, said[own][1]), f"umount {own} says: {said[own][1]}")
             for own in (waits, held):
@@ -276,7 +277,7 @@ def _(c, d):
             c.end_mount(own)
 
 
-@check("stopped-queue", "of twelve threads that write one file, and of twelve that make names in one directory, behind servers that stand still each ends with an error, the last within 30 s; what was written arrives later", limit=180)
+@check("stopped-queue", "of twelve threads that write one file, and of twelve that make names in one directory, behind stopped servers each ends with an error, the last within 30 s; the written data arrives later", limit=180)
 def _(c, d):
     own = c.own_mount("queue")
     fds, places = [], [number << 16 for number in range(12)]
@@ -288,7 +289,7 @@ def _(c, d):
         makers = [lambda at=at: os.mkdir(f"{e}/made-{at}") for at in places]
         for what, kinds, calls in (("writer", ["storage"], writers), ("maker", ["meta", "manager"], makers)):
             with c.stopped(*kinds), concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
-                # One after the other is let through by the kernel.
+                # The kernel lets them through one at a time.
                 ended = list(pool.map(took, calls))
             lasted = max(lasted for lasted, _ in ended)
             print(f"  the last {what} ends after {lasted:.1f} s", flush=True)
@@ -313,7 +314,7 @@ def _(c, d):
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for number in range(3):
                 os.mkdir(f"{e}/before{number}")
-                # A poll for events is under way for so long when its connection breaks.
+                # A poll for events may run that long when its connection breaks.
                 time.sleep(11 + 3 * number)
                 for pid in c.pids("meta", "manager"):
                     os.kill(pid, signal.SIGKILL)
@@ -337,7 +338,7 @@ def direct(path):
 
 
 def freeze_connections(c, stack):
-    """Until the stack ends, the threads of storage servers that read from connections of now stand still."""
+    """Freezes, until the stack ends, the storage servers' threads that read from present connections."""
     try:
         threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
     except PermissionError as error:
@@ -346,16 +347,16 @@ def freeze_connections(c, stack):
 
 
 def stays(path, synced, at):
-    """For a second, in which a write that is late would come."""
+    """Waits a second, for a late write to arrive."""
     for _ in range(20):
         time.sleep(0.05)
         found = direct(path)[at:at + len(synced)]
         true(found == synced, f"a late write lies over what was synced: {found[:16]!r}")
 
 
-@check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
+@check("late-write", "a write that was given up and sent again changes nothing when a stopped thread of the storage server reads it at last: data synced since stays", limit=120)
 def _(c, d):
-    # So long that a busy machine can send it again in what is left.
+    # Long enough for a busy machine to send it again in the rest of the time.
     own = c.own_mount("late", "--deadline", "4s")
     path, at, size = f"{below(own, d)}/late", 64 << 10, 16 << 10
     older, newer = b"o" * size, b"n" * size
@@ -392,11 +393,12 @@ def _(c, d):
             os.stat(f"{e}/written")
         with concurrent.futures.ThreadPoolExecutor() as pool:
             with c.stopped("storage"):
-                # Part of a page that the kernel does not have: locked until the answer.
+                # Part of a page that the kernel does not have: the page is locked until the reply.
                 writing = pool.submit(took, os.pwrite, fd, b"s" * 100, 50_000)
                 time.sleep(0.5)
                 true(not writing.done(), "the write was not held up")
-                # Another mount changes it: its pages are to be dropped, one of which is locked by the write.
+                # Another mount changes the file: its pages are to be dropped, and the write has one
+                # of them locked.
                 for _ in range(3):
                     os.utime(f"{d}/written")
                     time.sleep(0.1)
@@ -449,7 +451,7 @@ def _(c, d):
     own = c.own_mount("holder")
     try:
         holder = os.open(f"{below(own, d)}/held", os.O_CREAT | os.O_RDWR)
-        # Beyond the bytes that the shard keeps, and in them.
+        # After the bytes that the shard stores, and in them.
         write_all(holder, b"b" * 200_000)
         fcntl.flock(holder, fcntl.LOCK_EX)
         os.fsync(holder)

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What survives which kill, one check a sentence of docs/semantics.md.
+"""Data that survives each kind of kill, one check for each sentence of docs/semantics.md.
 
     tests/cell/survival.py --cell DIR --mount PATH [--only PART,...] [--list] [--long]
 
-The cell is one that `zonal up` made, with the directory `one` at its top. Mounts that are killed are made for that, beside
-the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it at random.)
+The cell is one that `zonal up` made, with the directory `one` at its top. Only mounts made for this
+purpose, beside the cell's folder, are killed. ZONAL names the binary. Root only. (`kill.py` does
+all of it at random.)
 """
 import errno
 import fcntl
@@ -31,7 +32,7 @@ check = R.check
 STATFS = {"x86_64": "137", "aarch64": "43"}[os.uname().machine]
 
 
-@check("mount-killed-synced", "what fsync, O_SYNC and O_DSYNC returned for survives the kill of the mount's process: data and size; a rename over an existing name too", limit=120)
+@check("mount-killed-synced", "data and size made durable by fsync, O_SYNC and O_DSYNC survive the kill of the mount's process; a rename over an existing name too", limit=120)
 def _(c, d):
     own = c.own_mount("synced")
     try:
@@ -92,7 +93,7 @@ def _(c, d):
 
 
 def records(path):
-    """How many records are there: each whole, in order, none of them twice."""
+    """The number of records: each must be whole, in order, and there once."""
     lines = read(path).split(b"\n")
     equal(lines.pop(), b"", "the end of the last record")
     for number, line in enumerate(lines):
@@ -171,7 +172,8 @@ def _(c, d):
             fds.append(write_at(f"{e}/{name}", made[name], os.O_APPEND if name == "appended" else 0, sync=False))
         begun, late = time.monotonic(), set(made)
         while late:
-            # Looking makes nobody flush but appends: an open sees what was flushed before.
+            # A look makes no other mount flush anything but appends: an open sees data flushed
+            # before.
             late -= {name for name in late if read(f"{d}/{name}") == made[name]}
             true(time.monotonic() - begun < 15, f"not flushed after 15 s: {sorted(late)}")
             time.sleep(0.1)
@@ -191,11 +193,11 @@ def _(c, d):
     other = f"{c.mount}/two/{os.path.basename(d)}"
     os.mkdir(other)
     try:
-        # A whole stripe unit leaves at once; what is less waits for its age, unless somebody flushes it.
+        # A whole stripe unit is sent at once; less waits for its age, or for a flush.
         made = {f"{zone}/{os.path.basename(d)}/{name}": pattern(number, size) for zone, number in (("one", 5), ("two", 6))
                 for name, size in (("small", 3000), ("part", 200_000), ("long", (3 << 20) + 777))}
         fds = [write_at(f"{own}/{path}", data, 0, sync=False) for path, data in made.items()]
-        # Grown and overwritten in place as well, where it was flushed before.
+        # Also grown and overwritten in place after an earlier flush.
         fds.append(write_at(f"{own}/one/{os.path.basename(d)}/older", b"o" * 100_000, 0))
         os.pwrite(fds[-1], b"n" * 50_000, 75_000)
         made[f"one/{os.path.basename(d)}/older"] = b"o" * 75_000 + b"n" * 50_000
@@ -236,7 +238,7 @@ def _(c, d):
         os.close(rival)
         os.close(fd)
         c.zonal("umount", own)
-        # Of its threads some may be on their way out still.
+        # Some of its threads may still be exiting.
         with open(f"/proc/{process.pid}/stat", encoding="utf-8") as f:
             true(f.read().rsplit(") ", 1)[1][0] in "ZX", "`zonal umount` does not wait for the mount's process")
     finally:
@@ -260,7 +262,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("mount-killed-asked", "so does a `zonal mount` that is just asking the mount whether it lives when that is killed", limit=120)
+@check("mount-killed-asked", "`zonal mount` also takes over from a mount that is killed while `zonal mount` asks whether it lives", limit=120)
 def _(c, d):
     own = c.own_mount("asked")
     try:
@@ -329,7 +331,7 @@ def _(c, d):
 def _(c, d):
     def end(own):
         listed = json.loads(c.zonal("session", "ls", "--cell", c.folder, "--json").stdout)["clients"]
-        # The last mount of this path, of another check, may not have said yet that it has ended.
+        # The last mount of this path, from another check, may not have closed its session yet.
         dead = [client for client in listed if client["name"].startswith(f"mount {own} on ") and client["locked_files"]]
         true(len(dead) == 1, f"what is listed: {listed}")
         dead = dead[0]
@@ -358,18 +360,18 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("mount-killed-locks-address", "the same where both name the cell by its manager's address, and where only the dead one did", limit=120)
+@check("mount-killed-locks-address", "locks of a killed mount are also freed if both mounts name the cell by its manager's address, and if only the dead one did", limit=120)
 def _(c, d):
     lock_of_dead_mount(c, d, lambda own: c.own_mount_by_address("locks"), 3, "own_mount_by_address")
     lock_of_dead_mount(c, d, lambda own: c.own_mount("locks"), 3, "own_mount_by_address")
 
 
-@check("mount-killed-locks-term", "without that they are free when the session's term is over", long=True, limit=180)
+@check("mount-killed-locks-term", "without a new mount, locks of a killed mount are free at the end of the session's term", long=True, limit=180)
 def _(c, d):
     lock_of_dead_mount(c, d, lambda own: None, 75)
 
 
-# Takes a byte, tells so, waits for a line, asks for another byte; tells "got" or the error.
+# Locks a byte and reports it, waits for a line, locks another byte; reports "got" or the error.
 TWO_BYTES = """import fcntl,sys
 f = open(sys.argv[1], 'rb+')
 fcntl.lockf(f, fcntl.LOCK_EX, 1, int(sys.argv[2])); print('held', flush=True); sys.stdin.readline()
@@ -425,14 +427,15 @@ def _(c, d):
 @check("servers-killed-descriptors", "open files, locks and directories stay usable through the same descriptors when all servers were killed and are up again", limit=120)
 def _(c, d):
     data = pattern(4, 1 << 20)
-    # Started before: a new process would close what it inherits, and wait for the servers that it is to start.
+    # Started before: a new process would first close inherited files, and wait for the servers that
+    # it is to start.
     starter = subprocess.Popen(["sh", "-c", 'read go && exec "$0" up --dir "$1"', ZONAL, c.folder],
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     fd = os.open(f"{d}/f", os.O_RDWR | os.O_CREAT)
     gone = os.open(f"{d}/gone", os.O_RDWR | os.O_CREAT)
     folder = os.open(d, os.O_RDONLY)
     os.unlink(f"{d}/gone")
-    # More than one answer holds.
+    # More than one reply holds.
     os.mkdir(f"{d}/many")
     for number in range(600):
         write(f"{d}/many/{'n' * 200}{number}", b"")
@@ -498,7 +501,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("servers-killed-mounts", "what is mounted inside of a mount, and a working directory there, stay over `zonal mkdir --zone` and the kill of every metadata server", limit=120)
+@check("servers-killed-mounts", "mounts inside a mount, and a working directory there, stay over `zonal mkdir --zone` and the kill of every metadata server", limit=120)
 def _(c, d):
     os.makedirs(f"{d}/d/m")
     other = f"{c.mount}/made-beside"
@@ -523,7 +526,7 @@ def _(c, d):
                     c.kill_servers("manager", "meta")
                     c.up()
                     is_there("the kill of the servers")
-                    # The next term is another life's.
+                    # The next term is that of another process.
                     write(f"{below(c.second or c.mount, d)}/d/new", b"1")
                     is_there("a change by another mount")
                     true(os.path.exists(f"{d}/d/new"), "what the other mount made")
@@ -568,7 +571,7 @@ def _(c, d):
         write(f"{d}/f", b"x" * 10)
         begun = time.monotonic()
         equal((os.stat(f"{e}/f").st_size, os.path.exists(f"{e}/g")), (10, False), "first look")
-        time.sleep(6)  # A lease has ended, so that nobody is told.
+        time.sleep(6)  # The lease has expired, so no call-back is sent.
         write(f"{d}/f", b"y" * 20)
         write(f"{d}/g", b"")
         equal((os.stat(f"{e}/f").st_size, os.path.exists(f"{e}/g")), (10, False), "what is believed after another mount's change")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What is done for a cell that is looked after: backup and restore of metadata, export and import of objects, a zone that joins.
+"""Maintenance of a cell: backup and restore of metadata, export and import of objects, a new zone.
 
     tests/cell/upkeep.py --work DIR [--only PART,...] [--list]
 
-Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the binary. Root only: it
-mounts, and removes and damages the cell's own files.
+Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted. ZONAL names the
+binary. Root only: it mounts, and removes and damages the cell's own files.
 """
 import fcntl
 import glob
@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 def tree(base, count=30):
-    """Files of all sizes, links, attributes."""
+    """Makes files of all sizes, links, attributes."""
     for name in ("a", "a/b", "c"):
         os.makedirs(f"{base}/{name}", exist_ok=True)
     for i in range(count):
@@ -63,7 +63,7 @@ def manifest(base):
 
 
 class Load:
-    """Makes, writes and removes files and first-level directories until it is told to end."""
+    """Makes, writes and removes files and first-level directories until told to end."""
 
     def __init__(self, mount):
         self.mount, self.over, self.rounds, self.error = mount, False, 0, None
@@ -113,7 +113,7 @@ def _(work):
         equal(re.findall(r"^new files of zone (\d) use stripe set \d+ \(targets (.*)\)$", c.said, re.M), [("1", "1, 2"), ("2", "3, 4")], "stripe sets")
         said, _, commands = c.said.partition(f"\nmounted on {c.mount}; try:\n")
         true(commands, f"what is said: {said}")
-        # In place of the machine's include files, which may be many or none.
+        # Replaces the machine's include files, which may be many or none.
         os.makedirs(f"{c.base}/include")
         write(f"{c.base}/include/stdio.h", b"int puts(const char *);\n")
         os.makedirs(f"{c.base}/bin")
@@ -165,7 +165,7 @@ def _(work):
             time.sleep(whole * (turn % 20) / 20)
             first.send_signal(signal.SIGSTOP)
             second = backup("second")
-            # It says so at once, or ends.
+            # It reports the wait at once, or ends.
             end = time.monotonic() + 10
             while not waits("second") and second.poll() is None and time.monotonic() < end:
                 time.sleep(0.01)
@@ -195,7 +195,8 @@ def _(work):
             load.until(60)
         c.zonal("meta", "backup", "--cell", c.folder, "--to", backup, code=6)
         write(f"{c.mount}/one/young", b"younger than the backup" * 1000)
-        # What the targets will know and the backup does not: a file made longer, one cut and written anew.
+        # Changes that the targets have and the backup has not: a longer file, a truncated and
+        # rewritten one.
         longer, cut = f"{c.mount}/one/kept/a/f15", f"{c.mount}/two/kept/c/f20"
         with open(longer, "ab") as f:
             f.write(b"Z" * 400_000)
@@ -213,7 +214,7 @@ def _(work):
             shutil.rmtree(f"{c.folder}/{node}/{store}")
         restored = c.json("meta", "restore", "--cell", c.folder, "--from", backup, "--json")
         equal(len(restored["shards"]), 3, "shards restored")
-        # What is younger than the backup has objects and no name: a check lists it.
+        # Files newer than the backup have objects but no name: a check lists them.
         listed = c.zonal("fsck", "--cell", c.folder, "--json", code=4).stdout
         true(str(young_data) in listed, "the check does not list the object of a file that is younger than the backup")
         c.up()
@@ -238,14 +239,14 @@ def _(work):
         os.truncate(cut, 500)
         equal(os.path.getsize(cut), 500, "size after it was cut again")
         true(not os.path.exists(f"{c.mount}/one/young"), "a file that is younger than the backup is there")
-        # New files get numbers, and so objects, that nobody had before, the young file's included.
+        # New files get ids, and so objects, that nobody had before, the newer file's included.
         for i in range(100):
             path = f"{c.mount}/{('one', 'two')[i % 2]}/new{i}"
             write(path, b"x" * i)
             made = os.stat(path).st_ino
             true(made not in inodes and made != young, f"inode number {made} is given twice")
             true(data_id(path) not in {*data_ids, young_data}, f"data id {data_id(path)} is given twice")
-        # What is cut and grown again shows zeros, not what was behind it; rewriting works.
+        # A truncated and grown file shows zeros, not its old bytes; rewriting works.
         path = f"{c.mount}/one/kept/a/f27"
         size = os.path.getsize(path)
         os.truncate(path, 10)
@@ -255,7 +256,7 @@ def _(work):
         true(not any(data[10:]), "bytes behind a cut came back")
         write(path, b"again")
         c.down()
-        # With --force the stores are put aside, and kept.
+        # With --force the old stores are moved aside and kept.
         again = c.json("meta", "restore", "--cell", c.folder, "--from", backup, "--force", "--json")
         for shard in again["shards"]:
             true(os.path.exists(f"{shard['kept']}/identity"), "the store that was replaced is gone")
@@ -303,7 +304,9 @@ def data_of(c, stream):
 
 
 def contents_of(stream):
-    """{(data id, column): its bytes, holes as zeros} out of the frames of exported objects (docs/on-disk-format.md)."""
+    """{(data id, column): its bytes, holes as zeros} from the frames of exported objects
+    (docs/on-disk-format.md).
+    """
     out, now = {}, None
     with open(stream, "rb") as f:
         data = f.read()
@@ -350,27 +353,27 @@ def _(work):
         equal((told["objects"], told["lost_bytes"]), (len(listed), 0), "objects exported")
         c.zonal("target", "export", *at, "1", "--to", one, code=6)
         c.zonal("target", "export", *at, "2", "--to", two)
-        # The stripes put together are the file.
+        # The stripes together are the file.
         both = {**contents_of(one), **contents_of(two)}
         columns = sorted(k for k in both if k[0] == number)
         equal(len(columns), 2, "columns of a file over two targets")
         row = [both[k] for k in columns]
         whole = b"".join(part[i * MIB:(i + 1) * MIB] for i in range(3) for part in row)
-        # The first bytes are the shard's.
+        # The first bytes are in the shard.
         true(whole == bytes(4096) + big[4096:], "the exported stripes are not the file")
-        # Back where it is already only by force; out again as it was.
+        # Importing over existing objects needs --force; a second export equals the first.
         c.zonal("target", "import", *at, "1", "--from", one, code=6)
         c.zonal("target", "import", *at, "1", "--from", one, "--force")
         c.zonal("target", "export", *at, "1", "--to", again)
         true(contents_of(again) == contents_of(one), "what was imported differs")
         equal({k: v[0] for k, v in data_of(c, again).items()}, {k: len(v) for k, v in contents_of(one).items()}, "lengths of objects")
-        # Nobody would find it on another target.
+        # On another target nobody would find it.
         before = c.zonal("target", "ls", *at, "2").stdout
         for force in ((), ("--force",)):
             done = c.zonal("target", "import", *at, "2", "--from", one, *force, code=5)
             true("of target 1" in done.stderr, f"it says: {done.stderr}")
         equal(c.zonal("target", "ls", *at, "2").stdout, before, "objects after a refused import")
-        # What is not there cannot be exported.
+        # A missing object cannot be exported.
         c.zonal("target", "export", *at, "1", "--to", f"{c.base}/none", "--object", "999999999.0", code=7)
         true(not os.path.lexists(f"{c.base}/none"), "an export of nothing made a file")
         with open(one, "rb") as f:
@@ -386,8 +389,8 @@ def _(work):
         stopped = f"{c.base}/stopped.out"
         c.zonal("target", "export", "--dir", store, "--to", stopped)
         true(contents_of(stopped) == contents_of(one), "a stopped target gives other bytes than a running one")
-        # A damaged block is left out and named, the rest is there.
-        # What the import wrote lies elsewhere than what was there before: each place that has the block is damaged.
+        # A damaged block is left out and named; the rest is there. The import wrote the bytes to new
+        # places, so every place that holds the block is damaged.
         block = contents_of(one)[(number, columns_of(one, number))][8192:12288]
         found = 0
         for name in os.listdir(f"{store}/segments"):
@@ -422,7 +425,7 @@ def free_port():
 
 
 def joining(c, zone):
-    """A server of a new zone with a shard and a target; ends with the caller."""
+    """Starts a server of a new zone with a shard and a target; it ends with the caller."""
     manager = open(f"{c.folder}/manager/node.toml", encoding="utf-8").read()
     cell = re.search(r'^cell = "(.*)"', manager, re.M)[1]
     address = re.search(r'^listen = "(.*)"', manager, re.M)[1]
@@ -461,7 +464,7 @@ def _(work):
         c.zonal("mount", "--cell", c.folder, second)
         server = joining(c, 3)
         try:
-            # Its shard joins first; until the target has there is no space in the zone.
+            # The zone's shard joins first; until its target has joined, the zone has no space.
             soon(lambda: any(t["id"] == 92 for t in c.json("zone-map", "show", "--cell", c.folder, "--json")["targets"]))
             c.zonal("mkdir", "--zone", "3", f"{c.mount}/three")
             data = os.urandom(3 * MIB)

@@ -1,8 +1,8 @@
 """A small runner for checks of a directory's behaviour: standard library only.
 
-Each check runs in a child process of its own with a fresh directory and a time limit, so that a
-check that hangs, crashes or changes its user id spoils nothing else. A check that outlives its
-limit is killed and counted as failed; one that cannot even be killed is named so.
+Each check runs in a child process of its own with a fresh directory and a time limit. So a check
+that hangs, crashes or changes its user id affects no other one. A check that exceeds its limit is
+killed and counts as failed; one that cannot even be killed is reported.
 
 A check is a function with an identity and the statement that it proves; docs name the identity.
 """
@@ -48,7 +48,7 @@ class Registry:
         return take
 
     def run(self, title, parser, make_args):
-        """Parses the command line, runs what it asks for, prints a summary and exits."""
+        """Parses the command line, runs the selected checks, prints a summary and exits."""
         parser.add_argument("--list", action="store_true", help="print the identities and statements")
         parser.add_argument("--only", default="", help="comma-separated parts of identities to run")
         parser.add_argument("--skip", default="", help="comma-separated identities to leave out")
@@ -116,7 +116,7 @@ def run_inside(c, given):
         return "ok", ""
     except Skip as e:
         return "skipped", str(e)
-    except BaseException as e:  # a check may end in any way; each is a failure with its place
+    except BaseException as e:  # a check may end in any way; each is a failure with its location
         if os.getpid() != me:  # a child that the check forked
             traceback.print_exc()
             os._exit(99)
@@ -124,7 +124,9 @@ def run_inside(c, given):
 
 
 def told(error):
-    """What an error says with the places it came through, and the ones that it came in the way of."""
+    """An error with the lines that it passed through, and the errors during whose handling it was
+    raised.
+    """
     where = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     lines = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(where))
     before = f"; after {told(error.__context__)}" if error.__context__ and not error.__suppress_context__ else ""
@@ -138,7 +140,7 @@ def send(sock, value):
 
 
 def receive(sock, limit):
-    """One value, or None when the other end closed or `limit` seconds passed."""
+    """Receives one value, or None if the other end closed or `limit` seconds passed."""
     end, data = time.monotonic() + limit, b""
     while len(data) < 4 or len(data) < 4 + struct.unpack("<I", data[:4])[0]:
         left = end - time.monotonic()
@@ -159,7 +161,7 @@ def kill_group(pid):
 
 
 def reap(pid, limit):
-    """Waits for a child's end for at most `limit` seconds; False when it is still there."""
+    """Waits for a child's end for at most `limit` seconds; False if it still runs."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         try:
@@ -194,7 +196,7 @@ class Agent:
         try:
             while (job := receive(sock, 3600)) is not None:
                 send(sock, Agent.perform(state, *job))
-        except OSError:  # whoever asked is gone
+        except OSError:  # the caller is gone
             os._exit(1)
 
     @staticmethod
@@ -207,7 +209,7 @@ class Agent:
             return "error", f"{type(e).__name__}: {e}"
 
     def start(self, fn, *args):
-        """Begins a call without waiting for it."""
+        """Starts a call without waiting for it."""
         send(self.sock, (fn, args))
         self.pending = True
 
@@ -234,7 +236,7 @@ class Agent:
         return self.finish(limit)
 
     def kill(self, limit=2):
-        """SIGKILL; the seconds until it was gone, or an assertion when that took over `limit`."""
+        """Sends SIGKILL; returns the seconds until the end, or fails if they exceed `limit`."""
         start = time.monotonic()
         os.kill(self.pid, signal.SIGKILL)
         if not reap(self.pid, limit):
@@ -243,7 +245,7 @@ class Agent:
         return time.monotonic() - start
 
     def close(self):
-        """Lets the agent end, which closes its files; waits for that."""
+        """Lets the agent end, which closes its files, and waits for its end."""
         self.drop()
         if not reap(self.pid, 5):
             raise AssertionError(f"pid {self.pid} does not end")
@@ -318,7 +320,7 @@ def read_fd(fd):
 
 
 def pattern(seed, size):
-    """Bytes that differ from place to place and from seed to seed, quickly made."""
+    """Bytes that differ by position and by seed, made quickly."""
     block = bytes((i * 131 + seed * 17 + (i >> 8) * 7) & 0xFF for i in range(4093))
     return (block * (size // len(block) + 1))[:size]
 

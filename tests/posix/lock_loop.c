@@ -40,7 +40,7 @@ struct shared {
 static struct shared *shared;
 static const char *given;
 static char kind[8];
-/* Which number this process changes; 0 of 1: the lock is of the whole file. */
+/* The number that this process changes; 0 of 1: the lock is on the whole file. */
 static int slots = 1, slot;
 
 static void on_signal(int number) { (void)number; }
@@ -74,7 +74,7 @@ static int locking(int fd, short type)
 
 static void failed(const char *what, const char *file)
 {
-	/* Other programs of the run must not hang on what is broken here. */
+	/* Other processes of the run must not hang on a failure here. */
 	if (shared->failed++ < 10)
 		fprintf(stderr, "%s %s: %s\n", what, file, strerror(errno));
 }
@@ -111,7 +111,7 @@ static void turn(int fd, const char *file)
 		if (number != shared->number[slot])
 			lost(number, file);
 		number++;
-		/* As the file will be read: also where another one is inside. */
+		/* As the file will be read, even if another process is inside. */
 		shared->number[slot] = number;
 		if (transfer(fd, &number, 1) != 0)
 			failed("write", file);

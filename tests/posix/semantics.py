@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What Linux programs may expect of a directory, one check a statement.
+"""Guarantees of a directory for Linux programs, one check for each statement.
 
     tests/posix/semantics.py DIR [--only PART,...] [--list] [--long] [--strict]
 
-docs/semantics.md names these checks. They pass on a local ext4 or XFS; --strict (the default on
-a FUSE mount) also demands what Zonal promises beyond them, such as offsets up to 2^63-1.
+docs/semantics.md names these checks. They pass on a local ext4 or XFS. --strict (the default on a
+FUSE mount) also checks guarantees that only Zonal gives, such as offsets up to 2^63-1.
 """
 import atexit
 import os

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Processes that change one directory through two mounts at once, with a count of what must be there at the end.
+"""Processes that change one directory through two mounts at once; the final state is checked.
 
     tests/posix/stress.py A B [--workers 8] [--seconds 10] [--seed 1] [--kill COMMAND | --lose-b COMMAND]
 
-A and B are the same directory seen through two mounts (or one local directory twice). Each worker makes, writes,
-appends, renames, links, lists and removes files of its own, renames over names that all share, and moves files into a
-subdirectory and back. Errors other than those that such a race has in Linux fail; at the end both sides must list
-exactly what the workers left, with exactly its content. One worker is killed and another one takes its place; what the
-killed one had in hand may be there or not, whole or not; all else must be. --kill COMMAND is run in the middle by a
-shell (it may kill and start a server of the cell); --lose-b COMMAND takes mount B away: then the workers there end with
-errors, and A must have what they had done. Ends with `stress: N passed, N failed`.
+A and B are the same directory seen through two mounts (or one local directory twice). Each worker
+makes, writes, appends, renames, links, lists and removes files of its own. It renames over shared
+names, and moves files into a subdirectory and back. Only errors that this race has in Linux are
+allowed. At the end both sides must list exactly the workers' files with their contents.
+
+One worker is killed and replaced; its unfinished operation may be done or not, in whole or in part;
+all else must be there. --kill COMMAND is run in the middle by a shell (it may kill and start a
+server of the cell). --lose-b COMMAND takes mount B away: the workers there then end with errors,
+and A must have their completed work. Ends with `stress: N passed, N failed`.
 """
 import argparse
 import errno
@@ -26,7 +28,7 @@ SHARED = 6  # names that all workers replace and open
 
 
 def content(name, version):
-    """What version `version` of a worker's file holds."""
+    """The content of version `version` of a worker's file."""
     line = b"%s %d " % (name.encode(), version)
     return line * (1 + version * 7919 % 700)
 
@@ -48,9 +50,10 @@ class Worker:
         return f"{self.top}/{name}"
 
     def note(self, doing, *names):
-        """Before each step: what is in hand when this process is killed. After it: what there is."""
+        """Notes, before each step, the operation about to run; after it, the state."""
         text = repr((doing, names, self.have, self.count)) + "\n"
-        # One call: whoever is killed before or behind it has noted something. What is behind the line is older and longer.
+        # One call, so a kill before or after it leaves a valid note. Bytes after the line are older
+        # and longer.
         os.pwrite(self.log, text.encode(), 0)
 
     def pick(self):
@@ -138,7 +141,7 @@ class Worker:
         os.rename(self.path(name), self.path(f"shared{self.random.randrange(SHARED)}"))
 
     def read_shared(self):
-        """Always there, always one worker's whole content."""
+        """Checks a shared file: always there, always one worker's whole content."""
         self.note("read")
         check_shared(self.path(f"shared{self.random.randrange(SHARED)}"))
 
@@ -214,13 +217,13 @@ class Run:
 
 
 def left_by(log):
-    """(what the worker had in hand, its names, its files, its appends)."""
+    """(the worker's unfinished operation, its names, its files, its appends)."""
     noted = os.pread(log, 1 << 20, 0).decode().partition("\n")[0]
     return eval(noted or "('', (), {}, 0)", {})  # written by our own process
 
 
 def compare(top, want, loose):
-    """What differs from {name: (birth, version)}; names in `loose` may be there or not."""
+    """Differences from {name: (birth, version)}; names in `loose` may be there or not."""
     there = {e.name for e in os.scandir(top) if e.is_file()}
     there |= {f"sub/{e.name}" for e in os.scandir(f"{top}/sub")}
     there -= {f"shared{i}" for i in range(SHARED)} | {"log"} | loose
@@ -240,7 +243,7 @@ def compare(top, want, loose):
 
 
 def compare_log(top, counts, extra):
-    """Each worker's appends are there in order, once; one more of a killed one may be."""
+    """Checks that each worker's appends are there in order, once; a killed one may have one more."""
     seen = {}
     for line in read(f"{top}/log").split(b"\n")[:-1]:
         line = line.lstrip(b"\0")  # a killed append may leave a hole

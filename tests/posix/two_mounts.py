@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What two mounts of one cell show each other: appends, locks, close-to-open, names.
+"""Coherence of two mounts of one cell: appends, locks, close-to-open, names.
 
     tests/posix/two_mounts.py A B [--only PART,...] [--list] [--scale 1.0]
 
-A and B are the same directory seen through two mounts; given one local directory twice, every
-check must pass as well. Standard library only; see checks.py for how a check is run.
+A and B are the same directory seen through two mounts; given one local directory twice, every check
+must pass as well. Standard library only; checks.py describes how a check runs.
 """
 import atexit
 import os

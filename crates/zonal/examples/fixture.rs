@@ -1,9 +1,9 @@
 //! Makes the fixture of a version, once a release: `cargo xtask fixture vX.Y.Z` builds the program
 //! and starts this.
 //!
-//! The stores of a small cell whose servers were killed, a backup and exported objects, packed into
-//! one file below `crates/zonal-disk/testdata`, which `tests/upgrade.rs` and
-//! `crates/zonal-disk/tests/fixtures.rs` read for ever.
+//! A fixture is one file below `crates/zonal-disk/testdata`. It holds the stores of a small cell
+//! whose servers were killed, a backup, and exported objects. `tests/upgrade.rs` and
+//! `crates/zonal-disk/tests/fixtures.rs` read it in all later versions.
 #![allow(
     clippy::unwrap_used,
     reason = "ends where something is not as it should be"
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use zonal_native::block_on;
 use zonal_testkit::Scratch;
 
-/// Bytes of a fixture: it stays in the repository for ever.
+/// Largest fixture in bytes, since it stays in the repository for ever.
 const BYTES_MAX: usize = 200 << 10;
 
 #[expect(
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the fixture, where there is none of this version.
+/// Makes the fixture unless there is one of this version.
 fn make(version: &str) -> Result<String, String> {
     let is_version = version
         .strip_prefix('v')
@@ -67,7 +67,7 @@ fn make(version: &str) -> Result<String, String> {
     Ok(format!("{} bytes in {}", packed.len(), path.display()))
 }
 
-/// A cell with all that a fixture holds; its servers were killed.
+/// Makes a cell with the content of a fixture, and kills its servers.
 fn made() -> Cell {
     let cell = Cell {
         scratch: Scratch::new("fixture"),
@@ -94,7 +94,7 @@ fn made() -> Cell {
         let made = made.arg("--cell").arg(cell.dir()).output().unwrap();
         assert_eq!(code(&made), 0, "{}", said(&made));
     }
-    // All of this into indexes and segments; what comes next stays in logs.
+    // Moves everything so far into indexes and segments; later writes stay in logs.
     assert_eq!(code(&cell.down()), 0);
     assert_eq!(code(&cell.up_again()), 0);
     let user = User::of(&cell);
@@ -106,7 +106,7 @@ fn made() -> Cell {
     cell
 }
 
-/// The cell as one file, without what says how its processes ran.
+/// Packs the cell into one file, without logs and pid files of its processes.
 fn packed(cell: &Cell) -> Vec<u8> {
     pack::pack(cell.dir(), |path| {
         let name = path.file_name().unwrap();

@@ -1,6 +1,6 @@
-//! Exit codes, hints, and how errors are shown.
+//! Exit codes, hints, and the printed form of errors.
 
-use crate::out;
+use crate::console;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
@@ -10,31 +10,31 @@ use zonal_server::ServerError;
 use zonal_server::config::ConfigError;
 use zonal_server::error::{store_exit_code, store_hint};
 
-/// Something failed.
+/// Any failure that has no code of its own.
 pub const FAILED: u8 = 1;
-/// What to do about a file that is not as it was written.
+/// The hint for a damaged file.
 pub const DAMAGED_HINT: &str = "put back a copy of it";
 
-/// Wrong usage; clap's too.
+/// Wrong usage; clap exits with it too.
 pub const USAGE: u8 = 2;
 /// A config is not valid.
 pub const CONFIG: u8 = 3;
-/// A server does not answer, or refuses us.
+/// A server does not answer, or refuses this program.
 pub const UNREACHABLE: u8 = 4;
-/// A folder, store or file is refused.
+/// A folder, store or file is refused as untrusted or foreign.
 pub const REFUSED: u8 = 5;
 /// A port, folder or mount point is in use.
 pub const IN_USE: u8 = 6;
 /// There is no cell, mount or file where one was named.
 pub const NOT_FOUND: u8 = 7;
 
-/// Of `zonal fsck`: it could not check, or not say what it found.
+/// `zonal fsck` could not check, or could not print its findings.
 pub const NOT_CHECKED: u8 = 8;
 
-/// A signal ended a copy in good order.
+/// A signal interrupted a copy, which cleaned up.
 pub const INTERRUPTED: u8 = 130;
 
-/// Every exit code with its meaning, for the reference.
+/// Every exit code with its meaning, for the command line reference.
 pub const TABLE: &[(u8, &str)] = &[
     (0, "done"),
     (
@@ -55,15 +55,15 @@ pub const TABLE: &[(u8, &str)] = &[
     (NOT_FOUND, "no cell, mount or file where one was named"),
     (
         NOT_CHECKED,
-        "`zonal fsck` could not check, or not print what it found (its 1: everything found was put right; its 4: something is left)",
+        "`zonal fsck` could not check, or not print its findings (its 1: all findings were repaired; its 4: findings are left)",
     ),
     (
         INTERRUPTED,
-        "`zonal fs put` or `get` was interrupted: what was under way is removed, what was finished stays",
+        "`zonal fs put` or `get` was interrupted: unfinished files are removed, finished files stay",
     ),
 ];
 
-/// An error that a command knows the exit code and a hint of.
+/// An error with an exit code and perhaps a hint.
 #[derive(Debug)]
 pub struct Failure {
     text: String,
@@ -72,7 +72,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// An error with this exit code.
+    /// Makes an error with an exit code.
     pub fn new(code: u8, text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -81,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// With what to do about it.
+    /// Adds a hint: what to do about the error.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -97,8 +97,8 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Code and hint of an error: the first of its causes that has them.
-fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
+/// Exit code and hint of an error, from the first of its causes that has them.
+fn code_and_hint(error: &anyhow::Error) -> (u8, Option<String>) {
     for cause in error.chain() {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             return (failure.code, failure.hint.clone());
@@ -137,15 +137,15 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
 
 /// The exit code of an error.
 pub fn code(error: &anyhow::Error) -> u8 {
-    judge(error).0
+    code_and_hint(error).0
 }
 
-/// What to do about an error.
+/// The hint of an error.
 pub fn hint(error: &anyhow::Error) -> Option<String> {
-    judge(error).1
+    code_and_hint(error).1
 }
 
-/// Whether there was no room on a disk.
+/// Whether a full disk, or a quota, caused the error.
 pub fn is_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
@@ -157,20 +157,21 @@ pub fn is_full(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The cell was named by its manager's address. A process runs one command, which names one cell.
+/// Whether the command named its cell by the manager's address. Process-wide, since a process runs
+/// one command on one cell.
 static IS_ADDRESS: AtomicBool = AtomicBool::new(false);
 
-/// Hints are now for the operator of a cell that was not made by `zonal up`.
+/// Selects hints for the operator of a cell that was not made by `zonal up`.
 pub fn cell_has_no_folder() {
     IS_ADDRESS.store(true, Ordering::Relaxed);
 }
 
-/// What to do where a server cannot be reached.
+/// The hint for a server that cannot be reached.
 pub fn down_hint() -> &'static str {
     if IS_ADDRESS.load(Ordering::Relaxed) {
-        "is the server up, on its machine? its unit and its log tell (`systemctl status 'zonal@*'`); is the address right?"
+        "is the server running on its machine? see its unit and log (`systemctl status 'zonal@*'`); is the address right?"
     } else {
-        "is the cell up? `zonal up` starts what is down"
+        "is the cell up? `zonal up` starts stopped servers"
     }
 }
 
@@ -188,24 +189,24 @@ fn net_hint(error: &NetError) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// Prints an error and gives its exit code: `otherwise` where the error has none of its own.
+/// Prints an error and returns its exit code: `otherwise` where the error has none of its own.
 pub fn report(error: &anyhow::Error, otherwise: u8) -> u8 {
-    let (code, hint) = judge(error);
+    let (code, hint) = code_and_hint(error);
     let own = error.chain().any(|cause| cause.is::<Failure>());
     let code = match code {
         FAILED if !own => otherwise,
-        // The same number says something else there.
+        // `zonal fsck` uses the number 4 for something else.
         UNREACHABLE if !own && otherwise == NOT_CHECKED => otherwise,
         code => code,
     };
-    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
+    console::note(format_args!("zonal: {}", with_causes(error.as_ref())));
     if let Some(hint) = hint {
-        out::note(format_args!("Hint: {hint}"));
+        console::note(format_args!("Hint: {hint}"));
     }
     code
 }
 
-/// An error with its causes in one line, without saying anything twice.
+/// Formats an error and its causes on one line; text that a cause repeats is left out.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

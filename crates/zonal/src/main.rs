@@ -1,27 +1,27 @@
 //! The `zonal` command: one binary for servers, mounts and tools.
 //!
-//! Errors are printed with their causes and, where there is one, a `Hint:` line; exit codes are in
-//! [`exit`].
+//! A failure is printed with its causes and, where there is one, a `Hint:` line; [`exit`] has the
+//! exit codes.
 #![forbid(unsafe_code)]
 
+mod atomic_file;
 mod backup;
 mod cell;
 mod cli;
+mod console;
 mod dump;
 mod exit;
 mod mount;
-mod out;
 mod progress;
-mod running;
+mod running_cell;
 mod transfer;
-mod whole;
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// The library below an index panics on damaged bytes. That is caught and told as damage, so its
-/// own words are not shown.
-fn be_quiet_about_damage() {
+/// Silences panics of the index's library, which panics on damaged bytes. Callers catch them and
+/// report damage instead.
+fn silence_guarded_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !zonal_disk::is_guarded() {
@@ -30,20 +30,20 @@ fn be_quiet_about_damage() {
     }));
 }
 
-/// Keys are in our memory. 1 byte, not none: with none the kernel hands a dump to a program that
-/// /proc/sys/kernel/core_pattern names.
-fn leave_no_core_dumps() {
+/// Turns core dumps off, since this process holds private keys. The limit is 1 byte: with 0 the
+/// kernel still passes a dump to the program named in /proc/sys/kernel/core_pattern.
+fn disable_core_dumps() {
     let least = rustix::process::Rlimit {
         current: Some(1),
         maximum: Some(1),
     };
-    // Where the limit is none at all, and may not be raised, it stays so.
+    // Best effort: a hard limit of 0 cannot be raised to 1, and stays.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, least);
 }
 
 fn main() -> ExitCode {
-    leave_no_core_dumps();
-    be_quiet_about_damage();
+    disable_core_dumps();
+    silence_guarded_panics();
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if mount::helper::is_called(&arguments) {
         let result = mount::helper::run(&arguments);
@@ -57,17 +57,17 @@ fn main() -> ExitCode {
             cli.run()
         }
         Err(usage) if usage.use_stderr() => usage.exit(),
-        // Help or version, as asked.
+        // `--help` or `--version`.
         Err(shown) => {
-            out::shown(shown.print());
+            console::shown(shown.print());
             Ok(())
         }
     };
     let code = result.as_ref().err();
     let code = code.map(|error| ExitCode::from(exit::report(error, otherwise)));
-    if let Err(error) = out::finish() {
-        out::note(format_args!("zonal: standard output: {error}"));
-        // What failed before says more.
+    if let Err(error) = console::finish() {
+        console::note(format_args!("zonal: standard output: {error}"));
+        // The command's own failure says more than the failed output.
         return code.unwrap_or(ExitCode::from(otherwise));
     }
     code.unwrap_or(ExitCode::SUCCESS)

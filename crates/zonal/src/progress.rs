@@ -1,19 +1,19 @@
-//! How far a long command is, on standard error, once a second at most. Silent unless asked for.
+//! Progress of a long command on standard error, at most once a second; silent unless requested.
 
-use crate::out;
+use crate::console;
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Progress of one command.
-pub struct Progress {
+/// Counts and prints the progress of one command.
+pub struct ProgressMeter {
     what: Option<&'static str>,
     started: Instant,
     shown: Instant,
 }
 
-impl Progress {
-    /// `what` is counted; shown where `wanted`.
+impl ProgressMeter {
+    /// Counts `what` (a plural noun); prints only if `wanted`.
     pub fn new(what: &'static str, wanted: bool) -> Self {
         let now = Instant::now();
         Self {
@@ -23,7 +23,7 @@ impl Progress {
         }
     }
 
-    /// This much is done by now.
+    /// Reports the totals so far.
     pub fn at(&mut self, count: u64, bytes: u64) {
         let Some(what) = self.what else {
             return;
@@ -34,9 +34,9 @@ impl Progress {
         self.shown = Instant::now();
         let seconds = self.started.elapsed().as_secs_f64().max(0.001);
         let rate = count as f64 / seconds;
-        out::note(format_args!(
+        console::note(format_args!(
             "{count} {what}, {}, {rate:.0} {what}/s",
-            out::bytes(bytes)
+            console::bytes(bytes)
         ));
     }
 }

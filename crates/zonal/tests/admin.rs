@@ -1,4 +1,4 @@
-//! The admin pages of real servers: their token, their text format; threads as the config says.
+//! Admin pages of real servers: their token and text format; numbers of threads as configured.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -24,7 +24,7 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
     text
 }
 
-/// Starts a server that must end by itself.
+/// Starts a server that must refuse to run.
 fn refused(cell: &Cell, node: &str) -> (i32, String) {
     let mut command = zonal();
     let output = command
@@ -91,7 +91,7 @@ fn with_a_token_file_the_pages_are_for_those_who_send_the_token() {
     let log = cell.log(node);
     assert!(log.contains("without the token is refused") && !log.contains(token));
 
-    // Outside of loopback not without it.
+    // Outside loopback the pages require a token.
     let open = with
         .replace(&admin.to_string(), &format!("0.0.0.0:{}", admin.port()))
         .replace("[zone]", "key_file = \"any.key\"\n[zone]");
@@ -106,7 +106,7 @@ fn with_a_token_file_the_pages_are_for_those_who_send_the_token() {
     }
 }
 
-/// A sample: name, labels but `le`, `le`, value.
+/// A sample: name, labels except `le`, `le`, value.
 type Sample = (String, String, Option<String>, f64);
 
 fn sample(line: &str) -> Sample {
@@ -137,7 +137,7 @@ fn sample(line: &str) -> Sample {
     (name.to_owned(), others.join(","), le, value)
 }
 
-/// The family of a sample: a histogram's samples have its name and an ending.
+/// The metric family of a sample: samples of a histogram have its name and a suffix.
 fn family<'a>(name: &'a str, types: &BTreeMap<&str, &str>) -> &'a str {
     let endings = ["_bucket", "_sum", "_count"];
     let stems = endings
@@ -147,7 +147,7 @@ fn family<'a>(name: &'a str, types: &BTreeMap<&str, &str>) -> &'a str {
     of.next().unwrap_or(name)
 }
 
-/// What Prometheus' text format asks of a page.
+/// Checks a page against Prometheus' text format; returns the number of samples.
 fn check_page(page: &str) -> usize {
     let mut types: BTreeMap<&str, &str> = BTreeMap::new();
     let (mut ended, mut current) = (BTreeSet::new(), String::new());
@@ -205,9 +205,9 @@ fn check_page(page: &str) -> usize {
 }
 
 #[test]
-fn the_pages_of_metrics_are_as_prometheus_reads_them() {
+fn metrics_pages_are_valid_prometheus_text() {
     let cell = Cell::up("prometheus");
-    // Asks each server something.
+    // Sends each server a request.
     cell.status();
     let mut histograms = 0;
     for node in NODES {
@@ -219,7 +219,7 @@ fn the_pages_of_metrics_are_as_prometheus_reads_them() {
     assert!(histograms >= 3, "{histograms} histograms");
 }
 
-/// Threads of a process by their name.
+/// The number of threads of a process with this name.
 fn threads(pid: u32, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -256,7 +256,7 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
         let value = lines.find_map(|line| line.strip_prefix("zonal_net_strangers_ended "));
         value.unwrap().parse::<usize>().unwrap()
     };
-    // Silent ones: each has its thread until a newer one takes its place.
+    // Silent strangers: each occupies a thread until a newer one displaces it.
     let strangers = zonal_net::STRANGERS_MAX;
     let streams: Vec<_> = (0..strangers + 100)
         .map(|_| TcpStream::connect(address).unwrap())
@@ -265,7 +265,7 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
     wait_for("the threads of the others alone", || {
         threads(pid, "connection") <= strangers + 10
     });
-    // A cell without a place for strangers would not answer now.
+    // With no thread left for strangers, the cell would not answer now.
     assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
     assert!(page().contains("zonal_net_connections_max 5\n"));
     drop(streams);
@@ -276,7 +276,7 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
 }
 
 #[test]
-fn bounds_of_memory_are_those_of_the_config() {
+fn bounds_of_memory_follow_the_config() {
     const MIB: u64 = 1 << 20;
     let cell = Cell::up("bounds");
     assert_eq!(code(&cell.down()), 0);
@@ -308,7 +308,7 @@ fn bounds_of_memory_are_those_of_the_config() {
 }
 
 #[test]
-fn who_waits_for_a_manager_keeps_nobody_waiting_at_its_pages() {
+fn admin_pages_answer_while_a_server_waits_for_the_manager() {
     let cell = Cell::up("waits");
     assert_eq!(code(&cell.down()), 0);
     let node = "storage1-1";

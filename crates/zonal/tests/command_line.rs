@@ -54,7 +54,7 @@ fn errors_have_codes_and_hints() {
         (
             &["status", "--cell", "127.0.0.1:1"],
             4,
-            "Hint: is the server up",
+            "Hint: is the server running",
         ),
         (&["up", "--dir", dir], 5, "nothing was touched"),
         (&["up", "--dir", bad], 5, "name a folder with --dir"),
@@ -79,7 +79,7 @@ fn errors_have_codes_and_hints() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
-/// What nobody wants replaced by a file, by name.
+/// Paths that must not be replaced by a file, each with a name.
 fn odd_places(scratch: &Scratch) -> Vec<(std::path::PathBuf, &'static str)> {
     let place = |name: &str| scratch.join(name);
     std::os::unix::fs::symlink(place("nowhere"), place("dangling")).unwrap();
@@ -104,7 +104,7 @@ fn odd_places(scratch: &Scratch) -> Vec<(std::path::PathBuf, &'static str)> {
 fn only_regular_files_are_replaced() {
     let scratch = Scratch::new("replaced");
     let mut places = odd_places(&scratch);
-    // A node like /dev/null, where one can be made.
+    // A device node like /dev/null, if this user can make one.
     let device = scratch.join("device");
     let made = std::process::Command::new("mknod")
         .arg(&device)
@@ -137,7 +137,7 @@ fn only_regular_files_are_replaced() {
 }
 
 #[test]
-fn a_path_that_is_no_text_is_refused_before_anything_is_made() {
+fn a_path_that_is_not_utf8_is_refused_before_anything_is_made() {
     use std::os::unix::ffi::OsStrExt;
     let scratch = Scratch::new("bytes");
     let odd = scratch.join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
@@ -158,7 +158,7 @@ fn a_path_that_is_no_text_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_read() {
+fn only_regular_files_are_read() {
     let scratch = Scratch::new("pipes");
     let cell = scratch.join("cell");
     fs::create_dir(&cell).unwrap();
@@ -187,16 +187,16 @@ fn what_is_no_regular_file_is_not_read() {
 }
 
 #[test]
-fn a_cell_whose_file_cannot_be_read_is_no_good_news_of_fsck() {
+fn fsck_of_an_unreadable_cell_file_does_not_exit_as_clean() {
     let scratch = Scratch::new("fsck-code");
     fs::write(scratch.join("cell.toml"), b"\xff\xff").unwrap();
     let (code, text) = run(&["fsck", "--cell", scratch.to_str().unwrap()]);
-    // Neither clean, nor put right, nor left as it is.
+    // The code must not mean clean, repaired, or findings left.
     assert_eq!(code, 3, "{text}");
 }
 
 #[test]
-fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
+fn failed_output_is_an_error_but_a_closed_pipe_is_not() {
     let scratch = Scratch::new("printed");
     let bad = scratch.join("node.toml");
     fs::write(&bad, "nonsense = 2\n").unwrap();

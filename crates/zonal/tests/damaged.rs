@@ -1,5 +1,5 @@
-//! Files of a cell that are not as they were written: each command says which, with a hint and the
-//! documented exit code, and ends at once.
+//! Damaged files of a cell. Each command names the file, gives a hint and the documented exit code,
+//! and ends at once.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -14,7 +14,7 @@ use std::process::Command;
 const CONFIG: i32 = 3;
 const REFUSED: i32 = 5;
 
-/// What is done to a file, by which command that is met, and the exit code.
+/// A file, its new content, the command that reads it, and the exit code.
 type Case = (&'static str, Option<Vec<u8>>, &'static [&'static str], i32);
 
 fn cases() -> Vec<Case> {
@@ -27,7 +27,7 @@ fn cases() -> Vec<Case> {
         ("cell.toml", Some(long), status, CONFIG),
         ("cell.key", Some(b"nonsense".to_vec()), status, CONFIG),
         ("cell.key", Some(b"\xff\xfe".to_vec()), status, CONFIG),
-        // A pipe, which nobody writes.
+        // A pipe that nobody writes to.
         ("cell.key", None, status, REFUSED),
         ("authority.pem", Some(b"nonsense".to_vec()), list, CONFIG),
         ("authority.pem", Some(b"\xff\xfe".to_vec()), list, CONFIG),
@@ -38,7 +38,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn what_is_damaged_is_named_with_a_hint_and_its_code() {
+fn damaged_files_are_named_with_a_hint_and_exit_code() {
     let cell = Cell::with_key("damaged");
     cell.down();
     let run = |words: &[&str], at: &str| {
@@ -88,12 +88,12 @@ fn what_is_damaged_is_named_with_a_hint_and_its_code() {
     let output = run(&words, &dir);
     assert_eq!(code(&output), 7, "{}", said(&output));
     assert!(said(&output).contains("Hint:"), "{}", said(&output));
-    // Nothing is issued that nobody has.
+    // No credential was listed whose file was not written.
     assert!(
         !fs::read_to_string(cell.dir().join("issued.jsonl"))
             .unwrap()
             .contains("client/x")
     );
-    // And all is as it was.
+    // The rest is unchanged.
     assert_eq!(code(&run(&["key", "ls"], &dir)), 0);
 }

@@ -1,12 +1,12 @@
-//! `zonal dump` of every structure, whole and damaged in many ways: it ends, tells what is damaged,
-//! and never crashes.
+//! `zonal dump` of every structure, intact and damaged in many ways: it ends, reports damage, and
+//! never crashes.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::{Cell, code, said, zonal};
 use std::fs;
@@ -31,7 +31,7 @@ fn shows(path: &Path, more: &[&str], wanted: &[&str]) {
     }
 }
 
-/// Damages a copy of `good` in one of many ways; always among the bytes that are in use.
+/// Damages a copy of `good`, in one of many ways, within the bytes that are in use.
 fn damaged(good: &[u8], round: usize, random: &mut Rng) -> Vec<u8> {
     let mut bytes = good.to_vec();
     let used = good.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
@@ -57,16 +57,16 @@ fn damaged(good: &[u8], round: usize, random: &mut Rng) -> Vec<u8> {
 }
 
 #[test]
-fn everything_stored_can_be_shown_and_damage_ends_nothing() {
+fn every_structure_can_be_dumped_despite_damage() {
     let cell = Cell::up("dump");
-    file::write(&cell, &vec![0x5a; 1 << 20]);
+    cell_file::write(&cell, &vec![0x5a; 1 << 20]);
     let backup = cell.dir().join("backup");
     let mut command = zonal();
     command.args(["meta", "backup", "--to"]).arg(&backup);
     let taken = command.arg("--cell").arg(cell.dir()).output().unwrap();
     assert_eq!(code(&taken), 0, "{}", said(&taken));
     let target = cell.dir().join("storage1-1/target");
-    // The log is shown while the server runs; what needs the whole store is not.
+    // The log can be shown while the server runs; dumps of the whole store cannot.
     shows(&target.join("log"), &[], &["log @0 record"]);
     assert_eq!(code(&dump(&target, &[])), 6);
     assert_eq!(code(&cell.down()), 0);
@@ -96,8 +96,7 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
         &[],
         &["checksums of the index", "bad=0"],
     );
-    // Which of the two has the object says the number of checkpoints that the end of the server
-    // took.
+    // The number of checkpoints at the server's end decides which of the two files has the object.
     let copies = ["copy.0", "copy.1"].map(|name| target.join(name));
     let kept: Vec<_> = copies.iter().filter(|path| path.exists()).collect();
     for copy in &kept {
@@ -177,8 +176,8 @@ fn ends_whatever_is_damaged(stores: &[PathBuf], backup: PathBuf) {
             };
             let output = dump(&whole, if round % 2 == 0 { &["--json"] } else { &[] });
             let place = format!("{}, round {round}: {}", path.display(), said(&output));
-            // A panic of the index's library is caught, and told as damage; one that was not would
-            // be 101.
+            // A panic of the index's library is caught and reported as damage; an uncaught one
+            // would give 101.
             assert!(
                 [0, 1, 5, 7].contains(&code(&output)),
                 "{}: {place}",
@@ -189,6 +188,6 @@ fn ends_whatever_is_damaged(stores: &[PathBuf], backup: PathBuf) {
         }
         fs::write(&path, good).unwrap();
     }
-    // A bit in a page that nobody uses, or in what the log no longer needs, is no damage.
+    // Some flipped bits are no damage: in an unused page, or in a part of the log that is obsolete.
     assert!(told * 2 > runs, "{told} of {runs} damages were told");
 }

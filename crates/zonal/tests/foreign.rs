@@ -1,4 +1,4 @@
-//! Sessions of others: a stranger who speaks the protocol takes nothing of theirs away.
+//! Sessions of other clients: a stranger who speaks the protocol cannot end them.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -10,7 +10,7 @@ mod hostile;
 
 use cell::Cell;
 use hostile::Server;
-use hostile::absurd::root_user;
+use hostile::impossible_requests::root_user;
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::{CellId, ErrorCode, Ino, Name, NodeId, SessionId, ZoneId};
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
@@ -49,7 +49,7 @@ fn lock(ino: Ino) -> MetaRequest {
 }
 
 #[test]
-fn a_strangers_close_session_takes_nobodys_lock_away() {
+fn a_strangers_close_session_releases_no_lock() {
     let cell = Cell::up("foreign");
     let (owners, strangers) = (pool(), pool());
     let at = cell.address("manager", false);
@@ -78,7 +78,7 @@ fn a_strangers_close_session_takes_nobodys_lock_away() {
         let closed = stranger.meta(&MetaRequest::CloseSession);
         assert_eq!(closed, failed(ErrorCode::UnknownSession), "{number}");
     }
-    // Evictions are for commands.
+    // Only commands may evict clients.
     for session in [SessionId(1), owner.session] {
         stranger.session = session;
         let evicted = stranger.meta(&MetaRequest::EvictSession);

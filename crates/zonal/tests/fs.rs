@@ -1,5 +1,5 @@
-//! `zonal fs` against a cell: trees there and back, names of any bytes, what fails, and what is
-//! left then.
+//! `zonal fs` against a cell: trees copied there and back, names of any bytes, failures, and what
+//! failures leave behind.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -28,14 +28,14 @@ fn fs<S: AsRef<OsStr>>(cell: &Cell, words: impl IntoIterator<Item = S>) -> Outpu
     command(cell, words).output().unwrap()
 }
 
-/// One that must succeed; what it prints.
+/// Runs a command that must succeed; returns its output.
 fn done<S: AsRef<OsStr>>(cell: &Cell, words: impl IntoIterator<Item = S>) -> String {
     let output = fs(cell, words);
     assert_eq!(code(&output), 0, "{}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// One that must fail with this exit code and text.
+/// Runs a command that must fail with this exit code and text.
 #[track_caller]
 fn refused<S: AsRef<OsStr>>(
     cell: &Cell,
@@ -55,7 +55,7 @@ fn words(dir: &Path, before: &[&str], after: &[&str]) -> Vec<OsString> {
     words
 }
 
-/// Everything below a directory, as it is to be kept.
+/// A description of everything that a copy keeps below a directory.
 fn described(top: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![top.to_owned()];
@@ -96,7 +96,7 @@ fn described(top: &Path) -> Vec<String> {
     found
 }
 
-/// A tree with all that is kept.
+/// Makes a tree with everything that a copy keeps.
 fn make_tree(top: &Path) {
     fs::create_dir_all(top.join("a/b")).unwrap();
     fs::create_dir(top.join("empty")).unwrap();
@@ -111,7 +111,7 @@ fn make_tree(top: &Path) {
     let holes = File::create(top.join("holes")).unwrap();
     holes.write_all_at(b"middle", 20 << 20).unwrap();
     holes.set_len(64 << 20).unwrap();
-    // Where this machine's file system has none, nothing is kept either.
+    // If the local file system has no extended attributes, none are compared.
     let note = rustix::fs::XattrFlags::empty();
     let _ = rustix::fs::setxattr(top.join("holes"), "user.note", b"\x00kept", note);
     let _ = rustix::fs::setxattr(top.join("empty"), "user.note", b"here", note);
@@ -151,7 +151,7 @@ fn a_tree_comes_back_as_it_went() {
     );
     let sent = described(&here.join("tree"));
     for round in 0..2 {
-        // The second replaces what the first left.
+        // The second copy replaces the first.
         done(
             &cell,
             words(&here.join("back"), &["get", "-r", "/d/tree/."], &[]),
@@ -172,7 +172,7 @@ fn a_tree_comes_back_as_it_went() {
     let stat: serde_json::Value = serde_json::from_str(&stat).unwrap();
     assert_eq!(stat["size"], 64 << 20);
     assert!(stat["allocated"].as_u64().unwrap() < 4 << 20, "{stat}");
-    // What is shown of it.
+    // Listings and attributes of the copy.
     let listed = done(&cell, ["ls", "-r", "/d/tree"]);
     assert_eq!(listed.lines().count(), 50, "{listed}");
     assert!(
@@ -239,12 +239,12 @@ fn single_files_are_put_shown_moved_and_removed() {
     );
     done(&cell, ["rm", "/d/x/y/f"]);
     done(&cell, ["rm", "-f", "/d/x/y/f"]);
-    // What is wrong is said, with its exit code and what to do.
+    // Errors have a text, an exit code and a hint.
     refused(&cell, ["rm", "/d/x/y/f"], 7, "/d/x/y/f");
     refused(&cell, ["cat", "/none/x"], 7, "no such file");
     refused(&cell, ["ls", "/none"], 7, "/none");
     refused(&cell, ["rm", "/d/x"], 1, "Hint: -r removes");
-    refused(&cell, ["rm", "-r", "/"], 2, "name what is below");
+    refused(&cell, ["rm", "-r", "/"], 2, "name the entries below it");
     refused(&cell, ["cat", "/d"], 1, "directory");
     refused(&cell, ["mkdir", "/d"], 1, "exists");
     refused(
@@ -291,12 +291,12 @@ fn signal(child: &std::process::Child, name: &str) {
     assert!(status.unwrap().success());
 }
 
-/// What a directory of the cell holds that is not complete.
+/// Names of incomplete files in a directory of the cell.
 fn halves(cell: &Cell) -> String {
     done(cell, ["find", "/d", "--name", "*.zonal-put.*"])
 }
 
-/// A put that has begun, of bytes that do not end.
+/// Starts a put of endless input.
 fn endless(cell: &Cell) -> std::process::Child {
     let mut put = command(cell, ["put", "-", "/d/f"]);
     let zeros = File::open("/dev/zero").unwrap();
@@ -317,13 +317,13 @@ fn an_end_in_the_middle_leaves_the_old_file() {
     done(&cell, ["mkdir", "/d"]);
     let mut put = command(&cell, ["put", "-", "/d/f"]);
     assert!(put.stdin(Stdio::null()).status().unwrap().success());
-    // By a signal: nothing is left, and the exit code says so.
+    // Ended by a signal: nothing is left, and the exit code says so.
     let mut put = endless(&cell);
     signal(&put, "TERM");
     assert_eq!(put.wait().unwrap().code(), Some(130));
     assert_eq!(halves(&cell), "");
     assert_eq!(done(&cell, ["cat", "/d/f"]), "");
-    // Killed: what is left has another name.
+    // Killed: a partial file is left under another name.
     let mut put = endless(&cell);
     signal(&put, "KILL");
     put.wait().unwrap();
@@ -337,7 +337,7 @@ fn an_end_in_the_middle_leaves_the_old_file() {
 }
 
 #[test]
-fn a_full_cell_keeps_the_old_file_and_nothing_of_the_new_one() {
+fn put_to_a_full_cell_keeps_only_the_old_file() {
     let scratch = Scratch::new("fs-full");
     let cell = Cell { scratch };
     let shape = [
@@ -363,7 +363,7 @@ fn a_full_cell_keeps_the_old_file_and_nothing_of_the_new_one() {
         &cell,
         put,
         1,
-        "no space left\nHint: `zonal status` shows what is full",
+        "no space left\nHint: `zonal status` shows full targets",
     );
     assert_eq!(halves(&cell), "");
     assert_eq!(done(&cell, ["cat", "/d/f"]), "old");

@@ -1,6 +1,8 @@
-//! A cell whose map has many zones of 300 targets, all but the first out of reach: it comes up, is
-//! mounted, and tells where data lies. `ZONAL_GROWN_ZONES=50 cargo test -p zonal --test grown_cell
-//! -- --nocapture` prints how long each takes.
+//! A cell whose map has many zones of 300 targets, all but the first unreachable. It comes up, is
+//! mounted, and shows where data is stored.
+//!
+//! `ZONAL_GROWN_ZONES=50 cargo test -p zonal --test grown_cell -- --nocapture` prints the time of
+//! each step.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -22,7 +24,7 @@ use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 const TARGETS: u32 = 300;
 
-/// Asks the manager as the server of a node.
+/// Sends the manager a request as the server of a node.
 fn ask(manager: Address, node: NodeId, request: &ManagerRequest) -> ManagerReply {
     let identity = Identity::new(CellId::default(), Role::Server, node, None);
     let pool = Pool::new(identity, PoolConfig::default());
@@ -43,7 +45,7 @@ fn map_of(manager: Address) -> Arc<ZoneMap> {
     map.unwrap()
 }
 
-/// The join of a node at whose address nobody listens: of a zone's shard, or of a target.
+/// The join request of a node with an unused address, for a zone's shard or a target.
 fn absent(node: u32, zone: u16, number: u32) -> ManagerRequest {
     let uuid = u128::from(node).to_le_bytes();
     let is_target = number > 0;

@@ -1,5 +1,5 @@
-//! Requests that no honest client sends, in frames that are in order: each gets a typed reply or a
-//! closed connection, and the servers go on as before.
+//! Requests in valid frames that no honest client sends. Each gets a typed reply or a closed
+//! connection, and the servers continue unharmed.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -10,11 +10,11 @@ mod hostile;
 
 use cell::{Cell, NODES, code, said};
 use hostile::Server;
-use hostile::absurd::{
-    absurd_manager, absurd_meta, absurd_root, absurd_storage, foreign_edits, map_of, name, object,
-    root_user,
+use hostile::impossible_requests::{
+    foreign_edits, impossible_manager_requests, impossible_meta_requests, impossible_root_requests,
+    impossible_storage_requests, map_of, name, object, root_user,
 };
-use hostile::valid::{valid_admin, valid_manager, valid_meta, valid_storage};
+use hostile::valid_requests::{valid_admin, valid_manager, valid_meta, valid_storage};
 use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use zonal_wire::{AdminReply, MetaReply, MetaRequest, Service, StorageReply, Stor
 const RSS_KIB_MAX: u64 = 300 << 10;
 const TIME_MAX: Duration = Duration::from_secs(200);
 
-/// What is for commands is refused from mounts, whatever it is.
+/// Checks that requests for commands only are refused from mounts.
 fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {
     let mut server = Server::new(pool, to, Service::Admin);
     for body in valid_admin(target) {
@@ -39,7 +39,7 @@ fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {
     }
 }
 
-/// Garbage of one that may ask.
+/// Sends garbage as a peer with the rights of a command.
 fn odd_commands(to: SocketAddr, target: TargetId, random: &mut Rng) {
     let tool = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
     let pool = Pool::new(tool, PoolConfig::default());
@@ -56,7 +56,7 @@ fn serves(server: &mut Server<'_>, dir: Ino) {
         data: false,
     });
     assert!(matches!(attr, MetaReply::Attr { .. }), "{attr:?}");
-    // A change, so that a shard whose log failed shows.
+    // A change, to detect a shard whose log failed.
     let made = server.meta(&MetaRequest::Mkdir {
         who: root_user(0),
         parent: dir,
@@ -114,7 +114,7 @@ fn servers_survive_requests_that_no_client_sends() {
     let start = Instant::now();
     let mut random = Rng(0x9e37_79b9_7f4a_7c15);
     let lap = |what: &str| println!("{what}: {:?}", start.elapsed());
-    absurd_manager(&mut manager, map.version, &mut random);
+    impossible_manager_requests(&mut manager, map.version, &mut random);
     lap("manager");
     foreign_edits(&mut manager);
     let rename = MetaRequest::Rename {
@@ -126,11 +126,11 @@ fn servers_survive_requests_that_no_client_sends() {
         flags: 0,
     };
     assert_eq!(root.meta(&rename), MetaReply::Done);
-    absurd_root(&mut root);
+    impossible_root_requests(&mut root);
     lap("root shard");
-    absurd_meta(&mut zone, dir);
+    impossible_meta_requests(&mut zone, dir);
     lap("zone shard");
-    absurd_storage(&mut storage, target);
+    impossible_storage_requests(&mut storage, target);
     lap("target");
     let valid = [
         valid_manager(&map),

@@ -1,7 +1,7 @@
-//! A client with a valid certificate for /projects/a asks everything of everybody: nothing outside
-//! of its path changes, and nothing is learnt.
+//! A client with a valid certificate for /projects/a sends every request to every server: nothing
+//! outside its path changes, and it learns nothing.
 //!
-//! `ZONAL_HOSTILE_MESSAGES` says how many messages; `make test-long` sends 100,000.
+//! `ZONAL_HOSTILE_MESSAGES` sets the number of messages; `make test-long` sends 100,000.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -12,17 +12,17 @@ mod cell;
 mod hostile;
 #[path = "../../zonal-meta/tests/random_requests/mod.rs"]
 mod random_requests;
-mod scoped;
+mod scoped_cell;
 
-/// What the noise needs.
+/// Helpers for `hostile`.
 mod common {
-    pub use crate::scoped::name;
+    pub use crate::scoped_cell::name;
 }
 
 use hostile::EDGES;
-use hostile::valid::{valid_admin, valid_manager};
+use hostile::valid_requests::{valid_admin, valid_manager};
 use random_requests::Noise;
-use scoped::{SECRET, World, ask, pool};
+use scoped_cell::{SECRET, World, ask, pool};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use zonal_net::{Pool, Role};
@@ -46,7 +46,7 @@ fn messages() -> usize {
     given.map_or(20_000, |text| text.parse().unwrap())
 }
 
-/// What came back, counted.
+/// Counts of replies.
 #[derive(Default)]
 struct Count {
     sent: AtomicUsize,
@@ -55,7 +55,7 @@ struct Count {
 }
 
 impl Count {
-    /// A reply without a secret; its body.
+    /// Checks that a reply holds no secret; returns its body.
     fn take(
         &self,
         asked: &dyn std::fmt::Debug,
@@ -85,7 +85,7 @@ fn tells(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|part| part == SECRET)
 }
 
-/// Requests that the noise does not have.
+/// Requests that the random ones do not cover.
 fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
     let ino = inos[random.index(inos.len())];
     let number = EDGES[random.index(EDGES.len())];
@@ -177,7 +177,7 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
     }
 }
 
-/// All that can be asked of shards.
+/// Sends all requests to shards.
 fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
     let mut random = Rng(SEED);
     let above = [Ino::ROOT, world.projects];
@@ -211,7 +211,7 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
             0 => odd(&mut random, &noise.inos),
             _ => noise.request(),
         };
-        // Ends of appends wait for those before them, which nobody ends.
+        // The end of an append waits for earlier ones, which nobody ends here.
         let waits = matches!(
             request,
             MetaRequest::AppendBegin { .. } | MetaRequest::AppendEnd { .. }
@@ -267,7 +267,7 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
     }
 }
 
-/// All that can be asked of a target.
+/// Sends all requests to a target.
 fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
     let mut random = Rng(SEED + 2);
     for _ in 0..messages {
@@ -358,7 +358,7 @@ fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
     }
 }
 
-/// All that can be asked of a manager, and of servers about themselves.
+/// Sends all requests to the manager, and admin requests to all servers.
 fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
     let mut random = Rng(SEED + 3);
     for _ in 0..messages {
@@ -433,7 +433,7 @@ fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
     }
 }
 
-/// What the threads beside need to know.
+/// Data for the other threads.
 struct Wanted {
     data: Vec<DataId>,
     target: TargetId,
@@ -443,13 +443,13 @@ struct Wanted {
 }
 
 #[test]
-fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
+fn a_hostile_client_changes_and_learns_nothing_outside_its_path() {
     let messages = messages();
     println!("{messages} messages, seed {SEED:#x}");
     let mut world = World::new("hostile-scope");
     let key = world.key("hostile", &["--path", "/projects/a"]);
     let before = world.seen();
-    // What would be found if it were told.
+    // The secrets are there, so a leak would be found.
     assert!(
         before.values().filter(|bytes| tells(bytes)).count() >= 12,
         "{before:#?}"
@@ -467,7 +467,7 @@ fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
         let (wanted, pools, counts) = (&wanted, &pools, &counts);
         scope.spawn(|| at_target(wanted, &pools[1], &counts[1], messages / 4));
         scope.spawn(|| at_servers(wanted, &pools[2], &counts[2], messages / 10));
-        // A few are left out there.
+        // Shards skip some messages.
         at_shards(&mut world, &pools[0], &counts[0], messages * 7 / 10);
     });
     for (count, what) in counts.iter().zip(["shards", "target", "servers"]) {
@@ -475,7 +475,7 @@ fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
         let (sent, done, closed) = (of(&count.sent), of(&count.done), of(&count.closed));
         println!("{what}: {sent} sent, {done} done, {closed} ended their connection");
         assert!(sent > messages / 12 && closed == 0);
-        // Most of it is refused, and not all.
+        // Most requests are refused, but not all.
         assert!(done > 0 && done < sent, "{what}");
     }
     world.keep_alive();
@@ -572,13 +572,13 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     let is_written = matches!(written, StorageReply::Written { .. });
     assert!(is_written, "{written:?}");
     assert_eq!(storage(&read(object), &[]).1, b"Public");
-    // A cut that its shard never gave: every later one would be older.
+    // A truncation number that the shard never gave: every later one would look older.
     for cut in [1, 2, 1 << 40, u64::MAX] {
         let object = cut_by(cut, object);
         refused(storage(&StorageRequest::Truncate { object }, &[]));
         refused(storage(&write(object), b"x"));
     }
-    // What its layout does not have, and no deletion would find.
+    // Columns that its layout does not have, which no deletion would find.
     for column in [1, 1000].map(Column) {
         refused(storage(&write(ObjectRef { column, ..object }), b"x"));
     }
@@ -589,7 +589,7 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
         let opened = meta(session, &open(ino, 0));
         assert!(matches!(opened, MetaReply::Failed { .. }), "{opened:?}");
     }
-    // 5 s after the last close no target serves it any more.
+    // From 5 s after the last close, no target serves the object any more.
     for _ in 0..2 {
         let closed = meta(session, &MetaRequest::Close { inos: vec![file] });
         assert_eq!(closed, MetaReply::Done);
@@ -600,7 +600,7 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     world.keep_alive();
 }
 
-/// The object under another number of its file's cuts.
+/// The object with another truncation number of its file.
 fn cut_by(truncate_seq: u64, object: ObjectRef) -> ObjectRef {
     ObjectRef {
         truncate_seq,
@@ -616,9 +616,9 @@ fn within_20_s(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What its users may only write, a client may only write.
+/// A client may only write files that its users may only write.
 #[test]
-fn a_client_for_some_users_does_not_read_what_they_may_only_write() {
+fn a_client_cannot_read_files_its_users_may_only_write() {
     let mut world = World::new("scope-users");
     let key = world.key("users", &["--uid-range", "1000-1999"]);
     let pool = pool(Role::Client, &key);

@@ -1,4 +1,4 @@
-//! `zonal key` without a cell: what it makes, what it lists, and what it refuses.
+//! `zonal key` without a cell: it makes, lists and refuses credentials.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -74,7 +74,7 @@ fn keys_are_made_shown_and_listed() {
 }
 
 #[test]
-fn what_would_be_ignored_or_overwritten_is_refused() {
+fn ignored_options_and_existing_files_are_refused() {
     let scratch = Scratch::new("keys-refused");
     made(&scratch, &["init", "--to", "a"]);
     assert_eq!(code(&key(&scratch, &["init", "--to", "a"])), 6);

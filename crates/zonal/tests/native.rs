@@ -1,4 +1,4 @@
-//! A client without a kernel (`zonal-native`) against a cell: paths, files, locks, users, ends.
+//! A client without a kernel (`zonal-native`) against a cell: paths, files, locks, users, closes.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -45,7 +45,7 @@ fn read(native: &Native, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// Shards that have a session of the client.
+/// Shards with a session of the client.
 fn sessions(cell: &Cell, name: &str) -> Vec<u64> {
     let output = zonal()
         .args(["session", "ls", "--json", "--cell"])
@@ -82,7 +82,7 @@ fn a_client_has_sessions_only_where_it_uses_something() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(sessions(&cell, "guest"), [0]);
-    // It goes on as if nothing had been.
+    // The client continues to work.
     assert_eq!(read(&native, "/one/file"), b"here");
     assert_eq!(sessions(&cell, "guest"), [0, 1]);
     write(&native, "/one/file", b"again");
@@ -143,7 +143,7 @@ fn paths_lead_where_the_kernel_would_go() {
         assert_eq!(code(native.lstat(&root, path)), expected, "{path}");
     }
     assert_eq!(code(native.stat(&root, "/one/loop")), ErrorCode::Loop);
-    // A file is made behind a link that leads nowhere yet; never where the name must be new.
+    // An open creates a file through a dangling link, but not with O_EXCL.
     let make = OpenOptions::new().write(true);
     let refused = native.open(&root, "/one/dangling", make.create_new(0o600));
     assert_eq!(refused.err().and_then(Error::code), Some(ErrorCode::Exists));
@@ -188,7 +188,7 @@ fn files_have_positions_ends_and_holes() {
     assert_eq!(&three[..3], b"789");
     assert_eq!(file.seek(SeekFrom::End(2)), Ok(12));
     assert_eq!(file.seek(SeekFrom::Current(-13)).unwrap_err().errno(), 22);
-    // Another handle appends, wherever the first one is.
+    // Another handle appends, independent of the first one's position.
     let end = native
         .open(&root, "/d/f", OpenOptions::new().append(true))
         .unwrap();
@@ -198,7 +198,7 @@ fn files_have_positions_ends_and_holes() {
     end.close().unwrap();
     assert_eq!(read(&native, "/d/f"), b"01xx456789end!");
     assert_eq!(native.stat(&root, "/d/f").unwrap().mode, 0o640);
-    // Much, with a hole.
+    // A large write behind a hole.
     let far = (9 << 20) + 5;
     let much: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 7) as u8).collect();
     file.pwrite(far, &much).unwrap();
@@ -301,13 +301,13 @@ fn the_cell_judges_each_user() {
     }
     let listed = native.read_dir(&bert, "/d/private").map(drop);
     assert_eq!(code(listed), ErrorCode::Access);
-    // By a group: who may list, and not search, is told no attributes.
+    // Group rights: a user who may list but not search gets no attributes.
     native.chmod(&anna, "/d/private", 0o740).unwrap();
     let mut listed = native.read_dir_plus(&bert, "/d/private").unwrap();
     assert!(listed.next().unwrap().unwrap().attr().is_none());
     let refused = native.chmod(&bert, "/d/private", 0o777);
     assert_eq!(code(refused), ErrorCode::NotPermitted);
-    // Set-id bits go with a write by one who may not keep them.
+    // A write drops set-id bits if the user may not keep them.
     native.chmod(&anna, "/d/private/f", 0o4755).unwrap();
     native.chmod(&anna, "/d/private", 0o777).unwrap();
     let file = native.open(&anna, "/d/private/f", OpenOptions::new().write(true));
@@ -354,7 +354,7 @@ fn locks_exclude_other_connections_and_are_waited_for() {
         assert_eq!(mine.test_lock(all).unwrap(), None);
         mine.pwrite(0, b"0").unwrap();
     }
-    // Two owners of one connection exclude one another; what is left goes with the handle.
+    // Two lock owners on one connection exclude one another; closing the handle releases the rest.
     let first = Lock::range(LockKind::Exclusive, 0, 9).owned_by(1);
     mine.lock(first, Wait::No).unwrap();
     let second = Lock::range(LockKind::Exclusive, 5, 9).owned_by(2);
@@ -406,7 +406,7 @@ fn two_connections_see_one_another_and_leave_nothing() {
     two.close().unwrap();
 }
 
-/// What a forked child is told, before it becomes another program.
+/// Runs a check in a forked child before its exec.
 #[expect(unsafe_code, reason = "only a fork has a child with our memory")]
 fn fork(check: impl Fn() -> bool + Send + Sync + 'static) -> std::io::Result<()> {
     let mut child = Command::new("true");
@@ -443,7 +443,7 @@ fn a_forked_child_is_refused_and_its_parent_goes_on() {
             && refused(childs_file.fsync().err())
     })
     .unwrap();
-    // One that is not refused would be told.
+    // A check that fails would be reported.
     let told = fork(|| false).unwrap_err();
     assert_eq!(told.raw_os_error(), Some(131));
     file.write(b" and after").unwrap();

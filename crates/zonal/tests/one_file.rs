@@ -1,4 +1,4 @@
-//! Every role in one node.toml: one process, two nodes, a whole cell.
+//! One node.toml with every role: one process and two nodes are a whole cell.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -20,9 +20,10 @@ use zonal_testkit::Scratch;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A free port on loopback below those that Linux gives to connections: servers that are killed
-/// come back to it. `zonal up` leaves it alone, and so do other tests, for as long as the socket
-/// lives: it has the name by which `zonal up` reserves a port.
+/// Finds a free port on loopback, below the ephemeral range, so that a killed server gets it back.
+///
+/// The socket reserves the port for its life: it has the name by which `zonal up` and other tests
+/// reserve ports.
 fn free_port() -> (u16, UnixDatagram) {
     let first = 10_000 + (std::process::id() % 20_000) as u16;
     let reserve = |port: u16| {
@@ -34,8 +35,8 @@ fn free_port() -> (u16, UnixDatagram) {
     (first..32_000).find_map(reserve).unwrap()
 }
 
-/// The authority, one credential for both nodes, and one for commands and mounts, whose file this
-/// returns.
+/// Makes the authority, one credential for both nodes, and one for commands and mounts; returns the
+/// latter's file.
 fn make_keys(folder: &Path, cell: &str) -> PathBuf {
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
@@ -60,7 +61,7 @@ fn make_keys(folder: &Path, cell: &str) -> PathBuf {
     create("admin.key", &["--admin", "tests"])
 }
 
-/// The sample with every role, in a folder and on ports of its own.
+/// The sample config with every role, with its own folder and ports.
 struct OneFile {
     scratch: Scratch,
     config: PathBuf,
@@ -113,14 +114,14 @@ impl OneFile {
         }
     }
 
-    /// A command about the file.
+    /// Runs a command with the config.
     fn with_config<S: AsRef<OsStr>>(&self, command: &[&str], more: &[S]) -> Output {
         let mut command_line = zonal();
         command_line.args(command).arg("--config").arg(&self.config);
         command_line.args(more).output().unwrap()
     }
 
-    /// A command that asks the running cell.
+    /// Runs a command on the running cell.
     fn asking<S: AsRef<OsStr>>(&self, command: &[&str], more: &[S]) -> Output {
         let mut command_line = zonal();
         command_line.args(command);
@@ -143,7 +144,7 @@ impl OneFile {
         }
     }
 
-    /// Starts the process; waits until both nodes serve.
+    /// Starts the process and waits until both nodes serve.
     fn start(&mut self) {
         let log = fs::OpenOptions::new()
             .create(true)
@@ -160,7 +161,7 @@ impl OneFile {
             status.args(["status", "--json", "--cell", &self.manager]);
             let output = status.arg("--key-file").arg(&self.key).output().unwrap();
             let text = said(&output);
-            // Before the second node has joined, the first is all there is.
+            // Until the second node has joined, the status shows only the first.
             if code(&output) == 0 && text.matches("\"error\": null").count() == 2 {
                 assert!(text.contains("\"total_bytes\""), "{text}");
                 return;
@@ -170,7 +171,7 @@ impl OneFile {
         }
     }
 
-    /// Ends the process; whether it ended well.
+    /// Ends the process; returns whether it exited with 0.
     fn end(&mut self, signal: &str) -> bool {
         let mut server = self.server.take().unwrap();
         let status = Command::new("kill")
@@ -204,7 +205,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// None, said visibly, where this machine cannot mount.
+    /// Mounts; prints a note and returns `None` if this machine cannot mount.
     fn new(cell: &OneFile) -> Option<Self> {
         let device = fs::OpenOptions::new()
             .read(true)
@@ -237,7 +238,7 @@ impl Mounted {
         Some(mounted)
     }
 
-    /// What it said, and whether it is there.
+    /// The output of the mount and its state.
     fn log(&self) -> String {
         let log = self.path.with_file_name("mount.log");
         let text = fs::read_to_string(log).unwrap_or_default();
@@ -267,13 +268,13 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn one_file_is_a_whole_cell() {
+fn one_config_file_runs_a_whole_cell() {
     let mut cell = OneFile::new("one-file");
     let output = cell.with_config(&["server"], &[""; 0]);
     assert_eq!(code(&output), 5, "not formatted: {}", said(&output));
     cell.format();
     cell.start();
-    // What the first start left is what the next one finds.
+    // The next start finds the state that the first one left.
     assert!(cell.end("TERM"), "{}", cell.log());
     cell.fsck();
     cell.start();
@@ -302,7 +303,7 @@ fn one_file_is_a_whole_cell() {
         .unwrap();
     assert!(said(&output).contains("zone 1"), "{}", said(&output));
 
-    // The mount goes on when its servers are back.
+    // The mount works again when its servers are back.
     assert!(!cell.end("KILL"));
     cell.start();
     assert_eq!(fs::read(home.join("before")).unwrap(), bytes);
@@ -319,7 +320,7 @@ fn one_file_is_a_whole_cell() {
 }
 
 #[test]
-fn both_shards_of_one_file_come_back_from_a_backup() {
+fn both_shards_of_one_config_file_are_restored_from_a_backup() {
     let mut cell = OneFile::new("one-file-backup");
     cell.format();
     cell.start();
@@ -340,9 +341,9 @@ fn both_shards_of_one_file_come_back_from_a_backup() {
     cell.fsck();
 }
 
-/// A cell of `zonal up` whose manager's file was edited to serve the zone's shard as well.
+/// A cell of `zonal up` whose manager's config was edited to also serve the zone's shard.
 #[test]
-fn up_and_down_take_a_file_of_two_nodes_for_one_server() {
+fn up_and_down_treat_a_config_of_two_nodes_as_one_server() {
     let cell = Cell::up("two-in-one");
     assert_eq!(code(&cell.down()), 0);
     let listen = cell.address("meta1", false);

@@ -1,4 +1,4 @@
-//! Real processes of a small cell: start, join, restart, noise on the ports, metrics, the end.
+//! Real processes of a small cell: start, join, restart, noise on the ports, metrics, stop.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -27,7 +27,7 @@ fn a_cell_comes_up_and_goes_down() {
         assert!(cmdline.contains(config.to_str().unwrap()), "{cmdline}");
         assert!(cmdline.contains("--roles"), "{cmdline}");
     }
-    // A second `up` leaves what runs alone; this cell was made without a key.
+    // A second `up` leaves running servers alone; this cell was made without a key.
     let output = cell.up_again();
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert!(said(&output).contains("has no key"), "{}", said(&output));
@@ -57,7 +57,7 @@ fn a_cell_comes_up_and_goes_down() {
 }
 
 #[test]
-fn several_that_make_one_cell_at_once_make_one() {
+fn concurrent_ups_make_one_cell() {
     let scratch = Scratch::new("at-once");
     let start = || {
         let mut command = zonal();
@@ -83,7 +83,7 @@ fn several_that_make_one_cell_at_once_make_one() {
 }
 
 #[test]
-fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() {
+fn an_interrupted_up_is_repeated_and_foreign_files_stay() {
     let scratch = Scratch::new("unfinished");
     let dir = scratch.join("cell");
     fs::create_dir_all(dir.join("manager/manager")).unwrap();
@@ -111,7 +111,7 @@ fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() 
 }
 
 #[test]
-fn a_server_that_cannot_be_recorded_does_not_go_on() {
+fn a_server_without_a_recording_ends() {
     let cell = Cell::up("record");
     let pid = cell.pid("storage1-1");
     kill(pid, "KILL");
@@ -129,7 +129,7 @@ fn a_server_that_cannot_be_recorded_does_not_go_on() {
 fn a_server_without_its_pid_file_is_found_all_the_same() {
     let cell = Cell::up("no-pid-file");
     let pid = cell.pid("meta1");
-    // As where there was no room for it.
+    // As if the disk had been full when it was written.
     fs::remove_file(cell.dir().join("meta1/pid")).unwrap();
     let output = cell.up_again();
     assert_eq!(code(&output), 0, "{}", said(&output));
@@ -175,7 +175,7 @@ fn killed_servers_come_back_with_the_same_map() {
     assert_eq!(map(), before);
 }
 
-/// A megabyte that looks random and is the same each time.
+/// A megabyte of reproducible pseudo-random bytes.
 fn noise(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -205,7 +205,7 @@ fn noise_on_every_port_changes_nothing() {
                 stream
                     .set_write_timeout(Some(Duration::from_secs(10)))
                     .unwrap();
-                // The server may close before it has all.
+                // The server may close before it received everything.
                 let _ = stream
                     .write_all(prefix)
                     .and_then(|()| stream.write_all(&noise(seed as u64)));
@@ -220,8 +220,7 @@ fn noise_on_every_port_changes_nothing() {
         assert!(lives(cell.pid(node)));
         let log = cell.log(node);
         assert!(!log.contains("panicked"), "{log}");
-        // Each hostile connection is told with its error, by a thread of its own: who, and what it
-        // broke.
+        // A thread of its own logs each hostile connection with its peer and error.
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let log = cell.log(node);
@@ -270,7 +269,7 @@ fn metrics_and_status_answer() {
             get("/status")
         );
     }
-    // Shown only where a request failed.
+    // Present only after a failed request.
     scraped.insert("zonal_request_failures_total".to_owned());
     let scraped: BTreeSet<&str> = scraped.iter().map(String::as_str).collect();
     assert_eq!(
@@ -302,7 +301,7 @@ fn one_process_may_serve_several_nodes() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_ends_nobody() {
+fn a_full_log_disk_stops_no_server() {
     let cell = Cell::up("log-full");
     cell.down();
     let full = fs::OpenOptions::new()

@@ -1,15 +1,15 @@
-//! Text of others in logs and on terminals: names are checked when they arrive, and whatever is
-//! shown all the same does nothing to a terminal and makes no line of its own.
+//! Foreign text in logs and on terminals. Names are checked on arrival. Text that is shown all the
+//! same does not control a terminal and forges no line.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::{Cell, code, said, zonal};
-use file::pool;
+use cell_file::pool;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -18,8 +18,8 @@ use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role}
 use zonal_types::{CellId, ClientId, ClientIdentity, Codec, Epoch, ErrorCode, NodeId, ZoneId};
 use zonal_wire::{Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service};
 
-/// Colours, a window's title, a line of its own, one that is not seen, 8-bit control, and the other
-/// direction of writing.
+/// Escape sequences for colours and the window title, a forged line, an invisible letter, an 8-bit
+/// control code, and a change of writing direction.
 const ODD: [&str; 7] = [
     "a\u{1b}[31mred",
     "a\u{1b}]0;title\u{7}",
@@ -124,7 +124,7 @@ fn names_of_zones_and_addresses_that_cannot_be_shown_are_refused() {
     let output = command.args(["zone-map", "show", "--cell"]).arg(cell.dir());
     let output = output.output().unwrap();
     assert!(!said(&output).contains('\u{1b}'), "{:?}", said(&output));
-    // Its own config says so sooner.
+    // `zonal config check` refuses the name already.
     let config = fs::read_to_string(cell.config("meta1")).unwrap();
     let odd = config.replace("name = \"zone1\"", "name = \"a\\u001b[31m\"");
     assert_ne!(config, odd);

@@ -1,19 +1,20 @@
-//! Recordings of a real server's stores under load (`zonal server --record`): every state that a
-//! loss of power may leave opens, holds what was acknowledged as durable by then, and no bytes that
-//! nobody wrote.
+//! Recordings of a real server's stores under load (`zonal server --record`).
+//!
+//! Every state that a power loss may leave must open. It holds all data acknowledged as durable by
+//! then, and no bytes that nobody wrote.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod cell;
-mod file;
-mod left;
+mod cell_file;
+mod power_loss_state;
 #[path = "../../zonal-disk/tests/common/replayed.rs"]
 mod replayed;
 
-use file::pool;
-use left::{CAPACITY, Known, Noted, Place, SEGMENT, Version};
+use cell_file::pool;
+use power_loss_state::{CAPACITY, Known, Noted, Place, SEGMENT, Version};
 use replayed::{Replayed, some, sync_points};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,14 +29,14 @@ use zonal_wire::NewKind;
 use zonal_wire::meta::flags::O_RDWR;
 
 const CELL: CellId = CellId([0x5a; 16]);
-/// Threads of the load, each with files of its own.
+/// Threads of the load, each with its own files.
 const WRITERS: u64 = 3;
-/// Writes of a thread.
+/// Writes of each thread.
 const WRITES: usize = 60;
-/// Moments of each recording at which states are tried.
+/// Positions of each recording at which states are tried.
 const MOMENTS: usize = 45;
 
-/// How many states are tried at each moment and unit; `ZONAL_CRASH_STATES` for more.
+/// Number of states tried at each position and unit; `ZONAL_CRASH_STATES` sets more.
 fn states_a_moment() -> usize {
     let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
     text.parse().unwrap_or(4)
@@ -64,7 +65,7 @@ impl Server {
                 dir.display()
             )
         };
-        // Small ones: checkpoints come within the load.
+        // Small stores, so that checkpoints happen during the load.
         let store = "log = \"8 MiB\"\noverlay = \"1 MiB\"\n";
         let storage = format!(
             "[storage]\ntarget = 1\ncapacity = \"{} MiB\"\nsegment = \"{} MiB\"\npending = \"256 KiB\"\n{store}",
@@ -128,7 +129,7 @@ impl Recordings {
     }
 }
 
-/// Bytes that tell from which write they are, block by block.
+/// Bytes that identify their write, block by block.
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 8);
     let mut word = (seed << 32) + 1;
@@ -140,7 +141,7 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// One writer: makes files, writes and flushes them, and takes note of it.
+/// One writer: makes, writes and flushes files, and keeps a record of it.
 fn load(client: &Client<RealNet>, home: Ino, writer: u64, recordings: &Recordings) -> Vec<Noted> {
     let (mut rng, who) = (Rng(writer + 40), Credentials::root());
     let mut noted: Vec<Noted> = Vec::new();
@@ -170,7 +171,7 @@ fn load(client: &Client<RealNet>, home: Ino, writer: u64, recordings: &Recording
         }
         let which = rng.index(noted.len());
         let (file, versions) = (&opened[which].file, &mut noted[which].versions);
-        // In the shard alone, by the target's log, and to its segments.
+        // Lengths that go to the shard alone, to the target's log, and to its segments.
         let length = *rng.pick(&[700, 3000, 9000, 30_000, 90_000, 250_000]);
         let at = rng.index(60_000) / 100 * 100 * usize::from(rng.below(3) > 0);
         let bytes = pattern((writer << 16) + write as u64 + 1, length);
@@ -196,7 +197,7 @@ fn load(client: &Client<RealNet>, home: Ino, writer: u64, recordings: &Recording
     noted
 }
 
-/// A load on a real server, with its recordings, cut off by a kill.
+/// A load on a real server with its recordings, ended by a kill.
 struct Run {
     known: Known,
     files: Vec<Noted>,
@@ -241,8 +242,8 @@ fn run() -> Run {
     }
 }
 
-/// What is wrong with states of a recording, and how many were tried. With `lies` flushes are taken
-/// to do nothing.
+/// Tries states of a recording; returns the violations and the number of states. With `lies`,
+/// flushes count as doing nothing.
 fn tried(
     bytes: &[u8],
     (moments, lies): (usize, bool),
@@ -273,7 +274,7 @@ fn tried(
 }
 
 #[test]
-fn what_a_loss_of_power_leaves_of_a_real_servers_stores_holds_what_was_durable() {
+fn stores_hold_all_durable_data_after_a_power_loss() {
     let begin = Instant::now();
     let run = run();
     println!(
@@ -301,7 +302,7 @@ fn what_a_loss_of_power_leaves_of_a_real_servers_stores_holds_what_was_durable()
     assert!(failed.is_empty(), "{failed:#?}");
     assert!(count >= 200, "only {count} states");
 
-    // Flushes that did nothing, and promises that were made too early, are found. (The index's
+    // The check must find flushes that do nothing, and promises made too early. (The index's
     // library panics, which is caught.)
     std::panic::set_hook(Box::new(|_| ()));
     let (shard_lies, _) = tried(&run.shard, (6, true), shard);

@@ -1,6 +1,7 @@
-//! What is refused, with its code and a word on what to do, and what is left as it was: other
-//! shapes of a cell, stores of others, ports in use, folders that were moved, processes of
-//! strangers, who has no key.
+//! Refusals, each with its code and a hint, and with nothing changed:
+//!
+//! * another shape of a cell, stores of other cells, ports in use,
+//! * moved folders, processes of strangers, clients without a key.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use zonal_testkit::Scratch;
 
 #[test]
-fn another_shape_of_a_cell_that_is_there_is_refused_and_nothing_started() {
+fn another_shape_of_an_existing_cell_is_refused() {
     let cell = Cell::up("shape");
     cell.down();
     let up = |more: &[&str]| {
@@ -110,7 +111,7 @@ fn refusals_have_their_codes_and_touch_nothing() {
         .unwrap()
         .to_string();
 
-    // Not formatted.
+    // A store that is not formatted.
     let (folder, path) = variant("empty", &address, &free);
     let (code, text) = start(&path, &[]);
     assert_eq!(code, 5, "{text}");
@@ -166,7 +167,7 @@ fn refusals_have_their_codes_and_touch_nothing() {
     }
 
     assert_eq!(cell::code(&cell.up_again()), 0);
-    // A target that is formatted anew under a number that the manager knows.
+    // A newly formatted target with a number that the manager knows.
     let (_, path) = variant("impostor", &address, &free);
     let (code, text) = start(&path, &["--format"]);
     assert_eq!(code, 5, "{text}");
@@ -174,7 +175,7 @@ fn refusals_have_their_codes_and_touch_nothing() {
 }
 
 #[test]
-fn a_port_in_use_is_told() {
+fn a_port_in_use_is_reported() {
     let cell = Cell::up("port");
     cell.down();
     let held = TcpListener::bind(cell.address("storage1-1", false)).unwrap();
@@ -206,7 +207,7 @@ fn a_port_in_use_is_told() {
     );
     drop(held);
 
-    // The pages' port; what is told is of this start.
+    // The port of the admin pages; the error is of this start.
     let held = TcpListener::bind(cell.address("storage1-1", true)).unwrap();
     let output = cell.up_again();
     assert_eq!(cell::code(&output), 6, "{}", said(&output));
@@ -232,7 +233,7 @@ fn of_dir(command: &str, dir: &Path) -> (i32, String) {
 }
 
 #[test]
-fn servers_of_a_folder_that_was_moved_are_found_and_told() {
+fn servers_of_a_moved_folder_are_found_and_reported() {
     let cell = Cell::up("moved");
     let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
     let dir = cell.dir().to_path_buf();
@@ -256,10 +257,10 @@ fn servers_of_a_folder_that_was_moved_are_found_and_told() {
 }
 
 #[test]
-fn servers_that_were_not_started_here_are_not_said_to_be_stopped() {
+fn down_reports_servers_that_it_did_not_start() {
     let cell = Cell::up("strangers");
     let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
-    // What says which process is whose is lost.
+    // The pid file is lost.
     let file = cell.dir().join("storage1-1").join("pid");
     let kept = fs::read(&file).unwrap();
     let nobody = "4194305\n";
@@ -295,7 +296,7 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     let output = zonal().args(up).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert!(!said(&output).contains("has no key"), "{}", said(&output));
-    // Ended also where an assertion fails.
+    // Stopped even if an assertion fails.
     let cell = Cell { scratch };
     assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
     assert!(said(&cell.status()).contains("\"transport\": \"tls\""));
@@ -325,11 +326,11 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     write_secret(&wrong, [7; 32]);
     let (code, text) = ask(&["--key-file", wrong.to_str().unwrap()]);
     assert_eq!(code, 3, "{text}");
-    // That of a node is no command's.
+    // A node's credential is not valid for commands.
     let nodes = cell.dir().join("storage1-1/node.key");
     let (code, text) = ask(&["--key-file", nodes.to_str().unwrap(), "--json"]);
     assert!(code == 0 || code == 4, "{code}: {text}");
-    // A node's folder may be a link to another disk: its credential goes with it.
+    // A node's folder may be a link to another disk; its credential is found there.
     assert_eq!(cell::code(&cell.down()), 0);
     let disk = Scratch::new("key-disk");
     let (there, here) = (disk.join("storage"), cell.dir().join("storage1-1"));
@@ -341,7 +342,7 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     assert!(copied.unwrap().success());
     fs::remove_dir_all(&here).unwrap();
     std::os::unix::fs::symlink(&there, &here).unwrap();
-    // And one that goes in the clear says so.
+    // A server that goes in the clear says so.
     let config = fs::read_to_string(cell.config("meta1")).unwrap();
     let plain = config.replace("[zone]", "transport = \"plain\"\n[zone]");
     fs::write(cell.config("meta1"), plain).unwrap();

@@ -1,11 +1,11 @@
-//! `zonal scrub` and `zonal status` on a cell of real processes whose disk loses a byte.
+//! `zonal scrub` and `zonal status` on a cell of real processes whose disk corrupts a byte.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::{Cell, code, said, zonal};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ fn scrub(cell: &Cell, arguments: &[&str]) -> Output {
     command.arg("--cell").arg(cell.dir()).output().unwrap()
 }
 
-/// 2 MiB of which one block is the mark.
+/// 2 MiB with one marked block.
 fn content() -> Vec<u8> {
     let mut bytes = vec![0x11; 2 << 20];
     bytes[40_960..45_056].copy_from_slice(&MARK);
@@ -61,9 +61,9 @@ fn until_done(cell: &Cell) -> Output {
 }
 
 #[test]
-fn a_damaged_block_is_found_named_and_told_by_status() {
+fn scrub_finds_a_damaged_block_and_status_reports_it() {
     let cell = Cell::up("scrub");
-    file::write(&cell, &content());
+    cell_file::write(&cell, &content());
     let never = scrub(&cell, &["status"]);
     assert_eq!(code(&never), 0, "{}", said(&never));
     assert!(said(&never).contains("never"), "{}", said(&never));
@@ -102,10 +102,10 @@ fn a_damaged_block_is_found_named_and_told_by_status() {
 }
 
 #[test]
-fn a_shards_store_is_read_whole_and_that_is_remembered() {
+fn scrub_of_a_shard_is_remembered_over_a_restart() {
     let cell = Cell::up("scrub-shard");
     let names: Vec<String> = (0..300).map(|index| format!("{index:0200}")).collect();
-    file::write_all(&cell, &names, b"a file");
+    cell_file::write_all(&cell, &names, b"a file");
     let of_root = |arguments: &[&str]| scrub(&cell, &[arguments, &["--shard", "0"]].concat());
     let until = |state: &str| {
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -131,7 +131,7 @@ fn a_shards_store_is_read_whole_and_that_is_remembered() {
     assert_eq!(code(&cell.down()), 0);
     let up = cell.up_again();
     assert_eq!(code(&up), 0, "{}", said(&up));
-    // What was done before the restart is remembered.
+    // Work done before the restart is remembered.
     let again = until("done");
     assert_eq!(said(&again), said(&clean));
     assert_eq!(code(&of_root(&["status", "--shard", "7"])), 2);

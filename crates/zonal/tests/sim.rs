@@ -1,5 +1,5 @@
-//! `zonal sim`: what it prints hangs on the seeds alone, and what it says of a broken one makes it
-//! break again.
+//! `zonal sim`: its output depends on the seeds alone, and the command that it prints for a broken
+//! seed reproduces the failure.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -15,7 +15,7 @@ fn sim(arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn the_same_seeds_say_the_same_on_any_number_of_threads() {
+fn the_same_seeds_give_the_same_output_on_any_number_of_threads() {
     for more in [&["--verbose"][..], &["--verbose", "--json"]] {
         let run = |threads: &str| {
             let seeds = ["--seeds", "5", "--seed", "5", "--threads", threads];
@@ -36,7 +36,7 @@ fn the_same_seeds_say_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn a_planted_bug_is_an_error_and_its_line_breaks_again() {
+fn a_planted_bug_fails_and_its_command_reproduces_it() {
     let planted = ["--plant", "sync-nothing", "--scenario", "power"];
     let (status, text) = sim(&[
         &planted[..],
@@ -56,7 +56,7 @@ fn a_planted_bug_is_an_error_and_its_line_breaks_again() {
     let (_, again) = lines[at].split_once("again: zonal sim ").unwrap();
     let report = lines[..at].join("\n");
     assert!(report.contains("invariant 3"), "{text}");
-    // As it is printed it tells every message as well.
+    // The printed command also logs every message.
     let again = again.strip_suffix(" --log").unwrap();
     let words: Vec<&str> = again.split(' ').collect();
     let (status, text) = sim(&words);
@@ -74,7 +74,7 @@ fn a_planted_bug_is_an_error_and_its_line_breaks_again() {
 }
 
 #[test]
-fn minutes_that_are_over_end_a_run_that_has_seeds_left() {
+fn the_time_limit_ends_a_run_with_seeds_left() {
     let (status, text) = sim(&["--seeds", "1000000", "--minutes", "0", "--threads", "2"]);
     assert_eq!(status, 0, "{text}");
     let last = text.lines().last().unwrap_or_default();

@@ -1,16 +1,18 @@
-//! The map changes while a client uses an older one: a slot's epoch rises (the target refuses the
-//! old one with the newer entry, and the write goes on), or a target joins, and new files lie on a
-//! stripe set that the client has not heard of.
+//! The map changes while a client uses an older one:
+//!
+//! * A slot's epoch rises: the target refuses the old epoch with the newer entry, and the write
+//!   succeeds.
+//! * A target joins: new files are on a stripe set that the client does not know.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod cell;
-mod file;
+mod cell_file;
 
 use cell::Cell;
-use file::{commands_pool, connect, create, pool};
+use cell_file::{commands_pool, connect, create, pool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,7 +39,7 @@ fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Vec<u8> {
     pool.call(to, request, PayloadInto::Owned).unwrap().body
 }
 
-/// Sets every slot to the target that it has, which raises its epoch.
+/// Sets every slot to its present target, which raises its epoch.
 fn raise(pool: &Pool, manager: &str, map: &ZoneMap) -> ZoneMap {
     let mut edits = Vec::new();
     for set in &map.sets {
@@ -67,7 +69,7 @@ fn raise(pool: &Pool, manager: &str, map: &ZoneMap) -> ZoneMap {
     Arc::unwrap_or_clone(raised.unwrap())
 }
 
-/// Asks each target with an epoch.
+/// Sends each target a request with an epoch.
 fn ask(pool: &Pool, map: &ZoneMap, epoch_of: &ZoneMap) -> Vec<StorageReply> {
     let target = &map.targets[0];
     let node = map.node(target.node).unwrap();
@@ -81,7 +83,7 @@ fn ask(pool: &Pool, map: &ZoneMap, epoch_of: &ZoneMap) -> Vec<StorageReply> {
         .filter(|(_, _, slot)| slot.target == target.id)
         .map(|(set, number, slot)| {
             header.epoch = slot.slot_epoch;
-            // Of no file.
+            // An object of no file.
             let object = ObjectRef {
                 target: target.id,
                 set,
@@ -109,7 +111,7 @@ fn ask(pool: &Pool, map: &ZoneMap, epoch_of: &ZoneMap) -> Vec<StorageReply> {
         .collect()
 }
 
-/// Ends the writer also where an assertion fails.
+/// Ends the writer even if an assertion fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -124,7 +126,7 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
     let manager = cell.address("manager", false).to_string();
     let client = connect(&manager);
     let opened = create(&client, "grows");
-    // The first file had its stripe set opened.
+    // Making the first file opened its stripe set.
     block_on(client.begin().refresh_map()).unwrap();
     let old = client.map();
     let file = &opened.file;
@@ -136,8 +138,8 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
             while !is_over.load(Ordering::Relaxed) {
                 let step = written.load(Ordering::Relaxed);
                 let bytes = vec![step as u8; PIECE];
-                // One place is written again and again: no space runs out, and each write is one to
-                // the target.
+                // Writes repeat at one place: space does not run out, and each write is one for the
+                // target.
                 let offset = step % 64 * PIECE as u64;
                 block_on(client.begin().write_through(file, offset, &bytes, false)).unwrap();
                 written.fetch_add(1, Ordering::Relaxed);
@@ -150,7 +152,7 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
             let before = map;
             map = raise(&tools, &manager, &before);
             assert!(map.version > before.version);
-            // The target hears of the newer map, and then refuses what it took before.
+            // The target learns of the newer map, then refuses the epoch that it accepted before.
             assert!(matches!(
                 ask(&tools, &map, &map)[..],
                 [StorageReply::Stat { .. }]
@@ -200,7 +202,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Server(std::process::Child);
 
 impl Drop for Server {
@@ -216,7 +218,7 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
     let manager = cell.address("manager", false).to_string();
     let client = connect(&manager);
     let old = client.map();
-    // The config of the target that is there, with other numbers and a port of its own.
+    // The config of the existing target, with other ids and another port.
     let port = free_port();
     let dir = cell.dir().join("joining");
     std::fs::create_dir(&dir).unwrap();
@@ -240,8 +242,8 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
         std::thread::sleep(Duration::from_millis(5));
         block_on(later.begin().refresh_map()).unwrap();
     }
-    // The shard hears of the newer map by itself; the client then learns of the new set by a file
-    // that lies on it.
+    // The shard learns of the newer map by itself; the client learns of the new set from a file on
+    // it.
     let deadline = Instant::now() + Duration::from_secs(20);
     let bytes = vec![7; 3 << 20];
     let mut number = 0;
@@ -264,7 +266,7 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
 #[test]
 fn the_manager_that_answered_last_is_asked_first() {
     let cell = Cell::up("managers");
-    // It hangs up on everybody.
+    // It closes every connection.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = listener.local_addr().unwrap().to_string();
     let calls = Arc::new(AtomicU64::new(0));

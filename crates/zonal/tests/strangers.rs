@@ -1,5 +1,4 @@
-//! Records that name a process which is none of ours: `zonal down` ends nobody else, and waits for
-//! nobody else.
+//! Records that name a foreign process: `zonal down` neither ends it nor waits for it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -16,10 +15,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use zonal_testkit::Scratch;
 
-/// A user who is nobody else.
+/// A user id that nobody else has.
 const USER: u32 = 64_311;
 
-/// A process that is ended with the test.
+/// A process that is killed at the end of the test.
 struct Stranger(Child);
 
 impl Stranger {
@@ -34,7 +33,7 @@ impl Stranger {
         stranger
     }
 
-    /// When it started, as a record has it.
+    /// Its start time, as in a record.
     fn started(&self) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
         let fields = text.rsplit_once(") ").unwrap().1;
@@ -49,7 +48,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Another program, with anything on its command line.
+/// Another program with any command line.
 fn shell(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -69,7 +68,7 @@ fn record(dir: &Path, name: &str, pid: u32, started: u64) {
 #[test]
 fn a_record_of_a_mount_that_names_another_process_ends_nobody() {
     let cell = Cell::up("forged-record");
-    // Known by its command line, as records of the first versions were, and by its start.
+    // Matched by its command line, as in records of the first versions, and by its start time.
     let old = Stranger::start(&mut shell(&["mount", "/nowhere/old"]));
     let new = Stranger::start(&mut shell(&["mount", "--foreground", "/nowhere/new"]));
     record(cell.dir(), "old", old.0.id(), 0);
@@ -101,7 +100,7 @@ fn a_pid_file_that_names_another_process_ends_nobody() {
     let output = cell.down();
     assert!(lives(stranger.0.id()), "{}", said(&output));
     assert_eq!(code(&output), 0, "{}", said(&output));
-    // Nor is it taken for the server.
+    // `zonal up` does not take it for the server either.
     let output = cell.up_again();
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert!(lives(stranger.0.id()));
@@ -207,7 +206,7 @@ fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
         .output()
         .unwrap();
     assert_eq!(code(&up), 0, "{}", said(&up));
-    // The file that runs is gone; the same program is elsewhere, too.
+    // The running file was deleted; the same program is also elsewhere.
     install();
     let output = run(&program, "down");
     assert!(
@@ -230,7 +229,7 @@ fn no_process_of_ours_leaves_a_core_dump() {
     let scratch = Scratch::new("core-dump");
     let (program, dir) = (zonal().get_program().to_owned(), scratch.join("cell"));
     let _stopped = Stopped(&dir);
-    // As where an operator wants dumps.
+    // As if the operator wants core dumps.
     let script = "ulimit -c unlimited 2>/dev/null; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).arg(&program);
@@ -275,7 +274,7 @@ fn no_process_of_ours_leaves_a_core_dump() {
     );
 }
 
-/// Stops what runs in a folder when the test ends, also where an assertion fails.
+/// Stops the servers of a folder at the end of the test, even if an assertion fails.
 struct Stopped<'a>(&'a Path);
 
 impl Drop for Stopped<'_> {

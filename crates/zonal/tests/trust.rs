@@ -1,4 +1,4 @@
-//! What a folder may do to whoever brings up, stops or reads a cell in it.
+//! Limits on what a folder can do to the user who starts, stops or reads a cell in it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use zonal_testkit::Scratch;
 
-/// A user who is nobody else.
+/// A user id that nobody else has.
 const USER: u32 = 64_310;
 
 fn is_root() -> bool {
@@ -48,7 +48,7 @@ fn down(dir: &Path) -> Output {
     zonal().arg("down").arg("--dir").arg(dir).output().unwrap()
 }
 
-/// A cell that is stopped when the test ends, also where it should never have come up.
+/// A cell that is stopped at the end of the test, even if it should never have started.
 struct Stopped(PathBuf);
 
 impl Drop for Stopped {
@@ -187,7 +187,7 @@ fn a_folder_that_others_can_write_is_refused_by_every_command() {
         refuse_all(&cell.0, &scratch, &hint);
         set(path, before);
     }
-    // As /tmp is: not good enough for the folder itself.
+    // Like /tmp: refused for the folder itself.
     set(&cell.0, 0o1777);
     let output = up(&cell.0);
     assert_eq!(code(&output), 5, "{}", said(&output));
@@ -205,7 +205,7 @@ fn a_folder_of_another_user_is_refused_by_every_command_of_root() {
     }
     let scratch = Scratch::new("foreign");
     set(&scratch, 0o1777);
-    // An empty one: nothing is put there, the key least of all.
+    // An empty folder: nothing is written there, least of all the key.
     let empty = scratch.join("empty");
     fs::create_dir(&empty).unwrap();
     chown(&empty, Some(USER), Some(USER)).unwrap();
@@ -237,7 +237,7 @@ fn a_folder_of_another_user_is_refused_by_every_command_of_root() {
     assert_eq!(code(&output), 0, "{}", said(&output));
     let output = of_user("down");
     assert_eq!(code(&output), 0, "{}", said(&output));
-    // What a restore would take for the rest of an earlier one.
+    // A folder that a restore would take for the rest of an earlier one.
     let rest = dir.join("manager/manager.restoring");
     fs::create_dir(&rest).unwrap();
     fs::write(rest.join("file"), "kept").unwrap();

@@ -1,6 +1,7 @@
-//! A folder that says it is of a cell whose making ended halfway: `zonal up` removes what its own
-//! plan makes, and nothing else. What destroys is tried in a root of its own: plain copies, with
-//! nothing mounted below.
+//! A folder with the list of an interrupted `zonal up`: the next one removes only names of its own
+//! plan.
+//!
+//! Destructive cases run in a chroot made of plain copies, with nothing mounted below.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -33,7 +34,7 @@ fn up(dir: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// A cell that is stopped when the test ends: it should never have come up.
+/// A cell that is stopped at the end of the test; it should never have started.
 struct Stopped(PathBuf);
 
 impl Drop for Stopped {
@@ -49,7 +50,7 @@ fn folder(scratch: &Scratch) -> Stopped {
 }
 
 #[test]
-fn a_list_of_what_is_unfinished_removes_nothing_that_no_plan_has() {
+fn an_unfinished_list_removes_only_names_of_plans() {
     for name in [
         "mine",
         "meta65",
@@ -72,8 +73,7 @@ fn a_list_of_what_is_unfinished_removes_nothing_that_no_plan_has() {
     }
 }
 
-/// Copies a program and the libraries that it is linked with to where they are found below another
-/// root.
+/// Copies a program and its shared libraries to where they are found below another root.
 fn copy_linked(program: &str, root: &Path) {
     let output = Command::new("ldd").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -86,7 +86,7 @@ fn copy_linked(program: &str, root: &Path) {
 }
 
 #[test]
-fn a_list_of_what_is_unfinished_does_not_remove_the_root() {
+fn an_unfinished_list_does_not_remove_the_root() {
     if !is_root() {
         eprintln!("skipped: only root can have a root of its own");
         return;
@@ -123,7 +123,7 @@ fn what_is_mounted_in_an_unfinished_cell_stays() {
     fs::create_dir(&other).unwrap();
     fs::write(other.join("file"), "kept").unwrap();
     fs::write(cell.0.join("unfinished"), "manager\nmeta1\nstorage1-1\n").unwrap();
-    // A bind mount: the number of its file system is that of the folder around it.
+    // A bind mount: its device number is that of the folder around it.
     let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
     let output = Command::new("unshare")
         .args(["-m", "--propagation", "private", "sh", "-c", script, "-"])

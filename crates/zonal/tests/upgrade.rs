@@ -1,10 +1,10 @@
-//! Stores of every released version open for ever, and those of a newer one are refused and left
+//! Stores of every released version still open; stores of a newer version are refused and left
 //! alone.
 //!
-//! `crates/zonal-disk/testdata/VERSION/cell.pack` is a small cell whose servers were killed: a part
-//! of what it holds is in indexes and segments, a part in logs only; beside them a backup and
-//! exported objects. A release adds one, made by `cargo xtask fixture vX.Y.Z`
-//! (`examples/fixture.rs`); those that are there never change.
+//! `crates/zonal-disk/testdata/VERSION/cell.pack` is a small cell whose servers were killed. Some
+//! of its content is in indexes and segments, some only in logs; with it are a backup and exported
+//! objects. Each release adds one, made by `cargo xtask fixture vX.Y.Z` (`examples/fixture.rs`);
+//! existing ones never change.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -27,7 +27,7 @@ use zonal_testkit::Scratch;
 
 const VERSIONS: &[&str] = &["v0.1.0"];
 
-/// A cell out of a fixture, with ports that are free here.
+/// Unpacks a fixture into a cell with free ports.
 fn unpacked(version: &str) -> Cell {
     let scratch = Scratch::new(version);
     pack::unpack(&fs::read(packed_in(version)).unwrap(), &scratch);
@@ -67,7 +67,7 @@ fn the_cell_of_every_version_comes_up_with_all_that_it_held() {
         assert_eq!(code(&up), 0, "{version}: {}", said(&up));
         let user = User::of(&cell);
         check(&user);
-        // It is one to work with, also over a restart.
+        // The cell is usable, even after a restart.
         let dir = user.find("dir").ino;
         user.write(dir, "new", &[(0, bytes(8, 100_000))]);
         block_on(user.0.begin().close()).unwrap();
@@ -85,7 +85,7 @@ fn the_cell_of_every_version_comes_up_with_all_that_it_held() {
     }
 }
 
-/// Every checksum of the target holds.
+/// Checks every checksum of the target.
 fn scrubbed(cell: &Cell) {
     let scrub = |arguments: &[&str]| {
         let mut command = zonal();
@@ -127,7 +127,7 @@ fn streams_of_every_version_are_read() {
         let up = cell.up_again();
         assert_eq!(code(&up), 0, "{version}: {}", said(&up));
         let user = User::of(&cell);
-        // What came after the backup is not there.
+        // Changes after the backup are not there.
         check_names(&user, 7);
         for (path, expected) in contents() {
             assert!(is_late(path) || user.read(path) == expected, "{path}");

@@ -1,7 +1,7 @@
 //! Waiting costs a server no thread: idle clients, changes that wait for another client's cache,
-//! deadlines, callers that hang up.
+//! deadlines, callers that disconnect.
 //!
-//! `ZONAL_IDLE_CLIENTS`: how many idle clients, 1,000 by default.
+//! `ZONAL_IDLE_CLIENTS` sets the number of idle clients, 1,000 by default.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -21,13 +21,13 @@ use zonal_types::{
 };
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NewKind, Service};
 
-/// Threads that a server may have, whoever waits.
+/// Largest number of threads of a server, however many requests wait.
 const THREADS_MAX: u64 = 63;
-/// Changes that wait at once.
+/// Number of changes that wait at once.
 const CHANGES: usize = 2_000;
-/// Calls of one shard to another at once.
+/// Number of concurrent calls of one shard to another.
 const CALLS: usize = 300;
-/// Memory that an idle client may take at a server, KiB.
+/// Largest memory of an idle client at a server, in KiB.
 const IDLE_KIB_MAX: u64 = 24;
 
 fn idle_clients() -> usize {
@@ -35,14 +35,14 @@ fn idle_clients() -> usize {
     given.map_or(1_000, |text| text.parse().unwrap())
 }
 
-/// A figure of a process, as /proc/PID/status has it.
+/// A figure of a process, from /proc/PID/status.
 fn figure(pid: u32, wanted: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find(|line| line.starts_with(wanted)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Waits until few threads are left of those that received requests.
+/// Waits until few threads are left that received requests.
 fn settled(pid: u32) {
     let end = Instant::now() + Duration::from_secs(20);
     while figure(pid, "Threads:") > THREADS_MAX {
@@ -51,14 +51,14 @@ fn settled(pid: u32) {
     }
 }
 
-/// A client that is nothing but a session.
+/// A client that consists of a session only.
 #[derive(Clone, Copy)]
 struct Guest {
     header: Header,
     boot: u64,
 }
 
-/// The shard of a cell, asked by hand.
+/// A shard of a cell, called directly.
 struct Shard {
     pool: Arc<Pool>,
     to: Address,
@@ -125,7 +125,7 @@ impl Shard {
         self.start(header, &request)
     }
 
-    /// Has a guest know what is in a directory, so that it must be asked before that changes.
+    /// Makes a guest cache a directory, so that changes in it must be announced to the guest.
     fn caches(&self, guest: &Guest, dir: Ino) {
         let request = MetaRequest::Lookup {
             who: who(),
@@ -181,7 +181,7 @@ fn create(dir: Ino, number: usize) -> MetaRequest {
     }
 }
 
-/// A change of a guest, with its slot.
+/// A guest's change with its session slot.
 fn change(guest: &Guest, sequence: u32, deadline_ms: u32) -> Header {
     let mut header = guest.header;
     (header.slot, header.sequence, header.deadline_ms) = (0, sequence, deadline_ms);
@@ -218,7 +218,7 @@ fn cell() -> (Cell, Ino) {
 }
 
 #[test]
-fn idle_clients_and_waiting_changes_take_no_threads() {
+fn idle_clients_and_waiting_changes_use_no_threads() {
     let (cell, dir) = cell();
     let (shard, pid) = (Shard::of(&cell), cell.pid("meta1"));
     let before = figure(pid, "VmRSS:");
@@ -244,7 +244,7 @@ fn idle_clients_and_waiting_changes_take_no_threads() {
         })
         .collect();
     settled(pid);
-    // The reader never acknowledges: they go on when its lease is over.
+    // The reader never acknowledges, so changes continue when its lease expires.
     let mut waited = Duration::ZERO;
     for flight in changes {
         let begun = Instant::now();
@@ -268,10 +268,10 @@ fn a_wait_ends_with_its_deadline_or_its_caller() {
     let timed_out = MetaReply::Failed {
         code: ErrorNumber(ErrorCode::TimedOut),
     };
-    // Its own connection gives up at the same time.
+    // Its own connection times out at the same time.
     assert_eq!(late, timed_out);
     assert!(begun.elapsed() < Duration::from_secs(3));
-    // Nothing was done, and the same request is done once.
+    // Nothing was done, so the same request is carried out once.
     let made = shard.ask(change(&writer, 1, 20_000), &create(dir, 1));
     assert!(matches!(made, MetaReply::Entry { .. }), "{made:?}");
     assert_eq!(shard.inodes(&writer, dir), 1);
@@ -289,7 +289,7 @@ fn a_wait_ends_with_its_deadline_or_its_caller() {
 }
 
 #[test]
-fn calls_of_a_shard_to_one_that_is_silent_take_few_threads() {
+fn calls_to_a_silent_shard_take_few_threads() {
     let cell = cell_of("silent-shard", "manager");
     let (root, pid, of_zone) = (
         Shard::at(&cell, "manager"),

@@ -1,5 +1,5 @@
-//! Which cell a command talks to: a folder, the manager's address, ZONAL_CELL, or the place where a
-//! cell is when nobody says; and what the command lines of its processes say of them.
+//! Selection of a command's cell: a folder, the manager's address, ZONAL_CELL, or the default
+//! place. Command lines of a cell's processes name it.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -21,7 +21,7 @@ fn asked(arguments: &[&str], cell: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Without what differs between two moments.
+/// Output without parts that change over time.
 fn stable(output: &Output) -> String {
     let text = said(output);
     let moving = ["free_bytes", "idle_ms", "elapsed", "seconds", "resident"];
@@ -65,7 +65,7 @@ fn every_command_takes_the_managers_address() {
         assert_eq!(code(&output), 0, "{arguments:?}: {}", said(&output));
     }
     assert!(fs::metadata(backup).unwrap().len() > 0 && fs::metadata(objects).is_ok());
-    // No such client: told by the servers, not by the search for a cell.
+    // The servers report an unknown client, so the cell was found.
     for named in [&folder, &address] {
         let output = asked(&["session", "end", "123456789"], named);
         assert_eq!(code(&output), 7, "{}", said(&output));
@@ -73,7 +73,7 @@ fn every_command_takes_the_managers_address() {
 }
 
 #[test]
-fn processes_tell_their_folder_and_their_roles() {
+fn command_lines_of_processes_name_folder_and_roles() {
     let cell = Cell::up("lines");
     for (node, roles) in NODES.iter().zip(["manager", "meta", "storage"]) {
         let line = fs::read(format!("/proc/{}/cmdline", cell.pid(node))).unwrap();
@@ -112,7 +112,7 @@ fn zonal_cell_names_the_cell_where_the_command_line_does_not() {
     };
     let made = with(&two, &[&["up"][..], &SHAPE].concat());
     assert_eq!(code(&made), 0, "{}", said(&made));
-    // Ended also where an assertion fails.
+    // Stopped even if an assertion fails.
     let two = Cell { scratch: two };
     let id = |output: &Output| {
         assert_eq!(code(output), 0, "{}", said(output));
@@ -125,7 +125,7 @@ fn zonal_cell_names_the_cell_where_the_command_line_does_not() {
     let json = ["status", "--json"];
     assert_eq!(id(&with(one.dir(), &json)), of(&one));
     assert_eq!(id(&with(two.dir(), &json)), of(&two));
-    // An address as well; the command line goes first.
+    // ZONAL_CELL may be an address; the command line takes precedence.
     let manager = one.address("manager", false).to_string();
     assert_eq!(id(&with(Path::new(&manager), &json)), of(&one));
     let other = [&json[..], &["--cell", two.dir().to_str().unwrap()]].concat();
@@ -139,7 +139,7 @@ fn zonal_cell_names_the_cell_where_the_command_line_does_not() {
     );
     assert_eq!(code(&two.status()), 4);
     assert_eq!(code(&one.status()), 0, "{}", said(&one.status()));
-    // Such a cell is elsewhere: there is nothing to start or to stop here.
+    // A cell named by an address is elsewhere: there is nothing to start or stop here.
     for command in ["up", "down"] {
         let mut command = Command::new(command_in(&one, command));
         let output = command.env("ZONAL_CELL", &manager).output().unwrap();
@@ -149,7 +149,7 @@ fn zonal_cell_names_the_cell_where_the_command_line_does_not() {
     assert!(!one.dir().join(&manager).exists());
 }
 
-/// A script that runs a command of zonal in a cell's folder: what would be made is made there.
+/// A script that runs a command of zonal in a cell's folder, so that files it makes are made there.
 fn command_in(cell: &Cell, command: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let script = cell.dir().join(format!("{command}.sh"));
@@ -163,7 +163,7 @@ fn command_in(cell: &Cell, command: &str) -> PathBuf {
     script
 }
 
-/// The program as a user who is not root, at home in a folder of their own.
+/// The program, run as an ordinary user with a home folder.
 struct User {
     home: Scratch,
     uid: Option<u32>,
@@ -177,7 +177,7 @@ impl User {
         let mut program = PathBuf::from(zonal().get_program());
         let uid = is_root.then_some(64_321);
         if let Some(uid) = uid {
-            // They may have no way to where it was built.
+            // The user may have no access to the build folder.
             copy_program(&program, &home.join("zonal"));
             program = home.join("zonal");
             chown(&*home, Some(uid), Some(uid)).unwrap();
@@ -211,7 +211,7 @@ impl Drop for User {
 }
 
 #[test]
-fn without_a_name_it_is_the_cell_at_home() {
+fn without_a_name_commands_use_the_cell_at_home() {
     let user = User::new();
     let output = user.run(&["status"], None);
     assert_eq!(code(&output), 7, "{}", said(&output));
@@ -223,7 +223,7 @@ fn without_a_name_it_is_the_cell_at_home() {
     let output = user.run(&[&["up"][..], &SHAPE].concat(), None);
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert!(user.home.join(".zonal/default/cell.toml").exists());
-    // Empty is as not set.
+    // Empty counts as unset.
     for cell in [None, Some("")] {
         let output = user.run(&["status"], cell);
         assert_eq!(code(&output), 0, "{cell:?}: {}", said(&output));

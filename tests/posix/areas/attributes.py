@@ -18,12 +18,12 @@ def times(path):
 
 
 def tick():
-    """Longer than any clock's grain."""
+    """Sleeps longer than any clock's granularity."""
     time.sleep(0.012)
 
 
 def changes(path, fn):
-    """Which of 'amc' a call moved forward."""
+    """The times, of 'amc', that a call moved forward."""
     before = times(path)
     tick()
     fn()
@@ -77,7 +77,7 @@ def _(d):
         equal(changes(f, lambda: os.truncate(f, 3_000)), "mc", "of a closed file")
 
 
-@check("times-now", "what is made has the time of now; UTIME_NOW sets it, UTIME_OMIT leaves it")
+@check("times-now", "new files have the present time; UTIME_NOW sets it, UTIME_OMIT leaves it")
 def _(d):
     before = time.time_ns() - 2 * SEC
     write(f"{d}/f", b"1")

@@ -21,7 +21,7 @@ def rw(d, name="f", flags=0):
     return os.open(f"{d}/{name}", os.O_RDWR | os.O_CREAT | flags, 0o644)
 
 
-@check("write-read", "what was written is read, at any offset and length, across stripes, before and after close")
+@check("write-read", "written data is read back, at any offset and length, across stripes, before and after close")
 def _(d):
     rnd, size = random.Random(1), 6 << 20
     fd, model = rw(d), bytearray(size)
@@ -395,7 +395,7 @@ def _(d):
     grows = (lambda fd: os.ftruncate(fd, 8192), lambda fd: fallocate(fd, 0, 0, 8192), lambda fd: os.pwrite(fd, b"\0", 8191))
     for number, grow in enumerate(grows):
         path = f"{d}/f{number}"
-        # Closed, and opened anew: what the kernel has of it comes from reads.
+        # Closed and opened again: the kernel reads its pages again.
         write(path, b"x" * 100)
         fd = os.open(path, os.O_RDWR)
         view = mmap.mmap(fd, 100)

@@ -96,7 +96,7 @@ def _(d):
         seen.append(os.fsdecode(e[0]))
         step += 1
         if step % 4 == 0:
-            # One that may be before or behind the cursor, never a multiple of 5: those stay.
+            # A name before or after the cursor, never a multiple of 5, since those stay.
             victim = (step * 7919) % n
             if victim % 5 and victim not in deleted:
                 os.unlink(f"{d}/e{victim}")

@@ -1,4 +1,4 @@
-"""Mapped files, and pages that are written round: other handles, lengths, holes, copies."""
+"""Mapped files, and writes around their pages: other handles, lengths, holes, copies."""
 import ctypes
 import errno
 import mmap
@@ -15,12 +15,12 @@ from checks import Agent, Skip, equal, fails, read, true, write, write_all
 from . import KEEP, LIBC, PUNCH, STRICT, ZERO, check, checked, fallocate
 
 PAGE = 4096
-# Long enough for what goes wrong once in hundreds of turns.
+# Long enough for a failure that occurs once in hundreds of turns.
 SECONDS = 1.2
 
 
 def beside(work):
-    """Runs work() again and again in a child; the way to end it, which fails where it failed."""
+    """Runs work() repeatedly in a child; returns a function that ends it and fails if work() failed."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -75,7 +75,7 @@ def copied(path):
 WAYS = {"O_WRONLY": way(0), "O_WRONLY with O_SYNC": way(os.O_SYNC), "copy_file_range": copied}
 
 
-@check("mmap-beside-writes", "what is written round a page into which another process stores stays: by O_WRONLY, O_SYNC, copy_file_range; the stores stay too")
+@check("mmap-beside-writes", "data written around a page into which another process stores stays: by O_WRONLY, O_SYNC, copy_file_range; the stores stay too")
 def _(d):
     for name, make in WAYS.items():
         path = f"{d}/f"
@@ -97,7 +97,7 @@ def _(d):
         true(not any(data[:PAGE] + data[PAGE + 8:PAGE + 2048] + data[PAGE + 2056:]), "other bytes are not zero")
 
 
-@check("mmap-beside-direct-writes", "what O_DIRECT writes into half a page stays while another process stores into the other half")
+@check("mmap-beside-direct-writes", "data that O_DIRECT writes into half a page stays while another process stores into the other half")
 def _(d):
     path = f"{d}/f"
     write(path, bytes(2 * PAGE))
@@ -116,7 +116,7 @@ def _(d):
     equal(read(path)[2048:2056], half[:8], "bytes at the end")
 
 
-@check("mmap-beside-appends", "what is appended to a page into which another process stores is there at once and stays")
+@check("mmap-beside-appends", "data appended to a page into which another process stores is there at once and stays")
 def _(d):
     path, record = f"{d}/f", 16
     for flags in (os.O_WRONLY, os.O_RDWR):
@@ -217,7 +217,7 @@ def _(d):
             size = os.fstat(fd).st_size
             want = b"x" * 4096 + b"kept" + b"x" * 900 + bytes(size - 5000)
             equal(os.pread(fd, 10_000, 0), want, f"bytes after {name}")
-            # What is stored from now on is in the file.
+            # Stores from now on are in the file.
             view.resize(size)
             view[6000:6005] = b"later"
             want = want[:6000] + b"later" + want[6005:]
@@ -247,7 +247,7 @@ class Direct:
         checked(LIBC.syscall(setup, depth, ctypes.byref(self.context)))
 
     def write(self, fd, area, length, at):
-        """Begins a write; the areas of writes under way stay as they are."""
+        """Starts a write; buffers of writes in progress stay unchanged."""
         # aio_data, aio_key and aio_rw_flags, opcode (1: pwrite), priority, fd, buffer, bytes, offset, reserved, flags, resfd.
         block = struct.pack("<QIIHhIQQqQII", at, 0, 0, 1, 0, fd, address(area), length, at, 0, 0, 0)
         memory = ctypes.create_string_buffer(block, 64)
@@ -255,7 +255,7 @@ class Direct:
         equal(checked(LIBC.syscall(self.submit, self.context, ctypes.c_long(1), pointers)), 1, "writes begun")
 
     def ended(self, least):
-        """Waits for so many writes: (offset, bytes written) of those that ended."""
+        """Waits for this many writes: (offset, bytes written) of those that ended."""
         events = ctypes.create_string_buffer(32 * 64)
         count = checked(LIBC.syscall(self.getevents, self.context, ctypes.c_long(least), ctypes.c_long(64), events, None))
         return [struct.unpack_from("<QQqq", events, 32 * i)[::2] for i in range(count)]
@@ -340,7 +340,7 @@ def _(d):
     view.close()
 
 
-# tar ends with 1 where a file changes while it is read.
+# tar ends with 1 if a file changes while it is read.
 COPIES = {
     "cp": ("cp", "{}", "{}.copy"),
     "cp --sparse=never": ("cp", "--sparse=never", "{}", "{}.copy"),
@@ -352,7 +352,7 @@ COPIES = {
 
 
 def a_map(state, path, there, size, parts):
-    """As a database makes its file: as long as it may get, and filled through the mapping."""
+    """Makes a file like a database: at its largest size, and filled through the mapping."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
     if there:
         write_all(fd, b"t" * there)
@@ -373,7 +373,8 @@ def a_store_on(state, until):
 
 @check("copy-mapped", "cp, tar -S and rsync copy what a process stored into a mapping of a file before they began, also while it stores on")
 def _(d):
-    # Another process than those that copy are started by: the kernel writes a mapping's pages where a process that inherited it ends.
+    # A separate process: the kernel writes a mapping's pages when a process that inherited it ends,
+    # and the copying tools are children of this one.
     size, mapper = 4 << 20, Agent()
     for number, (name, command) in enumerate(COPIES.items()):
         if not shutil.which(command[0]):

@@ -1,4 +1,4 @@
-"""Permissions: mode bits, groups, sticky, set-id bits, ACLs. All need root, to become others."""
+"""Permissions: mode bits, groups, sticky, set-id bits, ACLs. All need root, to switch users."""
 import contextlib
 import errno
 import os
@@ -143,7 +143,7 @@ def _(d):
     bob(os.unlink, f"{d}/t/c")
 
 
-@check("setgid-directory", "what is made in a set-group-id directory gets its group; directories the bit too", root=True)
+@check("setgid-directory", "new files in a set-group-id directory get its group; directories the bit too", root=True)
 def _(d):
     os.mkdir(f"{d}/g")
     os.chown(f"{d}/g", 0, GROUP)
@@ -202,7 +202,7 @@ def _(d):
     equal(mode(f"{d}/f"), 0o6777, "root's write keeps them")
 
 
-@check("set-id-write-executed", "what an unprivileged user wrote is executed without the set-id bits that the file had, at once", root=True)
+@check("set-id-write-executed", "a file that an unprivileged user wrote is executed without its former set-id bits, at once", root=True)
 def _(d):
     if os.statvfs(d).f_flag & os.ST_NOSUID:
         raise Skip("it is mounted nosuid")

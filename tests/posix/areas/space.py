@@ -1,4 +1,4 @@
-"""Space: st_blocks, statfs, what holes, truncation and removal give back."""
+"""Space: st_blocks, statfs, and the space that holes, truncation and removal free."""
 import os
 
 from checks import equal, true, write, write_all
@@ -25,7 +25,7 @@ def _(d):
         put(f"{d}/f{size}", size)
         got = used(f"{d}/f{size}")
         true(size <= got <= size + 65_536, f"{size} bytes use {got}")
-        # Zonal counts blocks of 4 KiB at its targets, and 512 bytes for those at the shard.
+        # Zonal counts blocks of 4 KiB at its targets, and of 512 bytes at the shard.
         true(not STRICT[0] or size <= got <= -(-size // 4096) * 4096, f"{size} bytes use {got}, and not their blocks of 4 KiB")
 
 
@@ -71,7 +71,7 @@ def _(d):
     fallocate(fd, KEEP, 0, 4 * MIB)
     os.fsync(fd)
     equal(os.fstat(fd).st_size, 4, "size")
-    # The first 4 KiB of a file lie in Zonal's shard, where nothing is kept free.
+    # The first 4 KiB of a file are in Zonal's shard, which reserves no space.
     promised = 4 * MIB - 4096 * STRICT[0]
     true(promised <= used(f"{d}/f") <= 4 * MIB + 65_536, f"{used(f'{d}/f')} bytes used")
     write_all(fd, b"x" * 2 * MIB, MIB)

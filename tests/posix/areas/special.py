@@ -127,7 +127,7 @@ def _(d):
     os.unlink(f"{d}/q")
 
 
-@check("not-done", "what docs/semantics.md says is not done is refused as it says: collapse and insert range, reflinks, FS_IOC flags")
+@check("not-done", "features that docs/semantics.md lists as not done are refused as it says: collapse and insert range, reflinks, FS_IOC flags")
 def _(d):
     write(f"{d}/f", b"x" * 131_072)
     write(f"{d}/g", b"")
@@ -148,7 +148,7 @@ def _(d):
     with open("/proc/filesystems", encoding="utf-8") as f:
         if "overlay" not in f.read().split():
             raise Skip("the kernel has no overlayfs")
-    # The mount is this process's own, and ends with it.
+    # The mount belongs to this process, and ends with it.
     checked(LIBC.unshare(0x20000))
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     lower = tempfile.mkdtemp(prefix="lower.")
@@ -184,7 +184,7 @@ def an_overlay(lower, d):
     os.setxattr(f"{top}/dir/b", "user.k", b"v")
     gone = os.lstat(f"{d}/upper/removed")
     equal((stat.S_IFMT(gone.st_mode), gone.st_rdev), (stat.S_IFCHR, 0), "what stands for a removed file")
-    # As it is, and as an overlay that is mounted again finds it.
+    # As it is, and as seen by an overlay that is mounted again.
     for _ in range(2):
         equal(sorted(os.listdir(top)), ["dir", "linked", "written"], "names")
         equal(sorted(os.listdir(f"{top}/dir")), ["b", "moved", "sub"], "names below")

@@ -1,4 +1,7 @@
-"""The areas of two_mounts.py: each module registers its checks here. Locks by calls that say EINTR, and what another process can be asked."""
+"""The areas of two_mounts.py: each module registers its checks here.
+
+Also lock calls that report EINTR, and functions that run in another process.
+"""
 import ctypes
 import fcntl
 import hashlib
@@ -32,7 +35,7 @@ def lock_call(fd, kind, exclusive, wait, start=0, length=0):
 
 
 def soon(take, *args):
-    """Takes a lock that has to be free within 2 s."""
+    """Takes a lock, which has to be free within 2 s."""
     deadline = time.monotonic() + 2
     while True:
         try:
@@ -75,7 +78,7 @@ def version_of(n):
 
 
 def make_record(writer, i, size):
-    """One line: who, which, a filling of varying length, and a hash of all that."""
+    """One line: writer, number, padding of varying length, and a hash of them."""
     fill = chr(97 + (writer + i) % 26) * (size // 2 + (writer * 7919 + i * 104729) % size)
     body = f"{writer:03d} {i:06d} {fill}"
     return f"{body} {hashlib.md5(body.encode()).hexdigest()}\n".encode()

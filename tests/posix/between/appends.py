@@ -63,8 +63,9 @@ def _(a, b):
         part = b"%d." % i * (1 + i % 5)
         os.write(fds[i % 2], part)
         want += part
-        # The position of the handle is the kernel's own: it adds the bytes written to the size that it knew before, and a
-        # file system has no way to tell it another. So only the data is looked at, and the size that stat tells.
+        # The handle's position is the kernel's own: it adds the bytes written to the size that it
+        # knew before, and a file system cannot correct it. So only the data and the size by stat
+        # are checked.
         equal(os.fstat(fds[i % 2]).st_size, len(want), "size after the append")
     for fd in fds:
         os.close(fd)
@@ -76,7 +77,7 @@ def line_of(writer, number):
 
 
 def a_append_on(_state, path, writer, numbers):
-    """Through a descriptor that stays open: another agent's command."""
+    """Appends through a descriptor that stays open: a command for another agent."""
     fd = _state.get("fd")
     if fd is None:
         fd = _state["fd"] = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -85,7 +86,7 @@ def a_append_on(_state, path, writer, numbers):
 
 
 def lines_of(path, writers):
-    """How many records of each writer are there, whole and in order."""
+    """The number of records of each writer, which must be whole and in order."""
     following = [0] * writers
     for line in read(path).split(b"\n")[:-1]:
         writer, i = int(line[:3]), int(line[4:10])
@@ -110,7 +111,7 @@ def _(a, b):
         begun = time.monotonic()
         equal(lines_of(f"{b}/log", 2), [turn * 2000 + 1000, count], "records that the other mount sees")
         slowest = max(slowest, time.monotonic() - begun)
-        # Both at once, then the first one alone again.
+        # Both at once, then only the first one again.
         one.start(a_append_on, f"{a}/log", 0, range(turn * 2000 + 1000, turn * 2000 + 1500))
         fd = os.open(f"{b}/log", os.O_WRONLY | os.O_APPEND)
         for i in range(count, count + 200):
@@ -183,8 +184,9 @@ def _(a, b):
     os.close(fd)
     print(f"  {number} appends beside {rounds(60) * 2} that were killed, the slowest took {slowest:.2f} s", flush=True)
     true(slowest < 8, f"an append took {slowest:.1f} s")
-    # What a killed one had begun may be there, with zeros behind it, where others followed. Of the file's first one what is behind the
-    # first bytes may be there without them: those lie in the shard, which gets them with the end of the append.
+    # The unfinished append of a killed process may be there, followed by zeros before later
+    # appends. The file's first append may be there without its first bytes: those are in the shard,
+    # which gets them at the end of the append.
     found, own = read(f"{b}/log"), rb"b [0-9]{8}\n"
     equal(re.findall(own, found), [b"b %08d\n" % n for n in range(number)], "own lines")
     pieces = re.finditer(rb"[^\n\0]+", re.sub(own, lambda line: b"\n" * len(line[0]), found))

@@ -1,4 +1,4 @@
-"""What one mount wrote, read by the other: close-to-open, cuts, mappings."""
+"""Data written by one mount and read by the other: close-to-open, truncation, mappings."""
 import concurrent.futures
 import ctypes
 import errno
@@ -13,7 +13,7 @@ from checks import Agent, equal, fails, pattern, read, true, write, write_all
 
 
 def a_read_versions(_state, path, seconds):
-    """Reads a file by name again and again; each time it must be one whole version."""
+    """Reads a file by name repeatedly; each read must give one whole version."""
     end, seen, last = time.monotonic() + seconds, 0, -1
     while time.monotonic() < end:
         data = read(path)
@@ -26,7 +26,7 @@ def a_read_versions(_state, path, seconds):
     return seen
 
 
-@check("close-to-open", "what one mount wrote and closed is what the other reads after it opens", limit=180)
+@check("close-to-open", "data that one mount wrote and closed is what the other reads after it opens", limit=180)
 def _(a, b):
     for i in range(rounds(500)):
         there, here = ((a, b), (b, a))[i % 3 == 2]
@@ -71,7 +71,7 @@ def _(a, b):
         equal(read(f"{here}/f"), b"", "after O_TRUNC")
 
 
-@check("fsync-then-open", "what one mount wrote and fsynced, file still open, the other reads after it opens")
+@check("fsync-then-open", "data that one mount wrote and fsynced, with the file still open, is what the other reads after it opens")
 def _(a, b):
     fd = os.open(f"{a}/f", os.O_CREAT | os.O_RDWR, 0o644)
     for i in range(rounds(60)):
@@ -105,7 +105,9 @@ def _(a, b):
 
 
 def a_follow(_state, path, seconds):
-    """Reads on at the end of a file as `tail -f` does; returns the bytes read and the reads with zeros."""
+    """Follows a growing file like `tail -f`; returns the bytes read and the number of reads with
+    zeros.
+    """
     fd = os.open(path, os.O_RDONLY)
     end, at, zeros = time.monotonic() + seconds, 0, 0
     while time.monotonic() < end:
@@ -116,7 +118,7 @@ def a_follow(_state, path, seconds):
     return at, zeros
 
 
-@check("follow-growing", "who reads on at the end of a growing file reads no zeros, on the same mount and on the other", limit=60)
+@check("follow-growing", "a reader that follows a growing file reads no zeros, on the same mount and on the other", limit=60)
 def _(a, b):
     write(f"{a}/f", b"")
     seconds = max(1, int(3 * SCALE[0]))
@@ -137,7 +139,7 @@ def _(a, b):
 
 
 def a_reopen(_state, path, seconds):
-    """Opens, reads and closes again and again; returns how often."""
+    """Opens, reads and closes repeatedly; returns how often."""
     end, times = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         fd = os.open(path, os.O_RDONLY)
@@ -147,7 +149,7 @@ def a_reopen(_state, path, seconds):
     return times
 
 
-@check("own-writes-read", "what is written through a handle is read through it at once, also while others of the same mount open, read and close the file", limit=60)
+@check("own-writes-read", "data written through a handle is read through it at once, also while other processes of the same mount open, read and close the file", limit=60)
 def _(a, _b):
     write(f"{a}/f", bytes(8 * 4096))
     seconds = max(2, int(5 * SCALE[0]))
@@ -160,7 +162,7 @@ def _(a, _b):
         fd = os.open(f"{a}/f", os.O_RDWR)
         os.pwrite(fd, page, 0)
         if os.pread(fd, 4096, 0) != page:
-            # The kernel dropped the page when its write was under way: for a moment only.
+            # The kernel dropped the page while its write was in progress: for a moment only.
             stale += 1
             time.sleep(0.1)
             lasting += os.pread(fd, 4096, 0) != page
@@ -168,12 +170,12 @@ def _(a, _b):
     true(reader.finish(30) > 0, "nothing was read beside it")
     close_all(reader)
     equal(lasting, 0, f"lasting stale reads of {number}")
-    # Once in 2,308 on a busy machine: one or two of few may be.
+    # Seen once in 2,308 reads on a busy machine: of few reads one or two may fail.
     true(stale <= 2 + number // 500, f"{stale} of {number} reads were stale for a moment")
 
 
 def a_first_look(_state, folder, pipe, seconds):
-    """Looks each file up when told of it, for the first time, and again when told that it was changed; returns how many were, and how many old."""
+    """Looks each file up once before its change and once after; returns (changed, still old)."""
     go, write_end = pipe
     os.close(write_end)
     end, seen, old = time.monotonic() + seconds, 0, 0
@@ -240,7 +242,7 @@ def _(a, b):
         os.close(fd)
 
 
-@check("mmap-write-seen", "what was stored in a shared mapping is read by the other mount after msync and close")
+@check("mmap-write-seen", "data stored in a shared mapping is read by the other mount after msync and close")
 def _(a, b):
     write(f"{a}/f", bytes(40_000))
     for i in range(rounds(40)):
@@ -286,11 +288,11 @@ def _(a, b):
         longest += [pool.submit(make_names_for, f"{mount}/{name}", seconds) for name, mount in (("of-a", a), ("of-b", b))]
     longest = max(one.result() for one in longest)
     print(f"  the longest of all: {longest:.2f} s", flush=True)
-    # They did, until the leases were over.
+    # They used to wait until the leases expired.
     true(longest < 4, f"one took {longest:.1f} s")
 
 
-@check("write-flags-seen", "what one mount wrote with RWF_DSYNC or RWF_SYNC the other reads, however the descriptor was opened")
+@check("write-flags-seen", "data that one mount wrote with RWF_DSYNC or RWF_SYNC is read by the other, however the descriptor was opened")
 def _(a, b):
     for number, flags in enumerate((0, os.O_APPEND, os.O_DIRECT)):
         for access in (os.O_WRONLY, os.O_RDWR):
@@ -386,13 +388,13 @@ def _(a, b):
 
 
 def a_file_opened_late(a, b, data, end):
-    """Opened by its number, for each kind of open, while the other mount is the only one that has it open."""
+    """Opens a file by its inode (through O_PATH), in each mode, while only the other mount has it open."""
     write(f"{b}/f", data)
     write(f"{b}/f-new", b"new")
     holder = os.open(f"{b}/f", os.O_RDWR)
     path = os.open(f"{a}/f", os.O_PATH)
     end(f"{b}/f")
-    # Longer than a removed file can be opened by its number where nobody has it open.
+    # Longer than a removed file can be opened by its inode number while no process has it open.
     time.sleep(1.2)
     fds = [os.open(f"/proc/self/fd/{path}", how) for how in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND)]
     os.close(holder)

@@ -1,4 +1,4 @@
-"""What is mounted, run and worked in inside of one mount, while the other mount changes names."""
+"""Mounts, programs and working directories inside one mount, while the other mount changes names."""
 import concurrent.futures
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from checks import equal, fails, read, true, write
 
 @contextlib.contextmanager
 def mounted(kind, path, *options):
-    """Something on a directory; as seen from every mount namespace that shares this one's, so it is taken down in any case."""
+    """A mount on a directory; unmounted in any case, since every shared mount name space sees it."""
     subprocess.run(["mount", "-t", kind, *options, "none", path], check=True)
     try:
         yield
@@ -25,7 +25,7 @@ def mounted(kind, path, *options):
 
 
 def change_all(b, number):
-    """Changes of every kind in the directories of the other mount's: names, attributes and the directory itself."""
+    """Makes changes of every kind in the other mount's directories: names, attributes, the directory."""
     for folder in (b, f"{b}/d", f"{b}/beside"):
         write(f"{folder}/new{number}", b"1")
         os.rename(f"{folder}/new{number}", f"{folder}/moved{number}")
@@ -44,7 +44,7 @@ def look(a):
         fails(errno.ENOENT, os.stat, f"{folder}/absent")
 
 
-@check("mount-inside", "what is mounted on a directory stays there whatever the other mount changes beside and above it", limit=60)
+@check("mount-inside", "a mount on a directory stays there whatever the other mount changes beside and above it", limit=60)
 def _(a, b):
     for folder in ("d/m/below", "beside"):
         os.makedirs(f"{a}/{folder}")
@@ -110,7 +110,10 @@ def _(a, b):
 
 
 def change_for(mine, theirs, seconds):
-    """Makes, renames and removes names of one's own, directories too, and looks at the other side's; the longest call, and how many turns."""
+    """Makes, renames and removes own names, directories too, and looks at the other side's.
+
+    Returns the longest call and the number of turns.
+    """
     longest, turns, end = 0.0, 0, time.monotonic() + seconds
 
     def timed(function, *args):
@@ -147,7 +150,7 @@ def _(a, b):
         ran = [one.result() for one in ran]
     longest = max(longest for longest, _turns in ran)
     print(f"  the longest call: {longest:.2f} s; turns: {[turns for _longest, turns in ran]}", flush=True)
-    # Where they waited for one another, it was until the leases were over, 5.5 s.
+    # When they waited for one another, it was until the leases expired, after 5.5 s.
     true(longest < 3, f"a call took {longest:.1f} s")
     equal((os.listdir(a), os.listdir(b)), ([], []), "names left")
     for number in range(rounds(50)):
@@ -178,7 +181,7 @@ def _(a, b):
 
 @contextlib.contextmanager
 def names_made(folder, rate=100):
-    """Names that come and go in a directory, so many a second, from a thread."""
+    """Makes and removes this many names a second in a directory, from a thread."""
     over = threading.Event()
     failed = []
 
@@ -211,7 +214,7 @@ def run(*command, cwd=None):
 
 
 def package(folder, version, files):
-    """A package of so many files of its version."""
+    """Builds a package of this many files of its version."""
     tree = f"{folder}/tree{version}"
     for number in range(files):
         write_below(f"{tree}/usr/share/beside/{number % 7}/f{number}", f"{version} {number}".encode())

@@ -1,6 +1,6 @@
-"""Processes that take turns under an exclusive lock, on one mount and on two, with signals and without: never two at once.
+"""Processes that take turns under an exclusive lock, on one and two mounts: never two at once.
 
-The processes are those of tests/posix/lock_loop.c.
+They run with signals and without. The program is tests/posix/lock_loop.c.
 """
 import os
 import shutil
@@ -12,17 +12,17 @@ from between.locks import for_kinds
 from checks import true
 
 PROCESSES = 4
-# Each call is hit by a signal every so often, us.
+# Interval of signals that interrupt calls, in µs.
 TIMER = 700
 POSIX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-# Status of a loop that lost a step and did nothing worse.
+# Exit status of a loop that lost a step and had no other fault.
 LOST = 3
 
 
 class Loop:
-    """The program, compiled for as long as this lives."""
+    """The program, compiled for the life of this object."""
 
     def __enter__(self):
         self.folder = tempfile.mkdtemp(prefix="lock-loop.")
@@ -39,7 +39,10 @@ class Loop:
 
     @staticmethod
     def end(loop, what, limit, adds_up=True):
-        """Waits for the end of one, which must be good; what it said. Where not `adds_up`, lost steps are told and no failure."""
+        """Waits for the end of a loop, which must be good; returns its output.
+
+        Without `adds_up`, lost steps are printed and are no failure.
+        """
         try:
             said = loop.communicate(timeout=limit)[0].strip()
         except subprocess.TimeoutExpired:
@@ -69,13 +72,14 @@ def _(a, b, kind):
     take_turns(a, b, kind, (("close", TIMER), ("keep", TIMER)))
 
 
-@check("lock-ranges-growing", "so do the first turns on new files, which grow: the end that another mount gave them is read under the lock beside others that write", limit=240)
+@check("lock-ranges-growing", "the first turns on new, growing files add up too: the end that another mount gave them is read under the lock beside other writers", limit=240)
 def _(a, b):
     with Loop() as loop:
         for turn in range(rounds(20)):
             for kind in ("fcntl", "ofd"):
                 name = f"{kind}.{turn}"
-                # One window is left (docs/semantics.md, "What is not done"): a busy machine meets it, so only whole runs fail of it.
+                # A known race is left (docs/semantics.md, "What is not done"). A busy machine meets
+                # it, so only full runs fail because of it.
                 said = loop.end(loop.start(f"{kind}:4", "keep", 0.3, 0, [f"{a}/{name}", f"{b}/{name}"], 8), name, 30, SCALE[0] >= 1)
                 if "lost-steps 0" not in said:
                     print(f"  {name}: {said}", flush=True)

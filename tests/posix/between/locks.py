@@ -1,4 +1,4 @@
-"""Locks that both mounts see."""
+"""Locks shared by both mounts."""
 import errno
 import fcntl
 import os
@@ -90,7 +90,8 @@ def _(a, b, kind):
     if kind == "fcntl":
         one.call(a_lock, pa, kind)
     else:
-        # The kernel tells a file system of the last close of a handle, but does not wait for its answer.
+        # The kernel sends the last close of a handle to the file system, but does not wait for the
+        # reply.
         soon(one.call, a_lock, pa, kind)
     close_all(one, two)
 
@@ -99,7 +100,7 @@ def _(a, b, kind):
 def _(a, b, kind):
     for way in ("unlock", "close", "kill"):
         one, two, pa, pb = held(a, b, kind)
-        # The last round's waiter had it, and has ended a moment ago.
+        # The last round's waiter had it, and ended a moment ago.
         soon(one.call, a_lock, pa, kind)
         two.start(a_lock, pb, kind, True, True)
         true(not two.done(0.2), "the waiter did not wait")
@@ -143,7 +144,8 @@ def _(a, b, kind):
     true(two.done(2), "the wait did not end within 2 s of the signal")
     fails(errno.EINTR, two.finish)
     one.call(a_unlock, pa, kind)
-    # The signal is answered before the shard has heard of it: the lock may pass through the waiter's hands.
+    # The call returns before the shard has learned of the signal: the lock may briefly belong to
+    # the waiter.
     end = time.monotonic() + 2
     while True:
         try:

@@ -24,7 +24,7 @@ def a_rename_race(_state, folder, count, tag):
 
 
 def a_create_excl(_state, folder, count):
-    """Tries to create the same names as the other side; returns those that were ours."""
+    """Tries to create the same names as the other side; returns those it created."""
     mine = []
     for i in range(count):
         try:
@@ -240,7 +240,7 @@ def _(a, b):
             equal(set(os.listdir(b)), names, f"names before round {i}")
             equal(set(os.listdir(b)), names, f"names again in round {i}")
             if i in (3, 4):
-                time.sleep(5.2)  # The lease on it ends: nobody is told of the next change.
+                time.sleep(5.2)  # The lease on it expires: no call-back for the next change.
             there = (a, b)[i % 3 == 2]
             write(f"{there}/e{i}", b"")
             names.add(f"e{i}")
@@ -276,8 +276,9 @@ def _(a, b):
     for i in range(100):
         write(f"{a}/new{i}", b"")
     there.close()
-    # Listings opened anew: an open one may show what was there when it was opened. The one of the mount that made the changes begins at
-    # the start: the kernel looks there alone whether the listing that it keeps is old.
+    # New listings: an open one may show the state at its opening. The listing on the mount that
+    # made the changes starts at the beginning, the only place where the kernel checks whether its
+    # cached listing is old.
     for side in (b, a):
         listing = Listing(side)
         if side == a:
@@ -289,7 +290,7 @@ def _(a, b):
         listing.close()
 
 
-@check("listing-rewound", "a directory that stays open shows, rewound, what the other mount made and removed: at once, and when the lease is long over", limit=60)
+@check("listing-rewound", "an open directory, rewound, shows what the other mount made and removed: at once, and long after the lease expired", limit=60)
 def _(a, b):
     names = {"f0", "f1"}
     for name in names:
@@ -326,7 +327,7 @@ def _(a, b):
             os.makedirs(f"{b}/{path}")
             write(f"{b}/{path}/f", b"1")
             os.chmod(f"{b}/{path}/f", 0o644)
-        # A mount that changes something lists nothing ahead for a moment.
+        # After its own change, a mount does not prefetch listings for a moment.
         time.sleep(0.6)
         equal(len(modes(f"{a}/t{i}")), 8, "directories")
         equal(modes(f"{a}/{dirs[0]}"), {"f": 0o644}, "the first")

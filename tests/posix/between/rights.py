@@ -1,4 +1,4 @@
-"""What a write takes from a file, whichever mount gave it."""
+"""Set-id bits and capabilities that a write removes, whichever mount set them."""
 import contextlib
 import ctypes
 import errno
@@ -41,14 +41,14 @@ WAYS = {
     "sync": (os.O_RDWR | os.O_SYNC, lambda fd: os.write(fd, b"1")),
     "direct": (os.O_RDWR | os.O_DIRECT, write_direct),
     "ftruncate": (os.O_RDWR, lambda fd: os.ftruncate(fd, 9000)),
-        # By its path.
+        # By path.
     "truncate": (os.O_RDWR, None),
     "fallocate": (os.O_RDWR, fallocate),
     "copy": (os.O_RDWR, lambda fd: os.copy_file_range(fd, fd, 10, 0, 5000)),
 }
 
 
-@check("set-id-and-capabilities", "whichever mount gave a file set-id bits or capabilities, any change of its bytes by another user takes them", root=True)
+@check("set-id-and-capabilities", "a change of a file's bytes by another user drops set-id bits and capabilities, whichever mount set them", root=True)
 def _(a, b):
     for writer in (a, b):
         for before in (True, False):

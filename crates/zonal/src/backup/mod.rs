@@ -1,10 +1,10 @@
-//! Backups of metadata: snapshots of all shards in one stream, and back.
+//! Backups of metadata: snapshots of all shards written to one stream, and restored from it.
 
+mod create;
 pub mod format;
 mod restore;
 mod snapshots;
-mod take;
 
+pub use create::{take, wall_seconds};
 pub use restore::restore;
-pub use snapshots::{Snapshot, fix_all};
-pub use take::{take, wall_seconds};
+pub use snapshots::{ShardSnapshot, fix_all};

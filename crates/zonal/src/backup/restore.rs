@@ -1,12 +1,12 @@
-//! Putting a backup into new stores of a stopped cell.
+//! Restore of a backup into new stores of a stopped cell.
 //!
-//! All stores are made whole before the first takes its place, so that a backup that is damaged, of
-//! another cell, or without one of the shards wanted changes nothing.
+//! All new stores are complete before the first one replaces an old store. So a backup that is
+//! damaged, of another cell, or without one of the requested shards changes nothing.
 
 use super::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
+use crate::atomic_file::open_regular;
 use crate::exit::{FAILED, Failure, REFUSED};
-use crate::progress::Progress;
-use crate::whole::open_regular;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
@@ -17,12 +17,12 @@ use zonal_server::restore::{NewStore, ReadyStore};
 use zonal_types::{Codec, ShardId};
 use zonal_zonemap::ZoneMap;
 
-/// What became of one shard.
-pub struct Restored {
+/// The result for one shard.
+pub struct RestoredShard {
     pub shard: ShardId,
     pub dir: PathBuf,
     pub entries: u64,
-    /// The store that was there before.
+    /// Where the replaced store was moved to.
     pub kept: Option<PathBuf>,
 }
 
@@ -57,13 +57,13 @@ fn open(path: &Path) -> anyhow::Result<StreamReader<BufReader<File>>> {
     reader.with_context(|| path.display().to_string())
 }
 
-/// Restores the shards of the nodes in `configs`, which must all be in the backup.
+/// Restores the shards of the nodes in `configs`; the backup must hold all of them.
 pub fn restore(
     configs: &[NodeConfig],
     path: &Path,
     force: bool,
-    progress: &mut Progress,
-) -> anyhow::Result<Vec<Restored>> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<Vec<RestoredShard>> {
     let reader = open(path)?;
     let header = *reader.header();
     if header.kind != StreamKind::Backup {
@@ -115,14 +115,14 @@ pub fn restore(
     Ok(restored)
 }
 
-/// Reads one shard, into `store` where it is wanted.
+/// Reads one shard of the backup; writes it into `store` if there is one, else skips it.
 fn take_shard(
     source: &mut Source<'_>,
     start: &ShardStart,
     mut store: Option<NewStore>,
     map: &ZoneMap,
-    progress: &mut Progress,
-) -> anyhow::Result<Option<(Restored, ReadyStore)>> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<Option<(RestoredShard, ReadyStore)>> {
     let mut count = 0;
     loop {
         let frame = source.next()?.context("a shard without an end")?;
@@ -150,7 +150,7 @@ fn take_shard(
     let Some(store) = store else {
         return Ok(None);
     };
-    let done = Restored {
+    let done = RestoredShard {
         shard: start.shard,
         dir: store.dir().to_owned(),
         entries: store.entries(),

@@ -1,15 +1,20 @@
-//! Snapshots of all shards of a running cell, at nearly one moment.
+//! Consistent snapshots of all shards of a running cell.
 //!
-//! Shards change independently of one another but for first-level directories: those change a
-//! junction, in one record with the root. So the root's snapshot is fixed before those of the
-//! zones, and again behind them: where map and junctions in both are of the same version, the
-//! snapshots fit together (what was half done between two shards is settled at their next start, as
-//! after a crash). Else all are let go and fixed again.
+//! Shards change independently, except for first-level directories: making one changes a junction
+//! and the root in one record. The command therefore takes snapshots in this order:
+//!
+//! 1. the root's,
+//! 2. those of all zones,
+//! 3. the root's again.
+//!
+//! If both root snapshots have the same version of the map and of the junctions, the snapshots fit
+//! together. Otherwise all are released and taken again. Operations in progress between two shards
+//! are completed at the shards' next start, as after a crash.
 
 use super::format::{Entries, ShardStart};
-use crate::cell::connect::{Cell, Refused};
+use crate::cell::connection::{CallRefusal, CellHandle};
+use crate::console;
 use crate::exit::{FAILED, Failure, with_causes};
-use crate::out;
 use anyhow::Context;
 use std::time::{Duration, Instant};
 use zonal_net::Address;
@@ -18,34 +23,35 @@ use zonal_types::{Blob, Codec, ErrorCode, ShardId};
 use zonal_wire::{AdminReply, AdminRequest};
 use zonal_zonemap::{Assembly, JunctionsHead, Shard, ZoneMap, junctions, map_records};
 
-/// How often snapshots are fixed anew while first-level directories change.
+/// Attempts while first-level directories keep changing.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long another command's snapshot is waited for: one that nobody reads is given up by then.
+/// Time to wait for another command's snapshot. The server drops a snapshot that nobody reads
+/// before this time is over.
 const BUSY_PATIENCE: Duration = Duration::from_millis(SNAPSHOT_TERM_MS + 5_000);
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 
-/// The snapshot of a shard; let go when it is dropped.
-pub struct Snapshot<'a> {
-    cell: &'a Cell,
+/// The snapshot of one shard; released when dropped.
+pub struct ShardSnapshot<'a> {
+    cell: &'a CellHandle,
     to: Address,
     id: u64,
     pub start: ShardStart,
 }
 
-impl Drop for Snapshot<'_> {
+impl Drop for ShardSnapshot<'_> {
     fn drop(&mut self) {
         let snapshot = self.id;
-        // Best effort: the server gives it up by itself.
+        // Best effort: the server drops an unread snapshot by itself.
         let _ = self
             .cell
             .admin(self.to, &AdminRequest::SnapshotEnd { snapshot });
     }
 }
 
-impl<'a> Snapshot<'a> {
-    fn fix(cell: &'a Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
-        let to = Cell::address(map, shard.node)?;
+impl<'a> ShardSnapshot<'a> {
+    fn fix(cell: &'a CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
+        let to = CellHandle::address(map, shard.node)?;
         let reply = cell.admin(to, &AdminRequest::SnapshotBegin { shard: shard.id });
         match reply.with_context(|| format!("shard {}", shard.id))? {
             AdminReply::Snapshot {
@@ -70,8 +76,9 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Entries behind `after`, and whether none follows; or the refusal.
-    pub fn ask(&self, after: &Blob) -> anyhow::Result<Result<(Entries, bool), Refused>> {
+    /// Reads the entries after the key `after`, and whether the end is reached; or returns the
+    /// server's refusal.
+    pub fn ask(&self, after: &Blob) -> anyhow::Result<Result<(Entries, bool), CallRefusal>> {
         let request = AdminRequest::SnapshotRead {
             snapshot: self.id,
             after: after.clone(),
@@ -79,20 +86,23 @@ impl<'a> Snapshot<'a> {
         match self.cell.ask(self.to, &request)? {
             Err(refused) => Ok(Err(refused)),
             Ok(AdminReply::Entries { entries, end }) => {
-                // A server that gives nothing and no end would keep us here for ever.
+                // An empty page that is not marked as the end would make this command loop for
+                // ever.
                 let end = end || entries.is_empty();
                 Ok(Ok((entries, end)))
             }
-            Ok(other) => Err(Failure::new(FAILED, format!("an odd answer: {other:?}")).into()),
+            Ok(other) => {
+                Err(Failure::new(FAILED, format!("an unexpected reply: {other:?}")).into())
+            }
         }
     }
 
-    /// The same; a refusal is an error.
+    /// Like [`Self::ask`], with a refusal as an error.
     pub fn read(&self, after: &Blob) -> anyhow::Result<(Entries, bool)> {
         Ok(self.ask(after)??)
     }
 
-    /// The zone map in the root's, and the version of the junctions there.
+    /// The zone map and the version of the junctions in the root's snapshot.
     fn map(&self) -> anyhow::Result<(ZoneMap, u64)> {
         let mut before = map_records::MAP_KEY.to_vec();
         let last = before.pop().unwrap_or_default();
@@ -125,12 +135,14 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// Snapshots of all shards that fit together, the root's first, and the map that it has.
-type Fitting<'a> = (ZoneMap, Vec<Snapshot<'a>>);
+/// Snapshots of all shards that fit together, the root's first, and the zone map in it.
+type Fitting<'a> = (ZoneMap, Vec<ShardSnapshot<'a>>);
 
-/// Fixes them. A shard has one snapshot at a time: while another command has one, nothing is held
-/// and all is tried again.
-pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
+/// Takes snapshots of all shards that fit together.
+///
+/// A shard has one snapshot at a time. While another command holds one, this command releases all
+/// of its own and tries again, so that neither blocks the other.
+pub fn fix_all(cell: &CellHandle) -> anyhow::Result<Fitting<'_>> {
     let published = cell.map()?;
     let root = published.shards.iter().find(|shard| shard.id == ShardId(0));
     let root = root.context("the zone map has no root shard")?;
@@ -154,12 +166,12 @@ pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
         };
         let refused = error
             .chain()
-            .find_map(|cause| cause.downcast_ref::<Refused>());
+            .find_map(|cause| cause.downcast_ref::<CallRefusal>());
         if refused.is_none_or(|refused| refused.code != ErrorCode::Busy) {
             return Err(error);
         }
         let since = *busy_since.get_or_insert_with(|| {
-            out::note(format_args!(
+            console::note(format_args!(
                 "{}: waiting for it; if it was killed, for {} s at most",
                 with_causes(error.as_ref()),
                 SNAPSHOT_TERM_MS / 1000
@@ -175,15 +187,15 @@ pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
     }
 }
 
-/// One try; `None`: the map changed meanwhile.
+/// One attempt; `None` if the map or the junctions changed during it.
 fn try_all<'a>(
-    cell: &'a Cell,
+    cell: &'a CellHandle,
     published: &ZoneMap,
     root: &Shard,
 ) -> anyhow::Result<Option<Fitting<'a>>> {
-    let (map, junctions) = Snapshot::fix(cell, published, root)?.map()?;
+    let (map, junctions) = ShardSnapshot::fix(cell, published, root)?.map()?;
     let zones = fix_zones(cell, &map)?;
-    let first = Snapshot::fix(cell, published, root)?;
+    let first = ShardSnapshot::fix(cell, published, root)?;
     let (now, junctions_now) = first.map()?;
     let fits = now.version == map.version && junctions_now == junctions;
     let mut all = vec![first];
@@ -191,12 +203,12 @@ fn try_all<'a>(
     Ok(fits.then_some((now, all)))
 }
 
-fn fix_zones<'a>(cell: &'a Cell, map: &ZoneMap) -> anyhow::Result<Vec<Snapshot<'a>>> {
+fn fix_zones<'a>(cell: &'a CellHandle, map: &ZoneMap) -> anyhow::Result<Vec<ShardSnapshot<'a>>> {
     let (mut all, mut failed) = (Vec::new(), None);
     std::thread::scope(|scope| {
         let zones = map.shards.iter().filter(|shard| shard.id != ShardId(0));
         let asked: Vec<_> = zones
-            .map(|shard| scope.spawn(move || Snapshot::fix(cell, map, shard)))
+            .map(|shard| scope.spawn(move || ShardSnapshot::fix(cell, map, shard)))
             .collect();
         for thread in asked {
             match thread.join() {

@@ -1,15 +1,15 @@
-//! The folder of a cell that `zonal up` made: `cell.toml`, one folder a node, `mounts/`.
+//! The folder of a cell that `zonal up` made: `cell.toml`, one folder for each node, `mounts/`.
 //!
 //! ```text
 //! DIR/cell.toml               cell id, manager's address, names of the nodes
-//! DIR/NODE/node.toml          what the node is (see deploy/)
+//! DIR/NODE/node.toml          the node's config (see deploy/)
 //! DIR/NODE/log, pid           of the process that `zonal up` started
 //! DIR/NODE/manager|shard|target   stores
-//! DIR/mounts/NAME.toml, .log  mounts of this cell that this machine made
-//! DIR/unfinished              what a cell that is being made consists of so far; gone when it is made
+//! DIR/mounts/NAME.toml, .log  mounts of this cell on this machine
+//! DIR/unfinished              nodes of a cell that is being made; removed when it is complete
 //! ```
 
-use super::named::Named;
+use super::cell_locator::CellLocator;
 use crate::exit::{CONFIG, DAMAGED_HINT, Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -22,43 +22,43 @@ use zonal_disk::trusted::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_types::CellId;
 
-/// Name of the file that makes a folder a cell's.
+/// Name of the file that marks a folder as a cell's.
 const CELL_FILE: &str = "cell.toml";
 
 /// Name of a node's config in its folder.
 const CONFIG_FILE: &str = "node.toml";
 
-/// More than any such file has.
+/// Largest `cell.toml` that is read, in bytes.
 const CELL_FILE_MAX: u64 = 1 << 20;
 
-/// Locked by the command that starts or stops what is in the folder.
+/// Name of the file that a command locks while it starts or stops what is in the folder.
 const LOCK: &str = "lock";
 
-/// `cell.toml`.
+/// Contents of `cell.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CellFile {
-    /// 32 hexadecimal digits.
+    /// The cell's id, 32 hexadecimal digits.
     pub cell: String,
     /// The manager's address.
     pub manager: SocketAddr,
-    /// The commands' credential, relative to the folder.
+    /// Credential file of commands, relative to the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// Folders of the nodes, in the order in which they are started.
+    /// Folders of the nodes, in the order in which `zonal up` starts them.
     pub nodes: Vec<String>,
 }
 
 /// The folder of a cell.
 #[derive(Debug, Clone)]
-pub struct Folder {
-    /// Absolute.
+pub struct CellFolder {
+    /// Absolute path of the folder.
     pub dir: PathBuf,
-    /// What `cell.toml` says.
+    /// Contents of `cell.toml`.
     pub file: CellFile,
 }
 
-/// Where a cell is when nobody says: `$ZONAL_CELL`, else `/var/lib/zonal/default` for root and
+/// The default folder of a cell: `$ZONAL_CELL`, else `/var/lib/zonal/default` for root and
 /// `~/.zonal/default` for others.
 pub fn default_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("ZONAL_CELL").filter(|dir| !dir.is_empty()) {
@@ -72,14 +72,13 @@ pub fn default_dir() -> PathBuf {
     }
 }
 
-/// The folder of a cell that this command starts, stops or writes in: the one that was named, or
-/// [`default_dir`].
+/// The folder of a cell that this command starts, stops or writes in: `named`, or [`default_dir`].
 pub fn own_dir(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(named) = named {
         return Ok(named.to_owned());
     }
     let dir = default_dir();
-    if dir.to_str().is_some_and(Named::is_address) {
+    if dir.to_str().is_some_and(CellLocator::is_address) {
         let text = format!("ZONAL_CELL is an address: {}", dir.display());
         let failure = Failure::new(REFUSED, text);
         return Err(failure
@@ -89,7 +88,7 @@ pub fn own_dir(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Whether a name is that of something in the folder itself.
+/// Whether a name is a single path component inside the folder.
 fn is_plain(name: &Path) -> bool {
     let mut parts = name.components();
     let is_normal =
@@ -97,15 +96,15 @@ fn is_plain(name: &Path) -> bool {
     is_normal && parts.next().is_none()
 }
 
-/// The absolute path, so that command lines and records stay true.
+/// Makes a path absolute, so that command lines and records stay valid in other directories.
 pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     fs::canonicalize(path)
         .or_else(|_error| std::path::absolute(path))
         .with_context(|| format!("path {}", path.display()))
 }
 
-impl Folder {
-    /// Whether a folder is a cell's.
+impl CellFolder {
+    /// Whether a folder is the folder of a cell.
     pub fn is_cell(dir: &Path) -> bool {
         fs::symlink_metadata(dir.join(CELL_FILE)).is_ok_and(|found| found.is_file())
     }
@@ -144,13 +143,13 @@ impl Folder {
         Ok(Self { dir, file })
     }
 
-    /// Writes `cell.toml`, last of all files of a new cell.
+    /// Writes `cell.toml`; of a new cell this is the last file.
     pub fn save(&self) -> anyhow::Result<()> {
         let text = toml::to_string_pretty(&self.file).context("cell.toml")?;
         replace(&self.dir.join(CELL_FILE), &text)
     }
 
-    /// The cell's id.
+    /// The cell's id, decoded.
     pub fn cell(&self) -> anyhow::Result<CellId> {
         let bad = |_error| {
             Failure::new(
@@ -166,8 +165,8 @@ impl Folder {
         self.dir.join(node).join(CONFIG_FILE)
     }
 
-    /// What each server process is to serve, with its name: one node, or two where the file was
-    /// edited so.
+    /// The name of each server process with the nodes that it serves: one, or two where the config
+    /// was edited so.
     pub fn servers(&self) -> anyhow::Result<Vec<(String, Vec<NodeConfig>)>> {
         let names = self.file.nodes.iter();
         names
@@ -188,8 +187,8 @@ impl Folder {
         Ok(servers.flat_map(|(_name, nodes)| nodes).collect())
     }
 
-    /// Keeps two commands from starting and stopping the same cell at once. Also where nothing can
-    /// be written: what is there is stopped and checked.
+    /// Locks the folder, so that two commands do not start or stop the cell at once. Works on a
+    /// read-only file system too: commands still stop and check the cell there.
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
         let folder = trusted::open(dir)?;
         let file = match folder.append(LOCK) {
@@ -203,7 +202,7 @@ impl Folder {
     }
 }
 
-/// Writes a file of a trusted folder whole or not at all.
+/// Writes a file in a trusted folder, whole or not at all.
 pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let name = path.file_name().and_then(OsStr::to_str);
     let (name, above) = name.zip(path.parent()).context("a path without a name")?;

@@ -1,11 +1,11 @@
-//! The authority of a cell in a folder, and the list of what it issued.
+//! The authority of a cell in a folder, and the list of credentials it issued.
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `authority.pem` | private key and certificate of the authority: makes credentials, serves nothing |
+//! | `authority.pem` | private key and certificate of the authority: issues credentials only |
 //! | `issued.jsonl` | one line a credential: subject, serial number, end of its term; no secret |
 //!
-//! A credential is in the list before its file is written, so that each can be revoked.
+//! A credential is listed before its file is written, so that every credential can be revoked.
 
 use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, IN_USE, NOT_FOUND, REFUSED};
 use anyhow::Context;
@@ -18,19 +18,19 @@ use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{Authority, Serial, Subject, SubjectKind};
 use zonal_types::CellId;
 
-/// Name of the authority's file.
+/// File name of the authority.
 pub const AUTHORITY_FILE: &str = "authority.pem";
-/// Name of the list.
+/// File name of the list of issued credentials.
 pub const ISSUED_FILE: &str = "issued.jsonl";
-/// More than any list has: some hundred thousand credentials.
+/// Largest list that is read, in bytes: some hundred thousand credentials.
 const ISSUED_MAX: u64 = 64 << 20;
 
-/// Name of the administrator that is the commands of a cell's folder.
+/// Name of the administrator whose credential the commands in a cell's folder use.
 pub const COMMANDS: &str = "commands";
 
-/// What a credential is for.
+/// The kind of holder that a credential is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CredentialKind {
     /// A node's server.
     Server,
     /// Commands.
@@ -39,7 +39,7 @@ pub enum Kind {
     Client,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for CredentialKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Server => "a server",
@@ -49,47 +49,47 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// The serial number that a word is, as people type it.
+/// Parses a serial number as people type it.
 pub fn serial_in(word: &str) -> Option<Serial> {
     let is_one = word.len() == 16 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
     let number = is_one.then(|| u64::from_str_radix(word, 16).ok());
     number.flatten().map(Serial)
 }
 
-/// An authority that can issue credentials.
+/// An authority that issues credentials.
 pub struct Keyring {
     folder: trusted::Folder,
     authority: Authority,
 }
 
-/// One line of the list.
+/// One line of the list of issued credentials.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct IssuedLine {
-    /// Who it is for.
+    /// Subject of the credential.
     pub subject: String,
-    /// Number of the certificate, 16 hexadecimal digits.
+    /// Serial number of the certificate, 16 hexadecimal digits.
     pub serial: String,
-    /// When its term ends, in seconds since 1970.
+    /// End of the credential's term, in seconds since 1970.
     pub expires: u64,
 }
 
 impl IssuedLine {
-    /// The number.
+    /// The serial number.
     pub fn number(&self) -> Option<Serial> {
         u64::from_str_radix(&self.serial, 16).ok().map(Serial)
     }
 
-    /// What it is for; none where a later program made it.
-    pub fn kind(&self) -> Option<Kind> {
+    /// Kind of the holder; `None` for a kind that a later version introduced.
+    pub fn kind(&self) -> Option<CredentialKind> {
         let subject = Subject::parse(&self.subject).ok()?;
         Some(match subject.kind {
-            SubjectKind::Server { .. } => Kind::Server,
-            SubjectKind::Admin { .. } => Kind::Admin,
-            SubjectKind::Client { .. } => Kind::Client,
+            SubjectKind::Server { .. } => CredentialKind::Server,
+            SubjectKind::Admin { .. } => CredentialKind::Admin,
+            SubjectKind::Client { .. } => CredentialKind::Client,
         })
     }
 
-    /// The name that people use: `node 3`, or a client's or an admin's.
+    /// The holder's name as people use it: `node 3`, or the name of a client or administrator.
     pub fn name(&self) -> String {
         match Subject::parse(&self.subject).map(|subject| subject.kind) {
             Ok(SubjectKind::Admin { name } | SubjectKind::Client { name, .. }) => name,
@@ -102,7 +102,7 @@ impl IssuedLine {
     }
 }
 
-/// A serial number as it is shown and typed.
+/// Formats a serial number as people read and type it.
 pub fn shown(serial: Serial) -> String {
     format!("{:016x}", serial.0)
 }
@@ -126,7 +126,7 @@ impl Keyring {
         Ok(Self { folder, authority })
     }
 
-    /// Opens an authority's file.
+    /// Opens an authority by its file.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let refused = |error: Distrust| {
             let text = format!("authority {error}");
@@ -151,12 +151,12 @@ impl Keyring {
         Ok(Self { folder, authority })
     }
 
-    /// Its cell.
+    /// The cell of the authority.
     pub fn cell(&self) -> CellId {
         self.authority.cell()
     }
 
-    /// Makes a credential in a new file that only its owner can read.
+    /// Issues a credential into a new file that only its owner can read.
     pub fn issue(
         &self,
         kind: SubjectKind,
@@ -208,7 +208,7 @@ impl Keyring {
         Ok(list.sync_all()?)
     }
 
-    /// What was issued, oldest first.
+    /// All issued credentials, oldest first.
     pub fn issued(&self) -> anyhow::Result<Vec<IssuedLine>> {
         let path: PathBuf = self.folder.path().join(ISSUED_FILE);
         let text = self

@@ -1,17 +1,17 @@
 //! A cell as commands see it: its folder, its processes, its servers.
 
-pub mod connect;
+mod cell_locator;
+pub mod connection;
 pub mod folder;
-pub mod held;
 pub mod keyring;
-mod machine;
-pub mod mounts;
-mod named;
+mod machine_folders;
+pub mod mount_records;
+pub mod mount_table;
 pub mod plan;
-pub mod points;
+pub mod process_handle;
 pub mod processes;
 
-pub use connect::Cell;
-pub use folder::Folder;
-pub use held::Held;
-pub use named::Named;
+pub use cell_locator::CellLocator;
+pub use connection::CellHandle;
+pub use folder::CellFolder;
+pub use process_handle::ProcessHandle;

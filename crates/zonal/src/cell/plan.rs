@@ -1,6 +1,6 @@
-//! What `zonal up` makes of nothing: nodes with their numbers, ports and configs.
+//! The plan of a new cell for `zonal up`: nodes with their ids, ports and configs.
 
-use super::folder::{CellFile, Folder, replace};
+use super::folder::{CellFile, CellFolder, replace};
 use super::keyring::{AUTHORITY_FILE, COMMANDS, ISSUED_FILE, Keyring};
 use crate::exit::{FAILED, Failure, REFUSED};
 use anyhow::Context;
@@ -15,34 +15,35 @@ use zonal_net::{ServerRoles, SubjectKind};
 use zonal_server::units::ByteSize;
 use zonal_types::{CellId, NodeId};
 
-/// Ports are searched from here on: below the range from which Linux takes ports for connections.
+/// Range of ports for servers, below the kernel's range of ephemeral ports.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Shape of a new cell.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    /// Zones.
+pub struct CellShape {
+    /// Number of zones.
     pub zones: u16,
-    /// Storage servers in each.
+    /// Storage servers in each zone.
     pub storage_nodes: u32,
-    /// Bytes of each target.
+    /// Capacity of each target, in bytes.
     pub capacity: ByteSize,
-    /// Bytes of a segment.
+    /// Size of a segment, in bytes.
     pub segment: ByteSize,
-    /// With an authority, and a credential for each node and for commands.
+    /// Whether to make an authority, and credentials for each node and for commands.
     pub key: bool,
 }
 
-/// Name of the commands' credential in the cell's folder.
+/// File name of the commands' credential in the cell's folder.
 const KEY_FILE: &str = "cell.key";
-/// Name of a node's credential in its folder.
+/// File name of a node's credential in the node's folder.
 const NODE_KEY_FILE: &str = "node.key";
-/// How long the credentials of such a cell last.
+/// Term of these credentials.
 const TERM: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// Files of a cell's keys.
+/// Key files of a cell.
 const KEY_FILES: [&str; 3] = [KEY_FILE, AUTHORITY_FILE, ISSUED_FILE];
 
-/// Names of what is being made, one a line, for as long as that is not all there.
+/// File with the names of the nodes of a cell that is being made, one a line; removed when all is
+/// complete.
 const UNFINISHED: &str = "unfinished";
 
 /// One node of the plan.
@@ -53,7 +54,7 @@ struct PlannedNode {
     roles: String,
 }
 
-/// The root directory is of who makes the cell.
+/// The manager's part of a config: the root directory belongs to the user who makes the cell.
 fn manager_role() -> String {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
@@ -63,7 +64,7 @@ fn manager_role() -> String {
     format!("[manager]\nroot_uid = {uid}\nroot_gid = {gid}\n")
 }
 
-fn nodes(shape: &Shape) -> Vec<PlannedNode> {
+fn nodes(shape: &CellShape) -> Vec<PlannedNode> {
     let mut nodes = vec![PlannedNode {
         name: "manager".into(),
         zone: 1,
@@ -112,15 +113,18 @@ fn random() -> anyhow::Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Keeps other `zonal up` from giving a port that a server of ours is still to bind: a name in the
-/// network namespace, for as long as this process lives. False where another one has it.
+/// Reserves a port against other `zonal up` until a server binds it; false if it was reserved
+/// before.
+///
+/// The reservation is an abstract socket name in the network name space, which lasts as long as
+/// this process.
 fn reserve(port: u16) -> bool {
     let name = SocketAddrUnix::from_abstract_name(format!("zonal-port-{port}"));
     let reserved = name.and_then(|name| UnixDatagram::bind_addr(&name));
     reserved.map(std::mem::forget).is_ok()
 }
 
-/// Free ports on loopback. They are all held until all are found, so that none is given twice.
+/// Finds free ports on loopback. All stay bound until all are found, so that none is given twice.
 fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let mut held = Vec::new();
     let candidates = (start..PORTS.end).chain(PORTS.start..start);
@@ -141,26 +145,28 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(addresses.collect::<Result<_, _>>()?)
 }
 
-/// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml`
-/// last. What was begun is taken away again where anything fails, and by the next one where this
-/// one was killed.
-pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
+/// Makes a new cell in `dir`, which is empty or missing: configs, formatted stores, `cell.toml`
+/// last.
+///
+/// After a failure the partial cell is removed. If this process is killed, the next `zonal up`
+/// removes it.
+pub fn make(dir: &Path, shape: &CellShape) -> anyhow::Result<CellFolder> {
     let folder = trusted::open(dir)?;
-    take_away(&folder)?;
+    remove_unfinished(&folder)?;
     let nodes = nodes(shape);
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     replace(&dir.join(UNFINISHED), &(names.join("\n") + "\n"))?;
     let made = make_in(dir, &nodes, shape.key).inspect_err(|_error| {
-        // What stays is told by the next one that comes upon it.
-        let _ = take_away(&folder);
+        // The next `zonal up` reports what could not be removed.
+        let _ = remove_unfinished(&folder);
     })?;
-    // A cell that is there is not looked at for it.
+    // Best effort: in a complete cell nobody reads this file.
     let _ = folder.unlink(UNFINISHED);
     Ok(made)
 }
 
-/// Whether a file was being written when the making ended, before it had its name.
-fn is_half_written(name: &str) -> bool {
+/// Whether a name is that of a temporary file left by an interrupted `zonal up`.
+fn is_temporary_name(name: &str) -> bool {
     let of = |file: &str| {
         let chance = name
             .strip_prefix(file)
@@ -171,18 +177,18 @@ fn is_half_written(name: &str) -> bool {
                 chance.len() == 16 && chance.bytes().all(|digit| digit.is_ascii_hexdigit())
             })
     };
-    // Those of the first versions had no name of chance.
+    // Temporary names of the first versions had no random part.
     ["unfinished.new", "cell.new"].contains(&name) || of(UNFINISHED) || of("cell.toml")
 }
 
-/// Whether a plan of any shape has a node of this name.
+/// Whether any plan has a node of this name.
 fn is_planned(name: &str) -> bool {
     let number = |text: &str| {
         let number = text
             .parse::<u32>()
             .ok()
             .filter(|number| (1..=64).contains(number));
-        // As it is written in a plan, with no sign and no zeros before it.
+        // In the form of a plan: no sign, no leading zeros.
         number.is_some_and(|number| number.to_string() == text)
     };
     if let Some(zone) = name.strip_prefix("meta") {
@@ -194,23 +200,23 @@ fn is_planned(name: &str) -> bool {
     name == "manager" || storage.is_some_and(|(zone, index)| number(zone) && number(index))
 }
 
-/// More bytes than the names of any plan have.
+/// Largest list of unfinished nodes that is read, in bytes.
 const UNFINISHED_MAX: u64 = 64 << 10;
 
-/// The nodes of a making that ended halfway: `None` where there was none, or where the list has any
-/// other name and is not ours.
+/// The nodes of an interrupted `zonal up`. `None` if there was none, or if the list has any name
+/// that no plan has, since then the list is not ours.
 fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust> {
     let text = folder.text(UNFINISHED, UNFINISHED_MAX)?;
     let names = text.map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
     Ok(names.filter(|names| names.iter().all(|name| is_planned(name))))
 }
 
-/// Whether a name in a folder that is no cell is of one whose making ended halfway.
+/// Whether a name in an incomplete cell's folder was left by an interrupted `zonal up`.
 ///
 /// # Errors
-/// The list of its nodes is not trusted.
+/// The list of the nodes is not trusted.
 pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distrust> {
-    if is_half_written(name) {
+    if is_temporary_name(name) {
         return Ok(true);
     }
     let unfinished = unfinished(folder)?;
@@ -219,13 +225,13 @@ pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distr
     }))
 }
 
-/// Takes away what a making that ended halfway left: the folders of its nodes, and files that have
-/// the names of ours.
-fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
+/// Removes what an interrupted `zonal up` left: the folders of its nodes, and files with names of
+/// ours.
+fn remove_unfinished(folder: &trusted::Folder) -> anyhow::Result<()> {
     let left = |error: std::io::Error, name: &str| {
         let path = folder.path().join(name);
         let text = format!(
-            "{} is left of a making that ended halfway, and cannot be taken away: {error}",
+            "{} is left of an interrupted `zonal up` and cannot be removed: {error}",
             path.display()
         );
         let hint = "unmount what is mounted below it, or name an empty folder with --dir";
@@ -239,7 +245,7 @@ fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
         if let Some(name) = entry
             .file_name()
             .to_str()
-            .filter(|name| is_half_written(name))
+            .filter(|name| is_temporary_name(name))
         {
             let _ = folder.unlink(name);
         }
@@ -252,7 +258,7 @@ fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn format_all(folder: &Folder) -> anyhow::Result<()> {
+fn format_all(folder: &CellFolder) -> anyhow::Result<()> {
     let nodes = folder.nodes()?;
     std::thread::scope(|scope| {
         let running: Vec<_> = nodes
@@ -269,7 +275,7 @@ fn format_all(folder: &Folder) -> anyhow::Result<()> {
     })
 }
 
-fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folder> {
+fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellFolder> {
     let random = random()?;
     let cell = CellId(random);
     let span = PORTS.end - PORTS.start;
@@ -288,7 +294,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     let manager = serving.first().copied().context("no node")?;
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
-        // Only the owner can look into it: stores hold what files hold, in clear.
+        // Only the owner can open the folder: stores hold file contents in clear.
         trusted::make(&folder)?;
         if let Some(keyring) = &keyring {
             let number = u32::try_from(index + 1).unwrap_or(u32::MAX);
@@ -318,7 +324,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
         let name = COMMANDS.to_owned();
         keyring.issue(SubjectKind::Admin { name }, TERM, &dir.join(KEY_FILE))?;
     }
-    let folder = Folder {
+    let folder = CellFolder {
         dir: dir.to_owned(),
         file: CellFile {
             cell: cell.to_string(),
@@ -338,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_plan_has_a_manager_and_each_zones_servers() {
-        let shape = Shape {
+        let shape = CellShape {
             zones: 2,
             storage_nodes: 3,
             capacity: ByteSize(1 << 30),
@@ -363,8 +369,8 @@ mod tests {
     }
 
     #[test]
-    fn every_plan_has_only_names_that_are_known_as_such() {
-        let shape = Shape {
+    fn is_planned_accepts_all_names_of_plans() {
+        let shape = CellShape {
             zones: 64,
             storage_nodes: 64,
             capacity: ByteSize(1 << 30),
@@ -392,19 +398,19 @@ mod tests {
         ] {
             assert!(!is_planned(name), "{name}");
         }
-        assert!(is_half_written("cell.toml.0123456789abcdef.new"));
+        assert!(is_temporary_name("cell.toml.0123456789abcdef.new"));
         for name in [
             "cell.toml.new",
             "cell.toml",
             "mine.0123456789abcdef.new",
             "cell.toml./23456789abcdef.new",
         ] {
-            assert!(!is_half_written(name), "{name}");
+            assert!(!is_temporary_name(name), "{name}");
         }
     }
 
     #[test]
-    fn ports_differ() {
+    fn free_ports_are_distinct() {
         let ports = free_ports(20, 31_990).unwrap();
         let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
         assert_eq!(distinct.len(), 20);

@@ -1,8 +1,8 @@
-//! The processes that `zonal up` started: found again by their pid file and their command line; see
-//! [`super::held`] for what has to be true besides.
+//! Processes that `zonal up` started, found by their pid file and command line.
+//! [`super::process_handle`] lists the other conditions.
 
 use super::folder;
-use super::held::Held;
+use super::process_handle::ProcessHandle;
 use crate::exit::{FAILED, Failure, IN_USE, is_full};
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
@@ -16,60 +16,59 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use zonal_disk::trusted;
 
-/// How long a process may take to end before it is killed.
+/// Time for a process to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long one that is killed may take.
+/// Time for a killed process to end.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a process that lives may be without a command line: a thread of the kernel never has
-/// one.
+/// Time for a live process to get a command line at its exec; a kernel thread never gets one.
 const EXEC_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of a log that may be long, what is looked at for its last lines, and how many of them are shown.
+/// Bytes at the end of a log that are searched for its last lines, and lines that are shown.
 const TAIL_BYTES: u64 = 64 << 10;
 const TAIL_LINES: usize = 8;
 
-/// The process of one node.
+/// The server process of one node.
 #[derive(Debug)]
-pub struct Process {
-    /// The node's name.
+pub struct ServerProcess {
+    /// Name of the node.
     pub name: String,
-    /// Its config.
+    /// Config file of the node.
     pub config: PathBuf,
 }
 
 const LOG: &str = "log";
 const PID: &str = "pid";
-/// What the pid file is while no process runs: its room on the disk is kept, which may be full when
-/// the next one is started.
+/// Name of the pid file while no process runs. The file keeps its block, so that the next start
+/// needs no room on a full disk.
 const NO_PID: &str = "pid.none";
 
 fn pid_file(config: &Path) -> PathBuf {
     config.with_file_name(PID)
 }
 
-/// Notes a process, in the room of the one before where there was one.
-fn note_pid(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
-    // Always as long.
+/// Writes the pid file, in the block of the previous one if there was one.
+fn write_pid_file(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
+    // Constant length, so that the block is overwritten in place.
     let text = format!("{pid:<10}\n");
     if matches!(folder.file(PID), Ok(Some(_))) {
-        // What cannot be renamed is replaced.
+        // A pid file that cannot be renamed is replaced below.
         let _ = folder.rename(PID, NO_PID);
     }
     if folder.overwrite(NO_PID, text.as_bytes()).is_ok() && folder.rename(NO_PID, PID).is_ok() {
         return Ok(());
     }
-    // Nothing may be left that names an earlier one.
+    // No file may remain that names an earlier process.
     let _ = folder.unlink(NO_PID);
     let noted = folder.replace(PID, text.as_bytes(), 0o644);
     noted.with_context(|| folder.path().join(PID).display().to_string())
 }
 
-/// Where its log is.
+/// Log file of a node.
 pub fn log_file(config: &Path) -> PathBuf {
     config.with_file_name(LOG)
 }
 
-/// The command line of the process `pid`: empty where there is none, or only what is left of it.
+/// The command line of the process `pid`; empty if there is none, or only a zombie.
 pub fn arguments(pid: Pid) -> Vec<OsString> {
     let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
     if line.is_empty() {
@@ -80,13 +79,13 @@ pub fn arguments(pid: Pid) -> Vec<OsString> {
     parts.map(|part| OsStr::from_bytes(part).into()).collect()
 }
 
-/// The same of one that may have been started just now: the kernel shows its command line a moment
-/// after it runs.
+/// The command line of a process that may just have started: the kernel shows it a moment after the
+/// exec.
 pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
     let deadline = Instant::now() + EXEC_PATIENCE;
     loop {
         let found = arguments(pid);
-        let lives = matches!(started(pid), Started::At(_));
+        let lives = matches!(started(pid), StartTime::At(_));
         if !found.is_empty() || !lives || Instant::now() > deadline {
             return found;
         }
@@ -94,42 +93,41 @@ pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
     }
 }
 
-/// What tells a process from an earlier or later one with its number: when it started, in clock
-/// ticks since the machine did.
+/// Start time of a process, in clock ticks since boot; tells it from others with the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Started {
-    /// It lives, and started then.
+pub enum StartTime {
+    /// The process lives and started at this time.
     At(u64),
-    /// There is none, or only what is left of it.
+    /// There is no process, or only a zombie.
     Gone,
-    /// It cannot be seen: hidden from this user, perhaps.
+    /// The process cannot be seen; perhaps it is hidden from this user.
     Hidden,
 }
 
-/// When the process `pid` started.
-pub fn started(pid: Pid) -> Started {
+/// The start time of the process `pid`.
+pub fn started(pid: Pid) -> StartTime {
     let Ok(text) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else {
         return match rustix::process::test_kill_process(pid) {
-            Err(rustix::io::Errno::SRCH) => Started::Gone,
-            _ => Started::Hidden,
+            Err(rustix::io::Errno::SRCH) => StartTime::Gone,
+            _ => StartTime::Hidden,
         };
     };
-    started_in(&text).unwrap_or(Started::Hidden)
+    started_in(&text).unwrap_or(StartTime::Hidden)
 }
 
-/// In a line of /proc/PID/stat: the process's own name, in parentheses, may hold spaces and
+/// Parses a line of /proc/PID/stat. The process's name, in parentheses, may hold spaces and
 /// parentheses.
-fn started_in(stat: &str) -> Option<Started> {
+fn started_in(stat: &str) -> Option<StartTime> {
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     if matches!(fields.next()?, "Z" | "X") {
-        return Some(Started::Gone);
+        return Some(StartTime::Gone);
     }
     // Field 22; the state is field 3.
-    fields.nth(18)?.parse().ok().map(Started::At)
+    fields.nth(18)?.parse().ok().map(StartTime::At)
 }
 
-/// Whether the process `pid` is a server that has a file below `folder` open: ours also where the
-/// folder was moved since it started.
+/// Whether the process `pid` has a file below `folder` open. This finds our server even if the
+/// folder was moved since its start.
 fn holds(pid: Pid, folder: &Path) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
         return false;
@@ -145,8 +143,8 @@ fn config_in(arguments: &[OsString]) -> Option<&Path> {
     parts.next().map(Path::new)
 }
 
-/// Whether `pid`, with this command line, serves the node whose config is `config`, which was
-/// elsewhere perhaps when it started.
+/// Whether `pid`, with this command line, serves the node with this config, which may have been
+/// moved since its start.
 fn serves(pid: Pid, arguments: &[OsString], config: &Path) -> bool {
     let is_server = arguments.get(1).is_some_and(|word| word == "server");
     let has = || arguments.iter().any(|part| Path::new(part) == config);
@@ -157,7 +155,7 @@ fn serves(pid: Pid, arguments: &[OsString], config: &Path) -> bool {
     is_server && (has() || moved())
 }
 
-/// Options of `zonal mount` that have a value behind them.
+/// Options of `zonal mount` that take a value.
 const WITH_VALUE: &[&str] = &[
     "--cell",
     "--key-file",
@@ -172,7 +170,7 @@ const WITH_VALUE: &[&str] = &[
     "--source",
 ];
 
-/// The words of a command line of `zonal mount` that are neither options nor their values.
+/// The positional arguments on a command line of `zonal mount`.
 fn positional(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
     let mut is_value = false;
     let mut is_behind = false;
@@ -190,22 +188,22 @@ fn positional(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
 }
 
 /// Whether `pid`, with this command line, is the process of a mount at `path`: in the foreground,
-/// as `zonal mount` starts it, too.
+/// as `zonal mount` starts it too.
 pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
     let has = |wanted: &str| arguments.iter().skip(2).any(|argument| argument == wanted);
     let is_mount = arguments.get(1).is_some_and(|word| word == "mount");
     if !is_mount || !(has("--foreground") || has("-f")) {
         return false;
     }
-    // The cell that is mounted, say, is no mount point.
+    // Positional arguments only: the cell, say, is an option's value and no mount point.
     let named: Vec<&OsString> = positional(arguments.get(2..).unwrap_or_default()).collect();
     if named.iter().any(|argument| Path::new(argument) == path) {
         return true;
     }
-    // One that was started by hand may name it as seen from where it runs.
+    // A mount started by hand may name a path relative to its working directory.
     fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok_and(|cwd| {
         let seen = |argument: &OsString| {
-            // Without a slash at the end, which would ask the mount.
+            // Without a trailing slash, which would make the kernel ask the mount.
             let path = cwd.join(argument).components().collect::<PathBuf>();
             folder::absolute(&path).ok()
         };
@@ -223,9 +221,9 @@ pub fn all() -> impl Iterator<Item = Pid> {
     })
 }
 
-/// The pid in a file.
+/// Reads the pid in a file.
 pub fn read_pid(path: &Path) -> Option<Pid> {
-    // The opening of a pipe would wait.
+    // Without O_NONBLOCK, opening a pipe would wait.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     if !file.metadata().ok()?.is_file() {
@@ -236,7 +234,7 @@ pub fn read_pid(path: &Path) -> Option<Pid> {
     Pid::from_raw(text.trim().parse().ok()?)
 }
 
-/// Its last lines, of those that it has behind its first `from` bytes.
+/// The last lines of a log after its first `from` bytes.
 pub fn tail(log: &Path, from: u64) -> String {
     let read = || {
         let mut file = File::open(log)?;
@@ -245,35 +243,37 @@ pub fn tail(log: &Path, from: u64) -> String {
         let mut bytes = Vec::new();
         file.take(TAIL_BYTES).read_to_end(&mut bytes).map(|_| bytes)
     };
-    // One that cannot be read has nothing to show.
+    // A log that cannot be read has no lines.
     let bytes = read().unwrap_or_else(|_error: std::io::Error| Vec::new());
     let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(TAIL_LINES)..].join("\n  ")
 }
 
-impl Process {
-    /// The process, where it runs.
-    pub fn running(&self) -> Option<Held> {
-        let own = |pid: Pid| Held::own(pid, |arguments| serves(pid, arguments, &self.config));
+impl ServerProcess {
+    /// The running process, if there is one.
+    pub fn running(&self) -> Option<ProcessHandle> {
+        let own =
+            |pid: Pid| ProcessHandle::own(pid, |arguments| serves(pid, arguments, &self.config));
         let is_there = |name| fs::symlink_metadata(self.config.with_file_name(name)).is_ok();
         if is_there(PID) || is_there(NO_PID) {
             return own(read_pid(&pid_file(&self.config))?);
         }
-        // It may have been started when there was no room for the file.
+        // Without a pid file: the process may have been started on a full disk.
         all()
             .filter(|pid| serves(*pid, &arguments(*pid), &self.config))
             .find_map(own)
     }
 
-    /// Where its config was when it started, where that is not where it is now.
+    /// The config's path when the process started, if the config was moved since.
     pub fn moved_from(&self) -> Option<PathBuf> {
         let arguments = arguments(self.running()?.pid());
         let config = config_in(&arguments);
         config.filter(|old| *old != self.config).map(PathBuf::from)
     }
 
-    /// Starts it in a session of its own, with its output in the node's log: behind so many bytes.
+    /// Starts the process in a session of its own and appends its output to the node's log. Returns
+    /// the process and the log's length before it.
     pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
         let folder = self.config.parent().context("a config without a folder")?;
         let folder = trusted::open(folder)?;
@@ -294,9 +294,10 @@ impl Process {
             .stderr(log)
             .spawn()
             .with_context(|| format!("start {}", self.name))?;
-        match note_pid(&folder, child.id()) {
+        match write_pid_file(&folder, child.id()) {
             Ok(()) => {}
-            // Who would make room needs the server. It is found by its command line.
+            // Someone who frees space may need the server; `zonal down` finds it by its command
+            // line.
             Err(error) if is_full(&error) => self.tell(&error, "it runs without its pid file"),
             Err(error) => {
                 let _ = child.kill();
@@ -308,19 +309,25 @@ impl Process {
     }
 
     fn tell(&self, error: &anyhow::Error, what: &str) {
-        crate::out::note(format_args!("zonal: {}: {what}: {error:#}", self.name));
+        crate::console::note(format_args!("zonal: {}: {what}: {error:#}", self.name));
     }
 
-    /// Forgets a process that has ended.
+    /// Marks the pid file as that of no process.
     pub fn forget(&self) {
         let file = pid_file(&self.config);
-        // It may never have been written.
+        // The pid file may never have been written.
         let _ = fs::rename(&file, file.with_file_name(NO_PID));
     }
 }
 
-/// Why a server that was just started has ended: its last words, behind so many bytes of its log.
-pub fn died(name: &str, config: &Path, status: ExitStatus, log_from: u64) -> anyhow::Error {
+/// The error for a server that ended right after its start, with the end of its log after the first
+/// `log_from` bytes.
+pub fn start_failure(
+    name: &str,
+    config: &Path,
+    status: ExitStatus,
+    log_from: u64,
+) -> anyhow::Error {
     let log = log_file(config);
     let code = match status.code() {
         Some(6) => IN_USE,
@@ -338,17 +345,17 @@ pub fn died(name: &str, config: &Path, status: ExitStatus, log_from: u64) -> any
     .into()
 }
 
-/// Ends processes, each with a name for people: asks all, waits, kills what is left.
-pub fn stop(processes: &[(Held, String)]) -> anyhow::Result<()> {
+/// Ends processes, each with a name for messages: sends SIGTERM to all, waits, kills those left.
+pub fn stop(processes: &[(ProcessHandle, String)]) -> anyhow::Result<()> {
     for (held, _) in processes {
         held.signal(Signal::TERM);
     }
     let deadline = Instant::now() + PATIENCE;
     let left = || deadline.saturating_duration_since(Instant::now());
-    let mut stubborn: Vec<&(Held, String)> = processes.iter().collect();
+    let mut stubborn: Vec<&(ProcessHandle, String)> = processes.iter().collect();
     stubborn.retain(|(held, _)| !held.ends_within(left()));
     for (held, name) in &stubborn {
-        crate::out::note(format_args!("{name} does not end; killing it"));
+        crate::console::note(format_args!("{name} does not end; killing it"));
         held.signal(Signal::KILL);
     }
     let deadline = Instant::now() + KILL_PATIENCE;
@@ -364,28 +371,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_start() {
+    fn the_start_time_identifies_a_process() {
         let stat = |state: &str| {
             format!(
                 "7 (a) S (b c) {state} 1 7 7 0 -1 4194304 90 0 0 0 0 0 0 0 20 0 1 0 123456 8192 0\n"
             )
         };
-        assert_eq!(started_in(&stat("S")), Some(Started::At(123_456)));
-        assert_eq!(started_in(&stat("Z")), Some(Started::Gone));
+        assert_eq!(started_in(&stat("S")), Some(StartTime::At(123_456)));
+        assert_eq!(started_in(&stat("Z")), Some(StartTime::Gone));
         assert_eq!(started_in("7 (a"), None);
 
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);
         let first = started(pid);
-        assert!(matches!(first, Started::At(_)), "{first:?}");
+        assert!(matches!(first, StartTime::At(_)), "{first:?}");
         assert_eq!(started(pid), first);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(started(pid), Started::Gone);
+        assert_eq!(started(pid), StartTime::Gone);
     }
 
     #[test]
-    fn a_process_is_noted_on_a_full_disk_where_one_was_before() {
+    fn a_pid_file_is_overwritten_on_a_full_disk() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -400,32 +407,32 @@ mod tests {
             return zonal_testkit::skip_mount(&"no tmpfs");
         }
         let fill = || fs::write(dir.join("filler"), vec![0; 1 << 20]).unwrap_err();
-        let process = Process {
+        let process = ServerProcess {
             name: "meta1".to_owned(),
             config: dir.join("node.toml"),
         };
         let noted = || read_pid(&dir.join(PID)).map(|pid| pid.as_raw_nonzero().get());
         let folder = trusted::open(&dir).unwrap();
         fill();
-        let full = note_pid(&folder, 4_294_967).unwrap_err();
+        let full = write_pid_file(&folder, 4_294_967).unwrap_err();
         assert!(is_full(&full), "{full:#}");
         fs::remove_file(dir.join("filler")).unwrap();
-        note_pid(&folder, 4_294_967).unwrap();
+        write_pid_file(&folder, 4_294_967).unwrap();
         fill();
         assert_eq!(noted(), Some(4_294_967));
-        // Killed.
-        note_pid(&folder, 7).unwrap();
+        // The state after a kill.
+        write_pid_file(&folder, 7).unwrap();
         assert_eq!(noted(), Some(7));
         process.forget();
         assert_eq!(noted(), None);
-        note_pid(&folder, 123_456).unwrap();
+        write_pid_file(&folder, 123_456).unwrap();
         assert_eq!(noted(), Some(123_456));
         drop(folder);
         assert!(Command::new("umount").arg(&dir).status().unwrap().success());
     }
 
     #[test]
-    fn options_of_a_mount_that_have_values_are_known() {
+    fn all_mount_options_with_values_are_listed() {
         use clap::CommandFactory;
         let mount = crate::cli::Cli::command();
         let mount = mount.find_subcommand("mount").unwrap();
@@ -442,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_says_what_a_process_is_for() {
+    fn command_lines_identify_servers_and_mounts() {
         let line = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let own = rustix::process::getpid();
         let config = Path::new("/cell/meta1/node.toml");

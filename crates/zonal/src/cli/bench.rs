@@ -1,4 +1,4 @@
-//! `zonal bench`: what benchmarks need of this program.
+//! `zonal bench`: helpers for benchmarks.
 
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -10,10 +10,10 @@ use zonal_fuse::null::{NullOptions, mount};
 /// Things to measure against
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
-    /// Mount a file system that answers from memory and keeps no data: the ceiling of any other;
-    /// ends when unmounted
+    /// Mount a file system that answers from memory and keeps no data: the upper bound for any
+    /// other; ends when unmounted
     NullMount {
-        /// Where
+        /// Mount point
         path: PathBuf,
         /// Stay in the foreground (it always does)
         #[arg(long, short)]
@@ -38,7 +38,7 @@ impl Bench {
         let handle = signals.handle();
         let watcher = std::thread::spawn(move || {
             if signals.forever().next().is_some() {
-                // Whoever unmounted it before us is welcome.
+                // An earlier unmount is no error.
                 let _ = zonal_fuse::abort(&point);
             }
         });
@@ -47,7 +47,7 @@ impl Bench {
         }
         session.wait();
         handle.close();
-        // A panic was printed where it happened.
+        // The panic hook has already printed a panic of this thread.
         let _ = watcher.join();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `zonal completions`.
 
 use super::Cli;
-use crate::out;
+use crate::console;
 use clap::CommandFactory;
 
 /// Print completions for a shell
@@ -14,10 +14,10 @@ pub struct Completions {
 impl Completions {
     #[expect(clippy::unnecessary_wraps, reason = "all commands have one shape")]
     pub fn run(self) -> anyhow::Result<()> {
-        // Into memory first: the library panics where it cannot write.
+        // Into memory first: the library panics if it cannot write.
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "zonal", &mut text);
-        out::raw(&text);
+        console::raw(&text);
         Ok(())
     }
 }

@@ -1,26 +1,26 @@
-//! `zonal config`: configs without running them.
+//! `zonal config`: checks configs without running them.
 
-use crate::out;
+use crate::console;
 use std::path::PathBuf;
 use zonal_server::NodeConfig;
 
 /// Check configs
 #[derive(Debug, clap::Subcommand)]
-pub enum Config {
-    /// Read node.toml files and say what is wrong with them; opens and changes nothing
+pub enum ConfigCommand {
+    /// Check node.toml files and report errors; opens no store and changes nothing
     Check {
-        /// The files
+        /// Config files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
 }
 
-impl Config {
+impl ConfigCommand {
     pub fn run(self) -> anyhow::Result<()> {
         let Self::Check { files } = self;
         for file in files {
             for config in NodeConfig::load(&file)? {
-                out::line(format_args!(
+                console::line(format_args!(
                     "{}: node {} of zone {}, roles {}, listens on {}, keeps its data in {}",
                     file.display(),
                     config.node,

@@ -1,16 +1,16 @@
-//! `zonal down`: the end of `zonal up`.
+//! `zonal down`: stops what `zonal up` started.
 
-use crate::cell::mounts::Records;
-use crate::cell::processes::{self, Process};
-use crate::cell::{Cell, Folder, folder};
+use crate::cell::mount_records::MountRecords;
+use crate::cell::processes::{self, ServerProcess};
+use crate::cell::{CellFolder, CellHandle, folder};
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use std::path::PathBuf;
 
-/// Unmount the cell's mounts on this machine and stop its servers; everything stored stays
+/// Unmount the cell's mounts on this machine and stop its servers; all stored data stays
 ///
-/// Stops exactly the processes that `zonal up` started in this folder, also where it was moved
-/// since. Exits with 1 where others still answer as servers of this cell.
+/// Stops exactly the processes that `zonal up` started in this folder, even if the folder was moved
+/// since. Exits with 1 if other processes still answer as servers of this cell.
 #[derive(Debug, clap::Args)]
 pub struct Down {
     /// Folder of the cell [default: as for `zonal up`]
@@ -20,33 +20,33 @@ pub struct Down {
 
 impl Down {
     pub fn run(self) -> anyhow::Result<()> {
-        let folder = Folder::open(&folder::own_dir(self.dir.as_deref())?)?;
-        let _lock = Folder::lock(&folder.dir)?;
+        let folder = CellFolder::open(&folder::own_dir(self.dir.as_deref())?)?;
+        let _lock = CellFolder::lock(&folder.dir)?;
         let mut unmounted = 0;
-        let records = Records::below(&folder);
+        let records = MountRecords::below(&folder);
         for record in records.list() {
             if record.is_of_another(&folder.dir) {
-                out::note(format_args!(
-                    "zonal: what is mounted at {} is of another cell's folder and stays",
-                    out::path(&record.path)
+                console::note(format_args!(
+                    "zonal: the mount at {} is of another cell's folder and stays",
+                    console::path(&record.path)
                 ));
                 continue;
             }
             record.unmount(&records)?;
             unmounted += 1;
         }
-        let nodes = folder.file.nodes.iter().map(|name| Process {
+        let nodes = folder.file.nodes.iter().map(|name| ServerProcess {
             name: name.clone(),
             config: folder.config_path(name),
         });
-        let nodes: Vec<Process> = nodes.collect();
+        let nodes: Vec<ServerProcess> = nodes.collect();
         let running: Vec<_> = nodes
             .iter()
             .filter_map(|process| Some((process.running()?, process.config.display().to_string())))
             .collect();
         processes::stop(&running)?;
-        nodes.iter().for_each(Process::forget);
-        out::line(format_args!(
+        nodes.iter().for_each(ServerProcess::forget);
+        console::line(format_args!(
             "unmounted {unmounted}, stopped {} of {} servers in {}",
             running.len(),
             nodes.len(),
@@ -56,9 +56,10 @@ impl Down {
     }
 }
 
-/// Whoever still answers as a node of this cell was not started in this folder, and is left alone.
-fn refuse_strangers(folder: &Folder) -> anyhow::Result<()> {
-    let cell = Cell::of_folder(folder)?;
+/// Fails if a process still answers as a node of this cell. It was not started in this folder, so
+/// this command leaves it alone.
+fn refuse_strangers(folder: &CellFolder) -> anyhow::Result<()> {
+    let cell = CellHandle::of_folder(folder)?;
     let mut answering = Vec::new();
     for (name, nodes) in folder.servers()? {
         let mut nodes = nodes.iter();
@@ -67,7 +68,7 @@ fn refuse_strangers(folder: &Folder) -> anyhow::Result<()> {
         }
     }
     if answering.is_empty() {
-        // Sockets that killed servers left.
+        // Removes sockets that killed servers left behind.
         zonal_net::unix_socket::forget(cell.id);
         return Ok(());
     }

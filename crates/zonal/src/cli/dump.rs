@@ -1,14 +1,13 @@
-//! `zonal dump`: any stored structure in words.
+//! `zonal dump`: prints any stored structure in readable form.
 
-use crate::dump::{self, Part, Prefix, Printer};
+use crate::dump::{self, Prefix, Printer, StorePart};
 use crate::exit::{FAILED, Failure};
 use std::path::PathBuf;
 
-/// Show what is stored: a store's folder, one of its files, or a stream, decoded
+/// Show stored data, decoded: a store's folder, one of its files, or a stream
 ///
-/// Reads only, and shows damage where it meets it: each with its place, and the rest all the same.
-/// Log, index and allocation of a store are read while no process has it open. Exits with 1 where
-/// something is damaged.
+/// Reads only. Reports each damaged place and continues behind it. Log, index and allocation of a
+/// store can be read only while no process has the store open. Exits with 1 if anything is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Dump {
     /// A store's folder; its `identity`, `starts`, `power`, `log`, `index.redb`, `index.sums`,
@@ -16,11 +15,11 @@ pub struct Dump {
     path: PathBuf,
     /// Only this part of a store
     #[arg(long, value_enum)]
-    part: Option<Part>,
+    part: Option<StorePart>,
     /// Only entries of the index whose keys begin with these bytes
     #[arg(long, value_name = "HEX")]
     prefix: Option<Prefix>,
-    /// At most so many lines of each part
+    /// Largest number of lines for each part
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// One JSON object a line
@@ -35,9 +34,9 @@ impl Dump {
         dump::path(&self.path, self.part, &prefix, &mut printer)?;
         let damaged = printer.damaged();
         if damaged > 0 {
-            let text = format!("{damaged} of what was shown is damaged");
+            let text = format!("{damaged} of the items shown are damaged");
             return Err(Failure::new(FAILED, text)
-                .hint("`zonal fsck` tells what that means for files, and repairs what can be repaired")
+                .hint("`zonal fsck` shows the consequences for files, and repairs as much as possible")
                 .into());
         }
         Ok(())

@@ -1,35 +1,35 @@
 //! `zonal fs`: files of a cell without a mount, for machines that have no FUSE.
 
-mod connected;
-mod copying;
+mod cat_stat;
+mod connection;
+mod copy_work;
+mod download;
+mod du;
 mod find;
 mod get;
-mod getting;
 mod glob;
 mod listing;
 mod local;
-mod names;
+mod mkdir_mv_rm;
 mod put;
-mod putting;
-mod show;
-mod usage;
+mod upload;
 
 /// Work with files of a cell without mounting it
 ///
-/// PATH is a path in the cell, from its root on. Programs on mounts see the same files at once,
-/// under the same rules. It asks as the user who runs it. Names that are not UTF-8 are shown with
-/// `\xNN` for each such byte. With --json there is one object a line.
+/// PATH is a path in the cell, starting at its root. Programs on mounts see the same files at once,
+/// under the same rules. Requests are made as the user who runs the command. Names that are not
+/// UTF-8 are shown with `\xNN` for each invalid byte. --json prints one object a line.
 #[derive(Debug, clap::Subcommand)]
 pub enum Fs {
     Ls(listing::Ls),
-    Cat(show::Cat),
+    Cat(cat_stat::Cat),
     Put(put::Put),
     Get(get::Get),
-    Mkdir(names::Mkdir),
-    Mv(names::Mv),
-    Rm(names::Rm),
-    Stat(show::Stat),
-    Du(usage::Du),
+    Mkdir(mkdir_mv_rm::MkdirPaths),
+    Mv(mkdir_mv_rm::Mv),
+    Rm(mkdir_mv_rm::Rm),
+    Stat(cat_stat::Stat),
+    Du(du::Du),
     Find(find::Find),
 }
 

@@ -1,15 +1,15 @@
-//! `zonal fsck`: the stores of a stopped cell, checked and put right; or what the servers of a
-//! running one say, checked.
+//! `zonal fsck`: checks and repairs the stores of a stopped cell, or checks the state that the
+//! servers of a running cell report.
 
+mod reporter;
 mod stores;
-mod teller;
 
-use crate::cell::Named;
-use crate::cell::connect::{Cell as Servers, CellArgs};
-use crate::cell::folder::{Folder, default_dir};
+use crate::cell::CellLocator;
+use crate::cell::connection::{CellArgs, CellHandle as Servers};
+use crate::cell::folder::{CellFolder, default_dir};
+use crate::console;
 use crate::exit::{Failure, with_causes};
-use crate::out;
-use crate::running::Running;
+use crate::running_cell::CheckedCell;
 use anyhow::Context;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -21,30 +21,30 @@ use zonal_offline::{
 use zonal_server::NodeConfig;
 use zonal_types::Timestamp;
 
+use reporter::FindingReporter;
 use stores::stores_of;
-use teller::Teller;
 
-/// Findings were there and are put right.
+/// Exit code: all findings were repaired.
 const REPAIRED: u8 = 1;
-/// Findings are left.
+/// Exit code: findings are left.
 const LEFT: u8 = 4;
-/// The check could not be made.
+/// Exit code: the check could not be made.
 const NOT_CHECKED: u8 = 8;
 
-/// Check a cell, running or stopped; repair one that is stopped
+/// Check a cell, running or stopped; repair a stopped one
 ///
-/// Stopped: reads every store of the cell, compares what they say with one another, and names each
-/// inconsistency with its consequence. Nothing is written without --repair. A check that was
-/// interrupted goes on when it is started again, where the stores are as they were and --data is
-/// given as before; else it begins anew and says so on standard error.
+/// Stopped: reads every store of the cell, compares them with one another, and names each
+/// inconsistency with its consequence. Nothing is written without --repair. An interrupted check
+/// resumes at the next start if the stores are unchanged and --data is given as before. Otherwise
+/// it starts over and says so on standard error.
 ///
-/// Running: compares snapshots of all shards with the lists of all targets, and tells nothing that
-/// is explained by what changes meanwhile. Files where allocated bytes or sizes do not agree are
-/// looked at twice, 12 s apart. Stores by themselves are not looked at: `zonal scrub` verifies
-/// checksums of a running cell.
+/// Running: compares snapshots of all shards with the lists of all targets, and reports nothing
+/// that concurrent changes explain. Files whose allocated bytes or sizes disagree are looked at
+/// twice, 12 s apart. Single stores are not checked: `zonal scrub` verifies checksums of a running
+/// cell.
 ///
-/// Exits with 0 where the cell is clean, 1 where everything found was put right, 4 where something
-/// is left, 8 where the check could not be made.
+/// Exit code: 0 if the cell is clean, 1 if all findings were repaired, 4 if findings are left, 8 if
+/// no check was possible.
 #[derive(Debug, clap::Args)]
 pub struct Fsck {
     #[command(flatten)]
@@ -52,23 +52,23 @@ pub struct Fsck {
     /// Configs of all nodes instead of a folder; may be given several times
     #[arg(long, value_name = "FILE", conflicts_with = "cell")]
     config: Vec<PathBuf>,
-    /// Put right what is found (a stopped cell)
+    /// Repair findings (a stopped cell)
     #[arg(long)]
     repair: bool,
-    /// Read every block of every file, too, and compare its checksum (a stopped cell)
+    /// Also read every block of every file and compare its checksum (a stopped cell)
     #[arg(long)]
     data: bool,
-    /// One JSON object a finding, and one with the sums in the end
+    /// One JSON object a finding, and one with totals at the end
     #[arg(long)]
     json: bool,
-    /// Tell how far it is, on standard error
+    /// Show progress on standard error
     #[arg(long)]
     progress: bool,
-    /// Begin anew, whatever an interrupted check has kept (a stopped cell)
+    /// Start over, without the state of an interrupted check (a stopped cell)
     #[arg(long)]
     fresh: bool,
-    /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside
-    /// the first config, or for a cell named by an address in the folder for temporary files]
+    /// Folder for sorting, up to 400 bytes a file [default: `fsck` in the cell's folder or beside
+    /// the first config, else the temporary folder]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 }
@@ -76,13 +76,13 @@ pub struct Fsck {
 impl Fsck {
     pub fn run(self) -> anyhow::Result<()> {
         let named = self.cell.named();
-        if named.is_some_and(Named::is_address) {
+        if named.is_some_and(CellLocator::is_address) {
             let beside = std::env::temp_dir().join(format!("zonal-fsck-{}", std::process::id()));
             return self.running(&self.cell.open()?, &beside);
         }
         let (configs, folder) = if self.config.is_empty() {
             let dir = named.map_or_else(default_dir, PathBuf::from);
-            let folder = Folder::open(&dir)?;
+            let folder = CellFolder::open(&dir)?;
             (folder.nodes()?, Some(folder))
         } else {
             (NodeConfig::load_all(&self.config)?, None)
@@ -109,8 +109,8 @@ impl Fsck {
         self.scratch.clone().unwrap_or_else(|| beside.to_owned())
     }
 
-    fn teller(&self) -> Teller {
-        Teller {
+    fn teller(&self) -> FindingReporter {
+        FindingReporter {
             json: self.json,
             progress: self.progress,
             repair: self.repair,
@@ -120,11 +120,13 @@ impl Fsck {
     fn stopped(
         &self,
         configs: &[NodeConfig],
-        folder: Option<&Folder>,
+        folder: Option<&CellFolder>,
         beside: &Path,
     ) -> anyhow::Result<Result<(CheckSummary, f64), OfflineError>> {
-        // Nobody starts the cell meanwhile.
-        let _lock = folder.map(|folder| Folder::lock(&folder.dir)).transpose()?;
+        // Keeps `zonal up` from starting the cell during the check.
+        let _lock = folder
+            .map(|folder| CellFolder::lock(&folder.dir))
+            .transpose()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.context("the clock")?;
         let options = CheckOptions {
@@ -151,7 +153,7 @@ impl Fsck {
             |text: &str, hint: &str| Err(Failure::new(NOT_CHECKED, text).hint(hint).into());
         if self.repair {
             return refused(
-                "the cell runs: it can be checked and not be repaired",
+                "the cell runs: it can be checked but not repaired",
                 "stop it with `zonal down`",
             );
         }
@@ -166,7 +168,7 @@ impl Fsck {
             quiet: running_cell::QUIET,
         };
         let start = Instant::now();
-        let summary = Running::new(servers)
+        let summary = CheckedCell::new(servers)
             .and_then(|cell| check_running(&cell, &options, &mut self.teller()))
             .map_err(|error| not_checked(&error))?;
         self.conclude(&summary, start.elapsed().as_secs_f64(), true)
@@ -191,7 +193,7 @@ impl Fsck {
             changing,
         } = *summary;
         if self.json {
-            out::json(json!({
+            console::json(json!({
                 "name": "summary",
                 "found": found,
                 "notes": notes,
@@ -207,11 +209,11 @@ impl Fsck {
                 "changing": changing,
             }));
         } else {
-            out::line(format_args!(
+            console::line(format_args!(
                 "{inodes} inodes and {objects} objects in {seconds:.1} s: {found} findings, {notes} notes, {left} left"
             ));
             if changing > 0 {
-                out::line(format_args!(
+                console::line(format_args!(
                     "{changing} files were written to: their sizes and allocated bytes were not compared"
                 ));
             }
@@ -219,16 +221,16 @@ impl Fsck {
         if left > 0 {
             let text = format!("{left} findings are left");
             let hint = if is_running {
-                "stop the cell with `zonal down`; then `zonal fsck --repair` puts right what can be"
+                "stop the cell with `zonal down`; then `zonal fsck --repair` repairs as much as possible"
             } else if self.repair {
-                "what is lost is named above; restore it from elsewhere and remove what is damaged"
+                "lost data is named above; restore it from elsewhere and remove damaged files"
             } else {
-                "`zonal fsck --repair` puts right what can be"
+                "`zonal fsck --repair` repairs as much as possible"
             };
             return Err(Failure::new(LEFT, text).hint(hint).into());
         }
         if found > 0 {
-            let text = format!("{found} findings were put right, with {changes} changes");
+            let text = format!("{found} findings were repaired, with {changes} changes");
             return Err(Failure::new(REPAIRED, text).into());
         }
         Ok(())
@@ -239,7 +241,7 @@ fn not_checked(error: &OfflineError) -> Failure {
     let hint = match error {
         OfflineError::Running(_) => "a server has the store open: stop the cell with `zonal down`",
         OfflineError::NoAnswer { .. } | OfflineError::SnapshotGone(_) => {
-            "`zonal status` tells who does not serve; a cell is checked with all servers running, or with none"
+            "`zonal status` shows which server does not answer; a cell is checked with all servers running, or with none"
         }
         OfflineError::ScratchInUse(_) => "wait for it, or name another folder by --scratch",
         OfflineError::Scratch { .. } => {

@@ -1,12 +1,14 @@
 //! `zonal key`: the authority of a cell, and the credentials that it makes.
 
 use super::key_revoke::Revoke;
-use crate::cell::Named;
-use crate::cell::connect::{Cell, CellArgs};
-use crate::cell::folder::{Folder, default_dir};
-use crate::cell::keyring::{AUTHORITY_FILE, COMMANDS, IssuedLine, Keyring, Kind, serial_in, shown};
+use crate::cell::CellLocator;
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cell::folder::{CellFolder, default_dir};
+use crate::cell::keyring::{
+    AUTHORITY_FILE, COMMANDS, CredentialKind, IssuedLine, Keyring, serial_in, shown,
+};
+use crate::console;
 use crate::exit::{CONFIG, DAMAGED_HINT, Failure, NOT_FOUND, REFUSED, USAGE};
-use crate::out;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,16 +21,16 @@ use zonal_wire::{ManagerReply, ManagerRequest, Service};
 
 /// Make, list and revoke credentials
 ///
-/// A credential is one file: a private key, and a certificate of the cell's authority that says who
-/// its holder is. Each server, each client and each administrator has one of its own. `zonal up`
-/// makes what a cell on one machine needs.
+/// A credential is one file: a private key, and a certificate by the cell's authority that names
+/// its holder. Each server, client and administrator has its own. `zonal up` makes those that a
+/// cell on one machine needs.
 #[derive(Debug, clap::Subcommand)]
 pub enum Key {
-    /// Make the authority of a new cell: DIR/authority.pem, which makes credentials
+    /// Make the authority of a new cell: DIR/authority.pem, which issues credentials
     ///
     /// Keep it off the servers: none of them needs it.
     Init {
-        /// The folder; made where it is not there
+        /// The folder; made if missing
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
         /// The cell's id, 32 hexadecimal digits [default: a random one]
@@ -37,7 +39,7 @@ pub enum Key {
     },
     /// Make a credential for a node, a client or an administrator
     Create(Create),
-    /// List the credentials that an authority made
+    /// List the credentials that an authority issued
     Ls {
         #[command(flatten)]
         cell: CellArgs,
@@ -47,7 +49,7 @@ pub enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Show whose a credential is
+    /// Show the holder of a credential
     Show {
         /// The credential's file
         #[arg(value_name = "FILE")]
@@ -56,14 +58,14 @@ pub enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Revoke credentials: within 5 s no server serves their holders by TCP
+    /// Revoke credentials: within 5 s no server serves their holders over TCP
     ///
-    /// A Unix socket asks for no credential: on a server's machine root and the servers' user go
-    /// on, mounts and commands, whatever is revoked.
+    /// A Unix socket requires no credential: on a server's machine, mounts and commands of root and
+    /// of the servers' user still work after a revocation.
     Revoke(Revoke),
 }
 
-/// Which authority is meant.
+/// Arguments that select an authority.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AuthorityArgs {
     /// The authority's file [default: authority.pem in the cell's folder]
@@ -81,10 +83,10 @@ pub struct Create {
     /// The new file; only its owner can read it
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// Days that it is valid
+    /// Validity in days
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=7300))]
     days: u64,
-    /// For the server of this node; again for each node of one server
+    /// For the server of this node; repeat for each node of one server
     #[arg(long, value_name = "N", group = "holder", requires = "roles", value_parser = clap::value_parser!(u32).range(1..))]
     node: Vec<u32>,
     /// Roles of the server: manager, meta, storage
@@ -95,22 +97,22 @@ pub struct Create {
         requires = "node"
     )]
     roles: Vec<String>,
-    /// For an administrator's commands and mounts: it may do everything
+    /// For an administrator's commands and mounts, which may do everything
     #[arg(long, value_name = "NAME", group = "holder")]
     admin: Option<String>,
     /// For a client: a mount
     #[arg(long, value_name = "NAME", group = "holder")]
     client: Option<String>,
-    /// A client that sees this directory and what is below it, nothing else
+    /// Restrict the client to this directory and everything below it
     #[arg(long, value_name = "/PATH", requires = "client")]
     path: Option<String>,
-    /// A client that changes nothing
+    /// Restrict the client to reading
     #[arg(long, requires = "client")]
     read_only: bool,
-    /// A client that speaks for these user ids only, such as 1000-1999
+    /// Restrict the client to these user ids, such as 1000-1999
     #[arg(long, value_name = "A-B", requires = "client", value_parser = uid_range)]
     uid_range: Option<(u32, u32)>,
-    /// A client whose root counts as nobody (user id 65534)
+    /// Map root on the client to nobody (user id 65534)
     #[arg(long, requires = "client")]
     squash_root: bool,
 }
@@ -155,11 +157,11 @@ fn init(to: &Path, cell: Option<CellId>) -> anyhow::Result<()> {
     };
     Keyring::make(trusted::make(to)?, cell)?;
     let authority = to.join(AUTHORITY_FILE);
-    out::line(format_args!("cell {cell}"));
-    out::line(format_args!("authority {}", out::path(&authority)));
-    out::line(format_args!(
+    console::line(format_args!("cell {cell}"));
+    console::line(format_args!("authority {}", console::path(&authority)));
+    console::line(format_args!(
         "next: zonal key create --authority {} --node 1 --roles manager --to node1.key",
-        out::path(&authority)
+        console::path(&authority)
     ));
     Ok(())
 }
@@ -169,17 +171,17 @@ impl AuthorityArgs {
         if let Some(path) = &self.authority {
             return Keyring::open(path);
         }
-        let dir = match cell.named().map(Named::of).transpose()? {
-            Some(Named::Address(_)) => {
+        let dir = match cell.named().map(CellLocator::of).transpose()? {
+            Some(CellLocator::Address(_)) => {
                 let text = "an address says nothing about where the authority is";
                 return Err(Failure::new(2, text)
                     .hint("name it with --authority FILE")
                     .into());
             }
-            Some(Named::Folder(dir)) => dir,
+            Some(CellLocator::Folder(dir)) => dir,
             None => default_dir(),
         };
-        let folder = Folder::open(&dir)?;
+        let folder = CellFolder::open(&dir)?;
         Keyring::open(&folder.dir.join(AUTHORITY_FILE))
     }
 }
@@ -191,12 +193,12 @@ impl Create {
         refuse_taken(&kind, &keyring)?;
         let term = Duration::from_secs(self.days * 24 * 3600);
         let line = keyring.issue(kind, term, &self.to)?;
-        out::line(format_args!("{}", line.subject));
-        out::line(format_args!(
+        console::line(format_args!("{}", line.subject));
+        console::line(format_args!(
             "serial {}, valid for {} days: {}",
             line.serial,
             self.days,
-            out::path(&self.to)
+            console::path(&self.to)
         ));
         Ok(())
     }
@@ -260,12 +262,12 @@ impl Create {
     }
 }
 
-/// A name and a serial number are told apart, and so are a client and an administrator: `zonal key
-/// revoke` takes either.
+/// Refuses a name that looks like a serial number, or that a holder of another kind has: `zonal key
+/// revoke` takes names and serial numbers.
 fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
     let (name, own) = match kind {
-        SubjectKind::Client { name, .. } => (name, Kind::Client),
-        SubjectKind::Admin { name } => (name, Kind::Admin),
+        SubjectKind::Client { name, .. } => (name, CredentialKind::Client),
+        SubjectKind::Admin { name } => (name, CredentialKind::Admin),
         SubjectKind::Server { .. } => return Ok(()),
     };
     if serial_in(name).is_some() {
@@ -273,14 +275,14 @@ fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
         let failure = Failure::new(USAGE, text);
         return Err(failure.hint("name it otherwise").into());
     }
-    let is_commands = own == Kind::Client && name == COMMANDS;
-    // A list that is damaged keeps nobody from a new credential.
+    let is_commands = own == CredentialKind::Client && name == COMMANDS;
+    // A damaged list prevents no new credential.
     let issued = keyring.issued().unwrap_or_default();
     let other = issued
         .iter()
         .find(|line| line.name() == *name && line.kind() != Some(own));
     let taken = other.and_then(IssuedLine::kind);
-    if let Some(kind) = taken.or(is_commands.then_some(Kind::Admin)) {
+    if let Some(kind) = taken.or(is_commands.then_some(CredentialKind::Admin)) {
         let text = format!("{name} is the name of {kind} of this cell");
         let failure = Failure::new(USAGE, text);
         return Err(failure.hint("name it otherwise").into());
@@ -293,7 +295,7 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// What the manager has revoked; `None`: it cannot be asked.
+/// Serial numbers that the manager has revoked; `None` if it cannot be reached.
 fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
     let cell = cell.open().ok()?;
     match ask(&cell, &ManagerRequest::GetRevoked { have: 0 }).ok()? {
@@ -302,7 +304,7 @@ fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
     }
 }
 
-pub(super) fn ask(cell: &Cell, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
+pub(super) fn ask(cell: &CellHandle, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
     let to = Address::any_node(cell.manager);
     match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
         ManagerReply::Failed { detail, .. } => {
@@ -339,7 +341,7 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
             })
             .collect();
         let cell = keyring.cell().to_string();
-        out::json(format_args!(
+        console::json(format_args!(
             "{:#}",
             json!({ "cell": cell, "credentials": list })
         ));
@@ -356,9 +358,9 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
             line.subject.clone(),
         ]
     }));
-    out::table(&rows);
+    console::table(&rows);
     if revoked.is_none() {
-        out::note("zonal: the manager does not answer: what is revoked is not known");
+        console::note("zonal: the manager does not answer, so revocations are unknown");
     }
     Ok(())
 }
@@ -385,10 +387,10 @@ fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
     let (subject, serial) = (credential.subject().to_string(), shown(credential.serial()));
     if as_json {
         let value = json!({ "subject": subject, "serial": serial, "valid": problem.is_none() });
-        out::json(format_args!("{value:#}"));
+        console::json(format_args!("{value:#}"));
     } else {
-        out::line(format_args!("{subject}"));
-        out::line(format_args!("serial {serial}"));
+        console::line(format_args!("{subject}"));
+        console::line(format_args!("serial {serial}"));
     }
     match problem {
         Some(problem) => Err(Failure::new(CONFIG, problem)

@@ -1,10 +1,10 @@
-//! `zonal key revoke`: which credentials are meant, and what the cell cannot do without.
+//! `zonal key revoke`: selects the credentials, and refuses those that the cell needs.
 
 use super::key::{AuthorityArgs, ask};
-use crate::cell::connect::CellArgs;
-use crate::cell::keyring::{COMMANDS, IssuedLine, Kind, serial_in, shown};
+use crate::cell::connection::CellArgs;
+use crate::cell::keyring::{COMMANDS, CredentialKind, IssuedLine, serial_in, shown};
+use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND, REFUSED, USAGE};
-use crate::out;
 use zonal_net::Serial;
 use zonal_wire::{ManagerReply, ManagerRequest};
 
@@ -15,23 +15,23 @@ pub struct Revoke {
     #[command(flatten)]
     authority: AuthorityArgs,
     /// A serial number, or the name of a client, an administrator or a node ("node 3"): all
-    /// credentials of that name, but with --but-newest
+    /// credentials of the name, except with --but-newest
     #[arg(value_name = "SERIAL|NAME")]
     which: String,
-    /// Keep the newest credential of that name: the others are revoked after a renewal
+    /// Keep the newest credential of the name: revoke the others after a renewal
     #[arg(long)]
     but_newest: bool,
-    /// It is a serial number, also where somebody has it as a name
+    /// Read the argument as a serial number even if a holder has it as a name
     #[arg(long, conflicts_with = "but_newest")]
     serial: bool,
-    /// Also what the cell itself needs: the credential of its own commands, after which they are
-    /// refused by TCP, or a node's, after which nobody reaches its server; and a serial number that
-    /// the list does not have, which may have been lost
+    /// Also revoke credentials that the cell itself needs: its own commands' (then refused over
+    /// TCP), or a node's (then nobody reaches its server). Also a serial number missing from the
+    /// list, which may have been lost
     #[arg(long)]
     force: bool,
 }
 
-/// What is meant by a word.
+/// The credentials that an argument selects.
 fn chosen(
     which: &str,
     issued: &[IssuedLine],
@@ -48,9 +48,8 @@ fn chosen(
     let of_serial = issued.iter().find(same);
     if !named.is_empty() && of_serial.is_some() {
         let text = format!("{which} is the serial number of one credential and the name of others");
-        return Err(Failure::new(USAGE, text).hint(
-            "with --serial the first is meant; of the others name each by its serial number",
-        ));
+        return Err(Failure::new(USAGE, text)
+            .hint("--serial selects the first; name each of the others by its serial number"));
     }
     let is_mixed = |pair: &[IssuedLine]| matches!(pair, [a, b] if a.kind() != b.kind());
     if named.windows(2).any(is_mixed) {
@@ -76,19 +75,19 @@ fn chosen(
 }
 
 enum Chosen {
-    /// Of the list.
+    /// Credentials in the list.
     Listed(Vec<IssuedLine>),
-    /// A serial number that the list does not have.
+    /// A serial number missing from the list.
     Unknown(Serial),
 }
 
-/// What would be missing without a credential, where the cell needs it.
+/// The consequence of revoking a credential that the cell needs; `None` for any other.
 fn needed(line: &IssuedLine, own: Option<Serial>) -> Option<&'static str> {
     match line.kind() {
-        Some(Kind::Server) => Some(
-            "nobody reaches that server any more until it has a new credential and is started again",
-        ),
-        Some(Kind::Admin) if own == line.number() || line.name() == COMMANDS => {
+        Some(CredentialKind::Server) => {
+            Some("nobody reaches that server until it has a new credential and is restarted")
+        }
+        Some(CredentialKind::Admin) if own == line.number() || line.name() == COMMANDS => {
             Some("commands that use the cell's folder are refused by TCP until it has a new one")
         }
         _ => None,
@@ -123,21 +122,21 @@ impl Revoke {
                         line.serial,
                         line.name()
                     );
-                    let hint = format!("without it {why}; --force revokes it all the same");
+                    let hint = format!("without it {why}; --force revokes it anyway");
                     return Err(Failure::new(REFUSED, text).hint(hint).into());
                 }
                 lines.iter().filter_map(IssuedLine::number).collect()
             }
             Chosen::Unknown(serial) if self.force => vec![serial],
             Chosen::Unknown(_) => {
-                // Why the list is not there says more.
+                // An unreadable list is the better error.
                 issued?;
                 let text = format!(
                     "no credential of the serial number {} was made; nothing was revoked",
                     self.which
                 );
                 return Err(Failure::new(NOT_FOUND, text)
-                    .hint("`zonal key ls` shows serial numbers; where the list was lost, --force revokes it all the same")
+                    .hint("`zonal key ls` shows serial numbers; if the list was lost, --force revokes it anyway")
                     .into());
             }
         };
@@ -145,11 +144,11 @@ impl Revoke {
             serials: serials.iter().map(|serial| serial.0).collect(),
         };
         let ManagerReply::Revoked { .. } = ask(&self.cell.open()?, &request)? else {
-            let text = "the manager does not say that it revoked them";
+            let text = "the manager does not confirm that it revoked them";
             return Err(Failure::new(FAILED, text).into());
         };
         for serial in serials {
-            out::line(format_args!("revoked {}", shown(serial)));
+            console::line(format_args!("revoked {}", shown(serial)));
         }
         Ok(())
     }
@@ -179,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_a_serial_number_are_told_apart() {
+    fn names_and_serial_numbers_are_distinguished() {
         let issued = [
             line("admin/commands", 1),
             line("client/a", 2),
             line("client/a", 3),
-            // Of a list from before such names were refused.
+            // From a list written before these names were refused.
             line("client/0000000000000002", 4),
             line("client/commands", 5),
             line("server/1?roles=meta", 6),
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cell_needs_is_known() {
+    fn credentials_that_the_cell_needs_are_recognized() {
         let own = Some(Serial(7));
         assert!(needed(&line("admin/commands", 1), own).is_some());
         assert!(needed(&line("admin/operator", 7), own).is_some());

@@ -1,8 +1,8 @@
-//! `zonal layout`: how files are striped, by the extended attribute `zonal.layout`.
+//! `zonal layout`: shows and sets the striping of files, by the extended attribute `zonal.layout`.
 
+use crate::console;
 use crate::exit::Failure;
 use crate::mount::attributes;
-use crate::out;
 use anyhow::Context;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
 /// Show or set how files are striped
 #[derive(Debug, clap::Subcommand)]
-pub enum Layout {
-    /// Print the layout of files, or what new files of directories get
+pub enum LayoutCommand {
+    /// Print the layout of files, or for directories the layout of new files
     Show {
         /// Files or directories of a mounted cell
         #[arg(required = true)]
@@ -21,16 +21,15 @@ pub enum Layout {
         #[arg(long)]
         json: bool,
     },
-    /// Set what new files below directories get; what exists stays as it is
+    /// Set the layout of new files below directories; existing files keep theirs
     Set {
         /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
         #[arg(long, visible_alias = "unit", value_name = "SIZE")]
         stripe_unit: Option<ByteSize>,
-        /// Over how many targets a file goes: as many as the zone has at most; 0 or `all`: all of
-        /// them
+        /// Number of targets of a file, at most those of the zone; 0 or `all`: all of them
         #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
         stripe_count: Option<u16>,
-        /// Go back to what the parent directory says
+        /// Inherit the layout of the parent directory again
         #[arg(long, conflicts_with_all = ["stripe_unit", "stripe_count"])]
         inherit: bool,
         /// Directories of a mounted cell
@@ -39,7 +38,7 @@ pub enum Layout {
     },
 }
 
-impl Layout {
+impl LayoutCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Show { paths, json } => show(&paths, json),
@@ -59,7 +58,7 @@ impl Layout {
                     );
                     return Err(Failure::new(2, text).into());
                 }
-                // All of them first, so that nothing is changed where one is refused.
+                // Checks all paths before the first change, so that a refusal changes nothing.
                 if let Some(count) = stripe_count {
                     paths.iter().try_for_each(|path| fits(path, count))?;
                 }
@@ -69,7 +68,7 @@ impl Layout {
                     } else {
                         change(path, stripe_unit, stripe_count)
                     };
-                    result.with_context(|| format!("layout of {}", out::path(path)))?;
+                    result.with_context(|| format!("layout of {}", console::path(path)))?;
                 }
                 Ok(())
             }
@@ -81,23 +80,23 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for path in paths {
         let layout = attributes::get(path, attributes::LAYOUT)
-            .with_context(|| format!("layout of {}", out::path(path)))?;
+            .with_context(|| format!("layout of {}", console::path(path)))?;
         if json {
             found.push(to_json(path, &layout));
         } else {
-            out::line(format_args!("{}: {layout}", out::path(path)));
+            console::line(format_args!("{}: {layout}", console::path(path)));
         }
     }
     if json {
-        out::json(format_args!("{:#}", Value::from(found)));
+        console::json(format_args!("{:#}", Value::from(found)));
     }
     Ok(())
 }
 
-/// The words of a layout as fields; numbers as numbers.
+/// The words of a layout as JSON fields; numbers as numbers.
 fn to_json(path: &Path, layout: &str) -> Value {
     let mut fields = Map::new();
-    fields.insert("path".into(), out::json_path(path).into());
+    fields.insert("path".into(), console::json_path(path).into());
     for word in layout.split_ascii_whitespace() {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let value = match value.parse::<u64>() {
@@ -122,7 +121,7 @@ fn count(text: &str) -> Result<u16, String> {
     number.map_err(|_error| "take a number of targets, or `all`".to_owned())
 }
 
-/// A word of a layout in the form `name=value`.
+/// The value of a layout's word `name=value`.
 fn word(layout: &str, name: &str) -> Option<String> {
     let mut words = layout.split_ascii_whitespace();
     words.find_map(|word| {
@@ -132,26 +131,27 @@ fn word(layout: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Refuses more targets than there are in the zone.
+/// Refuses a stripe count above the number of targets in the zone.
 fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)
-        .with_context(|| format!("layout of {}", out::path(path)))?;
+        .with_context(|| format!("layout of {}", console::path(path)))?;
     let targets = word(&now, "targets").and_then(|targets| targets.parse::<u16>().ok());
     match targets {
         Some(targets) if count > targets => {
             let text = format!(
                 "a stripe count of {count} for {}: its zone has {targets} targets; nothing was changed",
-                out::path(path)
+                console::path(path)
             );
-            let hint =
-                format!("take 1 to {targets}, or `all`, which goes on with what the zone has");
+            let hint = format!(
+                "take 1 to {targets}, or `all`, which follows the number of targets in the zone"
+            );
             Err(Failure::new(2, text).hint(hint).into())
         }
         _ => Ok(()),
     }
 }
 
-/// Sets what is given and keeps the rest of what the directory says now.
+/// Sets the given values and keeps the directory's other ones.
 fn change(path: &Path, unit: Option<ByteSize>, count: Option<u16>) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)?;
     let unit = unit.map(|unit| unit.0.to_string());

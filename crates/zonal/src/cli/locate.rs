@@ -1,27 +1,27 @@
-//! `zonal locate`: where files are, by the extended attribute `zonal.locate`.
+//! `zonal locate`: shows where files are stored, by the extended attribute `zonal.locate`.
 
 mod walk;
 
+use crate::console;
 use crate::exit::{FAILED, Failure, with_causes};
 use crate::mount::attributes;
-use crate::out;
-use crate::progress::Progress;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use serde_json::Value;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use walk::Below;
+use walk::TreeTotals;
 
 /// Show the home zone, bytes per zone, and targets of files
 ///
-/// Of a directory the home zone, and with --recursive what all files below it have together.
+/// For a directory: its home zone, and with --recursive the totals of all files below it.
 #[derive(Debug, clap::Args)]
 pub struct Locate {
     /// Files or directories of a mounted cell
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Add up what is below directories; a file with several names counts with each of them
+    /// Add up all files below directories; a file with several names counts with each of them
     #[arg(long, short)]
     recursive: bool,
     /// As JSON: a list with one object a path
@@ -33,50 +33,50 @@ impl Locate {
     pub fn run(self) -> anyhow::Result<()> {
         let mut found = Vec::new();
         let mut failures = 0;
-        let mut progress = Progress::new("files", std::io::stderr().is_terminal());
+        let mut progress = ProgressMeter::new("files", std::io::stderr().is_terminal());
         for path in &self.paths {
             match self.one(path, &mut progress) {
                 Ok((value, failed)) => {
                     found.push(value);
                     failures += failed;
                 }
-                // Of a single one its own error says all.
+                // A single path's own error is complete.
                 Err(error) if self.paths.len() == 1 => return Err(error),
                 Err(error) => {
-                    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
+                    console::note(format_args!("zonal: {}", with_causes(error.as_ref())));
                     failures += 1;
                 }
             }
         }
         if self.json {
-            out::json(format_args!("{:#}", Value::from(found)));
+            console::json(format_args!("{:#}", Value::from(found)));
         } else {
             found.iter().for_each(print);
         }
         if failures > 0 {
-            let text = format!("{failures} files or directories could not be looked at");
+            let text = format!("{failures} files or directories could not be read");
             return Err(Failure::new(FAILED, text).into());
         }
         Ok(())
     }
 
-    /// What is said of a path, and how much below it could not be looked at.
-    fn one(&self, path: &Path, progress: &mut Progress) -> anyhow::Result<(Value, u64)> {
+    /// The output for a path, and the number of failures below it.
+    fn one(&self, path: &Path, progress: &mut ProgressMeter) -> anyhow::Result<(Value, u64)> {
         let text = attributes::get(path, attributes::LOCATE)
-            .with_context(|| format!("locate {}", out::path(path)))?;
+            .with_context(|| format!("locate {}", console::path(path)))?;
         let mut value: Value = serde_json::from_str(&text)
-            .with_context(|| format!("what the mount says of {}", out::path(path)))?;
+            .with_context(|| format!("the mount's reply about {}", console::path(path)))?;
         let mut failures = 0;
         if let Value::Object(fields) = &mut value {
             let shown = if self.json {
-                out::json_path(path)
+                console::json_path(path)
             } else {
-                out::path(path).to_string()
+                console::path(path).to_string()
             };
             fields.insert("path".into(), shown.into());
             if self.recursive && path.is_dir() {
-                let below = Below::of(path, progress)?;
-                below.tell(fields);
+                let below = TreeTotals::of(path, progress)?;
+                below.add_to(fields);
                 failures = below.failures();
             }
         }
@@ -104,9 +104,9 @@ fn print(value: &Value) {
         parts.sort_unstable();
         let shown: Vec<String> = parts
             .iter()
-            .map(|(id, bytes)| format!("{id}: {}", out::bytes(*bytes)))
+            .map(|(id, bytes)| format!("{id}: {}", console::bytes(*bytes)))
             .collect();
         text.push_str(&format!("; {title} {}", shown.join(", ")));
     }
-    out::line(text);
+    console::line(text);
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Write manual pages into a folder
 #[derive(Debug, clap::Args)]
 pub struct Man {
-    /// The folder, made if need be
+    /// The folder; made if missing
     dir: PathBuf,
 }
 

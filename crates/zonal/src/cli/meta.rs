@@ -1,10 +1,10 @@
 //! `zonal meta`: backups of metadata.
 
 use crate::backup;
-use crate::cell::Folder;
-use crate::cell::connect::CellArgs;
-use crate::cli::output::{Output, Telling};
-use crate::out;
+use crate::cell::CellFolder;
+use crate::cell::connection::CellArgs;
+use crate::cli::output_args::{OutputArgs, ReportArgs};
+use crate::console;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_server::{NodeConfig, ServerError};
@@ -14,42 +14,41 @@ use zonal_server::{NodeConfig, ServerError};
 pub enum Meta {
     /// Write a snapshot of all shards to a file while the cell runs
     ///
-    /// All of it is of one moment, durable and checksummed. The first bytes of files (4 KiB by
-    /// default) lie with the metadata and are part of it, in clear; what else files hold stays on
-    /// the targets and is not. Nobody else can read it (mode 0600). Its checksums find damage; they
-    /// do not keep anybody from changing it who can write it.
+    /// The backup is of one moment, durable and checksummed. It includes the first bytes of files
+    /// (4 KiB by default) in clear, since they are stored with the metadata. All other file
+    /// contents stay on the targets. Only the owner can read the file (mode 0600). Checksums detect
+    /// damage; they do not protect against a change by someone who can write the file.
     Backup {
         #[command(flatten)]
         cell: CellArgs,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
-    /// Make the metadata stores of a stopped cell out of a backup
+    /// Make the metadata stores of a stopped cell from a backup
     ///
-    /// Take a backup that nobody else could write: it says who may do what, and is not
-    /// authenticated. Unmount the cell everywhere first. The stores that are replaced stay beside
-    /// the new ones under the name `...replaced-N`. Files made since the backup are gone from the
-    /// name space, and `zonal fsck` lists their objects. The first bytes of files (4 KiB by
-    /// default) are those of the backup. Behind them, files removed since are back without their
-    /// bytes, and what was written since then stays up to the size of then: such a file is of two
-    /// moments.
+    /// Use only a backup that nobody else could write: it decides who may do what, and is not
+    /// authenticated. Unmount the cell everywhere first. The replaced stores stay beside the new
+    /// ones, named `...replaced-N`. Files made since the backup are gone from the name space, and
+    /// `zonal fsck` lists their objects. The first bytes of files (4 KiB by default) are those of
+    /// the backup. Behind them, files removed since are back without their bytes. Later writes stay
+    /// up to the size at the backup, so a file may combine two moments.
     Restore {
         /// Folder of the cell [default: as for `zonal up`]
         #[arg(long, value_name = "DIR", conflicts_with = "config")]
         cell: Option<PathBuf>,
-        /// Configs of the nodes to restore, where the cell was not made by `zonal up`
+        /// Configs of the nodes to restore, for a cell not made by `zonal up`
         #[arg(long, value_name = "FILE")]
         config: Vec<PathBuf>,
         /// The backup
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// Also where there are stores
+        /// Replace existing stores
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
 }
 
@@ -75,7 +74,7 @@ impl Meta {
     }
 }
 
-fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Result<()> {
+fn back_up(cell: &CellArgs, output: &OutputArgs, telling: &ReportArgs) -> anyhow::Result<()> {
     output.refuse_existing()?;
     let cell = cell.open()?;
     let to = &output.to;
@@ -96,13 +95,13 @@ fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Resul
             "map_version": taken.map_version,
             "shards": shards.collect::<Vec<Value>>(),
         });
-        out::json(format_args!("{shown:#}"));
+        console::json(format_args!("{shown:#}"));
     } else {
-        out::line(format_args!(
+        console::line(format_args!(
             "{} shards, {} entries, {} in {}",
             taken.shards.len(),
             taken.entries,
-            out::bytes(taken.bytes),
+            console::bytes(taken.bytes),
             to.display()
         ));
     }
@@ -113,14 +112,14 @@ fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeCon
     if !files.is_empty() {
         return Ok(NodeConfig::load_all(files).map_err(ServerError::from)?);
     }
-    Folder::open(&crate::cell::folder::own_dir(cell)?)?.nodes()
+    CellFolder::open(&crate::cell::folder::own_dir(cell)?)?.nodes()
 }
 
 fn restore(
     configs: &[NodeConfig],
     is_folder: bool,
     from: &Path,
-    (force, telling): (bool, &Telling),
+    (force, telling): (bool, &ReportArgs),
 ) -> anyhow::Result<()> {
     let restored = backup::restore(configs, from, force, &mut telling.progress("entries"))?;
     if telling.json {
@@ -133,22 +132,22 @@ fn restore(
             })
         });
         let shown = json!({ "shards": shards.collect::<Vec<Value>>() });
-        out::json(format_args!("{shown:#}"));
+        console::json(format_args!("{shown:#}"));
         return Ok(());
     }
     for done in &restored {
-        out::line(format_args!(
+        console::line(format_args!(
             "shard {}: {} entries in {}",
             done.shard,
             done.entries,
             done.dir.display()
         ));
         if let Some(kept) = &done.kept {
-            out::line(format_args!("  the store before is in {}", kept.display()));
+            console::line(format_args!("  the store before is in {}", kept.display()));
         }
     }
-    out::line(format_args!(
-        "now: `zonal fsck` tells what is younger than the backup; {}",
+    console::line(format_args!(
+        "now: `zonal fsck` lists objects newer than the backup; {}",
         if is_folder {
             "`zonal up` starts the cell"
         } else {

@@ -1,5 +1,5 @@
-//! `zonal mkdir`: a first-level directory in a chosen zone, asked of the mount by an extended
-//! attribute of the parent.
+//! `zonal mkdir`: makes a first-level directory in a chosen zone, by an extended attribute that the
+//! mount handles on the parent.
 
 use crate::exit::{Failure, NOT_FOUND};
 use crate::mount::attributes;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 ///
 /// Only first-level directories of a cell choose their zone; deeper ones inherit it.
 #[derive(Debug, clap::Args)]
-pub struct Mkdir {
+pub struct MkdirHomed {
     /// The zone that the directory and all below it live in
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: u16,
@@ -30,9 +30,9 @@ fn mode(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "an octal number up to 7777".to_owned())
 }
 
-impl Mkdir {
+impl MkdirHomed {
     pub fn run(self) -> anyhow::Result<()> {
-        // Reading the mask means setting it; nothing else runs here.
+        // The umask can only be read by setting it; no other thread runs here.
         let mask = rustix::process::umask(rustix::fs::Mode::empty());
         let mode = self.mode & !mask.as_raw_mode();
         for path in &self.paths {
@@ -49,16 +49,16 @@ impl Mkdir {
             attributes::set(parent, attributes::MKDIR, &value)
                 .with_context(|| format!("make {}", path.display()))
                 .map_err(|error| explain(error, self.zone))?;
-            // The kernel may remember for a moment more that there was none: what is to be made is
-            // looked up afresh. A directory gets no second name, so that nothing is made.
+            // The kernel may cache for a moment that the name is absent. A link(2) makes it look
+            // the name up again; a directory cannot be linked, so the call makes nothing.
             let _ = std::fs::hard_link(parent, &path);
         }
         Ok(())
     }
 }
 
-/// What the errno says here. (A mount answers ENXIO for a zone that is not there, EXDEV for a home
-/// that cannot be.)
+/// Explains the errno: a mount returns ENXIO for an unknown zone, and EXDEV for a directory that
+/// cannot have a home of its own.
 fn explain(error: anyhow::Error, zone: u16) -> anyhow::Error {
     let errno = error
         .root_cause()

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand; `output` is what several share.
+//! The command line: one file for each subcommand; shared arguments are in `output_args`.
 
 mod bench;
 mod completions;
@@ -16,7 +16,7 @@ mod meta;
 mod mkdir;
 mod mount;
 mod mount_guard;
-mod output;
+mod output_args;
 mod reference;
 mod scrub;
 mod server;
@@ -50,12 +50,12 @@ enum Command {
     Down(down::Down),
     Status(status::Status),
     #[command(subcommand)]
-    Target(target::Target),
+    Target(target::TargetCommand),
     Mount(mount::Mount),
     Umount(umount::Umount),
-    Mkdir(mkdir::Mkdir),
+    Mkdir(mkdir::MkdirHomed),
     #[command(subcommand)]
-    Layout(layout::Layout),
+    Layout(layout::LayoutCommand),
     Locate(locate::Locate),
     #[command(subcommand)]
     Meta(meta::Meta),
@@ -65,15 +65,15 @@ enum Command {
     Fs(fs::Fs),
     Fsck(fsck::Fsck),
     #[command(subcommand)]
-    Scrub(scrub::Scrub),
+    Scrub(scrub::ScrubCommand),
     #[command(subcommand)]
-    Session(session::Session),
+    Session(session::SessionCommand),
     #[command(subcommand)]
     Key(key::Key),
     Server(server::Server),
     Sim(sim::Sim),
     #[command(subcommand)]
-    Config(config::Config),
+    Config(config::ConfigCommand),
     #[command(subcommand)]
     Bench(bench::Bench),
     Dump(dump::Dump),
@@ -86,11 +86,10 @@ enum Command {
 }
 
 impl Cli {
-    /// The exit code of failures that have none of their own, and where standard output cannot be
-    /// written.
+    /// The exit code of failures without one of their own, and of failed standard output.
     pub fn failure_code(&self) -> u8 {
         match self.command {
-            // Its 1 says that all was put right.
+            // Exit code 1 of fsck means that all findings were repaired.
             Command::Fsck(_) => crate::exit::NOT_CHECKED,
             _ => crate::exit::FAILED,
         }

@@ -1,77 +1,83 @@
 //! `zonal mount`: options of a mount.
 
-use crate::cell::connect::CellArgs;
+use crate::cell::connection::CellArgs;
 use crate::cell::folder;
 use crate::exit::Failure;
 use crate::mount::command;
-use crate::mount::options::{Options, transport};
+use crate::mount::options::{MountSettings, transport};
 use std::path::PathBuf;
 use zonal_server::units::{ByteSize, Millis};
 
 /// Mount a cell
 ///
-/// Returns when the mount answers; it goes on in the background. With fstab and mount(8): install a
-/// link to this program as /sbin/mount.zonal, then `mount -t zonal DIR|ADDRESS PATH -o zone=1`.
+/// Returns when the mount answers; the mount continues in the background. For fstab and mount(8),
+/// install a link to this program as /sbin/mount.zonal, then use `mount -t zonal DIR|ADDRESS PATH
+/// -o zone=1`.
 #[derive(Debug, clap::Args)]
 pub struct Mount {
     #[command(flatten)]
     cell: CellArgs,
-    /// Where
+    /// Mount point
     path: PathBuf,
-    /// The zone that this machine is in: new first-level directories are homed there [default: the
-    /// zone of a node that has an address of this machine; the first zone where all nodes are on
-    /// this machine; else --zone must be given, unless there is one zone only]
+    /// The zone that this machine is in, where new first-level directories are homed [default: see
+    /// below]
+    ///
+    /// Without --zone the mount takes the only zone. Of several it takes the first, if all nodes
+    /// are on this machine. Otherwise it takes the zone of a node that has an address of this
+    /// machine, or --zone is required.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the
     /// long options of this command as NAME=VALUE
     ///
     /// Set by the kernel: ro, nosuid, nodev, noexec, sync, dirsync, noatime, nodiratime, lazytime,
-    /// and their opposites. nosuid and nodev are the default: whoever has the cell's key can make a
-    /// set-uid program of root's. Ask for suid and dev by name; in fstab and for mount(8), which
-    /// passes neither on, the words are allow_suid and allow_dev. user and users mean noexec as
-    /// well. Access times follow relatime, with strictatime too; noatime and ro move none.
-    /// allow_other lets everybody use the mount, as permissions have it, which is so where root
-    /// mounts; an ordinary user's mount is theirs alone (noallow_other), unless /etc/fuse.conf has
-    /// the line user_allow_other and they ask for it. Words for fstab and systemd (_netdev, nofail,
-    /// noauto, x-*) are passed over; remount is refused: unmount, and mount again.
+    /// and their opposites. nosuid and nodev are the default, because a holder of the cell's key
+    /// can make a set-uid program of root's. Ask for suid and dev by name; in fstab and for
+    /// mount(8), which passes neither on, the words are allow_suid and allow_dev. user and users
+    /// imply noexec, too. Access times follow relatime, even with strictatime; noatime and ro never
+    /// update them. allow_other lets all users use the mount, subject to permissions; it is the
+    /// default for mounts by root. An ordinary user's mount is theirs alone (noallow_other), unless
+    /// /etc/fuse.conf has the line user_allow_other and they ask for it. Words for fstab and
+    /// systemd (_netdev, nofail, noauto, x-*) are ignored; remount is refused: unmount, and mount
+    /// again.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
-    /// What protects connections by TCP: tls, or plain, which is used where the server is
-    /// configured so too. With plain both sides prove who they are, and then everything goes in the
-    /// clear: for networks that nobody else can reach
+    /// Protection of TCP connections: tls, or plain, which is used if the server is configured so
+    /// too. With plain both sides prove who they are, and then all data goes in the clear: for
+    /// networks that nobody else can reach
     #[arg(long, value_name = "tls|plain", default_value = "tls", value_parser = ["tls", "plain"])]
     transport: String,
     /// Stay in the foreground
     #[arg(long, short)]
     foreground: bool,
-    /// Let the kernel cache no names and attributes
+    /// Keep the kernel from caching names and attributes
     #[arg(long)]
     no_cache: bool,
-    /// Believe names and attributes for so long without asking, where nobody else writes what is
-    /// mounted (0 s to 1 h) [default: 0 s, they are believed under leases that the cell calls back]
+    /// Time to use cached names and attributes without asking, if nobody else writes there (0 s to
+    /// 1 h) [default: 0 s: leases protect them]
     #[arg(long, value_name = "TIME")]
     cache_time: Option<Millis>,
-    /// Gather at most this much of writes that are not yet sent; "0 B" sends each at once [default:
+    /// Most bytes of writes that are gathered and not yet sent; "0 B" sends each at once [default:
     /// 64 MiB]
     #[arg(long, value_name = "SIZE")]
     write_behind: Option<ByteSize>,
-    /// How long a request waits for a server before the program gets an error, such as "10 s" (1 s
-    /// to 60 s) [default: 10 s]
+    /// Time that a request waits for a server before it fails, such as "10 s" (1 s to 60 s)
+    /// [default: 10 s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Millis>,
-    /// Where a mount in the background logs [default: below the cell's folder; for a cell named by
-    /// an address a file in /var/log/zonal for root, in $XDG_STATE_HOME/zonal, else
-    /// ~/.local/state/zonal, for others]
+    /// Log file of a mount in the background [default: below the cell's folder]
+    ///
+    /// For a cell named by an address the default is below /var/log/zonal for root, otherwise in
+    /// $XDG_STATE_HOME/zonal or ~/.local/state/zonal.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Threads that serve the kernel (1 to 256) [default: 16]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
-    /// What the table of mounts shows as the source
+    /// Source shown in the mount table
     #[arg(long, hide = true)]
     source: Option<String>,
-    /// Tell the starting process by standard output when the mount answers
+    /// Report to the starting process on standard output when the mount answers
     #[arg(long, hide = true)]
     ready_on_stdout: bool,
 }
@@ -82,7 +88,7 @@ impl Mount {
             Some(cell) => cell.to_owned(),
             None => folder::default_dir().display().to_string(),
         };
-        let mut options = Options::new(cell, self.path);
+        let mut options = MountSettings::new(cell, self.path);
         options.zone = self.zone;
         options.source = self.source;
         options.key_file = self.cell.key_file;

@@ -1,4 +1,4 @@
-//! `zonal mount-guard`: hidden, started by a mount for itself.
+//! `zonal mount-guard`: hidden; a mount starts it for itself.
 
 use crate::mount::guard;
 use clap::Args;
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 /// Ends the kernel's side of a mount whose process was killed and cannot end.
 #[derive(Debug, Args)]
 pub struct MountGuard {
-    /// The mount's process.
+    /// Process id of the mount.
     process: u32,
-    /// Where it is mounted.
+    /// Mount point.
     path: PathBuf,
 }
 

@@ -1,8 +1,8 @@
-//! The hidden `zonal cli-reference`: the help of all commands as one document,
+//! The hidden `zonal cli-reference`: prints the help of all commands as one document,
 //! docs/cli-reference.md.
 
 use super::Cli;
-use crate::{exit, out};
+use crate::{console, exit};
 use clap::CommandFactory;
 
 /// Print docs/cli-reference.md
@@ -25,7 +25,7 @@ impl CliReference {
             "\n`mount.zonal`, which mount(8) runs, ends as mount(8) does: 1 for wrong usage, 32 where the mount failed.\n",
         );
         describe(&mut root, "zonal", &mut text);
-        out::lines(text.trim_end());
+        console::lines(text.trim_end());
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! `zonal scrub`: the verification of everything stored, in the background.
+//! `zonal scrub`: verifies all stored data in the background.
 
-use crate::cell::connect::{Cell, CellArgs};
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND};
-use crate::out;
 use anyhow::Context;
 use serde_json::{Value, json};
 use zonal_server::units::ByteSize;
@@ -10,43 +10,44 @@ use zonal_types::{NodeId, Timestamp};
 use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
 use zonal_zonemap::ZoneMap;
 
-/// Compare everything stored with its checksums, in the background
+/// Compare all stored data with its checksums, in the background
 ///
 /// Each target reads its own bytes from the medium, each shard all entries of its store, at a
-/// bounded rate. A scrub keeps its place over a restart, and begins by itself a week after the last
-/// one (of targets: as `scrub_period` says). What is damaged is in the log, in metrics, and in
+/// bounded rate. A scrub keeps its position over a restart, and starts by itself a week after the
+/// last one (targets: after `scrub_period`). Damage is reported in the log, in metrics, and by
 /// `status`.
 #[derive(Debug, clap::Subcommand)]
-pub enum Scrub {
-    /// Begin, or go on where it was stopped
+pub enum ScrubCommand {
+    /// Start, or resume where it was stopped
     Start {
         #[command(flatten)]
-        which: Which,
-        /// Bytes a second of each [default: `scrub_rate` of the target's config, 64 MiB]
+        which: StoreSelection,
+        /// Bytes a second of each target or shard [default: `scrub_rate` of the target's config, 64
+        /// MiB]
         #[arg(long, value_name = "SIZE")]
         rate: Option<ByteSize>,
-        /// From the start, also where one was stopped or is under way
+        /// Start over, even if a scrub was stopped or is running
         #[arg(long)]
         anew: bool,
     },
-    /// Stop; the place is kept
+    /// Stop; keep the position
     Stop {
         #[command(flatten)]
-        which: Which,
+        which: StoreSelection,
     },
-    /// Show how far it is and what was found; exits with 1 where something is damaged
+    /// Show progress and findings; exits with 1 if anything is damaged
     Status {
         #[command(flatten)]
-        which: Which,
+        which: StoreSelection,
         /// As JSON
         #[arg(long)]
         json: bool,
     },
 }
 
-/// Stores of a cell: all targets and shards, or one of them.
+/// Arguments that select stores: all targets and shards, or one of them.
 #[derive(Debug, clap::Args)]
-pub struct Which {
+pub struct StoreSelection {
     #[command(flatten)]
     cell: CellArgs,
     /// Only this target
@@ -64,8 +65,8 @@ fn name(of: ScrubOf) -> String {
     }
 }
 
-impl Which {
-    /// What is meant, with the node that has it.
+impl StoreSelection {
+    /// The selected stores, each with its node.
     fn stores(&self, map: &ZoneMap) -> anyhow::Result<Vec<(ScrubOf, NodeId)>> {
         let targets = map
             .targets
@@ -91,7 +92,8 @@ impl Which {
         Ok(found)
     }
 
-    /// Asks for every store, also where one does not answer; its error comes at the end.
+    /// Sends a request about every store, even if one does not answer; that error is returned at
+    /// the end.
     fn each(
         &self,
         request: impl Fn(ScrubOf) -> AdminRequest,
@@ -101,7 +103,7 @@ impl Which {
         let map = cell.map()?;
         let mut failed = None;
         for (of, node) in self.stores(&map)? {
-            let asked = Cell::address(&map, node).and_then(|to| cell.admin(to, &request(of)));
+            let asked = CellHandle::address(&map, node).and_then(|to| cell.admin(to, &request(of)));
             match asked {
                 Ok(reply) => took(of, reply),
                 Err(error) => {
@@ -114,20 +116,20 @@ impl Which {
     }
 }
 
-impl Scrub {
+impl ScrubCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Start { which, rate, anew } => {
                 let rate = rate.map_or(0, |rate| rate.0);
                 let request = |of| AdminRequest::ScrubStart { of, rate, anew };
                 which.each(request, |of, _done| {
-                    out::line(format_args!("{}: scrubbing", name(of)));
+                    console::line(format_args!("{}: scrubbing", name(of)));
                 })
             }
             Self::Stop { which } => {
                 let request = |of| AdminRequest::ScrubStop { of };
                 which.each(request, |of, _done| {
-                    out::line(format_args!("{}: stopped", name(of)));
+                    console::line(format_args!("{}: stopped", name(of)));
                 })
             }
             Self::Status { which, json } => show(&which, json),
@@ -135,7 +137,7 @@ impl Scrub {
     }
 }
 
-fn show(which: &Which, as_json: bool) -> anyhow::Result<()> {
+fn show(which: &StoreSelection, as_json: bool) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     let asked = which.each(
         |of| AdminRequest::ScrubStatus { of },
@@ -147,7 +149,7 @@ fn show(which: &Which, as_json: bool) -> anyhow::Result<()> {
     );
     if as_json {
         let list: Vec<Value> = reports.iter().map(to_json).collect();
-        out::json(format_args!("{:#}", json!({ "stores": list })));
+        console::json(format_args!("{:#}", json!({ "stores": list })));
     } else {
         print(&reports);
     }
@@ -185,11 +187,11 @@ fn print(reports: &[(ScrubOf, ScrubReport)]) {
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for (of, report) in reports {
-        let (objects, bytes) = (report.objects, out::bytes(report.bytes));
+        let (objects, bytes) = (report.objects, console::bytes(report.bytes));
         let measured = match of {
             ScrubOf::Target { .. } => [
                 format!("{objects} of {}", report.objects_now),
-                format!("{bytes} of {}", out::bytes(report.bytes_now)),
+                format!("{bytes} of {}", console::bytes(report.bytes_now)),
             ],
             ScrubOf::Shard { .. } => [format!("{objects} entries"), bytes],
         };
@@ -199,18 +201,18 @@ fn print(reports: &[(ScrubOf, ScrubReport)]) {
             state(report).to_owned(),
             objects,
             bytes,
-            format!("{}/s", out::bytes(report.rate)),
+            format!("{}/s", console::bytes(report.rate)),
             report.damaged_blocks.to_string(),
             match report.ended.seconds {
                 0 => "-".to_owned(),
-                seconds => out::ago(seconds),
+                seconds => console::ago(seconds),
             },
         ]);
     }
-    out::table(&rows);
+    console::table(&rows);
     for (of, report) in reports {
         for found in &report.damaged {
-            out::line(format_args!(
+            console::line(format_args!(
                 "{}, object {}.{}, byte {}: {}",
                 name(*of),
                 found.data_id,

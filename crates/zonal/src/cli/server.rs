@@ -12,24 +12,25 @@ use crate::exit::{CONFIG, Failure};
 /// Logs go to standard error; ZONAL_LOG=debug overrides the level of the config.
 #[derive(Debug, clap::Args)]
 pub struct Server {
-    /// Config of a node, or of two: of a manager's and a zone's metadata server's. Several make one
-    /// process serve the nodes of all
+    /// Config of a node, or of two: of a manager's and a zone's metadata server's. Several configs
+    /// make one process serve all their nodes
     #[arg(long, required = true, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// Format stores that are not there yet; a folder that holds anything else is refused
+    /// Format missing stores; a folder that holds anything else is refused
     #[arg(long)]
     format: bool,
-    /// The same, and end then: once, as the user that the server runs as
+    /// Like --format, and exit then: run it once, as the user that the server runs as
     #[arg(long, conflicts_with = "format")]
     format_only: bool,
     /// Roles that the configs must have, as a check and for `ps`
     #[arg(long, value_name = "ROLES", value_delimiter = ',')]
     roles: Vec<String>,
-    /// Write down all that is done to the stores' files, for tests of losses of power: a recording
-    /// a store and start in this folder, of 1 GiB at most
+    /// Record all operations on the stores' files, for tests of power loss
+    ///
+    /// Makes one recording for each store and start in this folder, of at most 1 GiB.
     #[arg(long, value_name = "DIR", env = "ZONAL_RECORD", hide_env_values = true)]
     record: Option<PathBuf>,
-    /// Leave the session of the terminal
+    /// Leave the terminal's session
     #[arg(long, hide = true)]
     new_session: bool,
 }
@@ -56,7 +57,7 @@ impl Server {
             for config in &configs {
                 zonal_server::server::format(config)?;
                 let (path, node) = (config.path.display(), config.node);
-                crate::out::line(format_args!("{path}: node {node} is formatted"));
+                crate::console::line(format_args!("{path}: node {node} is formatted"));
             }
             return Ok(());
         }

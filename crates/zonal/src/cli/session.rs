@@ -1,8 +1,8 @@
-//! `zonal session`: who uses the cell.
+//! `zonal session`: lists clients and ends their sessions.
 
-use crate::cell::connect::{Cell, CellArgs};
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::console;
 use crate::exit::{Failure, NOT_FOUND};
-use crate::out;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,20 +10,19 @@ use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::{AdminReply, AdminRequest, Header, MetaReply, MetaRequest, Service, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
-/// Sessions asked for at once.
+/// Sessions in one page of a reply.
 const AT_ONCE: u32 = 1_000;
-/// How long a shard may take to have a client fenced, and how often it is asked.
+/// Time for a shard to have a client fenced, and the pause between two requests.
 const ENDING: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Show who uses the cell, and end the sessions of a client that is gone
+/// List clients of the cell, and end the sessions of a client that is gone
 ///
-/// A mount has a session at each metadata server that it asked, from its first request until it is
-/// unmounted, or until 60 s after it was last heard of.
+/// A mount has a session at each metadata server it uses. The session lasts until the mount is
+/// unmounted, or until 60 s after its last request.
 #[derive(Debug, clap::Subcommand)]
-pub enum Session {
-    /// List clients: name, zone, when they were last heard of, how many files they have open and
-    /// locked
+pub enum SessionCommand {
+    /// List clients: name, zone, time since the last request, number of files open and locked
     Ls {
         #[command(flatten)]
         cell: CellArgs,
@@ -31,15 +30,15 @@ pub enum Session {
         #[arg(long)]
         json: bool,
     },
-    /// End the sessions of a client that is gone: what it has locked and open is free at once, not
-    /// when its time is over
+    /// End the sessions of a client that is gone: its locks and open files are free at once, not
+    /// only when its term is over
     ///
-    /// A client that is still there opens new ones and goes on. What it may still believe of names
-    /// and attributes holds up changes of others for at most 6 s.
+    /// A client that still runs opens new sessions and continues. Names and attributes that it may
+    /// still cache delay changes by others for at most 6 s.
     End {
         #[command(flatten)]
         cell: CellArgs,
-        /// Its number, as `ls` shows it
+        /// The client's number, as `ls` shows it
         #[arg(value_name = "CLIENT")]
         client: String,
     },
@@ -50,17 +49,17 @@ pub enum Session {
 struct Client {
     name: String,
     zone: u16,
-    /// The highest that a shard knows.
+    /// The highest incarnation that a shard knows.
     incarnation: u32,
     idle_ms: u64,
     open_files: u64,
     locked_files: u64,
     shards: Vec<u32>,
-    /// With their shards.
+    /// Sessions with their shards.
     sessions: Vec<(u32, SessionId)>,
 }
 
-impl Session {
+impl SessionCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Ls { cell, json } => show(&cell.open()?, json),
@@ -69,7 +68,7 @@ impl Session {
     }
 }
 
-fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
+fn show(cell: &CellHandle, as_json: bool) -> anyhow::Result<()> {
     let (clients, failed) = clients(cell, &cell.map()?);
     if as_json {
         let list: Vec<_> = clients
@@ -87,7 +86,7 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        out::json(format_args!("{:#}", json!({ "clients": list })));
+        console::json(format_args!("{:#}", json!({ "clients": list })));
     } else {
         let header = ["CLIENT", "ZONE", "HEARD OF", "OPEN", "LOCKED", "NAME"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
@@ -101,12 +100,12 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
                 client.name.clone(),
             ]
         }));
-        out::table(&rows);
+        console::table(&rows);
     }
     failed.map_or(Ok(()), Err)
 }
 
-fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
+fn end(cell: &CellHandle, text: &str) -> anyhow::Result<()> {
     let number = u64::from_str_radix(text, 16).map_err(|_error| {
         let failure = Failure::new(2, format!("{text} is no client's number"));
         failure.hint("`zonal session ls` shows them")
@@ -120,14 +119,19 @@ fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
     for (id, session) in &client.sessions {
         if let Some(shard) = map.shards.iter().find(|shard| shard.id.0 == *id) {
             evict(cell, &map, shard, *session)?;
-            out::line(format_args!("shard {id}: ended"));
+            console::line(format_args!("shard {id}: ended"));
         }
     }
     failed.map_or(Ok(()), Err)
 }
 
-fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyhow::Result<()> {
-    let to = Cell::address(map, shard.node)?;
+fn evict(
+    cell: &CellHandle,
+    map: &ZoneMap,
+    shard: &Shard,
+    session: SessionId,
+) -> anyhow::Result<()> {
+    let to = CellHandle::address(map, shard.node)?;
     let mut header = Header::request(Service::Meta, cell.id);
     (header.epoch, header.session) = (shard.epoch, session);
     let request = MetaRequest::EvictSession;
@@ -135,9 +139,9 @@ fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyho
     loop {
         match cell.call_with(to, header, request.name(), &request.to_bytes())? {
             MetaReply::Done => return Ok(()),
-            // It has ended meanwhile.
+            // The session ended in between.
             MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => return Ok(()),
-            // Targets are told first that the client is fenced.
+            // The shard first tells targets that the client is fenced.
             MetaReply::Failed { code }
                 if code.0 == ErrorCode::NotReady && Instant::now() < until =>
             {
@@ -148,8 +152,8 @@ fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyho
     }
 }
 
-/// All clients by number, and why a shard could not be asked.
-fn clients(cell: &Cell, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow::Error>) {
+/// All clients by number, and the failure of a shard that could not be asked.
+fn clients(cell: &CellHandle, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow::Error>) {
     let (mut clients, mut failed) = (BTreeMap::<u64, Client>::new(), None);
     for shard in &map.shards {
         match sessions(cell, map, shard) {
@@ -184,8 +188,8 @@ fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
     client.sessions.push((shard.id.0, entry.session));
 }
 
-fn sessions(cell: &Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {
-    let to = Cell::address(map, shard.node)?;
+fn sessions(cell: &CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {
+    let to = CellHandle::address(map, shard.node)?;
     let (mut found, mut after) = (Vec::<SessionEntry>::new(), SessionId(0));
     loop {
         let request = AdminRequest::ListSessions {

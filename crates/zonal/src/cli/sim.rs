@@ -1,7 +1,7 @@
-//! `zonal sim`: a whole cell on one thread from one seed, with faults, seed after seed.
+//! `zonal sim`: simulates a whole cell with faults, in one thread for each seed.
 
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use anyhow::bail;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -10,38 +10,37 @@ use zonal_sim::planted_bugs::PLANTS;
 use zonal_sim::scenario::SCENARIOS;
 use zonal_sim::{BatchSummary, Plant, RunOptions, RunReport, Scenario, run_batch};
 
-/// Seeds of which the summary names the broken ones.
+/// Most broken seeds that the summary names.
 const BAD_SHOWN: usize = 20;
 
-/// Run a simulated cell, seed after seed: faults, then what must hold is checked
+/// Run a simulated cell with faults, seed after seed, and check its invariants
 #[derive(Debug, clap::Args)]
 pub struct Sim {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// End after so many minutes, if the seeds last that long
+    /// Stop after this many minutes, if the seeds last that long
     #[arg(long)]
     minutes: Option<u64>,
     /// Steps of each program
     #[arg(long, default_value_t = 60)]
     steps: u64,
-    /// What sort of run: any, kill, together, callers, power, media, hostile, locks, fences,
-    /// appends
+    /// Scenario: any, kill, together, callers, power, media, hostile, locks, fences, appends
     #[arg(long, default_value = "any")]
     scenario: String,
-    /// Put a known bug in, which must be found (an unknown name lists them)
+    /// Plant a known bug, which must be found (an unknown name lists them)
     #[arg(long)]
     plant: Option<String>,
-    /// End at the first broken seed
+    /// Stop at the first broken seed
     #[arg(long)]
     first: bool,
-    /// Without faults
+    /// Run without faults
     #[arg(long)]
     no_faults: bool,
-    /// Tell every seed, not only broken ones
+    /// Report every seed, not only broken ones
     #[arg(long)]
     verbose: bool,
     /// Print every message to standard error
@@ -134,7 +133,7 @@ impl Sim {
     fn tell(&self, report: &RunReport) {
         let again = self.again(report.seed);
         if self.json {
-            out::json(json!({
+            console::json(json!({
                 "seed": report.seed,
                 "scenario": report.scenario.name(),
                 "good": report.is_good(),
@@ -148,9 +147,9 @@ impl Sim {
             }));
             return;
         }
-        out::lines(report.to_string().trim_end());
+        console::lines(report.to_string().trim_end());
         if !report.is_good() {
-            out::line(format_args!("  again: {again} --log"));
+            console::line(format_args!("  again: {again} --log"));
         }
     }
 
@@ -163,7 +162,7 @@ impl Sim {
             let faults: serde_json::Map<_, _> = faults
                 .map(|(name, count)| (name.to_owned(), count.into()))
                 .collect();
-            out::json(json!({
+            console::json(json!({
                 "seeds": summary.seeds,
                 "bad": summary.bad,
                 "operations": summary.operations,
@@ -182,7 +181,7 @@ impl Sim {
             .iter()
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        out::line(format_args!(
+        console::line(format_args!(
             "{} seeds ({}): {} operations, {} messages, {:.1} simulated hours",
             summary.seeds,
             scenarios.join(", "),
@@ -193,16 +192,18 @@ impl Sim {
         let faults: Vec<String> = faults
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
-        out::line(format_args!("faults: {}", faults.join(", ")));
+        console::line(format_args!("faults: {}", faults.join(", ")));
         let known = zonal_types::coverage_marks::NAMES.len();
         if zonal_types::coverage_marks::are_kept() {
-            out::line(format_args!(
+            console::line(format_args!(
                 "marks: {} of {known} reached; not: {}",
                 coverage.marks.len(),
                 summary.missing_marks().join(" ")
             ));
         } else {
-            out::line("marks: not in this build (cargo build --release -p zonal --features marks)");
+            console::line(
+                "marks: not in this build (cargo build --release -p zonal --features marks)",
+            );
         }
         let shown: Vec<String> = summary
             .bad
@@ -211,7 +212,7 @@ impl Sim {
             .map(u64::to_string)
             .collect();
         let good = summary.seeds - summary.bad.len() as u64;
-        out::line(format_args!(
+        console::line(format_args!(
             "{good} of {} seeds good{}{}",
             summary.seeds,
             if shown.is_empty() { "" } else { "; broken: " },

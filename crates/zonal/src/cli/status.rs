@@ -1,9 +1,9 @@
-//! `zonal status`: every server of the cell, asked at once.
+//! `zonal status`: asks every server of the cell at once.
 
-use crate::cell::connect::{Cell, CellArgs};
-use crate::cell::mounts;
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cell::mount_records;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use serde_json::{Value, json};
 use zonal_net::Address;
 use zonal_types::Codec;
@@ -14,8 +14,8 @@ use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
 ///
-/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not
-/// serve, or tells of errors of its medium or of damaged data.
+/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 if one does not serve,
+/// or reports errors of its medium or damaged data.
 #[derive(Debug, clap::Args)]
 pub struct Status {
     #[command(flatten)]
@@ -25,14 +25,14 @@ pub struct Status {
     json: bool,
 }
 
-/// What was learnt of one node.
+/// The replies of one node.
 struct Seen {
-    /// It goes in the clear with clients that are configured so.
+    /// The node accepts clients that are configured to go in the clear.
     offers_plain: bool,
-    /// The first thing that is wrong.
+    /// The first problem found.
     error: Option<String>,
     inodes: Option<u64>,
-    /// Target, bytes in all, bytes free, objects.
+    /// Target; total bytes, free bytes, number of objects.
     targets: Vec<(u32, Option<[u64; 3]>)>,
 }
 
@@ -56,7 +56,7 @@ impl Status {
                 .collect()
         });
         if self.json {
-            out::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
+            console::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
         } else {
             print(&cell, &map, &seen);
         }
@@ -65,8 +65,8 @@ impl Status {
             let text = format!("{bad} of {} nodes are not well", map.nodes.len());
             return Err(Failure::new(FAILED, text)
                 .hint(match cell.folder {
-                    Some(_) => "`zonal up` starts what is down; the log of a node tells more",
-                    None => "start what is down on its machine (its unit is zonal@NAME); the log of a node tells more",
+                    Some(_) => "`zonal up` starts stopped servers; the log of a node has details",
+                    None => "start the stopped server on its machine (its unit is zonal@NAME); the log of a node has details",
                 })
                 .into());
         }
@@ -83,8 +83,8 @@ fn nothing(error: &str) -> Seen {
     }
 }
 
-/// What protects a node's connections by TCP.
-fn transport(cell: &Cell, seen: &Seen) -> &'static str {
+/// Protection of a node's TCP connections.
+fn transport(cell: &CellHandle, seen: &Seen) -> &'static str {
     match (&cell.credential, seen.offers_plain) {
         (None, _) => "none",
         (Some(_), true) => "plain",
@@ -92,7 +92,7 @@ fn transport(cell: &Cell, seen: &Seen) -> &'static str {
     }
 }
 
-fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
+fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
     let Ok(tcp) = node.address.parse() else {
         return nothing("its address cannot be read");
     };
@@ -110,7 +110,7 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
         match cell.call(to, Service::Meta, request.name(), &request.to_bytes()) {
             Ok(MetaReply::StatFs { inodes, .. }) => seen.inodes = Some(inodes),
             Ok(MetaReply::Failed { code }) => seen.error = Some(format!("shard: {}", code.0)),
-            Ok(_) => seen.error = Some("shard: an odd answer".into()),
+            Ok(_) => seen.error = Some("shard: an unexpected reply".into()),
             Err(error) => seen.error = Some(error.to_string()),
         }
     }
@@ -147,8 +147,8 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
     seen
 }
 
-/// What the node itself says is wrong: that is the reason of what was seen from here.
-fn trouble(cell: &Cell, to: Address) -> Option<String> {
+/// The problem that the node itself reports, which explains the failure seen from here.
+fn trouble(cell: &CellHandle, to: Address) -> Option<String> {
     match cell.admin(to, &AdminRequest::Health) {
         Ok(AdminReply::Health { roles }) => {
             let mut roles = roles.into_iter();
@@ -160,13 +160,13 @@ fn trouble(cell: &Cell, to: Address) -> Option<String> {
             };
             Some(format!("{}: {}{rest}", bad.role, bad.trouble))
         }
-        Ok(_) => Some("an odd answer about its health".into()),
+        Ok(_) => Some("an unexpected reply about its health".into()),
         Err(error) => Some(format!("{error:#}")),
     }
 }
 
-fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
-    out::line(format_args!(
+fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
+    console::line(format_args!(
         "cell {}, map version {}",
         map.cell, map.version
     ));
@@ -202,7 +202,7 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
                 if numbers.is_empty() {
                     "-".to_owned()
                 } else {
-                    out::bytes(value)
+                    console::bytes(value)
                 }
             };
             total += sum(0);
@@ -222,27 +222,27 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
             String::new(),
             String::new(),
             "all".into(),
-            out::bytes(total),
-            out::bytes(free),
+            console::bytes(total),
+            console::bytes(free),
         ]);
     }
-    out::table(&rows);
+    console::table(&rows);
     let plain = map.nodes.iter().zip(seen);
     let plain = plain.filter(|(_, seen)| transport(cell, seen) == "plain");
     let plain: Vec<String> = plain.map(|(node, _)| node.id.to_string()).collect();
     if !plain.is_empty() {
-        out::line(format_args!(
+        console::line(format_args!(
             "in the clear by TCP with mounts that are configured so: nodes {}",
             plain.join(", ")
         ));
     }
-    for mount in mounts::of(cell) {
+    for mount in mount_records::of(cell) {
         let state = if mount.lives() {
             ""
         } else {
             " (its process is gone)"
         };
-        out::line(format_args!(
+        console::line(format_args!(
             "mounted on {} in zone {}{state}",
             mount.path.display(),
             mount.zone
@@ -250,7 +250,7 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
     }
 }
 
-fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
+fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
     let node = |node: &Node, seen: &Seen| {
         let targets = seen.targets.iter().map(|(id, numbers)| {
             json!({
@@ -281,7 +281,7 @@ fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
         let nodes: Vec<Value> = nodes.map(|(one, seen)| node(one, seen)).collect();
         json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
     });
-    let mounts = mounts::of(cell).into_iter().map(|mount| {
+    let mounts = mount_records::of(cell).into_iter().map(|mount| {
         json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.lives()})
     });
     json!({

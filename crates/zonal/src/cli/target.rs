@@ -1,50 +1,50 @@
-//! `zonal target`: the objects of a target.
+//! `zonal target`: lists, exports and imports the objects of a target, and removes targets.
 
-use crate::cell::connect::{Cell, CellArgs};
-use crate::cli::output::{Output, Telling};
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cli::output_args::{OutputArgs, ReportArgs};
 use crate::cli::target_remove;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
-use crate::transfer::{self, Names, Remote, Source, Stopped};
+use crate::transfer::{self, ObjectPaths, ObjectSource, RunningTarget, StoppedTarget};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_object::ObjectId;
 use zonal_types::{Column, DataId, TargetId};
 use zonal_wire::ObjectEntry;
 
-/// List, export and import the objects of a target; take out one that holds none
+/// List, export and import the objects of a target; remove an empty target
 #[derive(Debug, clap::Subcommand)]
-pub enum Target {
+pub enum TargetCommand {
     /// List objects: data id and column, bytes, allocated bytes
     Ls {
         #[command(flatten)]
-        which: Which,
-        /// With the path of each object's file (a target that runs)
+        which: TargetSelection,
+        /// Show the path of each object's file (a running target)
         #[arg(long, conflicts_with = "dir")]
         paths: bool,
         /// One JSON object a line
         #[arg(long)]
         json: bool,
     },
-    /// Write objects to a file, each with its place and checksummed; what is damaged is named and
+    /// Write objects to a file, with their positions and checksums; damaged ranges are reported and
     /// left out
     ///
-    /// Exits with 1 where something was damaged; the file then has all the rest. Where an object
-    /// that is named is not there, nothing is written.
+    /// Exits with 1 if anything was damaged; the file then holds the rest. If a named object does
+    /// not exist, nothing is written.
     Export {
         #[command(flatten)]
-        which: Which,
+        which: TargetSelection,
         /// Only this object (several may be given) [default: all]
         #[arg(long, value_name = "DATA_ID.COLUMN")]
         object: Vec<ObjectName>,
         #[command(flatten)]
-        output: Output,
+        output: OutputArgs,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
-    /// Write the objects of a file that was exported to a target that runs
+    /// Write the objects of an exported file to a running target
     ///
-    /// A file that is damaged, cut short, or of another cell or another target changes nothing.
+    /// A file that is damaged, truncated, or of another cell or target changes nothing.
     Import {
         #[command(flatten)]
         cell: CellArgs,
@@ -54,18 +54,18 @@ pub enum Target {
         /// The file
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// Also where objects are there already: they are written over
+        /// Overwrite objects that exist
         #[arg(long)]
         force: bool,
         #[command(flatten)]
-        telling: Telling,
+        telling: ReportArgs,
     },
-    /// Take a target out of the cell that was added by mistake and holds nothing
+    /// Remove an empty target from the cell that was added by mistake
     ///
-    /// Refused with exit code 5 where it holds an object, or where the layout of any file names a
-    /// stripe set with it; nothing is changed then. All shards must be up; the target need not be.
-    /// Its store is refused from then on, its number and its node's, where that had nothing else,
-    /// are free. End its server, or take the role out of its node.toml. The only target of a zone
+    /// Refused with exit code 5 if it holds an object or if any file's layout names a stripe set
+    /// with it; then nothing changes. All shards must be up; the target need not be. Its store is
+    /// refused from then on. Its number is free again, and so is its node's if the node had nothing
+    /// else. Stop its server, or remove the role from its node.toml. The only target of a zone
     /// stays.
     Remove {
         #[command(flatten)]
@@ -73,18 +73,18 @@ pub enum Target {
         /// The target
         #[arg(long, value_name = "N")]
         target: u32,
-        /// New files do without it from now on, also where it cannot be taken out yet
+        /// Keep new files off the target from now on, even if it cannot be removed yet
         #[arg(long)]
         retire: bool,
     },
 }
 
-/// A target that runs, or the store of one that is stopped.
+/// Arguments that select a running target, or the store of a stopped one.
 #[derive(Debug, clap::Args)]
-pub struct Which {
+pub struct TargetSelection {
     #[command(flatten)]
     cell: CellArgs,
-    /// The target, through its server
+    /// A running target, through its server
     #[arg(long, value_name = "N", required_unless_present = "dir")]
     target: Option<u32>,
     /// The store of a stopped target: the folder with `identity`, `log` and so on; it is only read
@@ -92,7 +92,7 @@ pub struct Which {
     dir: Option<PathBuf>,
 }
 
-/// A data id and a column.
+/// An object's name: data id and column.
 #[derive(Debug, Clone, Copy)]
 pub struct ObjectName(ObjectId);
 
@@ -112,26 +112,26 @@ impl std::str::FromStr for ObjectName {
     }
 }
 
-impl Which {
-    /// Calls `with` with the target opened and the cell that it is of.
+impl TargetSelection {
+    /// Opens the target and calls `with` with it and its cell.
     fn open<T>(
         &self,
-        with: impl FnOnce(&mut dyn Source, [u8; 16], Option<&Cell>) -> anyhow::Result<T>,
+        with: impl FnOnce(&mut dyn ObjectSource, [u8; 16], Option<&CellHandle>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         if let Some(dir) = &self.dir {
-            let mut stopped = Stopped::open(dir)?;
+            let mut stopped = StoppedTarget::open(dir)?;
             let cell = stopped.cell();
             return with(&mut stopped, cell, None);
         }
         let cell = self.cell.open()?;
         let map = cell.map()?;
         let target = TargetId(self.target.unwrap_or_default());
-        let mut remote = Remote::new(&cell, &map, target)?;
+        let mut remote = RunningTarget::new(&cell, &map, target)?;
         with(&mut remote, map.cell.0, Some(&cell))
     }
 }
 
-impl Target {
+impl TargetCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Remove {
@@ -140,13 +140,13 @@ impl Target {
                 retire,
             } => {
                 target_remove::remove(&cell.open()?, TargetId(target), retire)?;
-                out::line(format_args!(
+                console::line(format_args!(
                     "target {target} is out of the cell; its store is refused from now on"
                 ));
                 Ok(())
             }
             Self::Ls { which, paths, json } => which.open(|source, _cell_id, cell| {
-                let names = cell.filter(|_| paths).map(Names::new).transpose()?;
+                let names = cell.filter(|_| paths).map(ObjectPaths::new).transpose()?;
                 ls(source, names, json)
             }),
             Self::Export {
@@ -161,7 +161,7 @@ impl Target {
                 let exported = which.open(|source, cell, _| {
                     transfer::export(source, cell, &only, &output.to, &mut progress)
                 })?;
-                told(&exported, &output.to, telling.json)
+                report_export(&exported, &output.to, telling.json)
             }
             Self::Import {
                 cell,
@@ -172,7 +172,7 @@ impl Target {
             } => {
                 let cell = cell.open()?;
                 let map = cell.map()?;
-                let remote = Remote::new(&cell, &map, TargetId(target))?;
+                let remote = RunningTarget::new(&cell, &map, TargetId(target))?;
                 let mut progress = telling.progress("objects");
                 let imported = transfer::import(&remote, map.cell, &from, force, &mut progress)?;
                 let lost: u64 = imported.lost.iter().map(|(_, lost)| lost.length).sum();
@@ -183,21 +183,21 @@ impl Target {
                         "lost_bytes": lost,
                         "removed": imported.removed.len(),
                     });
-                    out::json(format_args!("{shown:#}"));
+                    console::json(format_args!("{shown:#}"));
                 } else {
-                    out::line(format_args!(
+                    console::line(format_args!(
                         "{} objects, {} of data, on target {target}",
                         imported.objects,
-                        out::bytes(imported.data_bytes)
+                        console::bytes(imported.data_bytes)
                     ));
                 }
                 for object in &imported.removed {
-                    out::note(format_args!(
+                    console::note(format_args!(
                         "object {object} was left out: its file was removed"
                     ));
                 }
                 for (object, lost) in &imported.lost {
-                    out::note(format_args!(
+                    console::note(format_args!(
                         "object {object}: {} bytes at {} were damaged where they were exported, and read as zeros now",
                         lost.length, lost.offset
                     ));
@@ -208,7 +208,11 @@ impl Target {
     }
 }
 
-fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyhow::Result<()> {
+fn ls(
+    source: &mut dyn ObjectSource,
+    mut names: Option<ObjectPaths>,
+    as_json: bool,
+) -> anyhow::Result<()> {
     let mut show = |entry: &ObjectEntry| {
         let path = names.as_mut().map(|names| names.path(entry.data_id));
         if as_json {
@@ -222,14 +226,14 @@ fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyho
             if let (Value::Object(fields), Some(path)) = (&mut shown, path) {
                 fields.insert("path".into(), path.into());
             }
-            out::json(shown);
+            console::json(shown);
         } else {
             let path = match path {
                 Some(Some(path)) => format!("  {path}"),
                 Some(None) => "  (no name)".to_owned(),
                 None => String::new(),
             };
-            out::line(format_args!(
+            console::line(format_args!(
                 "{}.{}  {}  {}{path}",
                 entry.data_id, entry.column, entry.object_bytes, entry.allocated
             ));
@@ -249,10 +253,14 @@ fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyho
             _ => break,
         }
     }
-    names.map_or(Ok(()), Names::close)
+    names.map_or(Ok(()), ObjectPaths::close)
 }
 
-fn told(exported: &transfer::Exported, to: &Path, as_json: bool) -> anyhow::Result<()> {
+fn report_export(
+    exported: &transfer::ExportSummary,
+    to: &Path,
+    as_json: bool,
+) -> anyhow::Result<()> {
     if as_json {
         let damaged = exported.damaged.iter().map(|(object, lost)| {
             json!({
@@ -271,16 +279,16 @@ fn told(exported: &transfer::Exported, to: &Path, as_json: bool) -> anyhow::Resu
             "lost_bytes": exported.lost_bytes,
             "damaged": damaged.collect::<Vec<Value>>(),
         });
-        out::json(format_args!("{shown:#}"));
+        console::json(format_args!("{shown:#}"));
     } else {
-        out::line(format_args!(
+        console::line(format_args!(
             "{} objects, {} of data in {}",
             exported.objects,
-            out::bytes(exported.data_bytes),
+            console::bytes(exported.data_bytes),
             to.display()
         ));
         for (object, lost) in &exported.damaged {
-            out::line(format_args!(
+            console::line(format_args!(
                 "object {object}, {} bytes at {}: {}",
                 lost.length, lost.offset, lost.detail
             ));

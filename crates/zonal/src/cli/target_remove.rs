@@ -1,24 +1,25 @@
-//! `zonal target remove`: takes a target out of the cell that holds nothing and that no file names.
+//! `zonal target remove`: removes a target from the cell that holds nothing and that no file names.
 //!
-//! A stripe set never changes, so a target goes together with the sets that have it, and only where
-//! no layout names one of them:
-//! 1. The target lists no object, and no layout in any shard names such a set. Until here nothing
-//!    is changed.
-//! 2. The zone gets a set without the target, which its new files use from then on.
-//! 3. All shards are looked through again, each by a snapshot that was fixed after the shard had
-//!    adopted that map: a file that was made in between is seen, and none is made later. Where one
-//!    is found, new files get the target back, and the command fails (with `--retire` they do not).
-//! 4. The target lists no object still. The map loses target and sets, and the manager notes the
-//!    store as removed for good.
+//! A stripe set never changes. So a target is removed together with the sets that contain it, and
+//! only if no layout names one of these sets:
 //!
-//! A command that is killed between 2 and 4 leaves a target that new files do without; to run it
-//! again completes it.
+//! 1. Check that the target lists no object, and that no layout in any shard names one of the sets.
+//!    Up to here nothing is changed.
+//! 2. Give the zone a set without the target, which its new files use from then on.
+//! 3. Search all shards again, each by a snapshot taken after the shard adopted that map. It shows
+//!    files made in between, and later files cannot use the old sets. If one is found, new files
+//!    get the target back and the command fails; with `--retire` they do not.
+//! 4. Check that the target still lists no object. The map drops target and sets, and the manager
+//!    notes the store as removed for good.
+//!
+//! If the command is killed between 2 and 4, new files do without the target; running it again
+//! completes the removal.
 
-use crate::backup::{Snapshot, fix_all};
-use crate::cell::connect::Cell;
+use crate::backup::{ShardSnapshot, fix_all};
+use crate::cell::connection::CellHandle;
+use crate::console;
 use crate::exit::{FAILED, Failure, REFUSED, with_causes};
-use crate::out;
-use crate::transfer::{Names, Remote, Source};
+use crate::transfer::{ObjectPaths, ObjectSource, RunningTarget};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use zonal_meta::stripe_set_references::layout_of;
@@ -27,17 +28,17 @@ use zonal_types::{Blob, Codec, Ino, StripeSetId, TargetId};
 use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
-/// Files that are named where the target cannot go.
+/// Most files that the error names.
 const SHOWN: usize = 5;
-/// How long shards may take to hear of a new map.
+/// Time for shards to adopt a new map.
 const ADOPTED_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Takes a target out of the cell. `retire`: where it cannot go yet, new files do without it all
-/// the same.
-pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()> {
+/// Removes a target from the cell. With `retire`, new files do without it even if it cannot be
+/// removed yet.
+pub fn remove(cell: &CellHandle, target: TargetId, retire: bool) -> anyhow::Result<()> {
     let map = cell.map()?;
-    let remote = Remote::new(cell, &map, target)?;
+    let remote = RunningTarget::new(cell, &map, target)?;
     let sets = sets_of(&map, target);
     let is_retired = map.target(target).map(|target| target.state) == Some(TargetState::Offline);
     if !retire && !is_retired {
@@ -48,7 +49,7 @@ pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()>
     let retired = use_it(&map, TargetState::Offline)?;
     let checked = named_in(cell, &retired, &sets)
         .and_then(|found| refuse_files(cell, target, &found))
-        .and_then(|()| refuse_objects(Remote::new(cell, &retired, target)?, target));
+        .and_then(|()| refuse_objects(RunningTarget::new(cell, &retired, target)?, target));
     if let Err(error) = checked {
         let kept = match retire || is_retired {
             true => None,
@@ -58,16 +59,16 @@ pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()>
                 .err(),
         };
         if let Some(failed) = &kept {
-            out::note(format_args!("zonal: {}", with_causes(failed.as_ref())));
+            console::note(format_args!("zonal: {}", with_causes(failed.as_ref())));
         }
         if retire || is_retired || kept.is_some() {
-            out::note(format_args!(
+            console::note(format_args!(
                 "zonal: new files do without target {target} from now on"
             ));
         }
         return Err(error);
     }
-    // Nodes may have joined meanwhile; of sets and targets nobody but this command decides.
+    // Nodes may have joined in between; only this command changes sets and targets.
     let mut last = retired;
     loop {
         match edit(cell, &last, MapEdit::RemoveTarget { target }) {
@@ -92,13 +93,13 @@ fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
     sets.map(|set| set.id).collect()
 }
 
-fn edit(cell: &Cell, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
+fn edit(cell: &CellHandle, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
     let request = ManagerRequest::Edit {
         expected: map.version,
         edits: Blob(vec![edit].to_bytes()),
     };
     match cell.ask_manager(&request)? {
-        // Or a newer one.
+        // The map of this version or a newer one.
         ManagerReply::At { .. } => cell.map(),
         ManagerReply::Failed { detail, .. } => {
             Err(Failure::new(REFUSED, format!("the manager refuses: {detail}")).into())
@@ -107,8 +108,9 @@ fn edit(cell: &Cell, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
     }
 }
 
-/// A target that is not there cannot be asked; that no layout names it must do then.
-fn refuse_objects(mut remote: Remote<'_>, target: TargetId) -> anyhow::Result<()> {
+/// Fails if the target holds objects. An unreachable target cannot be asked; then the search of the
+/// layouts has to suffice.
+fn refuse_objects(mut remote: RunningTarget<'_>, target: TargetId) -> anyhow::Result<()> {
     let listed = match remote.list(None) {
         Ok((listed, _)) => listed,
         Err(error) if is_away(&error) => return Ok(()),
@@ -134,17 +136,17 @@ fn is_away(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Files, and files that are being removed, whose layout names one of the sets: how many, and the
-/// first ones. Each shard goes by `map` or a newer one.
+/// Files, and files being removed, whose layout names one of the sets: their number and the first
+/// ones. Each shard uses `map` or a newer one.
 fn named_in(
-    cell: &Cell,
+    cell: &CellHandle,
     map: &ZoneMap,
     sets: &BTreeSet<StripeSetId>,
 ) -> anyhow::Result<(u64, Vec<Ino>)> {
     let end = Instant::now() + ADOPTED_WITHIN;
     let snapshots = loop {
         let (_, snapshots) = fix_all(cell)?;
-        let is_late = |snapshot: &&Snapshot<'_>| snapshot.start.map_version < map.version;
+        let is_late = |snapshot: &&ShardSnapshot<'_>| snapshot.start.map_version < map.version;
         let Some(late) = snapshots.iter().find(is_late) else {
             break snapshots;
         };
@@ -186,7 +188,7 @@ fn named_in(
 }
 
 fn refuse_files(
-    cell: &Cell,
+    cell: &CellHandle,
     target: TargetId,
     (count, first): &(u64, Vec<Ino>),
 ) -> anyhow::Result<()> {
@@ -194,10 +196,10 @@ fn refuse_files(
         return Ok(());
     }
     let mut paths = Vec::new();
-    if let Ok(mut names) = Names::new(cell) {
+    if let Ok(mut names) = ObjectPaths::new(cell) {
         let found = first.iter().map(|ino| names.path_of(*ino));
         paths.extend(found.flatten());
-        // The session ends by itself where it cannot be closed.
+        // Best effort: an unclosed session ends by itself.
         let _ = names.close();
     }
     let named = if paths.is_empty() {

@@ -1,13 +1,13 @@
-//! `zonal up`: a cell on this machine in one command.
+//! `zonal up`: makes and starts a cell on this machine in one command.
 
-use crate::cell::mounts::Records;
-use crate::cell::plan::{self, Shape};
-use crate::cell::processes::{self, Process};
-use crate::cell::{Cell, Folder, folder, points};
+use crate::cell::mount_records::MountRecords;
+use crate::cell::plan::{self, CellShape};
+use crate::cell::processes::{self, ServerProcess};
+use crate::cell::{CellFolder, CellHandle, folder, mount_table};
+use crate::console;
 use crate::exit::{Failure, IN_USE, REFUSED, UNREACHABLE};
-use crate::mount::options::Options;
-use crate::mount::{command as mounting, dead};
-use crate::out;
+use crate::mount::options::MountSettings;
+use crate::mount::{command as mounting, stale_sessions};
 use anyhow::Context;
 use rustix::fs::StatVfsMountFlags;
 use std::collections::BTreeMap;
@@ -19,59 +19,60 @@ use zonal_disk::trusted::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_server::units::ByteSize;
 
-/// How long all servers together may take to answer.
+/// Time for all servers together to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Zones of a new cell, and storage servers in each, where nobody says.
+/// Default number of zones of a new cell.
 const ZONES: u16 = 2;
-/// See above.
+/// Default number of storage servers in each zone.
 const STORAGE_NODES: u32 = 3;
 
-/// Make a cell on loopback, start what of it is down, and mount it
+/// Make a cell on loopback, start its stopped servers, and mount it
 ///
-/// The first time, DIR gets one folder for each server process (a manager, a metadata server a
-/// zone, storage servers) with its config, store, credential and log. The cell's authority
-/// (DIR/authority.pem) made the credentials; no connection goes without one. Commands find theirs
-/// with `--cell DIR`, others take it with --key-file DIR/cell.key. Later runs start what is down;
-/// the shape of the cell stays.
+/// The first run makes one folder in DIR for each server process: a manager, a metadata server a
+/// zone, storage servers. Each has its config, store, credential and log. The cell's authority
+/// (DIR/authority.pem) issues the credentials; every connection requires one. Commands find theirs
+/// with `--cell DIR`; otherwise name it with --key-file DIR/cell.key. Later runs start stopped
+/// servers; the shape of the cell stays.
 #[derive(Debug, clap::Args)]
 pub struct Up {
     /// Folder of the cell [default: $ZONAL_CELL, else /var/lib/zonal/default for root,
     /// ~/.zonal/default for others]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Mount the cell here, in zone 1; the directory is made if need be
+    /// Mount the cell here, in zone 1; the directory is made if missing
     #[arg(long, value_name = "PATH")]
     mount: Option<PathBuf>,
-    /// Zones of a new cell; one that is there has as many, or nothing is started [default: 2]
+    /// Number of zones of a new cell; an existing cell must match, or nothing is started [default:
+    /// 2]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     zones: Option<u16>,
-    /// Storage servers in each zone of a new cell; one that is there has as many, or nothing is
+    /// Storage servers in each zone of a new cell; an existing cell must match, or nothing is
     /// started [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     storage_nodes: Option<u32>,
-    /// Bytes that each storage server of a new cell may use
+    /// Capacity of each storage server of a new cell
     #[arg(long, default_value = "10 GiB", value_name = "SIZE")]
     capacity: ByteSize,
-    /// Bytes of a segment file of a new cell
+    /// Size of a segment file of a new cell
     #[arg(long, default_value = "64 MiB", value_name = "SIZE")]
     segment: ByteSize,
-    /// A new cell without keys: every user of this machine can read and change all of it
+    /// Make a cell without keys: every user of this machine can read and change all of it
     #[arg(long)]
     no_key: bool,
-    /// A new cell with keys, as is usual
+    /// Make a cell with keys, the default
     #[arg(long, hide = true, conflicts_with = "no_key")]
     key: bool,
 }
 
-/// One server of the cell, with the process if this command started it.
+/// A server of the cell, and its process if this command started it.
 struct Started {
     name: String,
-    /// Its file.
+    /// Config file.
     config: PathBuf,
-    /// What that says.
+    /// The nodes in the config.
     nodes: Vec<NodeConfig>,
     child: Option<Child>,
-    /// Where its log begins, of that process.
+    /// Length of the log before this start.
     log_from: u64,
 }
 
@@ -96,34 +97,34 @@ impl Up {
         })?;
         let dir = trusted.path().to_owned();
         refuse_read_only(&dir)?;
-        if !Folder::is_cell(&dir)
+        if !CellFolder::is_cell(&dir)
             && let Err(error) = check_empty(&trusted)
             && !is_made_by_another(&trusted)
         {
             return Err(error);
         }
-        let _lock = Folder::lock(&dir)?;
-        // Another command may have made it while this one waited for the lock.
-        let is_new = !Folder::is_cell(&dir);
+        let _lock = CellFolder::lock(&dir)?;
+        // Another command may have made the cell while this one waited for the lock.
+        let is_new = !CellFolder::is_cell(&dir);
         let folder = if is_new {
-            let shape = Shape {
+            let shape = CellShape {
                 zones: self.zones.unwrap_or(ZONES),
                 storage_nodes: self.storage_nodes.unwrap_or(STORAGE_NODES),
                 capacity: self.capacity,
                 segment: self.segment,
                 key: !self.no_key,
             };
-            out::line(format_args!("making a cell in {}", dir.display()));
+            console::line(format_args!("making a cell in {}", dir.display()));
             plan::make(&dir, &shape)?
         } else {
-            let folder = Folder::open(&dir)?;
+            let folder = CellFolder::open(&dir)?;
             self.refuse_other_shape(&folder)?;
             folder
         };
-        let cell = Cell::of_folder(&folder)?;
+        let cell = CellHandle::of_folder(&folder)?;
         let mut servers = start_all(&folder, &cell)?;
         wait_for_all(&cell, &mut servers)?;
-        dead::end_sessions(&cell);
+        stale_sessions::end_sessions(&cell);
         if let Some(path) = &self.mount {
             mount(&folder, path)?;
         }
@@ -132,8 +133,9 @@ impl Up {
         Ok(())
     }
 
-    /// The shape of a cell stays: who asks for another one would wait for servers that never come.
-    fn refuse_other_shape(&self, folder: &Folder) -> anyhow::Result<()> {
+    /// Refuses another shape for an existing cell, whose shape is fixed: the caller would wait for
+    /// servers that never come.
+    fn refuse_other_shape(&self, folder: &CellFolder) -> anyhow::Result<()> {
         let mut storage_nodes: BTreeMap<u16, u32> = BTreeMap::new();
         for config in folder.nodes()? {
             let nodes = storage_nodes.entry(config.zone.0).or_default();
@@ -156,32 +158,34 @@ impl Up {
             folder.dir.display(),
             each.join(", ")
         );
-        let hint = "leave --zones and --storage-nodes away to start it as it is, or name another folder with --dir";
+        let hint = "omit --zones and --storage-nodes to start it as it is, or name another folder with --dir";
         Err(Failure::new(REFUSED, text).hint(hint).into())
     }
 
-    fn say_what_next(&self, folder: &Folder) {
+    fn say_what_next(&self, folder: &CellFolder) {
         let dir = folder.dir.display();
-        out::line("");
+        console::line("");
         match &self.mount {
             Some(path) => {
                 let path = path.display();
-                out::line(format_args!("mounted on {path}; try:"));
-                out::line(format_args!(
+                console::line(format_args!("mounted on {path}; try:"));
+                console::line(format_args!(
                     "  zonal mkdir --zone 1 {path}/a && cp -r /usr/include {path}/a"
                 ));
-                out::line(format_args!("  zonal locate {path}/a/include/stdio.h"));
+                console::line(format_args!("  zonal locate {path}/a/include/stdio.h"));
             }
             None => {
-                out::line("mount it:");
-                out::line(format_args!("  zonal mount --cell {dir} PATH"));
+                console::line("mount it:");
+                console::line(format_args!("  zonal mount --cell {dir} PATH"));
             }
         }
-        out::line(format_args!("  zonal status --cell {dir}"));
+        console::line(format_args!("  zonal status --cell {dir}"));
         if folder.file.key_file.is_none() {
-            out::line("the cell has no keys: every user of this machine can read and change it");
+            console::line(
+                "the cell has no keys: every user of this machine can read and change it",
+            );
         }
-        out::line(format_args!("  zonal down --dir {dir}"));
+        console::line(format_args!("  zonal down --dir {dir}"));
     }
 }
 
@@ -190,7 +194,7 @@ fn no_folder(error: &Distrust) -> anyhow::Error {
     failure.hint("name a folder with --dir").into()
 }
 
-/// Servers write there from their first moment on.
+/// Refuses a read-only file system: servers write from their first moment on.
 fn refuse_read_only(dir: &Path) -> anyhow::Result<()> {
     let found = rustix::fs::statvfs(dir).with_context(|| dir.display().to_string())?;
     if !found.f_flag.contains(StatVfsMountFlags::RDONLY) {
@@ -202,7 +206,7 @@ fn refuse_read_only(dir: &Path) -> anyhow::Result<()> {
     Err(Failure::new(REFUSED, text).hint(hint).into())
 }
 
-/// Paths go into configs, records and messages, which are text.
+/// Refuses a path that is not UTF-8: configs, records and messages are text.
 fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
     if path.to_str().is_some() {
         return Ok(());
@@ -213,10 +217,10 @@ fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
         .into())
 }
 
-/// Whether a command that was making a cell here, and so has the lock, has made it.
+/// Whether another command, which held the lock, has completed the cell.
 fn is_made_by_another(dir: &trusted::Folder) -> bool {
     let lock = dir.file("lock").ok().flatten();
-    lock.is_some_and(|lock| lock.lock().is_ok()) && Folder::is_cell(dir.path())
+    lock.is_some_and(|lock| lock.lock().is_ok()) && CellFolder::is_cell(dir.path())
 }
 
 fn check_empty(trusted: &trusted::Folder) -> anyhow::Result<()> {
@@ -243,7 +247,7 @@ fn check_empty(trusted: &trusted::Folder) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
+fn start_all(folder: &CellFolder, cell: &CellHandle) -> anyhow::Result<Vec<Started>> {
     let servers = folder.servers()?.into_iter();
     let mut servers: Vec<Started> = servers
         .map(|(name, nodes)| Started {
@@ -254,7 +258,7 @@ fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
             log_from: 0,
         })
         .collect();
-    // All are looked at before the first is started.
+    // All servers are checked before the first is started.
     servers
         .iter()
         .try_for_each(|server| server.refuse_stranger(cell))?;
@@ -263,16 +267,16 @@ fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
 }
 
 impl Started {
-    fn process(&self) -> Process {
-        Process {
+    fn process(&self) -> ServerProcess {
+        ServerProcess {
             name: self.name.clone(),
             config: self.config.clone(),
         }
     }
 
-    /// Fails where a process serves this node that this command cannot have started: it holds the
-    /// store, and what was started beside it would end at once.
-    fn refuse_stranger(&self, cell: &Cell) -> anyhow::Result<()> {
+    /// Fails if a process that this command cannot have started serves this node: it holds the
+    /// store, so a second process would end at once.
+    fn refuse_stranger(&self, cell: &CellHandle) -> anyhow::Result<()> {
         let process = self.process();
         let dir = cell.folder.as_ref().map(|folder| folder.dir.display());
         let dir = dir.map_or(String::new(), |dir| dir.to_string());
@@ -310,11 +314,11 @@ impl Started {
         Ok(())
     }
 
-    /// Fails where the process that this command started has ended.
+    /// Fails if the process that this command started has ended.
     fn check(&mut self) -> anyhow::Result<()> {
         match &mut self.child {
             Some(child) => match child.try_wait().context("wait")? {
-                Some(status) => Err(processes::died(
+                Some(status) => Err(processes::start_failure(
                     &self.name,
                     &self.config,
                     status,
@@ -322,17 +326,17 @@ impl Started {
                 )),
                 None => Ok(()),
             },
-            // One that was just killed may have looked alive.
+            // A process that was just killed may have looked alive.
             None => self.start_if_down(),
         }
     }
 }
 
-fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
+fn wait_for_all(cell: &CellHandle, servers: &mut [Started]) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     for index in 0..servers.len() {
         loop {
-            // Any of them may be the reason why the one waited for does not come up.
+            // Any server may be the reason that the awaited one does not answer.
             servers.iter_mut().try_for_each(Started::check)?;
             let server = &servers[index];
             let probes = server.nodes.iter();
@@ -358,10 +362,10 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
+fn mount(folder: &CellFolder, path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
         .or_else(|error| {
-            if points::is_mounted(path) {
+            if mount_table::is_mounted(path) {
                 Ok(())
             } else {
                 Err(error)
@@ -369,15 +373,15 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
         })
         .with_context(|| path.display().to_string())?;
     let path = folder::absolute(path)?;
-    if points::is_mounted(&path) {
-        let records = Records::below(folder);
+    if mount_table::is_mounted(&path) {
+        let records = MountRecords::below(folder);
         let record = records
             .list()
             .into_iter()
             .find(|record| record.path == path);
         match record {
             Some(record) if record.lives() => return Ok(()),
-            // Its process died: what is left of it answers nobody.
+            // Its process died: the mount that remains answers nobody.
             Some(record) => record.unmount(&records)?,
             None => {
                 let text = format!("something else is mounted on {}", path.display());
@@ -386,6 +390,6 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    let options = Options::new(folder.dir.display().to_string(), path);
+    let options = MountSettings::new(folder.dir.display().to_string(), path);
     mounting::run(&options).context("the cell is up, but cannot be mounted")
 }

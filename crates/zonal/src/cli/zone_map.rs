@@ -1,7 +1,7 @@
-//! `zonal zone-map`: what the manager knows.
+//! `zonal zone-map`: shows the manager's zone map.
 
-use crate::cell::connect::CellArgs;
-use crate::out;
+use crate::cell::connection::CellArgs;
+use crate::console;
 use serde_json::{Value, json};
 use zonal_zonemap::ZoneMap;
 
@@ -29,20 +29,20 @@ impl ZoneMapCommand {
                 let (ino, path, zone) = (junction.ino.0, &junction.path, junction.zone.0);
                 junctions.push(json!({"ino": ino, "path": path, "zone": zone}));
             })?;
-            out::json(format_args!("{:#}", to_json(&map, &junctions)));
+            console::json(format_args!("{:#}", to_json(&map, &junctions)));
             return Ok(());
         }
         print(&map);
         cell.junctions(&mut |junction| {
             let (path, zone) = (&junction.path, junction.zone);
-            out::line(format_args!("{path} is homed in zone {zone}"));
+            console::line(format_args!("{path} is homed in zone {zone}"));
         })
     }
 }
 
-/// The map as a table.
+/// Prints the map as a table.
 pub fn print(map: &ZoneMap) {
-    out::line(format_args!(
+    console::line(format_args!(
         "cell {}, map version {}",
         map.cell, map.version
     ));
@@ -59,8 +59,8 @@ pub fn print(map: &ZoneMap) {
                 id => id.to_string(),
             });
             let targets = map.targets.iter().filter(|target| target.node == node.id);
-            let targets =
-                targets.map(|target| format!("{} ({})", target.id, out::bytes(target.capacity)));
+            let targets = targets
+                .map(|target| format!("{} ({})", target.id, console::bytes(target.capacity)));
             rows.push(vec![
                 format!("{} {}", zone.id, zone.name),
                 node.id.to_string(),
@@ -70,7 +70,7 @@ pub fn print(map: &ZoneMap) {
             ]);
         }
     }
-    out::table(&rows);
+    console::table(&rows);
     for zone in &map.zones {
         for set in map.default_sets(zone.id) {
             let slots: Vec<String> = set
@@ -78,7 +78,7 @@ pub fn print(map: &ZoneMap) {
                 .iter()
                 .map(|slot| slot.target.to_string())
                 .collect();
-            out::line(format_args!(
+            console::line(format_args!(
                 "new files of zone {} use stripe set {} (targets {})",
                 zone.id,
                 set.id,
@@ -100,7 +100,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The map for scripts.
+/// The map as JSON, for scripts.
 fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
     let zones = map.zones.iter().map(|zone| {
         json!({"id": zone.id.0, "name": zone.name, "default_sets": zone.default_sets.iter().map(|set| set.0).collect::<Vec<_>>()})

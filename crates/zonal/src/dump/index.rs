@@ -1,7 +1,7 @@
-//! The ordered store: index and log together, as an opening would see it.
+//! The ordered store: index and log together, as an opening sees it.
 
-use super::segments::{self, Segments};
-use super::{Part, entry, hex, print::Printer};
+use super::segments::{self, SegmentUsage};
+use super::{StorePart, entry, hex, printer::Printer};
 use crate::exit::{Failure, REFUSED};
 use anyhow::Context;
 use std::path::Path;
@@ -15,13 +15,13 @@ const PART: &str = "index";
 pub fn show(
     dir: &Path,
     stored: Option<&Stored>,
-    part: Option<Part>,
+    part: Option<StorePart>,
     prefix: &[u8],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     let Some(stored) = stored else {
         if part.is_some() {
-            let text = "without an identity nobody can tell whose index it is";
+            let text = "without an identity the owner of the index is unknown";
             return Err(Failure::new(REFUSED, text).into());
         }
         return Ok(());
@@ -32,12 +32,13 @@ pub fn show(
     for damage in opened.damage() {
         printer.damage(PART, None, &damage.to_string());
     }
-    let wants = |wanted: Part| part.is_none_or(|part| part == wanted);
-    if wants(Part::Map) && kind == StoreKind::Manager {
+    let wants = |wanted: StorePart| part.is_none_or(|part| part == wanted);
+    if wants(StorePart::Map) && kind == StoreKind::Manager {
         map(&opened, printer);
     }
-    let mut segments = (wants(Part::Segments) && kind == StoreKind::Target).then(Segments::default);
-    let with_entries = wants(Part::Index);
+    let mut segments =
+        (wants(StorePart::Segments) && kind == StoreKind::Target).then(SegmentUsage::default);
+    let with_entries = wants(StorePart::Index);
     let end = behind(prefix);
     let start = if segments.is_some() { &[][..] } else { prefix };
     let stop = if segments.is_some() {
@@ -74,7 +75,7 @@ pub fn show(
                 printer.damage(PART, Some(format!("@{offset}")), &text);
             }
             Found::Mended { offset } => {
-                let text = "a page with one flipped bit; what it held is shown";
+                let text = "a page with one flipped bit; its repaired contents are shown";
                 printer.damage(PART, Some(format!("@{offset}")), text);
             }
         }
@@ -86,7 +87,7 @@ pub fn show(
     Ok(())
 }
 
-/// Shows who has the units of a segment of the target in `dir`.
+/// Shows the owners of the units of a segment of the target in `dir`.
 pub fn segment(dir: &Path, number: u32, printer: &mut Printer) -> anyhow::Result<()> {
     let stored = identity::load(dir).with_context(|| dir.display().to_string())?;
     let Some(stored) = stored.filter(|stored| stored.identity.kind == StoreKind::Target) else {
@@ -107,7 +108,7 @@ pub fn segment(dir: &Path, number: u32, printer: &mut Printer) -> anyhow::Result
     Ok(())
 }
 
-/// The first key behind all that begin with `prefix`.
+/// The first key after all that begin with `prefix`.
 fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

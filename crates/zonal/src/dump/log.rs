@@ -1,6 +1,6 @@
-//! The log's file from its beginning to its end: every header that is one, with its record.
+//! The log's file from start to end: every valid header with its record.
 
-use super::{entry, hex, print::Printer};
+use super::{entry, hex, printer::Printer};
 use anyhow::Context;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,10 +12,10 @@ use zonal_disk::record;
 use zonal_types::describe::{Described, Field};
 
 const PART: &str = "log";
-/// Read at once.
+/// Bytes in one read.
 const WINDOW: usize = 1 << 20;
 
-/// Shows the log's file; it may be in use.
+/// Shows the log's file, which may be in use.
 pub fn show(path: &Path, stored: Option<&Stored>, printer: &mut Printer) -> anyhow::Result<()> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -65,7 +65,7 @@ fn place(offset: u64) -> String {
     format!("@{offset}")
 }
 
-/// Shows the record under a header; gives how many bytes of the file it takes.
+/// Shows the record of a header; returns the bytes that it takes in the file.
 fn one(
     file: &File,
     position: u64,
@@ -105,7 +105,7 @@ fn one(
         return ALIGN;
     }
     if crc_fast::crc32_iscsi(&payload) != header.payload_crc {
-        // Where the log wrapped, a record of an earlier lap may be overwritten in part: no damage.
+        // No damage: after the log wrapped, a record of an earlier lap may be partly overwritten.
         shown = shown.with("contents", "overwritten or damaged");
         printer.entry(PART, Some(place(position)), &shown);
         return ALIGN;

@@ -1,16 +1,16 @@
-//! Stored structures in words, for `zonal dump`. Whatever bytes it is given, it ends and shows what
-//! it can.
+//! Stored structures in readable form, for `zonal dump`. On any input bytes it terminates and shows
+//! as much as it can.
 
-mod copy;
+mod block_checksums;
 mod index;
+mod index_copy;
 mod log;
-mod notes;
-mod print;
+mod printer;
 mod segments;
+mod starts_and_power;
 mod stream;
-mod sums;
 
-pub use print::Printer;
+pub use printer::Printer;
 
 use crate::exit::{Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
@@ -24,20 +24,20 @@ use zonal_types::describe::Described;
 
 /// A part of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// Whose store it is, and what it notes of its starts and of losses of power.
+pub enum StorePart {
+    /// The store's owner, its starts, and its notes about power loss.
     Identity,
     /// Every record in the log's file, old laps included.
     Log,
     /// The ordered store as it is now: index and log together.
     Index,
-    /// What of each segment is in use.
+    /// The used part of each segment.
     Segments,
     /// The zone map (manager).
     Map,
 }
 
-/// Bytes that keys begin with.
+/// A prefix of keys.
 #[derive(Debug, Clone)]
 pub struct Prefix(pub Vec<u8>);
 
@@ -62,15 +62,15 @@ fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
     bytes.ok_or_else(|| "hexadecimal digits".to_owned())
 }
 
-/// Bytes as two digits each.
+/// Formats bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Shows what is at `path`.
+/// Shows the stored structure at `path`.
 pub fn path(
     path: &Path,
-    part: Option<Part>,
+    part: Option<StorePart>,
     prefix: &[u8],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -91,11 +91,11 @@ pub fn path(
         return index::segment(&folder.join(".."), segment, printer);
     }
     let part = match name {
-        Some("identity" | "starts" | "power") => Part::Identity,
-        Some("log") => Part::Log,
-        Some("index.redb") => Part::Index,
-        Some("index.sums") => return sums::show(folder, printer),
-        Some("copy.0" | "copy.1") => return copy::show(folder, path, prefix, printer),
+        Some("identity" | "starts" | "power") => StorePart::Identity,
+        Some("log") => StorePart::Log,
+        Some("index.redb") => StorePart::Index,
+        Some("index.sums") => return block_checksums::show(folder, printer),
+        Some("copy.0" | "copy.1") => return index_copy::show(folder, path, prefix, printer),
         _ if is_stream(path)? => return stream::show(path, printer),
         _ => {
             let text = format!("{} is nothing that can be shown", path.display());
@@ -115,7 +115,7 @@ fn is_stream(path: &Path) -> anyhow::Result<bool> {
 
 fn store(
     dir: &Path,
-    part: Option<Part>,
+    part: Option<StorePart>,
     prefix: &[u8],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
@@ -135,19 +135,19 @@ fn store(
         let text = format!("{} holds no store", dir.display());
         return Err(Failure::new(NOT_FOUND, text).into());
     }
-    let wants = |wanted: Part| part.is_none_or(|part| part == wanted);
-    if wants(Part::Identity)
+    let wants = |wanted: StorePart| part.is_none_or(|part| part == wanted);
+    if wants(StorePart::Identity)
         && let Some(stored) = &stored
     {
         printer.entry("identity", None, &identity_of(stored));
     }
-    if wants(Part::Identity) {
-        notes::show(dir, printer);
+    if wants(StorePart::Identity) {
+        starts_and_power::show(dir, printer);
     }
-    if wants(Part::Log) {
+    if wants(StorePart::Log) {
         log::show(&dir.join("log"), stored.as_ref(), printer)?;
     }
-    let of_index = [Part::Index, Part::Segments, Part::Map];
+    let of_index = [StorePart::Index, StorePart::Segments, StorePart::Map];
     if of_index.into_iter().any(wants) {
         index::show(dir, stored.as_ref(), part, prefix, printer)?;
     }
@@ -164,7 +164,7 @@ fn identity_of(stored: &Stored) -> Described {
         .with("log_bytes", stored.log_bytes)
 }
 
-/// What an entry of a store is; where its kind is not known, what it can be.
+/// Describes an entry of a store; if the store's kind is unknown, by the first kind that fits.
 pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Described> {
     let of_shard = || {
         if key == zonal_server::SHARD_SCRUB_KEY {

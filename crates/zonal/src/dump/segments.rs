@@ -1,7 +1,6 @@
-//! What of each segment file is in use: as the index's records refer to it, and whether the file is
-//! there.
+//! The used part of each segment file, from the index's records, compared with the files present.
 
-use super::print::Printer;
+use super::printer::Printer;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,13 +17,13 @@ const ANY: TargetConfig = TargetConfig {
     pending_blocks_max: 0,
 };
 
-/// Of the name of a segment's file.
+/// The number in the name of a segment's file.
 pub fn number_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("seg.")?;
     digits.parse().ok()
 }
 
-/// Shows what an entry of the index keeps in a segment: objects, their blocks and units.
+/// Shows the objects, blocks and units that an entry of the index keeps in a segment.
 pub fn owners(segment: u32, key: &[u8], value: &[u8], printer: &mut Printer) {
     let (Ok(Named::Chunk(object, chunk)), Ok(stored)) =
         (key::parse(key), Chunk::decode(&ANY, key, value))
@@ -45,18 +44,18 @@ pub fn owners(segment: u32, key: &[u8], value: &[u8], printer: &mut Printer) {
 #[derive(Default)]
 struct Used {
     units: u64,
-    /// One behind the last unit.
+    /// One past the last used unit.
     end: u64,
 }
 
-/// Counts as the index is walked; memory for each segment, not for each object.
+/// Counts the units in use during a walk of the index; memory grows with segments, not objects.
 #[derive(Default)]
-pub struct Segments {
+pub struct SegmentUsage {
     used: BTreeMap<u32, Used>,
 }
 
-impl Segments {
-    /// Takes an entry of the index.
+impl SegmentUsage {
+    /// Adds an entry of the index.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
         if !matches!(key::parse(key), Ok(Named::Chunk(..))) {
             return;
@@ -71,7 +70,7 @@ impl Segments {
         }
     }
 
-    /// Shows each segment that is used or has a file.
+    /// Shows each segment that is in use or has a file.
     pub fn show(mut self, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
         let mut files = BTreeMap::new();
         let entries = match std::fs::read_dir(dir.join("segments")) {

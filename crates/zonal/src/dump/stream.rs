@@ -1,6 +1,6 @@
 //! Streams: backups of metadata and exported objects.
 
-use super::{entry, hex, print::Printer};
+use super::{entry, hex, printer::Printer};
 use crate::backup::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
 use crate::transfer::format::{self, Lost, ObjectEnd, ObjectStart};
 use anyhow::Context;
@@ -29,7 +29,7 @@ pub fn show(path: &Path, printer: &mut Printer) -> anyhow::Result<()> {
             Ok(Some(frame)) => frame,
             Ok(None) => return Ok(()),
             Err(error) => {
-                // Behind a damaged frame nothing can be told from anything.
+                // Frames after a damaged one cannot be found.
                 printer.damage(PART, None, &error.to_string());
                 return Ok(());
             }

@@ -1,13 +1,13 @@
-//! Extended attributes by which tools talk to a mount.
+//! Extended attributes for requests of commands to a mount.
 
 use crate::exit::{Failure, NOT_FOUND};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Read and written: how files are striped, such as `unit=1048576,count=3`.
+/// Read and written: the striping of files, such as `unit=1048576,count=3`.
 pub const LAYOUT: &str = "zonal.layout";
-/// Read: where a file is, as JSON.
+/// Read: where a file's bytes are stored, as JSON.
 pub const LOCATE: &str = "zonal.locate";
 /// Written on a parent directory: `ZONE MODE NAME` makes a directory (mode in octal).
 pub const MKDIR: &str = "zonal.mkdir";

@@ -1,13 +1,17 @@
-//! A mount in the background: the process that is started for it, and what that says before it is
-//! left alone.
+//! A mount in the background: the start of its process, and the process's report until it is left
+//! alone.
 //!
-//! This program starts itself with `--foreground --ready-on-stdout` and reads its standard output:
-//! `note: TEXT` lines for whoever mounts, then `ready`; or why there is no mount, and perhaps a
-//! last line `Hint: TEXT`.
+//! The program starts itself with `--foreground --ready-on-stdout` and reads its standard output:
+//!
+//! | line | meaning |
+//! | --- | --- |
+//! | `note: TEXT` | a note for the user who mounts |
+//! | `ready` | the mount answers |
+//! | other text, then perhaps `Hint: TEXT` | the reason why there is no mount |
 
-use super::options::Options;
+use super::options::MountSettings;
+use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::out;
 use anyhow::Context;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -18,29 +22,30 @@ const READY: &str = "ready";
 const NOTE: &str = "note: ";
 const HINT: &str = "Hint: ";
 
-/// Tells the starting process that the mount answers. It may be gone; the mount stays.
-pub fn tell_ready() {
+/// Reports to the starting process that the mount answers. If that process is gone, the mount
+/// stays.
+pub fn report_ready() {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{READY}").and_then(|()| stdout.flush());
 }
 
-/// Tells the starting process what whoever mounts should know.
-pub fn tell_note(text: &str) {
+/// Sends a note for the user to the starting process.
+pub fn report_note(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    // One line: another one could say that the mount answers.
+    // One line only, since a second one could read `ready`.
     let _ = writeln!(stdout, "{NOTE}{}", OneLine(text)).and_then(|()| stdout.flush());
 }
 
-/// Tells the starting process why there is no mount.
-pub fn tell_failure(error: &anyhow::Error) {
-    out::line(format_args!("{error:#}"));
+/// Reports the failure to mount to the starting process.
+pub fn report_failure(error: &anyhow::Error) {
+    console::line(format_args!("{error:#}"));
     if let Some(hint) = crate::exit::hint(error) {
-        out::line(format_args!("{HINT}{hint}"));
+        console::line(format_args!("{HINT}{hint}"));
     }
 }
 
-/// Starts the process, with its log, and returns when the mount answers.
-pub fn start(options: &Options, log: Option<File>) -> anyhow::Result<()> {
+/// Starts the process with its log; returns when the mount answers.
+pub fn start(options: &MountSettings, log: Option<File>) -> anyhow::Result<()> {
     let mut child = Command::new(std::env::current_exe().context("own executable")?)
         .args(options.arguments())
         .stdin(Stdio::null())
@@ -56,7 +61,7 @@ pub fn start(options: &Options, log: Option<File>) -> anyhow::Result<()> {
                 return Ok(());
             }
             match line.strip_prefix(NOTE) {
-                Some(note) => out::note(format_args!("zonal: {note}")),
+                Some(note) => console::note(format_args!("zonal: {note}")),
                 None => said.push(line),
             }
         }

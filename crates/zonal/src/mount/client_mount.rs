@@ -1,9 +1,9 @@
-//! The mount itself: client core and kernel protocol joined.
+//! The mount itself: the client core joined with the kernel's FUSE protocol.
 
-use super::command::Ready;
-use super::farewell::Farewell;
-use super::options::Options;
-use crate::cell::Cell;
+use super::command::ReadyNotice;
+use super::options::MountSettings;
+use super::unmount_status::UnmountStatusServer;
+use crate::cell::CellHandle;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -16,26 +16,31 @@ use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
 use zonal_types::{ClientId, ErrorCode, NodeId, OneLine, Shown, ZoneId};
 
-/// Why the mount ends.
+/// Reason for the end of a mount.
 enum End {
     Gone,
     Signal,
 }
 
-/// Mounts `cell` as `options` say, calls [`Ready::mounted`] when the mount answers, and returns
-/// when it is unmounted or the process is told to end (SIGTERM, SIGINT), with everything written
-/// flushed.
+/// Mounts `cell` with `options` and calls [`ReadyNotice::mounted`] when the mount answers.
+///
+/// Returns after the unmount, or after SIGTERM or SIGINT, when all written data is flushed.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the mount owns what it runs with"
 )]
-pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> anyhow::Result<()> {
+pub fn run(
+    options: &MountSettings,
+    cell: CellHandle,
+    me: (ZoneId, u64),
+    ready: ReadyNotice,
+) -> anyhow::Result<()> {
     zonal_server::logging::start("info");
     let config = config(options, &cell, me)?;
     let mounted = Mounted::start(&options.path, config).map_err(|error| failure(&error, &cell))?;
     let (tell, ended) = mpsc::channel();
     let tell_gone = tell.clone();
-    // The receiver lives as long as this function; afterwards nobody needs to know.
+    // The receiver lives as long as this function; afterwards nobody needs the message.
     mounted
         .fs()
         .when_gone(move || drop(tell_gone.send(End::Gone)));
@@ -51,13 +56,13 @@ pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> an
                 drop(tell.send(End::Signal));
             }
         })?;
-    // Before anybody hears of the mount: whoever kills it then finds its guard.
+    // Before the mount is announced: if its process is killed from then on, the guard is there.
     if let Err(error) = super::guard::start(&options.path) {
         ready.tell(&format!(
-            "no process guards the mount, which may have to be unmounted by force where it is killed: {error}"
+            "no process guards the mount; if it is killed, it may have to be unmounted by force: {error}"
         ));
     }
-    let farewell = Farewell::start(mounted.fs());
+    let farewell = UnmountStatusServer::start(mounted.fs());
     ready.mounted()?;
     let end = ended.recv();
     farewell.ending();
@@ -73,8 +78,8 @@ pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> an
 }
 
 fn config(
-    options: &Options,
-    cell: &Cell,
+    options: &MountSettings,
+    cell: &CellHandle,
     (zone, client): (ZoneId, u64),
 ) -> anyhow::Result<MountConfig> {
     let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, ClientId(client));
@@ -129,10 +134,10 @@ fn config(
     })
 }
 
-/// The name of a mount's sessions, for people. A shard takes no longer one: the start of the path
-/// gives way.
+/// The name that a mount's sessions show to people. A shard accepts a limited length, so the start
+/// of the path is cut off.
 fn name(path: &Path, host: &str) -> String {
-    // It takes none with letters that are not shown either.
+    // A shard also refuses names with unprintable letters.
     let (path, host) = (
         Shown(path.as_os_str().as_bytes()).to_string(),
         OneLine(host).to_string(),
@@ -141,14 +146,14 @@ fn name(path: &Path, host: &str) -> String {
     if name.len() <= NAME_BYTES_MAX {
         return name;
     }
-    // A host's name has at most 64 bytes.
+    // A host name has at most 64 bytes.
     let kept = NAME_BYTES_MAX.saturating_sub("mount ... on ".len() + host.len());
     let start = path.len().saturating_sub(kept);
     let end = (start..path.len()).find_map(|start| path.get(start..));
     format!("mount ...{} on {host}", end.unwrap_or_default())
 }
 
-fn failure(error: &StartError, cell: &Cell) -> Failure {
+fn failure(error: &StartError, cell: &CellHandle) -> Failure {
     match error {
         StartError::Connect(code) => Failure::new(
             UNREACHABLE,
@@ -183,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_session_is_one_that_a_shard_takes() {
+    fn session_names_are_accepted_by_shards() {
         assert_eq!(name(Path::new("/mnt"), "host"), "mount /mnt on host");
         assert_eq!(
             name(Path::new("/a\tb\n"), "h\x1b"),

@@ -1,12 +1,17 @@
-//! A process beside a mount, which ends the kernel's side of it where the mount's process is killed
-//! and cannot end.
+//! The guard process of a mount: aborts the FUSE connection if the mount's process is killed and
+//! cannot end.
 //!
-//! The kernel ends a FUSE connection when its last descriptor is closed. A thread of the mount that
-//! has the kernel drop pages sleeps inside of a call on that descriptor until nobody has them
-//! locked, and no signal wakes it; who has them locked may wait for an answer of that very process.
-//! While it lives it answers. If it is killed then, neither of them ends, nor does any other call
-//! on the mount. So a child of it waits for its death, and where that is not over soon, aborts the
-//! connection. It does nothing else, and ends with the mount.
+//! The kernel ends a FUSE connection when its last descriptor is closed. That fails in this
+//! deadlock:
+//!
+//! 1. A thread of the mount asks the kernel to drop pages. It sleeps in that call, on the FUSE
+//!    descriptor, until nobody has the pages locked; no signal wakes it.
+//! 2. The process that has them locked waits for a reply of the mount. While the mount lives, it
+//!    replies.
+//! 3. The mount is killed. Now neither process ends, nor does any other call on the mount.
+//!
+//! So a child process waits for the mount's death and, if the mount has not ended soon after,
+//! aborts the connection. It does nothing else, and ends with the mount.
 
 use crate::exit::{FAILED, Failure};
 use anyhow::Context;
@@ -22,40 +27,41 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use zonal_fuse::Abort;
 
-/// The hidden subcommand that is this process.
+/// The hidden subcommand that runs the guard.
 pub const COMMAND: &str = "mount-guard";
-/// What is killed has ended after this time, if it can.
+/// Time for a killed process to end by itself.
 const ENDS: Duration = Duration::from_secs(1);
-/// From one look at it to the next.
+/// Interval of checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Starts the process, from the thread with which the mount's process lives.
+/// Starts the guard. The calling thread must live as long as the mount's process: its end would
+/// count as the mount's death.
 pub fn start(path: &Path) -> std::io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(std::process::id().to_string());
     command.arg(path);
-    // Here, not there: nobody has heard of the mount yet, so its number is its own.
+    // Opened here, before the mount is announced: its number cannot have been reused yet.
     match Abort::of(path) {
         Ok(abort) => command.stdin(abort.into_file()),
         Err(_denied) => command.stdin(Stdio::null()),
     };
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // Nobody waits for it: it ends after us.
+    // Never waited for, since it ends after this process.
     command.current_dir("/").spawn().map(drop)
 }
 
-/// Is that process, for the mount of process `mount` at `path`.
+/// Runs the guard for the mount of process `mount` at `path`.
 pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
     let pid = i32::try_from(mount).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::new(FAILED, format!("no process {mount}")))?;
-    // Signals for the mount's group are for the mount.
+    // Signals to the mount's process group are for the mount, not the guard.
     let all = [SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGQUIT];
     let mut signals = Signals::new(all).context("signals")?;
     set_parent_process_death_signal(Some(Signal::USR1)).context("parent's death")?;
     let given = std::io::stdin().as_fd().try_clone_to_owned();
     let abort = given.ok().and_then(|given| Abort::from_file(given.into()));
     let device = device(path);
-    // Opened before it is known to live: of nobody else, however numbers are used again.
+    // Opened before the check that the parent lives, so it is the parent's even if ids are reused.
     let opened = pidfd_open(pid, PidfdFlags::empty()).ok();
     if getppid() == Some(pid) {
         signals.forever().find(|signal| *signal == SIGUSR1);
@@ -76,8 +82,8 @@ pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Ends the connection: by the kernel's file for that, which belongs to whoever mounted; where that
-/// is not there, as root.
+/// Aborts the connection by the kernel's control file, which belongs to the mounting user; if it is
+/// missing, as root.
 fn end(device: &str, path: &Path) -> anyhow::Result<()> {
     let (_major, minor) = device.split_once(':').unwrap_or_default();
     let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
@@ -87,7 +93,7 @@ fn end(device: &str, path: &Path) -> anyhow::Result<()> {
     zonal_fuse::end_connection(path).context("end the connection")
 }
 
-/// Whether nothing but the entry of a dead process is left, none of its threads.
+/// Whether the process and all its threads have ended, perhaps except for a zombie.
 fn has_ended(process: u32, opened: Option<&OwnedFd>) -> bool {
     if let Some(opened) = opened {
         let mut list = [PollFd::new(opened, PollFlags::IN)];
@@ -97,10 +103,10 @@ fn has_ended(process: u32, opened: Option<&OwnedFd>) -> bool {
     threads.map_or(true, |threads| threads.count() <= 1)
 }
 
-/// The number of the file system mounted last at exactly `path`, as the kernel's table has it.
+/// Device number of the last mount at exactly `path`, from the kernel's mount table.
 fn device(path: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let wanted = crate::cell::points::escape(path);
+    let wanted = crate::cell::mount_table::escape(path);
     let mut of_path = table.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         let (device, point) = (fields.nth(2)?, fields.nth(1)?);
@@ -114,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mounted_has_a_number_and_a_process_ends() {
+    fn the_guard_finds_devices_and_sees_processes_end() {
         assert!(device(Path::new("/proc")).is_some());
         assert_eq!(device(Path::new("/proc/self")), None);
         assert!(has_ended(u32::MAX, None));

@@ -1,12 +1,13 @@
-//! `mount.zonal`, which mount(8) runs for `mount -t zonal SOURCE PATH -o OPTIONS` and fstab: this
-//! program under another name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. As
-//! `mount.fuse.zonal` it is asked about what is mounted, `mount -o remount`. Its exit codes are
-//! mount(8)'s.
+//! `mount.zonal`: this program under another name, which mount(8) runs for `mount -t zonal SOURCE
+//! PATH -o OPTIONS` and for fstab.
+//!
+//! Install it with `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. As `mount.fuse.zonal`, mount(8)
+//! runs it for a mounted file system, `mount -o remount`. Its exit codes are mount(8)'s.
 
 use super::command;
-use super::options::{OptionError, Options};
+use super::options::{MountSettings, OptionError};
+use crate::console;
 use crate::exit::Failure;
-use crate::out;
 use anyhow::Context;
 use rustix::thread::LinkNameSpaceType;
 use std::ffi::OsString;
@@ -16,20 +17,20 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: mount.zonal [-sfnv] [-N NAMESPACE] DIR|ADDRESS PATH [-o OPTIONS]";
 
-/// Wrong usage, to this program.
+/// Exit code of this program for wrong usage.
 const WRONG_USAGE: u8 = 2;
-/// To mount(8): wrong usage.
+/// Exit code for mount(8): wrong usage.
 const MOUNT_USAGE: u8 = 1;
-/// To mount(8): the mount failed.
+/// Exit code for mount(8): the mount failed.
 const MOUNT_FAILED: u8 = 32;
 
-/// What mount(8) asks for.
+/// A parsed call by mount(8).
 #[derive(Debug)]
 struct Call {
-    options: Options,
-    /// Only look whether it could be mounted.
+    options: MountSettings,
+    /// Only check whether the mount is possible.
     is_fake: bool,
-    /// Say what is done.
+    /// Print the actions.
     is_verbose: bool,
     /// The mount name space to mount in.
     namespace: Option<PathBuf>,
@@ -43,7 +44,7 @@ pub fn is_called(arguments: &[OsString]) -> bool {
     name.is_some_and(|name| name == "mount.zonal" || name == "mount.fuse.zonal")
 }
 
-/// As mount(8) knows an exit code of ours.
+/// Maps an exit code of this program to mount(8)'s.
 pub fn exit_code(code: u8) -> ExitCode {
     ExitCode::from(if code == WRONG_USAGE {
         MOUNT_USAGE
@@ -52,7 +53,7 @@ pub fn exit_code(code: u8) -> ExitCode {
     })
 }
 
-/// Mounts as mount(8) asks.
+/// Mounts as mount(8) requests.
 pub fn run(arguments: &[OsString]) -> anyhow::Result<()> {
     let call = read(&arguments[1..])?;
     if let Some(path) = &call.namespace {
@@ -68,7 +69,7 @@ pub fn run(arguments: &[OsString]) -> anyhow::Result<()> {
     if call.is_verbose {
         let (cell, path) = (&call.options.cell, call.options.path.display());
         let done = if call.is_fake { "could be" } else { "is" };
-        out::line(format_args!("mount.zonal: {cell} {done} mounted on {path}"));
+        console::line(format_args!("mount.zonal: {cell} {done} mounted on {path}"));
     }
     Ok(())
 }
@@ -96,7 +97,7 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
                         's' => is_sloppy = true,
                         'f' => is_fake = true,
                         'v' => is_verbose = true,
-                        // There is no /etc/mtab to write.
+                        // No /etc/mtab is written anyway.
                         'n' => {}
                         'r' => words.push("ro".into()),
                         'w' => words.push("rw".into()),
@@ -111,7 +112,7 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
         return Err(usage("a source and a mount point are needed".to_owned()));
     };
     let cell = source.strip_prefix("zonal:").unwrap_or(source);
-    let mut options = Options::new(cell.to_owned(), path.into());
+    let mut options = MountSettings::new(cell.to_owned(), path.into());
     options.source = Some(source.clone());
     for word in words.iter().flat_map(|words| separate(words)) {
         match options.apply(&word) {
@@ -127,8 +128,7 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
     })
 }
 
-/// The options of a list: what stands in double quotes may have commas, as in fstab and in
-/// mount(8).
+/// Splits a list of options. Text in double quotes may contain commas, as in fstab and mount(8).
 fn separate(words: &str) -> Vec<String> {
     let mut options = vec![String::new()];
     let mut is_quoted = false;
@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn the_name_decides() {
+    fn the_program_name_selects_the_mount_helper() {
         assert!(!is_called(&words("/usr/bin/zonal status")));
         assert!(is_called(&words("/sbin/mount.zonal a /b")));
     }
 
     #[test]
-    fn what_mount_hands_over_is_understood() {
+    fn arguments_of_mount_are_parsed() {
         let call = read(&words(
             "10.0.0.1:7100 /mnt -n -v -o rw,zone=2 -N /proc/7/ns/mnt",
         ))

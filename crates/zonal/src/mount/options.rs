@@ -1,4 +1,4 @@
-//! What a mount can be told: by the command line, by mount(8) and by fstab.
+//! Options of a mount, from the command line, from mount(8) and from fstab.
 
 use crate::exit::Failure;
 use std::path::PathBuf;
@@ -6,55 +6,55 @@ use zonal_fuse::Flags;
 use zonal_net::Transport;
 use zonal_server::units::{ByteSize, Millis};
 
-/// Everything that a mount can be told.
+/// All options of a mount.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent options of mount(8)"
 )]
-pub struct Options {
+pub struct MountSettings {
     /// Folder or address of the cell.
     pub cell: String,
-    /// What the table of mounts shows as the source, where that is not [`Options::cell`].
+    /// Source in the mount table, if not [`MountSettings::cell`].
     pub source: Option<String>,
     /// Mount point.
     pub path: PathBuf,
-    /// The zone that this machine is in, where somebody says.
+    /// This machine's zone, if given.
     pub zone: Option<u16>,
-    /// The credential, where it is not the folder's.
+    /// Credential file, if not the folder's.
     pub key_file: Option<PathBuf>,
-    /// What protects its connections by TCP.
+    /// Protection of TCP connections.
     pub transport: Transport,
     /// Stay in the foreground.
     pub foreground: bool,
-    /// The kernel caches no names and attributes.
+    /// Keep the kernel from caching names and attributes.
     pub no_cache: bool,
-    /// For how long they are believed where nobody else writes.
+    /// Time for which cached names and attributes are used without asking, if nobody else writes.
     pub cache_time: Option<Millis>,
-    /// Bound of gathered writes.
+    /// Most bytes of gathered writes.
     pub write_behind: Option<ByteSize>,
-    /// How long a request waits for a server.
+    /// Deadline of a request.
     pub deadline: Option<Millis>,
-    /// Where the background process logs.
+    /// Log file of the background process.
     pub log: Option<PathBuf>,
     /// Threads that serve the kernel.
     pub workers: Option<u16>,
-    /// Report on standard output.
+    /// Report readiness on standard output.
     pub ready_on_stdout: bool,
-    /// Read only, no set-id bits, and the like.
+    /// Mount flags: read only, no set-id bits, and others.
     pub flags: Flags,
-    /// Others than the owner of the mount may use it.
+    /// Other users than the owner of the mount may use it.
     pub allow_other: bool,
 }
 
-/// Why an option is not applied.
+/// The reason why an option is refused.
 #[derive(Debug)]
 pub enum OptionError {
-    /// Nobody knows it.
+    /// Unknown option.
     Unknown(String),
-    /// Its value is none.
+    /// Bad value.
     Value(String),
-    /// What is mounted cannot be changed.
+    /// A mount cannot be changed.
     Remount,
 }
 
@@ -73,7 +73,7 @@ impl From<OptionError> for Failure {
     }
 }
 
-/// What only mount(8) and systemd understand, and what is so anyway.
+/// Options for mount(8) and systemd only, and options that are always in effect.
 const PASSED_OVER: &[&str] = &[
     "",
     "defaults",
@@ -93,7 +93,7 @@ const PASSED_OVER: &[&str] = &[
     "comment",
 ];
 
-/// The transport of a word.
+/// Parses a transport.
 pub fn transport(word: &str) -> Option<Transport> {
     match word {
         "tls" => Some(Transport::Tls),
@@ -102,8 +102,8 @@ pub fn transport(word: &str) -> Option<Transport> {
     }
 }
 
-impl Options {
-    /// The defaults.
+impl MountSettings {
+    /// Default options.
     pub fn new(cell: String, path: PathBuf) -> Self {
         Self {
             cell,
@@ -120,9 +120,9 @@ impl Options {
             log: None,
             workers: None,
             ready_on_stdout: false,
-            // Who has the key makes files of any owner and kind: see docs/security.md.
+            // A holder of the key can make files of any owner and kind: see docs/security.md.
             flags: Flags::SAFE,
-            // The kernel's helper refuses it to others, unless /etc/fuse.conf says otherwise.
+            // fusermount refuses it to ordinary users, unless /etc/fuse.conf allows it.
             allow_other: rustix::process::geteuid().is_root(),
         }
     }
@@ -137,7 +137,7 @@ impl Options {
         match name {
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
-            // mount(8) keeps suid and dev to itself: they are what it takes for usual.
+            // mount(8) does not pass on suid and dev, which it considers the default.
             "allow_suid" => self.apply_all(&["suid"]),
             "allow_dev" => self.apply_all(&["dev"]),
             "no-cache" | "no_cache" => self.no_cache = true,
@@ -160,8 +160,7 @@ impl Options {
                 self.cache_time = Some(value.parse().map_err(|_error| bad())?);
             }
             "deadline" => self.deadline = Some(value.parse().map_err(|_error| bad())?),
-            // As mount(8) has it: what ordinary users may mount is safe, unless a later word says
-            // otherwise.
+            // As in mount(8): mounts by ordinary users are safe, unless a later word changes that.
             "user" | "users" => self.apply_all(&["noexec", "nosuid", "nodev"]),
             "owner" | "group" => self.apply_all(&["nosuid", "nodev"]),
             "remount" => return Err(OptionError::Remount),
@@ -178,7 +177,7 @@ impl Options {
         }
     }
 
-    /// The command line of the process in the background.
+    /// The command line of the background process.
     pub fn arguments(&self) -> Vec<String> {
         let mut list = vec![
             "mount".to_owned(),
@@ -227,8 +226,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn given(text: &str) -> Options {
-        let mut options = Options::new("/cell".into(), "/mnt".into());
+    fn given(text: &str) -> MountSettings {
+        let mut options = MountSettings::new("/cell".into(), "/mnt".into());
         for option in text.split(',') {
             options.apply(option).unwrap();
         }
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_of_mount_is_taken() {
+    fn every_option_of_mount_is_accepted() {
         let all = "defaults,auto,noauto,user=someone,nouser,users,owner,group,nofail,_netdev,silent,loud,nomand,iversion,noiversion,\
                    atime,noatime,diratime,nodiratime,relatime,norelatime,strictatime,nostrictatime,lazytime,nolazytime,sync,async,dirsync,\
                    comment=a b,x-systemd.requires=network-online.target,X-mount.mkdir,exec,noexec,suid,nosuid,dev,nodev,ro,rw";
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_may_mount_is_safe_unless_a_later_word_says_otherwise() {
+    fn user_mounts_are_safe_unless_a_later_option_changes_that() {
         let words = |text| given(text).flags.words().collect::<Vec<_>>();
         assert_eq!(words("users"), ["nosuid", "nodev", "noexec"]);
         assert_eq!(words("rw,user=someone,exec"), ["nosuid", "nodev"]);
@@ -293,7 +292,7 @@ mod tests {
                 words_given.starts_with(&format!("{words},")),
                 "{text}: {line}"
             );
-            // The process in the background has the same.
+            // The background process gets the same flags.
             assert_eq!(given(words_given).flags, given(text).flags, "{text}");
         }
     }

@@ -1,11 +1,11 @@
-//! Objects into a stream. What is damaged is left out, named, and the rest goes on.
+//! Export of objects to a stream. Damaged ranges are reported and left out; the rest is exported.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, data};
-use super::source::{Piece, Source, each, id};
+use super::source::{ObjectSource, ReadPiece, each, id};
+use crate::atomic_file::write_whole;
 use crate::backup::wall_seconds;
 use crate::exit::{Failure, NOT_FOUND};
-use crate::progress::Progress;
-use crate::whole::write_whole;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,43 +17,43 @@ use zonal_types::Codec;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_wire::ObjectEntry;
 
-/// Bytes read at once.
+/// Bytes in one read.
 const PIECE: u32 = 1 << 20;
 const BLOCK: u32 = BLOCK_BYTES as u32;
 
-/// What was exported.
+/// Totals of an export.
 #[derive(Default)]
-pub struct Exported {
+pub struct ExportSummary {
     pub objects: u64,
     pub data_bytes: u64,
-    /// Bytes that are damaged, and of which objects.
+    /// Damaged bytes, and their ranges by object.
     pub lost_bytes: u64,
     pub damaged: Vec<(ObjectId, Lost)>,
-    /// Of the stream.
+    /// Length of the stream, in bytes.
     pub bytes: u64,
 }
 
-/// Damaged ranges kept by name.
+/// Most damaged ranges that are kept by name.
 const NAMED_MAX: usize = 10_000;
 
 /// Writes the objects in `only`, or all, to `path`, whole or not at all.
 pub fn export(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     cell: [u8; 16],
     only: &[ObjectId],
     path: &Path,
-    progress: &mut Progress,
-) -> anyhow::Result<Exported> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<ExportSummary> {
     write_whole(path, |file| write(source, cell, only, file, progress))
 }
 
 fn write(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     cell: [u8; 16],
     only: &[ObjectId],
     file: File,
-    progress: &mut Progress,
-) -> anyhow::Result<Exported> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<ExportSummary> {
     let header = StreamHeader {
         kind: StreamKind::Objects,
         cell,
@@ -61,7 +61,7 @@ fn write(
         made: wall_seconds(),
     };
     let mut out = StreamWriter::new(BufWriter::with_capacity(1 << 20, file), &header)?;
-    let mut exported = Exported::default();
+    let mut exported = ExportSummary::default();
     let mut missing: BTreeSet<ObjectId> = only.iter().copied().collect();
     each(source, only, &mut |source, entry| {
         missing.remove(&id(&entry));
@@ -90,10 +90,10 @@ fn write(
 type Out = StreamWriter<BufWriter<File>>;
 
 fn object(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     entry: &ObjectEntry,
     out: &mut Out,
-    exported: &mut Exported,
+    exported: &mut ExportSummary,
 ) -> anyhow::Result<()> {
     let start = ObjectStart {
         data_id: entry.data_id,
@@ -124,32 +124,32 @@ fn object(
     Ok(())
 }
 
-/// Reads a range by pieces, and a piece that is damaged by blocks.
+/// Reads a range in pieces of 1 MiB, and a damaged piece block by block.
 fn range(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     object: ObjectId,
     start: u64,
     end: u64,
     out: &mut Out,
-    exported: &mut Exported,
+    exported: &mut ExportSummary,
 ) -> anyhow::Result<()> {
     let mut at = start;
     let mut small_to = 0;
     while at < end {
         let step = if at < small_to { BLOCK } else { PIECE };
-        // To the next multiple, so that a block is read as it lies.
+        // Up to the next multiple, so that reads are aligned to blocks.
         let step = u64::from(step) - at % u64::from(step);
         let length = step.min(end - at);
         let wanted = u32::try_from(length).unwrap_or(PIECE);
         match source.read(object, at, wanted)? {
-            Piece::Bytes(bytes) if bytes.is_empty() => return Ok(()),
-            Piece::Bytes(bytes) => {
+            ReadPiece::Bytes(bytes) if bytes.is_empty() => return Ok(()),
+            ReadPiece::Bytes(bytes) => {
                 out.frame(DATA, &data(at, &bytes))?;
                 exported.data_bytes += bytes.len() as u64;
                 at += bytes.len() as u64;
             }
-            Piece::Damaged(_) if wanted > BLOCK => small_to = at + length,
-            Piece::Damaged(detail) => {
+            ReadPiece::Damaged(_) if wanted > BLOCK => small_to = at + length,
+            ReadPiece::Damaged(detail) => {
                 let lost = Lost {
                     offset: at,
                     length,

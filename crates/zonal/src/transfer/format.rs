@@ -1,32 +1,32 @@
-//! Frames of exported objects, in the stream of `zonal_disk::stream`. docs/on-disk-format.md,
+//! Frames of exported objects, in a stream of `zonal_disk::stream`. See docs/on-disk-format.md,
 //! "Exported objects".
 
 use zonal_types::{Codec, CodecError, Column, DataId, Reader, codec_struct};
 
-/// An object begins.
+/// Frame kind: start of an object.
 pub const OBJECT: u8 = 1;
-/// Bytes of it: the offset in the object, then the bytes.
+/// Frame kind: data of the object; its offset, then the bytes.
 pub const DATA: u8 = 2;
-/// Bytes of it that cannot be had.
+/// Frame kind: a range of the object that cannot be read.
 pub const LOST: u8 = 3;
-/// It ends.
+/// Frame kind: end of an object.
 pub const OBJECT_END: u8 = 4;
 
 codec_struct! {
-    /// What begins an object.
+    /// Contents of the frame that starts an object.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ObjectStart {
         data_id: DataId,
         column: Column,
-        /// One behind the last byte.
+        /// Length of the object: one past the last byte.
         object_bytes: u64,
-        /// The last shrink that it has seen.
+        /// Number of the last truncation that the object has seen.
         truncate_seq: u64,
     }
 }
 
 codec_struct! {
-    /// Bytes that were damaged where they lay.
+    /// A range that was damaged in the exporting store.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Lost {
         offset: u64,
@@ -36,15 +36,15 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// What ends an object.
+    /// Contents of the frame that ends an object.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ObjectEnd {
-        /// Bytes in its data frames.
+        /// Bytes in the object's data frames.
         data_bytes: u64,
     }
 }
 
-/// A data frame's contents.
+/// Encodes the contents of a data frame.
 pub fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(8 + bytes.len());
     offset.put(&mut out);
@@ -52,10 +52,10 @@ pub fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Offset and bytes of a data frame.
+/// Splits the contents of a data frame into offset and bytes.
 ///
 /// # Errors
-/// Where there is no offset.
+/// The contents are too short for an offset.
 pub fn split_data(payload: &[u8]) -> Result<(u64, &[u8]), CodecError> {
     let mut from = Reader::new(payload);
     let offset = u64::get(&mut from)?;

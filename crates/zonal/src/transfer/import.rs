@@ -1,15 +1,15 @@
-//! Objects out of a stream into a target that runs.
+//! Import of objects from a stream into a running target.
 //!
-//! The stream is read to its end before the first object is written, so that one that is damaged or
-//! cut short changes nothing. What the stream says is damaged is not written: it reads as a hole,
-//! and is named.
+//! The stream is read to its end before the first object is written, so a damaged or truncated
+//! stream changes nothing. Ranges that the stream marks as damaged are not written: they read as
+//! holes, and are reported.
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, split_data};
-use super::remote::Remote;
-use super::source::Source;
+use super::running_target::RunningTarget;
+use super::source::ObjectSource;
+use crate::atomic_file::open_regular;
 use crate::exit::{FAILED, Failure, IN_USE, REFUSED};
-use crate::progress::Progress;
-use crate::whole::open_regular;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
@@ -20,20 +20,21 @@ use zonal_types::limits::STORAGE_IO_BYTES_MAX;
 use zonal_types::{CellId, Codec, ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
-/// What was imported.
+/// Totals of an import.
 #[derive(Default)]
-pub struct Imported {
+pub struct ImportSummary {
     pub objects: u64,
     pub data_bytes: u64,
     pub lost: Vec<(ObjectId, Lost)>,
-    /// Their file was removed since: the target takes them for deleted, and they stay so.
+    /// Objects whose file was removed since the export: the target considers them deleted, and they
+    /// stay so.
     pub removed: Vec<ObjectId>,
 }
 
 struct Current {
     start: ObjectStart,
     data_bytes: u64,
-    /// One behind the last byte written.
+    /// One past the last byte written.
     end: u64,
     is_removed: bool,
 }
@@ -47,18 +48,18 @@ impl Current {
     }
 }
 
-/// Objects lie where layouts say: on another target nobody finds them, and `zonal fsck` calls each
-/// misplaced.
+/// Refuses objects of another target. Layouts name the target, so elsewhere nobody would find them,
+/// and `zonal fsck` would report each as misplaced.
 fn refuse_other_target(header: &StreamHeader, target: TargetId) -> anyhow::Result<()> {
     match header.target {
         Some(of) if of != target.0 => {
             let text = format!("the objects are of target {of}, not of target {target}");
-            let hint = "nothing was touched; they are found on their own target only, so --force does not help";
+            let hint = "nothing was changed; they are found on their own target only, so --force does not help";
             Err(Failure::new(REFUSED, text).hint(hint).into())
         }
         Some(_) => Ok(()),
         None => {
-            crate::out::note("the file does not say of which target it is; taken as this one's");
+            crate::console::note("the file does not name its target; importing it into this one");
             Ok(())
         }
     }
@@ -82,15 +83,15 @@ fn open(path: &Path, cell: CellId) -> anyhow::Result<StreamReader<BufReader<File
     Ok(reader)
 }
 
-/// Writes the objects of the stream in `path` to the target. `force`: also those that are there
-/// already, over what is there.
+/// Writes the objects of the stream in `path` to the target. With `force`, overwrites objects that
+/// exist.
 pub fn import(
-    remote: &Remote<'_>,
+    remote: &RunningTarget<'_>,
     cell: CellId,
     path: &Path,
     force: bool,
-    progress: &mut Progress,
-) -> anyhow::Result<Imported> {
+    progress: &mut ProgressMeter,
+) -> anyhow::Result<ImportSummary> {
     let shown = || path.display().to_string();
     let mut check = open(path, cell)?;
     refuse_other_target(check.header(), remote.target())?;
@@ -100,7 +101,7 @@ pub fn import(
         }
     }
     let mut reader = open(path, cell)?;
-    let mut done = Imported::default();
+    let mut done = ImportSummary::default();
     let mut current: Option<Current> = None;
     while let Some(frame) = reader.next_frame().with_context(shown)? {
         match (frame.kind, &mut current) {
@@ -155,7 +156,7 @@ fn decode<T: Codec>(path: &Path, frame: &Frame) -> anyhow::Result<T> {
     T::from_bytes(&frame.payload).map_err(|_error| odd(path, frame))
 }
 
-fn refuse_existing(remote: &Remote<'_>, start: &ObjectStart) -> anyhow::Result<()> {
+fn refuse_existing(remote: &RunningTarget<'_>, start: &ObjectStart) -> anyhow::Result<()> {
     let object = ObjectId {
         data_id: start.data_id,
         column: start.column,
@@ -172,15 +173,15 @@ fn refuse_existing(remote: &Remote<'_>, start: &ObjectStart) -> anyhow::Result<(
         StorageReply::Stat { object_bytes, .. } => {
             let text = format!("object {object} is there already, {object_bytes} bytes");
             Err(Failure::new(IN_USE, text)
-                .hint("nothing was touched; --force writes over what is there")
+                .hint("nothing was changed; --force overwrites the existing objects")
                 .into())
         }
-        other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+        other => Err(anyhow::anyhow!("an unexpected reply: {other:?}")),
     }
 }
 
 fn write(
-    remote: &Remote<'_>,
+    remote: &RunningTarget<'_>,
     current: &mut Current,
     offset: u64,
     bytes: &[u8],
@@ -217,9 +218,9 @@ fn write(
     Ok(())
 }
 
-/// A hole at the end gets its last byte, so that the object is as long as it was; the last shrink
-/// is told where no write did.
-fn finish(remote: &Remote<'_>, current: &mut Current) -> anyhow::Result<()> {
+/// Completes an object. A hole at its end gets its last byte, which keeps the object's length. If
+/// nothing was written, the target is told the last truncation.
+fn finish(remote: &RunningTarget<'_>, current: &mut Current) -> anyhow::Result<()> {
     let (start, object) = (current.start, current.id());
     if current.end < start.object_bytes {
         let before = current.data_bytes;

@@ -1,16 +1,16 @@
-//! Objects of a target: listed, written to a stream, and out of one into another target.
+//! Objects of a target: lists them, exports them to a stream, and imports a stream into a target.
 
 mod export;
 pub mod format;
 mod import;
-mod names;
-mod remote;
+mod object_paths;
+mod running_target;
 mod source;
-mod stopped;
+mod stopped_target;
 
-pub use export::{Exported, export};
+pub use export::{ExportSummary, export};
 pub use import::import;
-pub use names::Names;
-pub use remote::Remote;
-pub use source::Source;
-pub use stopped::Stopped;
+pub use object_paths::ObjectPaths;
+pub use running_target::RunningTarget;
+pub use source::ObjectSource;
+pub use stopped_target::StoppedTarget;

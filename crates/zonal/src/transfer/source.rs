@@ -1,37 +1,37 @@
-//! Where objects come from: a target that runs, or the store of one that is stopped.
+//! Source of objects: a running target, or the store of a stopped one.
 
 use zonal_object::ObjectId;
 use zonal_types::TargetId;
 use zonal_wire::ObjectEntry;
 
-/// Some bytes of an object.
-pub enum Piece {
-    /// As they are stored.
+/// Result of a read from an object.
+pub enum ReadPiece {
+    /// The stored bytes.
     Bytes(Vec<u8>),
-    /// They cannot be had: what is wrong.
+    /// The bytes cannot be read; the reason.
     Damaged(String),
 }
 
-/// A target to read from.
-pub trait Source {
-    /// Which one it is.
+/// A target to read objects from.
+pub trait ObjectSource {
+    /// The target's id.
     fn target(&self) -> TargetId;
 
-    /// Objects behind `after` in order, and whether there are no more.
+    /// The objects after `after` in order, and whether the list is complete.
     fn list(&mut self, after: Option<ObjectId>) -> anyhow::Result<(Vec<ObjectEntry>, bool)>;
 
-    /// Ranges with data from `offset` on (start, length), and whether there are no more.
+    /// Ranges with data from `offset` on (start, length), and whether the list is complete.
     fn ranges(&mut self, object: ObjectId, offset: u64) -> anyhow::Result<(Vec<(u64, u64)>, bool)>;
 
-    /// Bytes of a range; fewer where the object ends.
-    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<Piece>;
+    /// Reads a range; returns fewer bytes at the end of the object.
+    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<ReadPiece>;
 }
 
-/// Calls `visit` for every object, or for those in `only` that are there.
+/// Calls `visit` for every object, or for those in `only` that exist.
 pub fn each(
-    source: &mut dyn Source,
+    source: &mut dyn ObjectSource,
     only: &[ObjectId],
-    visit: &mut dyn FnMut(&mut dyn Source, ObjectEntry) -> anyhow::Result<()>,
+    visit: &mut dyn FnMut(&mut dyn ObjectSource, ObjectEntry) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut after = None;
     loop {
@@ -51,7 +51,7 @@ pub fn each(
     }
 }
 
-/// Which object an entry is of.
+/// The object of an entry.
 pub fn id(entry: &ObjectEntry) -> ObjectId {
     ObjectId {
         data_id: entry.data_id,

@@ -1,4 +1,4 @@
-//! A cell of real processes for tests: made in a folder of its own, ended when dropped.
+//! A cell of real processes for tests: made in a folder of its own, stopped when dropped.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::fs;
@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use zonal_testkit::Scratch;
 
-/// The program: where cargo built it for these tests, or for an example in the folder above its
-/// own.
+/// The program, as cargo built it for these tests; for an example in the folder above the
+/// example's.
 fn program() -> PathBuf {
     option_env!("CARGO_BIN_EXE_zonal").map_or_else(
         || {
@@ -46,9 +46,9 @@ pub fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Copies a program that is to be run. By a process of its own: a descriptor of ours that is open
-/// for writing would be inherited for a moment by what other tests of this process start, and
-/// running the copy would fail meanwhile ("text file busy").
+/// Copies a program that is to be run, in a child process. If this process wrote the copy, children
+/// started meanwhile by other tests would inherit its descriptor. Running the copy would then fail
+/// with "text file busy".
 pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
     let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
     assert!(copied.unwrap().success());
@@ -69,7 +69,7 @@ impl Cell {
         cell
     }
 
-    /// One whose servers and clients prove who they are.
+    /// A cell whose servers and clients authenticate.
     pub fn with_key(name: &str) -> Self {
         let scratch = Scratch::new(name);
         let cell = Self { scratch };
@@ -83,7 +83,7 @@ impl Cell {
     }
 
     pub fn up_again(&self) -> Output {
-        // Tests talk to its servers themselves.
+        // Tests talk to its servers directly, without a key.
         self.brought_up(&["--no-key"])
     }
 

@@ -1,7 +1,7 @@
-//! What a stranger sends to the services of a cell.
+//! Requests that a stranger sends to the services of a cell.
 
-pub mod absurd;
+pub mod impossible_requests;
 pub mod server;
-pub mod valid;
+pub mod valid_requests;
 
 pub use server::{EDGES, Server};

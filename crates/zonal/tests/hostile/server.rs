@@ -1,5 +1,5 @@
-//! How a service is spoken to: requests in frames that are in order, replies that must be typed;
-//! random bodies, valid ones that were changed, and odd headers.
+//! Calls to a service in valid frames, whose replies must be typed. Bodies are random, or valid
+//! ones with changes; some headers are odd.
 
 use std::net::SocketAddr;
 use zonal_net::{Address, NetError, PayloadInto, Pool, Request};
@@ -15,7 +15,7 @@ pub const RANDOM_PER_SERVICE: usize = 120;
 
 pub const MUTATED_PER_SERVICE: usize = 350;
 
-/// Ends of the numbers.
+/// Boundary values of numbers.
 pub const EDGES: [u64; 8] = [
     0,
     1,
@@ -27,7 +27,7 @@ pub const EDGES: [u64; 8] = [
     u64::MAX,
 ];
 
-/// Where a service is, and how it is spoken to.
+/// A service under test and the state of the connection to it.
 pub struct Server<'a> {
     pub pool: &'a Pool,
     pub to: SocketAddr,
@@ -137,7 +137,7 @@ impl<'a> Server<'a> {
         for _ in 0..RANDOM_PER_SERVICE {
             let count = random.index(400);
             let mut body = random.bytes(count);
-            // Half of them with a tag that means something.
+            // Half of them have a valid tag.
             if let (0, Some(tag)) = (random.below(2), body.first_mut()) {
                 *tag %= 85;
             }
@@ -168,7 +168,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Not a request that rightly waits, ends the session, or adds to the map.
+    /// Whether a request can be sent as noise: it does not wait, end the session, or add to the
+    /// map.
     pub fn is_harmless(&self, body: &[u8]) -> bool {
         match self.service {
             Service::Meta => !matches!(
@@ -188,7 +189,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Headers whose fields name nothing.
+    /// Sends headers whose fields name nothing.
     pub fn odd_headers(&mut self, body: &[u8]) {
         for edge in EDGES {
             for field in 0..6 {

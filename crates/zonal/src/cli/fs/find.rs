@@ -1,10 +1,10 @@
 //! `zonal fs find`.
 
-use super::connected::{Access, Connected, Failures, about};
+use super::cat_stat::fields;
+use super::connection::{AccessArgs, CellConnection, Failures, about};
 use super::glob::matches;
 use super::listing::below;
-use super::show::fields;
-use crate::out;
+use crate::console;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -13,40 +13,40 @@ use zonal_server::units::ByteSize;
 
 /// Find files in a tree
 ///
-/// Prints what all conditions hold of, each directory before what is in it. Symbolic links are not
-/// followed.
+/// Prints the paths that satisfy all conditions, each directory before its entries. Symbolic links
+/// are not followed.
 #[derive(Debug, clap::Args)]
 pub struct Find {
     #[command(flatten)]
-    access: Access,
-    /// The last name is of this pattern: *, ?, [a-z], [!a-z]
+    access: AccessArgs,
+    /// Last name matches this pattern: *, ?, [a-z], [!a-z]
     #[arg(long, value_name = "PATTERN")]
     name: Option<OsString>,
-    /// It is a file (f), directory (d), symbolic link (l), pipe (p), socket (s), block device (b)
+    /// Type is file (f), directory (d), symbolic link (l), pipe (p), socket (s), block device (b)
     /// or character device (c)
     #[arg(long = "type", value_name = "f|d|l|p|s|b|c", value_parser = ["f", "d", "l", "p", "s", "b", "c"])]
     kind: Option<String>,
-    /// It has more than (+), less than (-) or just so many bytes, such as "+10 MiB"
+    /// Size is more than (+), less than (-) or exactly this many bytes, such as "+10 MiB"
     #[arg(long, value_name = "[+-]SIZE", allow_hyphen_values = true, value_parser = bound::<SizeOf>)]
     size: Option<Bound>,
-    /// It was modified more than (+), less than (-) or just so many days ago
+    /// Modified more than (+), less than (-) or exactly this many days ago
     #[arg(long, value_name = "[+-]DAYS", allow_hyphen_values = true, value_parser = bound::<Days>)]
     mtime: Option<Bound>,
-    /// At most so many directories below the paths
+    /// Largest depth below the paths
     #[arg(long, value_name = "N")]
     max_depth: Option<usize>,
-    /// End each path by a byte of zero, and show its bytes as they are
+    /// End each path with a zero byte instead of a newline, and print its bytes unescaped
     #[arg(long, short = '0', conflicts_with = "json")]
     print0: bool,
     /// As JSON, one object a path
     #[arg(long)]
     json: bool,
-    /// Where to look
+    /// Paths to search
     #[arg(default_value = "/", value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
 
-/// A number with its side.
+/// A bound: more than, less than, or exactly a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     More(u64),
@@ -64,7 +64,7 @@ impl Bound {
     }
 }
 
-/// What a bound is of.
+/// The unit of a bound.
 trait Unit {
     fn number(text: &str) -> Result<u64, String>;
 }
@@ -121,7 +121,12 @@ impl Find {
         cell.end(failures.finish())
     }
 
-    fn one(&self, cell: &Connected, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
+    fn one(
+        &self,
+        cell: &CellConnection,
+        path: &Path,
+        failures: &mut Failures,
+    ) -> anyhow::Result<()> {
         let found = cell.native.lstat(&cell.user, path);
         let attr = found.map_err(|error| about(error, "find", path))?;
         self.judge(path, &attr);
@@ -162,11 +167,11 @@ impl Find {
             return;
         }
         if self.json {
-            out::json(serde_json::Value::from(fields(path, attr, true)));
+            console::json(serde_json::Value::from(fields(path, attr, true)));
         } else if self.print0 {
-            out::raw(&[path.as_os_str().as_bytes(), b"\0"].concat());
+            console::raw(&[path.as_os_str().as_bytes(), b"\0"].concat());
         } else {
-            out::line(out::path(path));
+            console::line(console::path(path));
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Patterns of names: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash before what stands for itself.
-//! Bytes, not letters, as names are.
+//! Patterns for names: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash that quotes the next byte.
+//! Patterns match bytes, since names are bytes.
 
-/// Whether a name is of a pattern. Time: length of pattern times length of name at most.
+/// Whether a name matches a pattern. Time: at most the length of the pattern times that of the
+/// name.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut pos) = (0, 0);
-    // Where the last star is, and what it has taken so far.
+    // Pattern position after the last star, and the name position up to which it matches.
     let mut star: Option<(usize, usize)> = None;
     while pos < name.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -25,7 +26,7 @@ pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Where the pattern goes on, if this byte is of it.
+/// Matches one byte; returns the next position in the pattern.
 fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),
@@ -38,7 +39,7 @@ fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// A set; a bracket that none ends stands for itself.
+/// Matches a byte set; an unclosed bracket stands for itself.
 fn set(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     let is_not = matches!(pattern.get(at + 1), Some(b'!' | b'^'));
     let first = at + 1 + usize::from(is_not);
@@ -66,7 +67,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn names_are_of_their_patterns() {
+    fn names_match_glob_patterns() {
         for (pattern, name, is_of) in [
             ("*", "", true),
             ("*.c", "a.c", true),

@@ -1,8 +1,8 @@
-//! `zonal fs ls`, and the walk through a tree that other commands share.
+//! `zonal fs ls`, and the tree walk of other commands.
 
-use super::connected::{Access, Connected, Failures, about};
-use super::show::{date, fields, shown};
-use crate::out;
+use super::cat_stat::{date, fields, shown};
+use super::connection::{AccessArgs, CellConnection, Failures, about};
+use crate::console;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use zonal_native::{Attr, FileKind};
@@ -11,14 +11,14 @@ use zonal_native::{Attr, FileKind};
 #[derive(Debug, clap::Args)]
 pub struct Ls {
     #[command(flatten)]
-    access: Access,
-    /// With mode, links, owner, group, size, time (UTC) and what a symbolic link leads to
+    access: AccessArgs,
+    /// Show mode, links, owner, group, size, time (UTC) and targets of symbolic links
     #[arg(long, short)]
     long: bool,
-    /// With all that is below
+    /// List everything below the directories, too
     #[arg(long, short)]
     recursive: bool,
-    /// Directories themselves, not what is in them
+    /// List directories themselves, not their entries
     #[arg(long, short)]
     directory: bool,
     /// As JSON, one object a path
@@ -40,11 +40,16 @@ impl Ls {
         cell.end(failures.finish())
     }
 
-    fn one(&self, cell: &Connected, path: &Path, failures: &mut Failures) -> anyhow::Result<()> {
+    fn one(
+        &self,
+        cell: &CellConnection,
+        path: &Path,
+        failures: &mut Failures,
+    ) -> anyhow::Result<()> {
         let found = cell.native.lstat(&cell.user, path);
         let mut attr = found.map_err(|error| about(error, "list", path))?;
         if attr.kind == FileKind::Symlink && !self.directory && !self.long {
-            // What it leads to, where there is such a thing.
+            // The attributes of the link's target, if it exists.
             attr = cell.native.stat(&cell.user, path).unwrap_or(attr);
         }
         if attr.kind != FileKind::Directory || self.directory {
@@ -58,7 +63,7 @@ impl Ls {
         below(cell, path, self.recursive, failures, &mut visit)
     }
 
-    fn show(&self, cell: &Connected, path: &Path, attr: &Attr) {
+    fn show(&self, cell: &CellConnection, path: &Path, attr: &Attr) {
         let target = || {
             let is_link = attr.kind == FileKind::Symlink && (self.long || self.json);
             let text = is_link.then(|| cell.native.read_link(&cell.user, path))?;
@@ -69,10 +74,10 @@ impl Ls {
             if let Some(target) = target() {
                 fields.insert("target".into(), target.into());
             }
-            out::json(serde_json::Value::from(fields));
+            console::json(serde_json::Value::from(fields));
         } else if self.long {
             let target = target().map_or(String::new(), |target| format!(" -> {target}"));
-            out::line(format_args!(
+            console::line(format_args!(
                 "{} {:>3} {:>5} {:>5} {:>12} {} {}{target}",
                 mode(attr),
                 attr.nlink,
@@ -80,15 +85,15 @@ impl Ls {
                 attr.gid,
                 attr.size,
                 date(attr.mtime.seconds),
-                out::path(path)
+                console::path(path)
             ));
         } else {
-            out::line(out::path(path));
+            console::line(console::path(path));
         }
     }
 }
 
-/// `drwxr-sr-t`.
+/// Formats a mode: `drwxr-sr-t`.
 fn mode(attr: &Attr) -> String {
     let first = match attr.kind {
         FileKind::File => '-',
@@ -114,7 +119,7 @@ fn mode(attr: &Attr) -> String {
     text
 }
 
-/// A name in a directory, as a path.
+/// The path of a name in a directory.
 pub fn join(dir: &Path, name: &std::ffi::OsStr) -> PathBuf {
     let mut bytes = dir.as_os_str().as_bytes().to_vec();
     if !bytes.ends_with(b"/") {
@@ -124,16 +129,16 @@ pub fn join(dir: &Path, name: &std::ffi::OsStr) -> PathBuf {
     std::ffi::OsString::from(std::ffi::OsStr::from_bytes(&bytes)).into()
 }
 
-/// The name that a path ends with. None where it ends with `.`: what is in the directory is meant.
+/// The last name of a path. `None` if the path ends with `.`, which means the directory's entries.
 pub fn last_name(path: &Path) -> Option<&std::ffi::OsStr> {
     let is_inside = path.as_os_str().as_bytes().ends_with(b"/.");
     path.file_name().filter(|_| !is_inside)
 }
 
-/// Names of a directory with attributes, in order. One whose shard does not answer is a failure of
-/// its own.
+/// The entries of a directory with attributes, in order. An entry whose shard does not answer is a
+/// failure of its own.
 pub fn entries(
-    cell: &Connected,
+    cell: &CellConnection,
     dir: &Path,
     failures: &mut Failures,
 ) -> anyhow::Result<Vec<(PathBuf, Attr)>> {
@@ -158,10 +163,10 @@ pub fn entries(
     Ok(entries)
 }
 
-/// What is in a directory, and with `recursive` all that is below, each directory before what is in
-/// it. Symbolic links are not followed.
+/// Visits the entries of a directory, and with `recursive` everything below, each directory before
+/// its entries. Symbolic links are not followed.
 pub fn below(
-    cell: &Connected,
+    cell: &CellConnection,
     dir: &Path,
     recursive: bool,
     failures: &mut Failures,

@@ -1,4 +1,4 @@
-//! Files of this machine: their extended attributes, owners, modes and times, read and set.
+//! Local files: reads and sets their extended attributes, owners, modes and times.
 
 use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -9,23 +9,23 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use zonal_native::{Attr, FileKind, Timestamp};
 
-/// A name and a value.
+/// Name and value of an extended attribute.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// The largest value that Linux has.
+/// Largest value of an extended attribute in Linux, in bytes.
 const VALUE_MAX: usize = 65_536;
 
-/// Whether an attribute is copied; a label of SELinux is the machine's.
+/// Whether an attribute is copied. SELinux labels belong to the machine and are not.
 pub fn is_copied(name: &[u8]) -> bool {
     name != b"security.selinux" && !name.starts_with(b"zonal.")
 }
 
-/// Whether a file without this attribute is not the same: what a user sets. Others may be refused.
+/// Whether a failure to set this attribute fails the copy: true for attributes that users set.
 pub fn must_be_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.")
 }
 
-/// The extended attributes of a file or directory. None where the file system has none.
+/// The extended attributes of a file or directory; empty if the file system has none.
 pub fn xattrs(path: &Path) -> std::io::Result<Vec<Xattr>> {
     let mut names = vec![0_u8; VALUE_MAX];
     let length = match rustix::fs::llistxattr(path, &mut names[..]) {
@@ -43,7 +43,7 @@ pub fn xattrs(path: &Path) -> std::io::Result<Vec<Xattr>> {
                 value.truncate(length);
                 found.push((name.to_vec(), value));
             }
-            // Removed since; not for this user.
+            // Removed since, or not permitted for this user.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             Err(error) => return Err(error.into()),
         }
@@ -51,7 +51,7 @@ pub fn xattrs(path: &Path) -> std::io::Result<Vec<Xattr>> {
     Ok(found)
 }
 
-/// Sets them.
+/// Sets extended attributes.
 fn set_xattrs(path: &Path, xattrs: &[Xattr]) -> std::io::Result<()> {
     for (name, value) in xattrs.iter().filter(|(name, _)| is_copied(name)) {
         let name_text = CString::new(name.as_slice())?;
@@ -63,7 +63,7 @@ fn set_xattrs(path: &Path, xattrs: &[Xattr]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Times of a file as the cell has them: access, modification.
+/// Access and modification time of a file, as the cell has them.
 pub fn times(metadata: &Metadata) -> [Timestamp; 2] {
     let time = |seconds, nanos: i64| Timestamp {
         seconds,
@@ -75,22 +75,22 @@ pub fn times(metadata: &Metadata) -> [Timestamp; 2] {
     ]
 }
 
-/// Whether this user may give files to others.
+/// Whether this user may change owners.
 pub fn gives_owners() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The bits of a mode that are kept: set-id bits only of a file that keeps its owner.
+/// The mode bits to keep: set-id bits only if the file keeps its owner.
 pub fn kept_mode(mode: u32, uid: u32) -> u32 {
     let keeps = gives_owners() || uid == rustix::process::geteuid().as_raw();
     mode & if keeps { 0o7777 } else { 0o1777 }
 }
 
-/// Owner, extended attributes, mode and times of what was copied from the cell. A symbolic link has
-/// no mode.
+/// Sets owner, extended attributes, mode and times of a file copied from the cell. A symbolic link
+/// has no mode.
 ///
-/// A new owner takes capabilities away, and a mode may take the right to set attributes: so they
-/// are set in between.
+/// The order matters: a new owner drops capabilities, and a mode may drop the right to set
+/// attributes. So attributes are set after the owner and before the mode.
 pub fn set_attributes(path: &Path, attr: &Attr, xattrs: &[Xattr]) -> std::io::Result<()> {
     if gives_owners() {
         std::os::unix::fs::lchown(path, Some(attr.uid), Some(attr.gid))?;

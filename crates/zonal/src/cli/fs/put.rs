@@ -1,26 +1,25 @@
-//! `zonal fs put`: from this machine into the cell.
+//! `zonal fs put`: copies from this machine into the cell.
 
-use super::connected::{Access, Connected, about};
-use super::copying::{Copying, Work, run};
+use super::connection::{AccessArgs, CellConnection, about};
+use super::copy_work::{CopyArgs, CopyWork, run};
 use super::listing::{join, last_name};
-use super::names::into_directory;
-use super::putting::{Content, Job, Putting};
+use super::mkdir_mv_rm::into_directory;
+use super::upload::{Content, Upload, UploadJob};
+use crate::console;
 use crate::exit::Failure;
-use crate::out;
 use std::path::{Path, PathBuf};
 
 /// Copy files from this machine into the cell
 ///
-/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is
-/// copied; owners where root copies. What has a name already is replaced. Each file is written
-/// beside as `.NAME.zonal-put.RANDOM`, made durable, and renamed: there is never half a file under
-/// its name.
+/// Keeps modes, times, holes, extended attributes, symbolic links, and hard links among the copied
+/// files; owners only if root copies. Existing files are replaced. Each file is written beside its
+/// name as `.NAME.zonal-put.RANDOM`, made durable, and renamed: no name ever shows half a file.
 #[derive(Debug, clap::Args)]
 pub struct Put {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     #[command(flatten)]
-    copying: Copying,
+    copying: CopyArgs,
     /// Files of this machine (- is standard input); the last path is a new name in the cell, or a
     /// directory there
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... PATH")]
@@ -29,30 +28,30 @@ pub struct Put {
 
 impl Put {
     pub fn run(self) -> anyhow::Result<()> {
-        let work = Work::begin()?;
+        let work = CopyWork::begin()?;
         let cell = self.access.connect("put")?;
         let outcome = self.copy(&cell, &work);
-        // Names, modes and times.
+        // Makes names, modes and times durable.
         let synced = cell.native.sync_all();
         let outcome = outcome.and(synced.map_err(|error| about(error, "sync", Path::new("/"))));
         let finished = work.finish(self.copying.json);
         cell.end(finished.and(outcome))
     }
 
-    fn copy(&self, cell: &Connected, work: &Work) -> anyhow::Result<()> {
+    fn copy(&self, cell: &CellConnection, work: &CopyWork) -> anyhow::Result<()> {
         let Some((to, sources)) = self.paths.split_last() else {
             return Ok(());
         };
         let into = into_directory(cell, to, sources.len())?;
-        let putting = Putting::new(cell, work, self.copying.recursive);
+        let putting = Upload::new(cell, work, self.copying.recursive);
         let place = |from: &Path| match (into, last_name(from)) {
             (true, Some(name)) => join(to, name),
-            // What is in it goes there.
+            // The entries of the directory are copied, not the directory.
             _ => to.clone(),
         };
         if sources == [PathBuf::from("-")] {
             if into {
-                let text = format!("{} is a directory", out::path(to));
+                let text = format!("{} is a directory", console::path(to));
                 return Err(Failure::new(2, text).hint("name the new file").into());
             }
             putting.sender.file(&Content::Stdin, to)?;
@@ -60,12 +59,12 @@ impl Put {
             return Ok(());
         }
         let sender = &putting.sender;
-        let feed = |feed: &dyn Fn(Job)| {
+        let feed = |feed: &dyn Fn(UploadJob)| {
             for from in sources {
                 putting.walk(from, &place(from), feed);
             }
         };
-        run(work, self.copying.jobs, feed, |job: Job| {
+        run(work, self.copying.jobs, feed, |job: UploadJob| {
             sender.file(&Content::Of(&job.from, &job.metadata), &job.to)
         });
         putting.finish();

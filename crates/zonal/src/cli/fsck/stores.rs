@@ -1,4 +1,4 @@
-//! The stores of a cell, as the configs of its nodes name them.
+//! The stores of a cell, from the configs of its nodes.
 
 use zonal_disk::{Config, Identity, StoreKind};
 use zonal_object::TargetConfig;

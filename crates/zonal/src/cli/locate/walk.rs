@@ -1,13 +1,13 @@
 //! Bytes per zone and target of all files below a directory.
 //!
-//! Memory is bounded: one open directory a level, and no name is kept. So a file with several names
-//! counts with each of them. Other mounts below the directory are left out, and so is what is
-//! removed meanwhile.
+//! Memory is bounded: one open directory per level, and no name is kept. So a file with several
+//! names counts with each of them. Other mounts below the directory are left out, and so are files
+//! removed during the walk.
 
+use crate::console;
 use crate::exit::Failure;
 use crate::mount::attributes;
-use crate::out;
-use crate::progress::Progress;
+use crate::progress::ProgressMeter;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Open directories at once: below the usual limit of open files.
+/// Most directories open at once, below the usual limit of open files.
 const LEVELS_MAX: usize = 512;
 
-/// What is below a directory.
+/// Totals of everything below a directory.
 #[derive(Debug, Default)]
-pub struct Below {
+pub struct TreeTotals {
     files: u64,
     directories: u64,
     failures: u64,
@@ -29,7 +29,7 @@ pub struct Below {
     targets: BTreeMap<u64, u64>,
 }
 
-/// Adds numbers of an object whose keys are numbers.
+/// Adds a JSON object's numbers, whose keys are numbers, to `sums`.
 fn add(sums: &mut BTreeMap<u64, u64>, parts: &Value) {
     for (id, bytes) in parts.as_object().into_iter().flatten() {
         if let (Ok(id), Some(bytes)) = (id.parse(), bytes.as_u64()) {
@@ -46,11 +46,10 @@ fn to_json(sums: &BTreeMap<u64, u64>) -> Value {
     ))
 }
 
-impl Below {
-    /// Looks at everything below `root`. What cannot be looked at is told on standard error and
-    /// counted.
-    pub fn of(root: &Path, progress: &mut Progress) -> anyhow::Result<Self> {
-        let whole = || format!("locate {}", out::path(root));
+impl TreeTotals {
+    /// Walks everything below `root`. Failures are printed to standard error and counted.
+    pub fn of(root: &Path, progress: &mut ProgressMeter) -> anyhow::Result<Self> {
+        let whole = || format!("locate {}", console::path(root));
         let device = std::fs::metadata(root).with_context(whole)?.dev();
         let mut below = Self::default();
         let mut open: Vec<ReadDir> = vec![std::fs::read_dir(root).with_context(whole)?];
@@ -72,7 +71,7 @@ impl Below {
                 Ok(Some(_)) => {
                     let text = format!(
                         "{}: more than {LEVELS_MAX} levels of directories",
-                        out::path(&entry.path())
+                        console::path(&entry.path())
                     );
                     return Err(Failure::new(crate::exit::FAILED, text)
                         .hint("name a directory further down")
@@ -91,11 +90,11 @@ impl Below {
         Ok(below)
     }
 
-    /// Counts one entry; a directory is opened.
+    /// Counts one entry; opens a directory.
     fn entry(&mut self, entry: &DirEntry, device: u64) -> anyhow::Result<Option<ReadDir>> {
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            // Without following it, unlike the metadata of its path.
+            // Does not follow a symbolic link, unlike the metadata of its path.
             if entry.metadata()?.dev() != device {
                 return Ok(None);
             }
@@ -114,7 +113,7 @@ impl Below {
 
     fn failed(&mut self, path: &Path, error: &anyhow::Error) {
         self.failures += 1;
-        out::note(format_args!("zonal: {}: {error:#}", out::path(path)));
+        console::note(format_args!("zonal: {}: {error:#}", console::path(path)));
     }
 
     fn bytes(&self) -> u64 {
@@ -122,13 +121,13 @@ impl Below {
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// How much could not be looked at.
+    /// The number of entries that could not be read.
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// Adds what was found to what is said of the directory.
-    pub fn tell(&self, fields: &mut Map<String, Value>) {
+    /// Adds the totals to the fields of the directory.
+    pub fn add_to(&self, fields: &mut Map<String, Value>) {
         fields.insert("files".into(), json!(self.files));
         fields.insert("directories".into(), json!(self.directories));
         fields.insert("zones".into(), to_json(&self.zones));
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_go_by_number() {
+    fn totals_are_added_per_number_and_saturate() {
         let mut sums = BTreeMap::new();
         add(&mut sums, &json!({"2": 5, "10": 7}));
         add(&mut sums, &json!({"2": u64::MAX, "odd": 1}));
@@ -154,12 +153,12 @@ mod tests {
         assert_eq!(to_json(&sums), json!({"2": u64::MAX, "10": 7}));
     }
 
-    fn walked(dir: &Path) -> anyhow::Result<Below> {
-        Below::of(dir, &mut Progress::new("files", false))
+    fn walked(dir: &Path) -> anyhow::Result<TreeTotals> {
+        TreeTotals::of(dir, &mut ProgressMeter::new("files", false))
     }
 
     #[test]
-    fn what_is_in_no_cell_is_counted_as_a_failure() {
+    fn files_outside_a_cell_count_as_failures() {
         let dir = zonal_testkit::Scratch::new("walk");
         std::fs::create_dir(dir.join("sub")).unwrap();
         std::fs::write(dir.join("sub/file"), "").unwrap();

@@ -1,0 +1,327 @@
+//! Access of a command to a cell: `--cell DIR|ADDRESS`, the credential, and calls to its servers.
+
+use super::cell_locator::CellLocator;
+use super::folder::{CellFolder, default_dir};
+use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
+use anyhow::Context;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use zonal_disk::trusted::{self, Distrust};
+use zonal_net::credential::CREDENTIAL_BYTES_MAX;
+use zonal_net::{
+    Address, Credential, Identity, PayloadInto, Peer, Pool, PoolConfig, Request, Role, SubjectKind,
+};
+use zonal_server::NodeConfig;
+use zonal_types::limits::JUNCTIONS_LISTED_MAX;
+use zonal_types::{CellId, Codec, ErrorCode, NodeId};
+use zonal_wire::{
+    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service, StorageReply,
+    StorageRequest,
+};
+use zonal_zonemap::{Fetch, FetchError, Junction, ZoneMap};
+
+/// Arguments that select a cell.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CellArgs {
+    /// The cell: folder made by `zonal up`, or address of the manager (IP:PORT, or HOST:PORT)
+    /// [default: /var/lib/zonal/default for root, ~/.zonal/default for others]
+    #[arg(
+        long,
+        value_name = "DIR|ADDRESS",
+        env = "ZONAL_CELL",
+        hide_env_values = true
+    )]
+    pub cell: Option<String>,
+    /// File with this machine's credential (`zonal key create`), where the cell has keys and --cell
+    /// is an address
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ZONAL_KEY_FILE",
+        hide_env_values = true
+    )]
+    pub key_file: Option<PathBuf>,
+}
+
+/// A cell whose servers can be called.
+pub struct CellHandle {
+    /// The cell's folder, if it was named by one.
+    pub folder: Option<CellFolder>,
+    /// The cell's id; all zero while only an address is known.
+    pub id: CellId,
+    /// Address of the manager.
+    pub manager: SocketAddr,
+    /// The credential of this process.
+    pub credential: Option<Arc<Credential>>,
+    pool: Pool,
+}
+
+/// A server's refusal of a call.
+#[derive(Debug)]
+pub struct CallRefusal {
+    /// The error code in the reply.
+    pub code: ErrorCode,
+    text: String,
+}
+
+impl std::fmt::Display for CallRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for CallRefusal {}
+
+fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>>> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
+        let text = format!("credential {error}");
+        match (&error, error.hint()) {
+            (_, Some(hint)) => Failure::new(REFUSED, text).hint(hint),
+            (Distrust::Io { .. }, None) if error.is_missing() => Failure::new(NOT_FOUND, text)
+                .hint("name the file that `zonal key create` made for this machine"),
+            _ => Failure::new(FAILED, text),
+        }
+    })?;
+    let bad = |error| Failure::new(CONFIG, format!("{}: {error}", path.display()));
+    let credential = Credential::from_pem(&pem);
+    let credential = credential.map_err(|error| bad(error).hint(DAMAGED_HINT))?;
+    credential.check_now().map_err(|error| {
+        bad(error).hint("`zonal key create` makes a new one; is this machine's clock right?")
+    })?;
+    Ok(Some(Arc::new(credential)))
+}
+
+impl CellArgs {
+    /// The folder or address that names the cell. An empty ZONAL_CELL counts as unset.
+    pub fn named(&self) -> Option<&str> {
+        let is_unset = std::env::var_os("ZONAL_CELL").is_some_and(|cell| cell.is_empty());
+        let said = self.cell.as_deref();
+        said.filter(|cell| !(is_unset && cell.is_empty()))
+    }
+
+    /// Resolves the arguments to a cell without calling a server.
+    pub fn open(&self) -> anyhow::Result<CellHandle> {
+        let named = self.named().map(CellLocator::of).transpose()?;
+        let dir = match named {
+            Some(CellLocator::Address(address)) => {
+                crate::exit::cell_has_no_folder();
+                let key = read_credential(self.key_file.as_deref())?;
+                return Ok(CellHandle::new(None, CellId::default(), address, key));
+            }
+            Some(CellLocator::Folder(dir)) => dir,
+            None => default_dir(),
+        };
+        let folder = CellFolder::open(&dir)?;
+        let key_path = folder
+            .file
+            .key_file
+            .as_ref()
+            .map(|file| folder.dir.join(file));
+        let key = read_credential(self.key_file.as_deref().or(key_path.as_deref()))?;
+        let (id, manager) = (folder.cell()?, folder.file.manager);
+        Ok(CellHandle::new(Some(folder), id, manager, key))
+    }
+}
+
+impl CellHandle {
+    fn new(
+        folder: Option<CellFolder>,
+        id: CellId,
+        manager: SocketAddr,
+        credential: Option<Arc<Credential>>,
+    ) -> Self {
+        // With a client's credential the connection has the client's role, not that of a command.
+        let role = match credential.as_ref().map(|known| &known.subject().kind) {
+            Some(SubjectKind::Client { .. }) => Role::Client,
+            _ => Role::Tool,
+        };
+        let me = Identity::new(id, role, NodeId(0), credential.clone());
+        let id = me.cell;
+        let config = PoolConfig {
+            deadline: Duration::from_secs(3),
+            connect_limit: Duration::from_secs(3),
+            backoff: Duration::ZERO,
+            ..PoolConfig::default()
+        };
+        Self {
+            folder,
+            id,
+            manager,
+            credential,
+            pool: Pool::new(me, config),
+        }
+    }
+
+    /// The cell of a folder, for `zonal up`.
+    pub fn of_folder(folder: &CellFolder) -> anyhow::Result<Self> {
+        let key_path = folder
+            .file
+            .key_file
+            .as_ref()
+            .map(|file| folder.dir.join(file));
+        let key = read_credential(key_path.as_deref())?;
+        Ok(Self::new(
+            Some(folder.clone()),
+            folder.cell()?,
+            folder.file.manager,
+            key,
+        ))
+    }
+
+    /// The cell of a node, as its config names it.
+    pub fn of_config(config: &NodeConfig) -> anyhow::Result<Self> {
+        let key = read_credential(config.key_file.as_deref())?;
+        Ok(Self::new(None, config.cell, config.manager, key))
+    }
+
+    /// Connects to a node's server to learn whether it answers.
+    pub fn probe(&self, address: SocketAddr, node: NodeId) -> Result<Peer, zonal_net::NetError> {
+        self.pool.probe(Address::new(address, node))
+    }
+
+    /// Sends a request to a server.
+    pub fn call<T: Codec>(
+        &self,
+        to: Address,
+        service: Service,
+        operation: &'static str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        self.call_with(to, Header::request(service, self.id), operation, body)
+    }
+
+    /// Sends a request to a server with the caller's header.
+    pub fn call_with<T: Codec>(
+        &self,
+        to: Address,
+        header: Header,
+        operation: &'static str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        let request = Request {
+            operation,
+            header,
+            body,
+            payload: &[],
+            room: 0,
+        };
+        let reply = self.pool.call(to, request, PayloadInto::Owned)?;
+        T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
+    }
+
+    /// Sends a request and a payload to a target; returns its reply and payload.
+    pub fn storage(
+        &self,
+        to: Address,
+        request: &StorageRequest,
+        payload: &[u8],
+    ) -> anyhow::Result<(StorageReply, Vec<u8>)> {
+        let sent = Request {
+            operation: request.name(),
+            header: Header::request(Service::Storage, self.id),
+            body: &request.to_bytes(),
+            payload: &[payload],
+            room: 0,
+        };
+        let reply = self.pool.call(to, sent, PayloadInto::Owned)?;
+        let message = StorageReply::from_bytes(&reply.body);
+        let message = message.with_context(|| format!("the reply of {to}"))?;
+        Ok((message, reply.payload))
+    }
+
+    /// The address of a node in the map.
+    pub fn address(map: &ZoneMap, node: NodeId) -> anyhow::Result<Address> {
+        let known = map.node(node);
+        let known = known.with_context(|| format!("the zone map has no node {node}"))?;
+        let tcp = known.address.parse();
+        Ok(Address::new(
+            tcp.with_context(|| format!("address of node {node}"))?,
+            node,
+        ))
+    }
+
+    /// Sends an admin request; a refusal is an error.
+    pub fn admin(&self, to: Address, request: &AdminRequest) -> anyhow::Result<AdminReply> {
+        Ok(self.ask(to, request)??)
+    }
+
+    /// Sends an admin request; the inner result holds a refusal.
+    pub fn ask(
+        &self,
+        to: Address,
+        request: &AdminRequest,
+    ) -> anyhow::Result<Result<AdminReply, CallRefusal>> {
+        match self.call(to, Service::Admin, request.name(), &request.to_bytes())? {
+            AdminReply::Failed { code, detail } => {
+                let code = code.0;
+                let text = format!("{to} refuses: {detail} ({code})");
+                Ok(Err(CallRefusal { code, text }))
+            }
+            reply => Ok(Ok(reply)),
+        }
+    }
+
+    /// Fetches the zone map from the manager.
+    pub fn map(&self) -> anyhow::Result<ZoneMap> {
+        let none = ZoneMap::unknown(self.id);
+        let ask = |request: &ManagerRequest| match self.ask_manager(request) {
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(Unfetched(
+                error.context("the manager does not give the zone map"),
+            )),
+        };
+        let map = Fetch::newer(Arc::new(none)).run(ask);
+        let map = map.map_err(|Unfetched(error)| match error.downcast_ref() {
+            Some(FetchError::Refused { code, .. }) if *code == ErrorCode::WrongTarget => {
+                let text = format!("{} is not a manager", self.manager);
+                Failure::new(UNREACHABLE, text)
+                    .hint("--cell takes the manager's address")
+                    .into()
+            }
+            Some(FetchError::Decode(_)) => Failure::new(UNREACHABLE, error.to_string())
+                .hint("use the same version of zonal everywhere")
+                .into(),
+            Some(_) => Failure::new(UNREACHABLE, error.to_string()).into(),
+            None => error,
+        })?;
+        Ok(Arc::unwrap_or_clone(map))
+    }
+
+    /// Sends a request to the manager.
+    pub fn ask_manager(&self, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
+        let to = Address::any_node(self.manager);
+        self.call(to, Service::Manager, request.name(), &request.to_bytes())
+    }
+
+    /// Visits all junctions in the order of their paths; fetches them page by page.
+    pub fn junctions(&self, visit: &mut dyn FnMut(&Junction)) -> anyhow::Result<()> {
+        let mut after = None;
+        loop {
+            let entries = JUNCTIONS_LISTED_MAX as u32;
+            let reply = self.ask_manager(&ManagerRequest::Junctions { after, entries })?;
+            let ManagerReply::Junctions { junctions, end, .. } = reply else {
+                let text = format!("the manager answers {reply:?}");
+                return Err(Failure::new(UNREACHABLE, text).into());
+            };
+            junctions.iter().for_each(&mut *visit);
+            match junctions.into_iter().next_back() {
+                Some(last) if !end => after = Some((last.path, last.ino)),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The failure to fetch the map.
+struct Unfetched(anyhow::Error);
+
+impl From<FetchError> for Unfetched {
+    fn from(error: FetchError) -> Self {
+        Self(error.into())
+    }
+}

@@ -1,0 +1,42 @@
+//! The small files beside a store's identity: `starts` and `power` (its notes about power loss).
+
+use super::{hex, printer::Printer};
+use std::path::Path;
+use zonal_disk::power;
+use zonal_disk::starts::{self, Starts};
+use zonal_types::describe::{Described, Field};
+
+const PART: &str = "identity";
+
+/// Shows the files that exist.
+pub fn show(dir: &Path, printer: &mut Printer) {
+    one(dir, starts::FILE_NAME, printer, |bytes| {
+        let starts = Starts::decode(bytes)?;
+        let proposed = starts.proposed.iter().map(|mark| mark.number);
+        let shown = Described::new("starts")
+            .with("taken", starts.taken.number)
+            .with("tag", starts.taken.tag)
+            .with("proposed", proposed.collect::<Field>());
+        Some(shown)
+    });
+    one(dir, power::FILE_NAME, printer, |bytes| {
+        let note = power::Note::decode(bytes)?;
+        let shown = Described::new("power")
+            .with("kernel_boot", hex(&note.boot))
+            .with("doubt", note.doubt)
+            .with("verifier", note.verifier);
+        Some(shown)
+    });
+}
+
+fn one(dir: &Path, name: &str, printer: &mut Printer, decode: impl Fn(&[u8]) -> Option<Described>) {
+    let bytes = match std::fs::read(dir.join(name)) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => return printer.damage(PART, Some(name.to_owned()), &error.to_string()),
+    };
+    match decode(&bytes) {
+        Some(described) => printer.entry(PART, None, &described),
+        None => printer.damage(PART, Some(name.to_owned()), "cannot be decoded"),
+    }
+}

@@ -1,0 +1,153 @@
+//! Detection of this machine's zone, for a mount without --zone. The first rule that fits decides:
+//!
+//! 1. The cell has one zone: that zone.
+//! 2. Every node is on this machine (its addresses are loopback, or this machine's own): the first
+//!    zone.
+//! 3. A node has an address of this machine that is not loopback: its zone; the first of several.
+//! 4. Otherwise the mount is refused and the error lists the zones. A wrong guess would send every
+//!    byte through the core switch.
+
+use super::options::MountSettings;
+use crate::cell::CellHandle;
+use crate::exit::Failure;
+use std::net::{IpAddr, SocketAddr};
+use zonal_net::address::is_own;
+use zonal_types::ZoneId;
+use zonal_zonemap::ZoneMap;
+
+/// Exit code for wrong usage.
+const USAGE: u8 = 2;
+/// Attempts to fetch the map.
+const TRIES: usize = 3;
+
+/// The zone of the mount, and a note about the choice for the user.
+pub fn zone(
+    options: &MountSettings,
+    cell: &CellHandle,
+) -> anyhow::Result<(ZoneId, Option<String>)> {
+    if let Some(zone) = options.zone {
+        return Ok((ZoneId(zone), None));
+    }
+    let map = map(cell)?;
+    let zone = choose(&map, is_own).ok_or_else(|| unknown(&map))?;
+    let is_told = cell.folder.is_none() && map.zones.len() > 1;
+    let note = is_told.then(|| {
+        format!(
+            "mounted as a machine of zone {zone}; the cell has zones {}: choose with --zone N (fstab: zone=N)",
+            listed(&map)
+        )
+    });
+    Ok((zone, note))
+}
+
+/// Fetches the map; repeats it if the manager is slow, as the mount itself does.
+fn map(cell: &CellHandle) -> anyhow::Result<ZoneMap> {
+    let is_slow = |error: &anyhow::Error| {
+        let mut causes = error.chain();
+        causes.any(|cause| {
+            let net = cause.downcast_ref::<zonal_net::NetError>();
+            matches!(net, Some(zonal_net::NetError::TimedOut { .. }))
+        })
+    };
+    for _again in 1..TRIES {
+        match cell.map() {
+            Err(error) if is_slow(&error) => {}
+            other => return other,
+        }
+    }
+    cell.map()
+}
+
+fn choose(map: &ZoneMap, is_own: impl Fn(IpAddr) -> bool) -> Option<ZoneId> {
+    let first = map.zones.first()?.id;
+    if map.zones.len() == 1 {
+        return Some(first);
+    }
+    let ip = |address: &str| Some(address.parse::<SocketAddr>().ok()?.ip());
+    let is_here = |address: &str| ip(address).is_some_and(&is_own);
+    if map.nodes.iter().all(|node| is_here(&node.address)) {
+        return Some(first);
+    }
+    let is_outside = |address: &str| ip(address).is_some_and(|ip| !ip.is_loopback());
+    let own = map
+        .nodes
+        .iter()
+        .filter(|node| is_outside(&node.address) && is_here(&node.address));
+    own.map(|node| node.zone).min()
+}
+
+fn listed(map: &ZoneMap) -> String {
+    let zones: Vec<String> = map.zones.iter().map(|zone| zone.id.to_string()).collect();
+    zones.join(", ")
+}
+
+fn unknown(map: &ZoneMap) -> Failure {
+    let named = map.zones.iter();
+    let named: Vec<String> = named
+        .map(|zone| format!("{} ({})", zone.id, zone.name))
+        .collect();
+    let text = format!(
+        "no node of the cell has an address of this machine, so its zone is not known; the zones are {}",
+        named.join(", ")
+    );
+    Failure::new(USAGE, text).hint("name this machine's zone: --zone N (fstab: zone=N)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{CellId, NodeId};
+    use zonal_zonemap::MapEdit;
+
+    fn map(nodes: &[(u16, &str)]) -> ZoneMap {
+        let edits: Vec<MapEdit> = (1..)
+            .zip(nodes)
+            .map(|(node, (zone, address))| MapEdit::Join {
+                node: NodeId(node),
+                zone: ZoneId(*zone),
+                zone_name: String::new(),
+                address: (*address).to_owned(),
+                shard: None,
+                targets: Vec::new(),
+            })
+            .collect();
+        ZoneMap::new(CellId([1; 16]))
+            .edited(&edits)
+            .unwrap()
+            .unwrap()
+    }
+
+    /// Runs the rules for a machine with this address.
+    fn of_machine(own: &str, nodes: &[(u16, &str)]) -> Option<u16> {
+        let own: IpAddr = own.parse().unwrap();
+        choose(&map(nodes), |ip| ip.is_loopback() || ip == own).map(|zone| zone.0)
+    }
+
+    #[test]
+    fn the_zone_is_that_of_a_node_on_this_machine() {
+        let cell = [
+            (1, "10.0.1.1:1"),
+            (1, "10.0.1.2:1"),
+            (2, "10.0.2.1:1"),
+            (3, "[fd00::3]:1"),
+        ];
+        assert_eq!(of_machine("10.0.1.2", &cell), Some(1));
+        assert_eq!(of_machine("10.0.2.1", &cell), Some(2));
+        assert_eq!(of_machine("fd00::3", &cell), Some(3));
+        assert_eq!(of_machine("10.0.9.9", &cell), None);
+        let text = unknown(&map(&cell)).to_string();
+        assert!(text.contains("1 (zone1), 2 (zone2), 3 (zone3)"), "{text}");
+    }
+
+    #[test]
+    fn one_zone_or_one_machine_needs_no_choice() {
+        assert_eq!(of_machine("10.0.9.9", &[(4, "10.0.1.1:1")]), Some(4));
+        let loopback = [(1, "127.0.0.1:1"), (2, "127.0.0.2:1"), (2, "[::1]:1")];
+        assert_eq!(of_machine("10.0.9.9", &loopback), Some(1));
+        let own = [(1, "127.0.0.1:1"), (2, "10.0.9.9:1")];
+        assert_eq!(of_machine("10.0.9.9", &own), Some(1));
+        // A manager on loopback tells nothing about this machine's place.
+        let mixed = [(1, "127.0.0.1:1"), (2, "10.0.2.1:1")];
+        assert_eq!(of_machine("10.0.9.9", &mixed), None);
+    }
+}
