@@ -31,7 +31,7 @@ fn shapes() -> BTreeMap<String, Vec<Value>> {
     shapes
 }
 
-/// What of a value is not as the shape says.
+/// Finds the first difference between a value and its shape.
 fn misfit(shape: &Value, value: &Value, at: &str) -> Option<String> {
     match (shape, value) {
         (Value::String(types), value) => {
@@ -168,7 +168,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     assert!(left.is_empty() || !can_mount(), "not shown: {left:?}");
 }
 
-/// What needs a mount.
+/// Commands that need a mount.
 fn mounted(cell: &Cell, page: &mut Page) {
     if !can_mount() {
         return;
