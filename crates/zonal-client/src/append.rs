@@ -6,12 +6,12 @@
 //! is asked whether it is ours still. It stays ours where the file grew past it, and where it was
 //! then cut behind its beginning, as far as it is left.
 
-use crate::behind::Behind;
 use crate::file::File;
-use crate::inline::split;
+use crate::inline_data::split;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{Appending, Link, is_unsure};
+use crate::tail_ownership::Behind;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};

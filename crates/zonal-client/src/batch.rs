@@ -7,7 +7,7 @@
 //! *Invariant*: the runs of a batch are in order and do not overlap, so that no two messages of one
 //! batch write the same byte, and their order means nothing.
 
-use crate::dirty::overlap;
+use crate::dirty_ranges::overlap;
 use crate::run::Run;
 use zonal_layout::Piece;
 use zonal_types::limits::{STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};

@@ -88,22 +88,22 @@ pub struct Client<N: Net> {
     pub(crate) files: Files<N>,
     pub(crate) locks: Mutex<Locks>,
     /// Change counter of inodes whose pages the kernel may hold.
-    pub(crate) seen: Mutex<crate::seen::Seen>,
+    pub(crate) seen: Mutex<crate::page_validity::Seen>,
     /// Attributes of what was removed here and may be open still.
-    pub(crate) ghosts: Mutex<crate::ghosts::Ghosts>,
+    pub(crate) ghosts: Mutex<crate::removed_attributes::Ghosts>,
     /// Directories after our own changes.
-    pub(crate) fresh: Mutex<crate::fresh::Fresh>,
-    pub(crate) listed: Mutex<crate::listed::Listed>,
-    pub(crate) ahead: crate::ahead::Ahead,
+    pub(crate) fresh: Mutex<crate::parent_attributes::Fresh>,
+    pub(crate) listed: Mutex<crate::kept_listings::Listed>,
+    pub(crate) ahead: crate::readdir_prefetch::Ahead,
     /// Directories of which every name is known.
-    pub(crate) known: Mutex<crate::known::Known>,
+    pub(crate) known: Mutex<crate::complete_directories::Known>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
-    pub(crate) small: Mutex<crate::small::Small>,
-    pub(crate) touches: Mutex<crate::touches::Touches>,
+    pub(crate) small: Mutex<crate::inline_cache::Small>,
+    pub(crate) touches: Mutex<crate::access_times::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
     /// Writes that targets have not answered.
-    pub(crate) under_way: crate::under_way::UnderWay,
-    pub(crate) silences: crate::silence::Silences,
+    pub(crate) under_way: crate::in_flight::UnderWay,
+    pub(crate) silences: crate::silent_servers::Silences,
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
     /// How often this client has begun.
@@ -134,18 +134,18 @@ impl<N: Net> Client<N> {
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
             locks: Mutex::default(),
-            seen: Mutex::new(crate::seen::Seen::default()),
+            seen: Mutex::new(crate::page_validity::Seen::default()),
             ghosts: Mutex::default(),
             fresh: Mutex::default(),
             listed: Mutex::default(),
-            ahead: crate::ahead::Ahead::default(),
+            ahead: crate::readdir_prefetch::Ahead::default(),
             known: Mutex::default(),
             left_behind: Mutex::default(),
             small: Mutex::default(),
             touches: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
-            under_way: crate::under_way::UnderWay::default(),
-            silences: crate::silence::Silences::default(),
+            under_way: crate::in_flight::UnderWay::default(),
+            silences: crate::silent_servers::Silences::default(),
             cuts_by_name: AtomicU64::new(0),
             incarnation: AtomicU32::new(Incarnation::FIRST.0),
             attempts: AtomicU32::new(0),
@@ -238,37 +238,37 @@ impl<N: Net> Client<N> {
             (
                 "seen_pages",
                 lock(&self.seen).len() as u64,
-                crate::seen::SEEN_MAX as u64,
+                crate::page_validity::SEEN_MAX as u64,
             ),
             (
                 "fresh_directories",
                 lock(&self.fresh).len() as u64,
-                crate::fresh::FRESH_MAX as u64,
+                crate::parent_attributes::FRESH_MAX as u64,
             ),
             (
                 "kept_listings",
                 lock(&self.listed).len() as u64,
-                crate::listed::LISTED_MAX as u64,
+                crate::kept_listings::LISTED_MAX as u64,
             ),
             (
                 "listed_ahead",
                 listed_ahead as u64,
-                crate::ahead::KEPT_MAX as u64,
+                crate::readdir_prefetch::KEPT_MAX as u64,
             ),
             (
                 "known_beside",
                 known_beside as u64,
-                crate::ahead::BESIDE_MAX as u64,
+                crate::readdir_prefetch::BESIDE_MAX as u64,
             ),
             (
                 "known_directories",
                 known_directories as u64,
-                crate::known::KNOWN_DIRECTORIES_MAX as u64,
+                crate::complete_directories::KNOWN_DIRECTORIES_MAX as u64,
             ),
             (
                 "known_names",
                 known_names as u64,
-                crate::known::KNOWN_NAMES_MAX as u64,
+                crate::complete_directories::KNOWN_NAMES_MAX as u64,
             ),
             (
                 "left_behind",
@@ -278,12 +278,12 @@ impl<N: Net> Client<N> {
             (
                 "small_files",
                 lock(&self.small).len() as u64,
-                crate::small::SMALL_MAX as u64,
+                crate::inline_cache::SMALL_MAX as u64,
             ),
             (
                 "ghosts",
                 lock(&self.ghosts).len() as u64,
-                crate::ghosts::GHOSTS_MAX as u64,
+                crate::removed_attributes::GHOSTS_MAX as u64,
             ),
             (
                 "unflushed_changes",
@@ -292,7 +292,7 @@ impl<N: Net> Client<N> {
                     .map(|link| lock(&link.changes).len() as u64)
                     .max()
                     .unwrap_or(0),
-                2 * crate::changes::CHANGES_MAX as u64,
+                2 * crate::unsynced_changes::CHANGES_MAX as u64,
             ),
             ("links", lock(&self.links).len() as u64, shards),
             (

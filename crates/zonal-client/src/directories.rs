@@ -1,9 +1,9 @@
 //! Directories: made, removed, listed with attributes in one round trip.
 
-use crate::ahead::Asking;
 use crate::names::{Found, Looked};
 use crate::net::Net;
 use crate::operation::ClientCall;
+use crate::readdir_prefetch::Asking;
 use crate::session::{Asked, Link};
 use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::meta::Listing;

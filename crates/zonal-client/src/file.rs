@@ -5,20 +5,20 @@
 //! `inflight`, or acknowledged by its target; reads lay the first three over what the targets say,
 //! in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
+use crate::append_buffer::Gathered;
 use crate::batch::Batch;
-use crate::behind::Behind;
-use crate::dirty::{Dirty, copy_overlap};
-use crate::failures::{Failures, Told};
-use crate::gathered::Gathered;
-use crate::inline::end_of_inline;
+use crate::dirty_ranges::{Dirty, copy_overlap};
+use crate::in_flight::Ticket;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
-use crate::places::Place;
+use crate::placement::Place;
 use crate::privileges::Privileges;
 use crate::run::Run;
 use crate::session::lock;
+use crate::tail_ownership::Behind;
 use crate::truncate::Aside;
-use crate::under_way::Ticket;
-use crate::unsynced::Unsynced;
+use crate::unsynced_writes::Unsynced;
+use crate::write_errors::{Failures, Told};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;

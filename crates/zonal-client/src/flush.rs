@@ -2,12 +2,12 @@
 //! fsync, lock, and by age.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
-use crate::failures::Told;
 use crate::file::File;
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{both, leaves_gathered, lock};
+use crate::write_errors::Told;
 use zonal_types::{ErrorCode, Ino, Instant};
 use zonal_wire::MetaReply;
 

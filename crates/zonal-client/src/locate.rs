@@ -1,6 +1,6 @@
 //! Where an inode's data is, in words for schedulers.
 
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use std::collections::BTreeMap;

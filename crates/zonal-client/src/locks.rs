@@ -4,19 +4,19 @@
 //! what is held without it. So a grant is noted first, and counts only if the shard has not been
 //! heard to restart since the request was sent; else it is asked for again, under its number.
 
-mod held;
-pub(crate) mod late;
+mod lock_table;
+pub(crate) mod retries;
 mod state;
 
-use held::{Owner, owner_of};
-use late::Gone;
+use lock_table::{Owner, owner_of};
+use retries::Gone;
 pub(crate) use state::Locks;
 use state::Waiting;
 
 use crate::client::Client;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::seen::Changed;
+use crate::page_validity::Changed;
 use crate::session::{Link, is_passing, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino, SessionId, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};

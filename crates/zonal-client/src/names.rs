@@ -39,7 +39,7 @@ pub struct Opened<N: Net> {
     pub keep_pages: bool,
     /// The kernel drops them when it hears of the open; [`crate::Client::pages_dropped`] is told
     /// then.
-    pub changed: Option<crate::seen::Changed>,
+    pub changed: Option<crate::page_validity::Changed>,
 }
 
 /// What and how to create.

@@ -8,12 +8,12 @@
 //! that gets no answer the operation has one deadline and a fifth for everything that it still has
 //! to do, until that server answers. (The fifth is for asking the servers that live.) An operation
 //! whose servers answer has no end of its own. A server for which one has waited in vain is given
-//! little time by those that follow ([`crate::silence`]).
+//! little time by those that follow ([`crate::silent_servers`]).
 
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure, Reply};
 use crate::session::lock;
-use crate::silence::{Silences, brief_ms};
+use crate::silent_servers::{Silences, brief_ms};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -4,7 +4,7 @@
 //! copy of the data.
 
 use crate::file::{File, lay_over};
-use crate::inline::{copy_out, end_of_inline};
+use crate::inline_data::{copy_out, end_of_inline};
 use crate::net::{Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::lock;

@@ -4,11 +4,11 @@
 //! file is this one message.
 
 use crate::file::{File, Report};
-use crate::inline::InlineRun;
+use crate::inline_data::InlineRun;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{leaves_gathered, lock};
-use crate::unsynced::Told;
+use crate::unsynced_writes::Told;
 use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 

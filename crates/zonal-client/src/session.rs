@@ -2,9 +2,9 @@
 //!
 //! [`link`] is what there is at a shard, [`request`] sends requests in it.
 
-mod given_up;
+mod abandoned_appends;
 mod identity;
-mod leaving;
+mod idle_sessions;
 mod link;
 mod request;
 
@@ -13,9 +13,9 @@ pub(crate) use link::{Appending, Links, SlotPlace, lock};
 pub use request::failure_code;
 pub(crate) use request::{Asked, RETRY_MS, both, is_passing, is_unsure, late, leaves_gathered};
 
-use crate::behind::Behind;
 use crate::net::{Net, News};
 use crate::operation::ClientCall;
+use crate::tail_ownership::Behind;
 use std::collections::BTreeSet;
 use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};

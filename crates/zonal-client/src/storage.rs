@@ -3,7 +3,7 @@
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
 use crate::operation::{ClientCall, Sent};
-use crate::places::Place;
+use crate::placement::Place;
 use crate::session::{RETRY_MS, failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_types::{

@@ -1,11 +1,11 @@
 //! Durability: fsync of a file, of a directory, of everything.
 
-use crate::failures::Told;
 use crate::file::File;
 use crate::net::{Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::{Link, leaves_gathered, lock};
-use crate::unsynced::Unsynced;
+use crate::unsynced_writes::Unsynced;
+use crate::write_errors::Told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, TargetId, kept_of};

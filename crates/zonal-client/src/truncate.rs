@@ -9,12 +9,12 @@
 //! A file that another process opens while it is truncated by its name may be told of as it was
 //! before: `cuts_by_name` tells an open of that.
 
-use crate::behind::Behind;
-use crate::dirty::overlap;
+use crate::dirty_ranges::overlap;
 use crate::file::{File, FileState};
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered, lock};
+use crate::tail_ownership::Behind;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, Ino};

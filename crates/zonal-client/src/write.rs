@@ -3,19 +3,19 @@
 //!
 //! A streaming write costs no copy here (its memory becomes the run that is kept until its target
 //! has acknowledged it; the worker goes on with that of an earlier one: no page fault), one send on
-//! the calling thread, and no wait while little is under way (`sending.rs`). Bytes are kept until
+//! the calling thread, and no wait while little is under way (`send_window.rs`). Bytes are kept until
 //! acknowledged, so that a restarted target gets them again. Scattered writes stay gathered until
 //! there are so many that a batch of them leaves.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
-use crate::behind::Behind;
-use crate::dirty::Dirty;
+use crate::dirty_ranges::Dirty;
 use crate::file::File;
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::run::Run;
 use crate::session::leaves_gathered;
+use crate::tail_ownership::Behind;
 use std::sync::atomic::Ordering;
 use zonal_types::ErrorCode;
 use zonal_types::limits::FILE_BYTES_MAX;

@@ -1,13 +1,13 @@
 //! The threads beside the workers: those of the client ([`zonal_native::background`]), three for
 //! [`jobs`], some for expiries, one for listings.
 
-mod drops;
+mod invalidation;
 mod jobs;
 
 pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
 
-use crate::callers::Call;
 use crate::fs::ZonalFs;
+use crate::in_flight::Call;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -68,7 +68,7 @@ impl Listener for ZonalFs {
 
     /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment
     /// only. Names are expired beside it, too: how long it waits for that is said in
-    /// [`crate::expiries`].
+    /// [`crate::name_expiry`].
     fn settle(&self, dirs: &[Ino]) -> bool {
         self.settle_names(dirs)
     }
@@ -107,9 +107,9 @@ impl Background {
         background.spawn("notifier", |fs| jobs::run(fs, &fs.signal.jobs))?;
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;
-        background.spawn("listings", crate::listings::run)?;
-        for _ in 0..crate::expiries::THREADS {
-            background.spawn("expiries", crate::expiries::run)?;
+        background.spawn("listings", crate::listing_cache::run)?;
+        for _ in 0..crate::name_expiry::THREADS {
+            background.spawn("expiries", crate::name_expiry::run)?;
         }
         watch_all(fs);
         Ok(background)

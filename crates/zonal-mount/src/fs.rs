@@ -3,9 +3,9 @@
 //! What an operation does is in `ops_*`; this file only names them, so that the list can be read at
 //! a glance.
 
+use crate::attribute_cache::Hints;
 use crate::background::Signal;
-use crate::callers::Begun;
-use crate::hints::Hints;
+use crate::in_flight::Begun;
 use crate::ops_open::HANDLE_PAGES;
 use crate::ops_write::ToDrop;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use zonal_fuse::{
     ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
 };
 use zonal_native::RealNet;
-use zonal_native::waiters::Waiters;
+use zonal_native::lock_waiters::Waiters;
 use zonal_types::{ErrorCode, Ino};
 
 /// A mounted cell.
@@ -32,21 +32,21 @@ pub struct ZonalFs {
     pub(crate) waiters: Waiters<ReplyEmpty>,
     pub(crate) hints: Hints,
     pub(crate) directories: crate::directories::Directories,
-    pub(crate) names: crate::names::Names,
-    pub(crate) expiries: crate::expiries::Expiries,
-    pub(crate) listings: crate::listings::Listings,
+    pub(crate) names: crate::name_cache::Names,
+    pub(crate) expiries: crate::name_expiry::Expiries,
+    pub(crate) listings: crate::listing_cache::Listings,
     pub(crate) signal: Arc<Signal>,
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
-    pub(crate) opening: crate::opening::Opening,
-    pub(crate) told: crate::told::ToldHandles,
+    pub(crate) opening: crate::open_invalidation::Opening,
+    pub(crate) told: crate::handle_errors::ToldHandles,
     pub(crate) next_handle: AtomicU64,
     /// Files whose access time is due at their next read; true: an open stands for it where none
     /// comes soon.
     pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
-    pub(crate) callers: crate::callers::Callers,
-    pub(crate) tails: crate::tails::Tails,
-    pub(crate) executed: crate::executed::Executed,
-    pub(crate) writers: crate::writers::Writers,
+    pub(crate) callers: crate::in_flight::Callers,
+    pub(crate) tails: crate::page_tails::Tails,
+    pub(crate) executed: crate::executables::Executed,
+    pub(crate) writers: crate::write_handles::Writers,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
     /// Of the mount.
@@ -64,19 +64,19 @@ impl ZonalFs {
             waiters: Waiters::default(),
             hints: Hints::default(),
             directories: crate::directories::Directories::default(),
-            names: crate::names::Names::default(),
-            expiries: crate::expiries::Expiries::default(),
-            listings: crate::listings::Listings::default(),
+            names: crate::name_cache::Names::default(),
+            expiries: crate::name_expiry::Expiries::default(),
+            listings: crate::listing_cache::Listings::default(),
             signal: Arc::default(),
             handle_locks: crate::handle_locks::HandleLocks::default(),
-            opening: crate::opening::Opening::default(),
-            told: crate::told::ToldHandles::default(),
+            opening: crate::open_invalidation::Opening::default(),
+            told: crate::handle_errors::ToldHandles::default(),
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
-            callers: crate::callers::Callers::default(),
-            tails: crate::tails::Tails::default(),
-            executed: crate::executed::Executed::default(),
-            writers: crate::writers::Writers::default(),
+            callers: crate::in_flight::Callers::default(),
+            tails: crate::page_tails::Tails::default(),
+            executed: crate::executables::Executed::default(),
+            writers: crate::write_handles::Writers::default(),
             workers,
             flags,
             on_end: OnceLock::new(),
@@ -105,7 +105,7 @@ macro_rules! answer {
     ($reply:ident, $outcome:expr, $value:pat => $ok:expr) => {
         match $outcome {
             Ok($value) => $ok,
-            Err(code) => $reply.err(crate::convert::errno(code)),
+            Err(code) => $reply.err(crate::conversions::errno(code)),
         }
     };
 }
@@ -180,7 +180,7 @@ impl FileSystem for ZonalFs {
             self.space(&mut attr);
             let ms = self.hints.note_term(attr.ino, ms);
             let tell = move || {
-                reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
+                reply.attr(&crate::conversions::kernel_attr(&attr), crate::conversions::valid(ms));
             };
             if change.size.is_some() {
                 // Until it has this answer the kernel sends no page that a mapping has changed, and

@@ -4,10 +4,10 @@
 //! Every name `x` but those of counts has a companion `x_max`; docs/metrics.md lists them. A figure
 //! above its bound is a defect.
 
+use crate::attribute_cache::HINTS_MAX;
 use crate::background::JOBS_MAX;
 use crate::fs::ZonalFs;
-use crate::hints::HINTS_MAX;
-use crate::names::NAMES_MAX;
+use crate::name_cache::NAMES_MAX;
 use crate::ops_open::TOUCH_DUE_MAX;
 use std::fmt::Write;
 use std::sync::PoisonError;

@@ -1,9 +1,9 @@
 //! Reading, flushing, space, copies.
 
 use crate::caller::is_dying;
-use crate::callers::Call;
-use crate::convert::errno;
+use crate::conversions::errno;
 use crate::fs::{ZonalFs, refused};
+use crate::in_flight::Call;
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use zonal_client::read::ReadInto;
@@ -13,9 +13,9 @@ use zonal_fuse::{Context, Errno, ReplyData};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 
-use crate::masks::{Change, Range};
 use crate::ops_open::{HANDLE_EXEC, HANDLE_READS, HANDLE_WRITES};
-use crate::tails::Stale;
+use crate::page_masks::{Change, Range};
+use crate::page_tails::Stale;
 use zonal_native::RealNet;
 use zonal_native::Sink;
 

@@ -1,9 +1,9 @@
 //! Listing directories, with attributes or without.
 
 use crate::caller::credentials;
-use crate::callers::Call;
-use crate::convert::{errno, kernel_entry};
+use crate::conversions::{errno, kernel_entry};
 use crate::fs::ZonalFs;
+use crate::in_flight::Call;
 use std::sync::atomic::Ordering;
 use zonal_client::directories::Part;
 use zonal_client::names::Found;

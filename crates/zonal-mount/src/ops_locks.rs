@@ -14,15 +14,15 @@
 //! then a grant. Where that takes long the request is given up first (`lingers`).
 
 use crate::background::{Cancel, LastByte};
-use crate::callers::Call;
-use crate::convert::errno;
+use crate::conversions::errno;
 use crate::fs::ZonalFs;
+use crate::in_flight::Call;
 use zonal_client::LockOutcome;
-use zonal_client::seen::Changed;
+use zonal_client::page_validity::Changed;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
 use zonal_native::block_on;
-use zonal_native::waiters::{Queued, Taken, Waiter};
+use zonal_native::lock_waiters::{Queued, Taken, Waiter};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 

@@ -1,10 +1,10 @@
 //! Names and attributes.
 
+use crate::attribute_cache::Mark;
 use crate::caller::credentials;
-use crate::callers::Call;
-use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
+use crate::conversions::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
-use crate::hints::Mark;
+use crate::in_flight::Call;
 use zonal_client::names::{Found, Looked, NewFile};
 use zonal_client::statfs::Capacity;
 use zonal_fuse::Context;

@@ -6,9 +6,9 @@
 //! kept from earlier opens where nothing changed.
 
 use crate::caller::credentials;
-use crate::convert::{kernel_entry, name};
+use crate::conversions::{kernel_entry, name};
 use crate::fs::ZonalFs;
-use crate::tails::Access;
+use crate::page_tails::Access;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use zonal_client::names::{NewFile, Opened};

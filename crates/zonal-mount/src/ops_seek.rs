@@ -7,9 +7,9 @@
 //! writing pages does not take.
 
 use crate::background::Seek;
-use crate::callers::Call;
-use crate::convert::errno;
+use crate::conversions::errno;
 use crate::fs::ZonalFs;
+use crate::in_flight::Call;
 use zonal_fuse::{Context, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};

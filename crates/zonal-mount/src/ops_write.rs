@@ -6,10 +6,10 @@
 //! time.
 
 use crate::caller::credentials;
-use crate::callers::Call;
 use crate::fs::ZonalFs;
+use crate::in_flight::Call;
 use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, O_DSYNC};
-use crate::tails::Stale;
+use crate::page_tails::Stale;
 use std::time::Duration;
 use zonal_client::{File, Run};
 use zonal_fuse::request::Write;
@@ -117,7 +117,7 @@ impl ZonalFs {
             self.drop_attributes(ino);
         }
         #[cfg(debug_assertions)]
-        crate::late_writes::delay();
+        crate::write_delay::delay();
         let written = self
             .write_at(call, file, write, data)
             .and_then(|()| self.sync_written(call, file, write, false));

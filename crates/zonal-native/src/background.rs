@@ -8,8 +8,8 @@ mod events;
 mod housekeeping;
 mod recalls;
 
-use crate::block::block_on;
-use crate::wire::RealNet;
+use crate::block_on::block_on;
+use crate::transport::RealNet;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -10,12 +10,12 @@ mod locks;
 
 pub use locks::{Lock, LockKind, Wait};
 
-use crate::block::block_on;
+use crate::block_on::block_on;
 use crate::error::Error;
 use crate::native::{Call, Inner};
 use crate::open::OpenOptions;
+use crate::transport::RealNet;
 use crate::user::User;
-use crate::wire::RealNet;
 use locks::Owners;
 use std::io::SeekFrom;
 use std::sync::atomic::{AtomicBool, Ordering};

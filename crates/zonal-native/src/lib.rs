@@ -19,29 +19,29 @@
 //! told to each open file: at its next write, at its close, and once at its next fsync.
 //!
 //! # What a mount uses
-//! [`RealNet`], [`background`] and [`waiters`]: the client core's sockets, its threads, and callers
+//! [`RealNet`], [`background`] and [`lock_waiters`]: the client core's sockets, its threads, and callers
 //! that wait for locks. A mount puts the kernel before them.
 
 pub mod background;
-mod block;
+mod block_on;
 mod error;
 mod file;
+pub mod lock_waiters;
 mod native;
 mod open;
-mod sink;
+mod read_sink;
+mod transport;
 mod user;
-pub mod waiters;
-mod wire;
 
 pub use background::{Background, Listener, Signal};
-pub use block::block_on;
+pub use block_on::block_on;
 pub use error::{ConnectError, Error};
 pub use file::{File, Lock, LockKind, Wait, Whence};
 pub use native::{DirEntry, Native, NewTime, Options, ReadDir};
 pub use open::OpenOptions;
-pub use sink::Sink;
+pub use read_sink::Sink;
+pub use transport::{RealNet, RealPending};
 pub use user::User;
-pub use wire::{RealNet, RealPending};
 pub use zonal_client::locate::Located;
 pub use zonal_client::statfs::Capacity;
 pub use zonal_net::{Credential, Identity, Role, Transport};

@@ -16,7 +16,7 @@ const TRIES: usize = 8;
 /// An access time older than this is renewed by the next read (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
 
-use crate::wire::RealNet;
+use crate::transport::RealNet;
 
 /// How a file is opened.
 ///

@@ -8,8 +8,8 @@
 //! request is *settled* when its caller has heard of it for good, or when it has been taken back at
 //! the shard.
 
-use super::held::{Held, Owner, owner_of};
-use super::late::Late;
+use super::lock_table::{Held, Owner, owner_of};
+use super::retries::Late;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::Ino;
 use zonal_wire::{LockKind, LockRange};

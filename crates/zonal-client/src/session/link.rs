@@ -6,9 +6,9 @@
 //! arrive late). Lock order: `opening` (async) before `state`; `state` is never held across an
 //! await.
 
-use super::leaving::Use;
+use super::idle_sessions::Use;
 use super::request::is_unsure;
-use crate::changes::Changes;
+use crate::unsynced_changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ pub struct Link {
     /// Files whose ends, lent to this client, others want.
     wanted_ends: Mutex<BTreeSet<Ino>>,
     /// Appends that their callers gave up.
-    pub(super) given_up: Mutex<super::given_up::GivenUp>,
+    pub(super) given_up: Mutex<super::abandoned_appends::GivenUp>,
     /// Held while the shard is told of them.
     pub(super) giving_up: async_lock::Mutex<()>,
     /// Changes that are not durable yet.

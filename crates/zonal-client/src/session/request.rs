@@ -2,10 +2,10 @@
 //! how long a reply may be cached.
 
 use super::link::{Closes, Link, SlotPlace, lock};
-use crate::changes::touched;
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
 use crate::operation::{ClientCall, Ends};
+use crate::unsynced_changes::touched;
 use std::sync::atomic::Ordering;
 use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};

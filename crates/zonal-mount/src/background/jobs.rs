@@ -3,15 +3,15 @@
 //! whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait;
 //! who finds the queue full is told.
 
-use super::drops::{drop_file, drop_range, lengthen};
+use super::invalidation::{drop_file, drop_range, lengthen};
 use super::{Signal, lock};
 use crate::fs::ZonalFs;
-use crate::tails::Stale;
+use crate::page_tails::Stale;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use zonal_client::seen::Changed;
+use zonal_client::page_validity::Changed;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};

@@ -2,8 +2,8 @@
 //! acknowledges.
 
 use super::{Listener, Watch, lock};
-use crate::block::block_on;
-use crate::wire::RealNet;
+use crate::block_on::block_on;
+use crate::transport::RealNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

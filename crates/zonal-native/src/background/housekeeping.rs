@@ -1,7 +1,7 @@
 //! Housekeeping: one thread sends closes and flushes old writes; it sleeps while there is nothing.
 
 use super::{Listener, Signal, lock};
-use crate::block::block_on;
+use crate::block_on::block_on;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! Where something stays to be done housekeeping goes on with it.
 
 use super::{Listener, lock};
-use crate::block::block_on;
+use crate::block_on::block_on;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 #[derive(Default)]

@@ -5,10 +5,10 @@
 //! that. A program that waits is freed by the grant, by its deadline, or where the shard refuses.
 
 use super::File;
-use crate::block::block_on;
+use crate::block_on::block_on;
 use crate::error::Error;
+use crate::lock_waiters::{Queued, Taken, Waiter};
 use crate::native::{Call, Granted, granted};
-use crate::waiters::{Queued, Taken, Waiter};
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};

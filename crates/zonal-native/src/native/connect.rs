@@ -4,10 +4,10 @@
 //! reply would each get a part. So every call, and every destructor, compares the process id first.
 
 use crate::background::{Background, Listener, Signal, watch_all};
-use crate::block::block_on;
+use crate::block_on::block_on;
 use crate::error::{ConnectError, Error};
-use crate::waiters::Waiters;
-use crate::wire::RealNet;
+use crate::lock_waiters::Waiters;
+use crate::transport::RealNet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;

@@ -2,7 +2,7 @@
 //! again.
 
 use crate::client::Client;
-use crate::dirty::Dirty;
+use crate::dirty_ranges::Dirty;
 use crate::file::File;
 use crate::net::Net;
 use crate::operation::ClientCall;

@@ -24,7 +24,7 @@
 //! bounded by the longest lease ([`LONGEST`]).
 
 use crate::fs::ZonalFs;
-use crate::names::Bytes;
+use crate::name_cache::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};

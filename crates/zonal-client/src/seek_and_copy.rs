@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::file::File;
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use std::collections::BTreeMap;

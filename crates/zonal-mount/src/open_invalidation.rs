@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use zonal_client::seen::Changed;
+use zonal_client::page_validity::Changed;
 
 /// What the pages show then, where that is not known already, by handle.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_client::seen::Seen;
+    use zonal_client::page_validity::Seen;
 
     #[test]
     fn it_is_told_once_and_for_its_own_handle() {

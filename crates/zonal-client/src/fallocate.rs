@@ -1,7 +1,7 @@
 //! fallocate: reservation, holes, zeros.
 
 use crate::file::File;
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::storage::MakeRequest;

@@ -19,7 +19,7 @@
 //! The kernel gives up no page for want of memory, nor at drop_caches(5) or POSIX_FADV_DONTNEED,
 //! while a write from it is under way.
 
-use crate::masks::Range;
+use crate::page_masks::Range;
 use std::time::{Duration, Instant};
 
 /// Answered reads that are kept apart; of more only what they span together is known.

@@ -16,14 +16,14 @@
 //! could not be used any more. Bound: [`KEPT_MAX`] listings, each of what its walk asked for; what
 //! is too old makes room. Per listing: one lock; per change: four atomic operations.
 
-mod beside;
+mod siblings;
 
-pub(crate) use beside::BESIDE_MAX;
+pub(crate) use siblings::BESIDE_MAX;
 
 use crate::client::Client;
 use crate::net::Net;
 use crate::session::{Asked, Link, is_unsure, lock};
-use beside::{Beside, Turn};
+use siblings::{Beside, Turn};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -16,12 +16,12 @@
 //! are waited for. [`KEPT_MAX`] listings are kept; with one more all of them are dropped.
 
 use crate::fs::ZonalFs;
-use crate::names::Bytes;
+use crate::name_cache::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zonal_client::listed::LISTED_MAX;
+use zonal_client::kept_listings::LISTED_MAX;
 use zonal_types::Ino;
 use zonal_wire::Event;
 

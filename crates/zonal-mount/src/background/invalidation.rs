@@ -2,9 +2,9 @@
 
 use super::jobs::LastByte;
 use crate::fs::ZonalFs;
-use crate::listings::SETTLE;
-use crate::names::Believed;
-use crate::tails::Stale;
+use crate::listing_cache::SETTLE;
+use crate::name_cache::Believed;
+use crate::page_tails::Stale;
 use std::time::Duration;
 use zonal_fuse::Notifier;
 use zonal_types::Ino;

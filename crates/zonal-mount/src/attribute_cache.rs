@@ -9,7 +9,7 @@
 //! them, and an invalidation that came just before found nothing. So the table knows which inodes
 //! are new ([`NEW`]) and in which directory they were found: with an event about one of them its
 //! attributes are dropped once more when the kernel has given up that directory's lock
-//! ([`crate::expiries`]).
+//! ([`crate::name_expiry`]).
 //!
 //! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not
 //! enough, the kernel is told to cache nothing of the next ones: so the table is always complete,

@@ -1,11 +1,11 @@
 //! Making and opening files: one round trip, with layout, attributes and what the kernel may keep.
 
-use crate::behind::Behind;
 use crate::names::{Found, Looked, NewFile, Opened};
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::seen::Changed;
+use crate::page_validity::Changed;
 use crate::session::{late, lock};
+use crate::tail_ownership::Behind;
 use std::sync::atomic::Ordering;
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
 use zonal_wire::meta::flags::{self, O_TRUNC};

@@ -6,7 +6,7 @@
 //! directory at a time, so the mount has to know which names it told.
 //!
 //! *Invariants*: (1) a name is in the table before the reply that tells it is sent; (2) an event is
-//! counted ([`crate::hints`]) before the table is searched for its directory, and an answer is put
+//! counted ([`crate::attribute_cache`]) before the table is searched for its directory, and an answer is put
 //! into the table before it is compared with that count: so of an answer and an event that cross,
 //! either the event finds the name or the answer is told without a term.
 //!

@@ -4,7 +4,7 @@
 //! process). While a thread connects, sends, or waits for a reply or for another thread, it is
 //! freed when its operation is given up: a killed process must not wait for a dead server.
 
-use crate::sink::Sink;
+use crate::read_sink::Sink;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

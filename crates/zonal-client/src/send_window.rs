@@ -18,7 +18,7 @@ use crate::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, Part};
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::places::Place;
+use crate::placement::Place;
 use crate::session::{both, leaves_gathered};
 use std::borrow::Cow;
 use std::cell::Cell;

@@ -17,8 +17,8 @@
 //! Kept for files that are open for reading, or are changed round the pages just now: bounded by
 //! those. Per operation: one lock, one look-up.
 
-use crate::crossings::{Crossings, Dropping};
-use crate::masks::{Change, Masks, Range};
+use crate::page_masks::{Change, Masks, Range};
+use crate::page_races::{Crossings, Dropping};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -252,7 +252,7 @@ impl Tails {
     }
 
     /// A write through pages is carried out, for that thread. The pages that a read may have filled
-    /// without it, see [`crate::crossings`]: they are to be dropped before
+    /// without it, see [`crate::page_races`]: they are to be dropped before
     /// [`Self::page_write_ends`]. `None`: that is done.
     #[must_use]
     pub fn page_written(&self, ino: Ino, (from, to): Range, thread: u32) -> Option<Stale> {

@@ -13,13 +13,13 @@
 //! append that was not answered keeps its slot, and is repeated there before anything else is asked
 //! of the file's end, or gathered.
 
-use crate::behind::Behind;
-use crate::dirty::overlap;
+use crate::dirty_ranges::overlap;
 use crate::file::{File, FileState};
-use crate::inline::split;
+use crate::inline_data::split;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{Appending, Link, SlotPlace, is_unsure, leaves_gathered};
+use crate::tail_ownership::Behind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};

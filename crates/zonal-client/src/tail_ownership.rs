@@ -11,7 +11,7 @@
 //! a later one is answered: then the earlier one finds nothing to do.
 
 use crate::file::{File, FileState};
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered};

@@ -5,7 +5,7 @@
 //! nothing there; but locks under which something was written that has not arrived stay until it
 //! has.
 
-use super::held::{Owner, owner_of};
+use super::lock_table::{Owner, owner_of};
 use crate::client::Client;
 use crate::net::Net;
 use crate::operation::ClientCall;

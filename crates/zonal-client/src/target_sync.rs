@@ -2,9 +2,9 @@
 
 use crate::net::Net;
 use crate::operation::{ClientCall, Sent};
-use crate::places::Place;
+use crate::placement::Place;
 use crate::session::{RETRY_MS, leaves_gathered};
-use crate::unsynced::Unsynced;
+use crate::unsynced_writes::Unsynced;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
