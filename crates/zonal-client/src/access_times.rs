@@ -26,7 +26,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// What the shard answers, where many wait.
     pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
         let count = {
-            let mut touches = lock(&self.touches);
+            let mut touches = lock(&self.access_times);
             touches.insert(ino, self.net.wall());
             touches.len()
         };
@@ -39,7 +39,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells the shards what was read.
     pub(crate) async fn send_touches(&self) -> Result<(), ErrorCode> {
-        let touches = lock(&self.touches).clone();
+        let touches = lock(&self.access_times).clone();
         let mut by_shard = BTreeMap::<_, Vec<(Ino, Timestamp)>>::new();
         let map = self.map();
         for (ino, read) in touches {
@@ -58,10 +58,10 @@ impl<N: Net> ClientCall<'_, N> {
                     None => Err(ErrorCode::Stale),
                 };
                 done = done.and(told.map(drop));
-                self.ahead.forget_touched(reads);
+                self.readdir_prefetch.forget_touched(reads);
                 // Until here they were laid over what the shard said without them. One that was
                 // read again meanwhile stays.
-                let mut touches = lock(&self.touches);
+                let mut touches = lock(&self.access_times);
                 for (ino, read) in reads {
                     if touches.get(ino) == Some(read) {
                         touches.remove(ino);
@@ -74,7 +74,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells what was read of a file before its times are set: in that order.
     pub(crate) async fn settle_touch(&self, ino: Ino) {
-        let is_waiting = lock(&self.touches).contains_key(&ino);
+        let is_waiting = lock(&self.access_times).contains_key(&ino);
         if is_waiting {
             self.send_touches().await.ok();
         }
@@ -82,7 +82,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Lays the read of a file over what the shard says of it.
     pub(crate) fn lay_touch(&self, attr: &mut Attr) {
-        if let Some(read) = lock(&self.touches).get(&attr.ino)
+        if let Some(read) = lock(&self.access_times).get(&attr.ino)
             && *read > attr.ctime
         {
             attr.atime = attr.atime.max(*read);

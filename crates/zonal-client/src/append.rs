@@ -10,8 +10,8 @@ use crate::file::File;
 use crate::inline_data::split;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::session::{Appending, Link, is_unsure};
-use crate::tail_ownership::Behind;
+use crate::session::{AppendInFlight, Link, is_unsure};
+use crate::tail_ownership::TailOwnership;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
@@ -154,7 +154,7 @@ impl<N: Net> ClientCall<'_, N> {
             let mut state = file.state();
             if written.is_err() && data.is_none() {
                 // It may have left bytes there.
-                state.behind = Behind::Unknown(Instant::default());
+                state.tail_ownership = TailOwnership::Unknown(Instant::default());
             }
             state.refresh(&attr, data);
         }
@@ -166,7 +166,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) async fn write_pieces(
         &self,
         file: &File<N>,
-        (link, append, mut data): (&Link, Appending, FileData),
+        (link, append, mut data): (&Link, AppendInFlight, FileData),
         bytes: &[u8],
         mut until: Instant,
         delta: &mut i64,
@@ -223,7 +223,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// The shard has the place still. It is the session's that it was given to: another one of ours
     /// may not claim it.
-    async fn still_ours(&self, link: &Link, append: Appending) -> Result<(), ErrorCode> {
+    async fn still_ours(&self, link: &Link, append: AppendInFlight) -> Result<(), ErrorCode> {
         if !link.is_appending(append) {
             return Err(ErrorCode::UnknownLease);
         }
@@ -237,7 +237,7 @@ impl<N: Net> ClientCall<'_, N> {
     async fn place_after_cut(
         &self,
         file: &File<N>,
-        (link, append): (&Link, Appending),
+        (link, append): (&Link, AppendInFlight),
     ) -> Result<FileData, ErrorCode> {
         self.refetch(file).await?;
         let data = file.state().data.clone();

@@ -18,8 +18,8 @@ use crate::file::{File, FileState};
 use crate::inline_data::split;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::session::{Appending, Link, SlotPlace, is_unsure, leaves_gathered};
-use crate::tail_ownership::Behind;
+use crate::session::{AppendInFlight, Link, SlotPlace, is_unsure, leaves_gathered};
+use crate::tail_ownership::TailOwnership;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
@@ -35,8 +35,8 @@ const ASK_AGAIN_MS: u64 = 1_000;
 
 /// What is gathered of one file, and what it is gathered under.
 #[derive(Default)]
-pub(crate) struct Gathered {
-    lent: Option<Lent>,
+pub(crate) struct AppendBuffer {
+    lent: Option<LentEnd>,
     /// Where the records begin.
     at: u64,
     /// One behind the other.
@@ -46,7 +46,7 @@ pub(crate) struct Gathered {
     /// Of attempts to write them.
     allocated_delta: i64,
     /// An end of a part of them that was not answered.
-    ending: Option<Ending>,
+    ending: Option<UnconfirmedEnd>,
     /// Where the last append of this client ended.
     last_end: Option<u64>,
     /// The shard is not asked for the end before that.
@@ -58,21 +58,21 @@ pub(crate) struct Gathered {
 }
 
 /// The end of the file as it is lent.
-struct Lent {
-    append: Appending,
+struct LentEnd {
+    append: AppendInFlight,
     /// Of its link, then.
     places_lost: u64,
 }
 
 /// An `AppendEnd` whose reply was not heard.
-struct Ending {
+struct UnconfirmedEnd {
     slot: SlotPlace,
     request: MetaRequest,
-    append: Appending,
+    append: AppendInFlight,
 }
 
 /// What an attempt to publish came to.
-enum Step {
+enum PublishOutcome {
     Published,
     /// To be tried again at once.
     Again(ErrorCode),
@@ -81,7 +81,7 @@ enum Step {
     Lost(ErrorCode),
 }
 
-impl Gathered {
+impl AppendBuffer {
     /// Bytes that are not published.
     pub(crate) fn bytes(&self) -> usize {
         self.records.len()
@@ -130,7 +130,7 @@ impl Gathered {
 impl<N: Net> FileState<N> {
     /// Whether the next record may be gathered.
     fn gathers(&self, link: &Link) -> bool {
-        let Some(lent) = &self.gathered.lent else {
+        let Some(lent) = &self.append_buffer.lent else {
             return false;
         };
         let is_alone = self.dirty.is_empty()
@@ -145,24 +145,24 @@ impl<N: Net> FileState<N> {
         is_alone
             && is_same
             && !self.is_outdated
-            && !self.gathered.is_recalled
-            && self.gathered.ending.is_none()
-            && self.gathered.cuts == 0
+            && !self.append_buffer.is_recalled
+            && self.append_buffer.ending.is_none()
+            && self.append_buffer.cuts == 0
             && lent.places_lost == link.places_lost()
     }
 
     /// The end of the file as the shard has to know it, where it is lent to us still.
     fn published_end(&self) -> u64 {
-        if self.gathered.is_empty() {
+        if self.append_buffer.is_empty() {
             self.size
         } else {
-            self.gathered.at
+            self.append_buffer.at
         }
     }
 
     /// The end is not ours any more, as far as is known here. True where it was.
     fn unlend(&mut self, link: &Link) -> bool {
-        let lent = self.gathered.lent.take();
+        let lent = self.append_buffer.lent.take();
         if let Some(lent) = &lent {
             link.end_append(lent.append);
         }
@@ -172,11 +172,11 @@ impl<N: Net> FileState<N> {
     /// The file is forgotten: what was lent goes, and what was to be asked.
     pub(crate) fn forget_gathered(&mut self, link: &Link) -> usize {
         self.unlend(link);
-        if let Some(ending) = self.gathered.ending.take() {
+        if let Some(ending) = self.append_buffer.ending.take() {
             link.end_append(ending.append);
             link.free_slot(&ending.slot);
         }
-        self.gathered.take(usize::MAX)
+        self.append_buffer.take(usize::MAX)
     }
 }
 
@@ -211,7 +211,7 @@ impl<N: Net> ClientCall<'_, N> {
         let Ok(link) = self.link_of(file.ino) else {
             return Ok(None);
         };
-        if file.state().gathered.bytes() + bytes.len() > RECORDS_BYTES_MAX
+        if file.state().append_buffer.bytes() + bytes.len() > RECORDS_BYTES_MAX
             && let Err(code) = self.publish_gathered(file).await
         {
             if !leaves_gathered(code) {
@@ -224,16 +224,16 @@ impl<N: Net> ClientCall<'_, N> {
         if is_full || !state.gathers(&link) {
             return Ok(None);
         }
-        if state.gathered.is_empty() {
-            state.gathered.at = state.size;
+        if state.append_buffer.is_empty() {
+            state.append_buffer.at = state.size;
         }
-        let at = state.gathered.at + state.gathered.bytes() as u64;
+        let at = state.append_buffer.at + state.append_buffer.bytes() as u64;
         let end = at.checked_add(bytes.len() as u64);
         let end = end.filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(ErrorCode::FileTooBig)?;
-        Arc::make_mut(&mut state.gathered.records).extend_from_slice(bytes);
-        state.gathered.mtime = Some(self.net.wall());
-        state.gathered.last_end = Some(end);
+        Arc::make_mut(&mut state.append_buffer.records).extend_from_slice(bytes);
+        state.append_buffer.mtime = Some(self.net.wall());
+        state.append_buffer.last_end = Some(end);
         state.size = state.size.max(end);
         state.dirty_since.get_or_insert(self.net.now());
         drop(state);
@@ -252,10 +252,10 @@ impl<N: Net> ClientCall<'_, N> {
             let mut state = file.state();
             let is_lent = state.gathers(&link);
             // What is gathered was gathered behind it: a restarted shard has to hear of both.
-            if !is_lent && state.gathered.is_empty() {
+            if !is_lent && state.append_buffer.is_empty() {
                 state.unlend(&link);
             }
-            let gathered = &mut state.gathered;
+            let gathered = &mut state.append_buffer;
             let last_end = std::mem::replace(&mut gathered.last_end, appended.map(|(_, end)| end));
             let follows = appended.is_some_and(|(at, _end)| last_end == Some(at));
             // What was given up may get a place yet.
@@ -285,7 +285,7 @@ impl<N: Net> ClientCall<'_, N> {
         // A shard that was restarted since was told without it, and a session that was opened since
         // does not have it.
         if link.life() == life && state.size == offset {
-            state.gathered.lent = Some(Lent {
+            state.append_buffer.lent = Some(LentEnd {
                 append,
                 places_lost,
             });
@@ -300,43 +300,45 @@ impl<N: Net> ClientCall<'_, N> {
     /// A server that does not answer: they stay gathered. Else they are lost, and their writers
     /// will be told.
     pub(crate) async fn publish_gathered(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        if file.state().gathered.is_empty() {
+        if file.state().append_buffer.is_empty() {
             return Ok(());
         }
         let link = self.reach(file.ino).await?;
         let deadline = self.deadline();
-        while !file.state().gathered.is_empty() {
+        while !file.state().append_buffer.is_empty() {
             let step = self.publish_once(file, &link).await;
             match step {
-                Step::Published => {}
-                Step::Again(_) if !self.is_over(deadline) => {}
-                Step::Again(code) | Step::Kept(code) => return Err(code),
-                Step::Lost(code) => return Err(self.lose_gathered(file, &link, code).await),
+                PublishOutcome::Published => {}
+                PublishOutcome::Again(_) if !self.is_over(deadline) => {}
+                PublishOutcome::Again(code) | PublishOutcome::Kept(code) => return Err(code),
+                PublishOutcome::Lost(code) => {
+                    return Err(self.lose_gathered(file, &link, code).await);
+                }
             }
         }
         Ok(())
     }
 
-    async fn publish_once(&self, file: &File<N>, link: &Arc<Link>) -> Step {
-        let ending = file.state().gathered.ending.take();
+    async fn publish_once(&self, file: &File<N>, link: &Arc<Link>) -> PublishOutcome {
+        let ending = file.state().append_buffer.ending.take();
         if let Some(ending) = ending {
             zonal_types::mark!(AppendsUnconfirmed);
             return self.end_gathered(file, link, ending).await;
         }
         let (lent, at, records) = {
             let state = file.state();
-            let gathered = &state.gathered;
+            let gathered = &state.append_buffer;
             let lent = gathered.lent.as_ref().map(|lent| lent.append);
             (lent, gathered.at, gathered.records.clone())
         };
         let is_lent = || lent.is_some_and(|lent| link.is_appending(lent));
         if !is_lent() {
-            return Step::Lost(ErrorCode::UnknownLease);
+            return PublishOutcome::Lost(ErrorCode::UnknownLease);
         }
         let boot = link.boot();
         let until = self.net.now().plus_ms(CACHE_TERM_MS);
         let Ok(length) = u32::try_from(records.len()) else {
-            return Step::Lost(ErrorCode::Invalid);
+            return PublishOutcome::Lost(ErrorCode::Invalid);
         };
         let begin = MetaRequest::AppendAt {
             ino: file.ino,
@@ -345,9 +347,9 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let data = match self.meta(link, &begin).await {
             Ok(MetaReply::Appending { offset, data }) if offset == at => data,
-            Ok(_other) => return Step::Lost(ErrorCode::Protocol),
-            Err(code) if is_unsure(code) => return Step::Kept(code),
-            Err(code) => return Step::Lost(code),
+            Ok(_other) => return PublishOutcome::Lost(ErrorCode::Protocol),
+            Err(code) if is_unsure(code) => return PublishOutcome::Kept(code),
+            Err(code) => return PublishOutcome::Lost(code),
         };
         let given = data.clone();
         file.state().take_data(data);
@@ -361,7 +363,7 @@ impl<N: Net> ClientCall<'_, N> {
         if link.boot() != boot || !is_lent() {
             // A restarted shard was told without it, perhaps; in another session it is nobody's.
             link.end_append(append);
-            return Step::Again(ErrorCode::TimedOut);
+            return PublishOutcome::Again(ErrorCode::TimedOut);
         }
         self.write_gathered(file, link, (append, given, until), &records)
             .await
@@ -371,9 +373,9 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         file: &File<N>,
         link: &Arc<Link>,
-        (append, given, until): (Appending, FileData, Instant),
+        (append, given, until): (AppendInFlight, FileData, Instant),
         records: &[u8],
-    ) -> Step {
+    ) -> PublishOutcome {
         let place = append.1;
         let (_boot, session) = link.life();
         let (inline, own) = split(&given, place.offset, records);
@@ -384,17 +386,17 @@ impl<N: Net> ClientCall<'_, N> {
             .await;
         let (mtime, allocated_delta) = {
             let mut state = file.state();
-            state.gathered.allocated_delta += delta;
-            let mtime = state.gathered.mtime.unwrap_or_else(|| self.net.wall());
-            (mtime, state.gathered.allocated_delta)
+            state.append_buffer.allocated_delta += delta;
+            let mtime = state.append_buffer.mtime.unwrap_or_else(|| self.net.wall());
+            (mtime, state.append_buffer.allocated_delta)
         };
         match written {
             Err(code) if leaves_gathered(code) || code == ErrorCode::UnknownLease => {
                 link.end_append(append);
                 return match code {
                     // The shard is asked again whether the end is ours.
-                    ErrorCode::UnknownLease => Step::Again(ErrorCode::TimedOut),
-                    passing => Step::Kept(passing),
+                    ErrorCode::UnknownLease => PublishOutcome::Again(ErrorCode::TimedOut),
+                    passing => PublishOutcome::Kept(passing),
                 };
             }
             _over => {}
@@ -411,7 +413,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let Err(code) = written else {
             let slot = link.take_slot().await.keep();
-            let ending = Ending {
+            let ending = UnconfirmedEnd {
                 slot,
                 request,
                 append,
@@ -419,16 +421,21 @@ impl<N: Net> ClientCall<'_, N> {
             return self.end_gathered(file, link, ending).await;
         };
         if self.meta(link, &request).await.is_ok() {
-            file.state().gathered.allocated_delta = 0;
+            file.state().append_buffer.allocated_delta = 0;
         } else {
             link.give_up_append(file.ino, place, session);
         }
         link.end_append(append);
-        Step::Lost(code)
+        PublishOutcome::Lost(code)
     }
 
     /// Tells the shard that a place is written, in the slot in which it was told before, perhaps.
-    async fn end_gathered(&self, file: &File<N>, link: &Arc<Link>, mut ending: Ending) -> Step {
+    async fn end_gathered(
+        &self,
+        file: &File<N>,
+        link: &Arc<Link>,
+        mut ending: UnconfirmedEnd,
+    ) -> PublishOutcome {
         let boot = link.boot();
         let reply = self
             .meta_at(link, &ending.request, Some(&mut ending.slot))
@@ -437,8 +444,8 @@ impl<N: Net> ClientCall<'_, N> {
             && is_unsure(code)
             && ending.slot.was_sent()
         {
-            file.state().gathered.ending = Some(ending);
-            return Step::Kept(code);
+            file.state().append_buffer.ending = Some(ending);
+            return PublishOutcome::Kept(code);
         }
         link.free_slot(&ending.slot);
         link.end_append(ending.append);
@@ -448,7 +455,7 @@ impl<N: Net> ClientCall<'_, N> {
                 self.note_own_change(file.ino, &reply);
                 let gone = {
                     let mut state = file.state();
-                    let gone = state.gathered.take(place.length as usize);
+                    let gone = state.append_buffer.take(place.length as usize);
                     if state.is_clean() {
                         state.dirty_since = None;
                     }
@@ -461,12 +468,12 @@ impl<N: Net> ClientCall<'_, N> {
                 if link.boot() != boot {
                     self.end_again(file, link, place).await;
                 }
-                Step::Published
+                PublishOutcome::Published
             }
             // Not executed. The shard is asked again whether the end is ours.
-            Err(ErrorCode::UnknownLease) => Step::Again(ErrorCode::TimedOut),
-            Err(code) if is_unsure(code) => Step::Kept(code),
-            Err(code) => Step::Lost(code),
+            Err(ErrorCode::UnknownLease) => PublishOutcome::Again(ErrorCode::TimedOut),
+            Err(code) if is_unsure(code) => PublishOutcome::Kept(code),
+            Err(code) => PublishOutcome::Lost(code),
         }
     }
 
@@ -497,16 +504,16 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let gone = {
             let mut state = file.state();
-            let delta = state.gathered.allocated_delta;
+            let delta = state.append_buffer.allocated_delta;
             if delta != 0 {
                 // What was written took its space.
                 state.report_mut().allocated_delta += delta;
             }
             let gone = state.forget_gathered(link);
-            state.gathered.ask_from = self.net.now().plus_ms(ASK_AGAIN_MS);
-            state.gathered.last_end = None;
+            state.append_buffer.ask_from = self.net.now().plus_ms(ASK_AGAIN_MS);
+            state.append_buffer.last_end = None;
             state.failures.note(told);
-            state.behind = Behind::Unknown(Instant::default());
+            state.tail_ownership = TailOwnership::Unknown(Instant::default());
             state.outdate();
             gone
         };
@@ -522,7 +529,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// A place as a restarted shard is to hear of it: an end is where it is now.
-    pub(crate) fn place_to_tell(&self, (ino, place): Appending) -> Appending {
+    pub(crate) fn place_to_tell(&self, (ino, place): AppendInFlight) -> AppendInFlight {
         let file = self.file(ino).filter(|_file| place.length == 0);
         let offset = file.map_or(place.offset, |file| file.state().published_end());
         (ino, AppendPlace { offset, ..place })
@@ -531,7 +538,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// The shard wants an end back: nothing more is gathered behind it.
     pub(crate) fn end_recalled(&self, link: &Link, ino: Ino) {
         if let Some(file) = self.file(ino) {
-            file.state().gathered.is_recalled = true;
+            file.state().append_buffer.is_recalled = true;
         }
         link.want_end(ino);
     }
@@ -562,8 +569,8 @@ impl<N: Net> ClientCall<'_, N> {
         {
             let mut state = file.state();
             state.unlend(link);
-            state.gathered.is_recalled = false;
-            state.gathered.ask_from = self.net.now().plus_ms(ASK_AGAIN_MS);
+            state.append_buffer.is_recalled = false;
+            state.append_buffer.ask_from = self.net.now().plus_ms(ASK_AGAIN_MS);
         }
         // Under the gate: it is not asked for meanwhile.
         self.give_end_back(link, file.ino).await
@@ -577,7 +584,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) async fn cut_begins(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await?;
-        file.state().gathered.cuts += 1;
+        file.state().append_buffer.cuts += 1;
         Ok(())
     }
 
@@ -586,7 +593,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn cut_ends(&self, file: &File<N>) {
         let link = self.link_of(file.ino);
         let mut state = file.state();
-        state.gathered.cuts = state.gathered.cuts.saturating_sub(1);
+        state.append_buffer.cuts = state.append_buffer.cuts.saturating_sub(1);
         if let Ok(link) = link {
             state.unlend(&link);
         }

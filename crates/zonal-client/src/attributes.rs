@@ -11,7 +11,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn lay_own_writes(&self, mut attr: Attr, attr_ms: u32) -> (Attr, u32) {
         self.lay_touch(&mut attr);
         if attr.kind != FileKind::File {
-            lock(&self.ghosts).note(&attr);
+            lock(&self.removed_attributes).note(&attr);
             return (attr, attr_ms);
         }
         let Some(file) = self.file(attr.ino) else {
@@ -38,11 +38,11 @@ impl<N: Net> ClientCall<'_, N> {
                 attr.ctime = attr.ctime.max(mtime);
             }
         }
-        if let Some(mtime) = state.gathered.mtime() {
+        if let Some(mtime) = state.append_buffer.mtime() {
             attr.mtime = attr.mtime.max(mtime);
             attr.ctime = attr.ctime.max(mtime);
         }
-        let gathered = state.dirty.bytes() + state.gathered.bytes();
+        let gathered = state.dirty.bytes() + state.append_buffer.bytes();
         let gathered = (gathered as u64).next_multiple_of(4096);
         attr.allocated = attr.allocated.saturating_add(gathered);
         (attr, 0)
@@ -85,7 +85,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// What an inode was that is no file and that its shard does not know.
     pub(crate) fn ghost(&self, ino: Ino) -> Option<Attr> {
-        lock(&self.ghosts).get(ino)
+        lock(&self.removed_attributes).get(ino)
     }
 
     /// Changes attributes of what has no name any more and is no file: nobody else sees them. The
@@ -104,7 +104,7 @@ impl<N: Net> ClientCall<'_, N> {
         attr.atime = time(change.atime, attr.atime);
         attr.mtime = time(change.mtime, attr.mtime);
         attr.ctime = now;
-        lock(&self.ghosts).note(&attr);
+        lock(&self.removed_attributes).note(&attr);
         Some(attr)
     }
 
@@ -156,7 +156,7 @@ impl<N: Net> ClientCall<'_, N> {
         match reply {
             MetaReply::Attr { attr, .. } => {
                 if attr.kind != FileKind::File {
-                    lock(&self.ghosts).note(&attr);
+                    lock(&self.removed_attributes).note(&attr);
                 }
                 Ok((attr, 0))
             }

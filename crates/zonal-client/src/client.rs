@@ -1,8 +1,8 @@
 //! The client of one cell: what it is made of and was told at its start.
 
-use crate::file::Files;
-use crate::locks::Locks;
-use crate::map::KnownMap;
+use crate::file::FileTable;
+use crate::locks::LockState;
+use crate::map::CachedMap;
 use crate::net::Net;
 use crate::session::{Links, lock};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use zonal_wire::LockRange;
 
 /// What a mount is told at its start.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ClientOptions {
     /// The cell, where it is known; all zeros: taken from the first map.
     pub cell: CellId,
     /// Addresses of managers.
@@ -56,7 +56,7 @@ pub struct Options {
 /// Longer than any term that a shard grants.
 const LEAVE_IDLE_MS: u64 = 60_000;
 
-impl Options {
+impl ClientOptions {
     /// Defaults for a mount in `zone` that asks `manager`.
     #[must_use]
     pub fn new(manager: &str, zone: ZoneId, client: ClientId) -> Self {
@@ -82,28 +82,28 @@ impl Options {
 /// The client of one cell.
 pub struct Client<N: Net> {
     pub(crate) net: N,
-    pub(crate) options: Options,
-    pub(crate) map: KnownMap,
+    pub(crate) options: ClientOptions,
+    pub(crate) map: CachedMap,
     pub(crate) links: Links,
-    pub(crate) files: Files<N>,
-    pub(crate) locks: Mutex<Locks>,
+    pub(crate) files: FileTable<N>,
+    pub(crate) locks: Mutex<LockState>,
     /// Change counter of inodes whose pages the kernel may hold.
-    pub(crate) seen: Mutex<crate::page_validity::Seen>,
+    pub(crate) page_versions: Mutex<crate::page_validity::PageVersions>,
     /// Attributes of what was removed here and may be open still.
-    pub(crate) ghosts: Mutex<crate::removed_attributes::Ghosts>,
+    pub(crate) removed_attributes: Mutex<crate::removed_attributes::RemovedAttributes>,
     /// Directories after our own changes.
-    pub(crate) fresh: Mutex<crate::parent_attributes::Fresh>,
-    pub(crate) listed: Mutex<crate::kept_listings::Listed>,
-    pub(crate) ahead: crate::readdir_prefetch::Ahead,
+    pub(crate) parent_attributes: Mutex<crate::parent_attributes::ParentAttributes>,
+    pub(crate) kept_listings: Mutex<crate::kept_listings::KeptListings>,
+    pub(crate) readdir_prefetch: crate::readdir_prefetch::ReaddirPrefetch,
     /// Directories of which every name is known.
-    pub(crate) known: Mutex<crate::complete_directories::Known>,
-    pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
-    pub(crate) small: Mutex<crate::inline_cache::Small>,
-    pub(crate) touches: Mutex<crate::access_times::Touches>,
+    pub(crate) complete_directories: Mutex<crate::complete_directories::CompleteDirectories>,
+    pub(crate) unsynced_closed_files: Mutex<crate::sync::UnsyncedClosedFiles>,
+    pub(crate) inline_cache: Mutex<crate::inline_cache::InlineCache>,
+    pub(crate) access_times: Mutex<crate::access_times::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
     /// Writes that targets have not answered.
-    pub(crate) under_way: crate::in_flight::UnderWay,
-    pub(crate) silences: crate::silent_servers::Silences,
+    pub(crate) writes_in_flight: crate::in_flight::WritesInFlight,
+    pub(crate) silent_servers: crate::silent_servers::SilentServers,
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
     /// How often this client has begun.
@@ -124,28 +124,28 @@ impl<N: Net> Client<N> {
     ///
     /// # Errors
     /// `Unreachable`, `TimedOut` where no manager answers; what a manager refuses with.
-    pub async fn connect(net: N, options: Options) -> Result<Self, ErrorCode> {
+    pub async fn connect(net: N, options: ClientOptions) -> Result<Self, ErrorCode> {
         let first_trace = net.random();
         let client = Self {
             net,
-            map: KnownMap::new(options.cell),
+            map: CachedMap::new(options.cell),
             caches: AtomicBool::new(options.cache),
             options,
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
             locks: Mutex::default(),
-            seen: Mutex::new(crate::page_validity::Seen::default()),
-            ghosts: Mutex::default(),
-            fresh: Mutex::default(),
-            listed: Mutex::default(),
-            ahead: crate::readdir_prefetch::Ahead::default(),
-            known: Mutex::default(),
-            left_behind: Mutex::default(),
-            small: Mutex::default(),
-            touches: Mutex::default(),
+            page_versions: Mutex::new(crate::page_validity::PageVersions::default()),
+            removed_attributes: Mutex::default(),
+            parent_attributes: Mutex::default(),
+            kept_listings: Mutex::default(),
+            readdir_prefetch: crate::readdir_prefetch::ReaddirPrefetch::default(),
+            complete_directories: Mutex::default(),
+            unsynced_closed_files: Mutex::default(),
+            inline_cache: Mutex::default(),
+            access_times: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
-            under_way: crate::in_flight::UnderWay::default(),
-            silences: crate::silent_servers::Silences::default(),
+            writes_in_flight: crate::in_flight::WritesInFlight::default(),
+            silent_servers: crate::silent_servers::SilentServers::default(),
             cuts_by_name: AtomicU64::new(0),
             incarnation: AtomicU32::new(Incarnation::FIRST.0),
             attempts: AtomicU32::new(0),
@@ -158,7 +158,7 @@ impl<N: Net> Client<N> {
 
     /// What the client was told at its start.
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &ClientOptions {
         &self.options
     }
 
@@ -226,8 +226,8 @@ impl<N: Net> Client<N> {
             .map(|link| link.closes())
             .max()
             .unwrap_or(0);
-        let (known_directories, known_names) = lock(&self.known).len();
-        let (listed_ahead, known_beside) = self.ahead.len();
+        let (known_directories, known_names) = lock(&self.complete_directories).len();
+        let (listed_ahead, known_beside) = self.readdir_prefetch.len();
         vec![
             (
                 "open_files",
@@ -237,17 +237,17 @@ impl<N: Net> Client<N> {
             ("held_locks", locks as u64, shards * LOCKS_MAX as u64),
             (
                 "seen_pages",
-                lock(&self.seen).len() as u64,
+                lock(&self.page_versions).len() as u64,
                 crate::page_validity::SEEN_MAX as u64,
             ),
             (
                 "fresh_directories",
-                lock(&self.fresh).len() as u64,
+                lock(&self.parent_attributes).len() as u64,
                 crate::parent_attributes::FRESH_MAX as u64,
             ),
             (
                 "kept_listings",
-                lock(&self.listed).len() as u64,
+                lock(&self.kept_listings).len() as u64,
                 crate::kept_listings::LISTED_MAX as u64,
             ),
             (
@@ -272,17 +272,17 @@ impl<N: Net> Client<N> {
             ),
             (
                 "left_behind",
-                lock(&self.left_behind).len() as u64,
+                lock(&self.unsynced_closed_files).len() as u64,
                 crate::sync::LEFT_BEHIND_MAX as u64,
             ),
             (
                 "small_files",
-                lock(&self.small).len() as u64,
+                lock(&self.inline_cache).len() as u64,
                 crate::inline_cache::SMALL_MAX as u64,
             ),
             (
                 "ghosts",
-                lock(&self.ghosts).len() as u64,
+                lock(&self.removed_attributes).len() as u64,
                 crate::removed_attributes::GHOSTS_MAX as u64,
             ),
             (

@@ -13,7 +13,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{Asked, Link, lock};
+use crate::session::{Link, RequestStart, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Attr, FileKind, Ino, Instant, Name};
 use zonal_wire::Entry;
@@ -24,19 +24,19 @@ pub const KNOWN_DIRECTORIES_MAX: usize = 4_096;
 pub const KNOWN_NAMES_MAX: usize = 262_144;
 
 #[derive(Debug)]
-struct Directory {
+struct CompleteDirectory {
     until: Instant,
     names: BTreeSet<u64>,
 }
 
 /// Directories by inode.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    directories: BTreeMap<Ino, Directory>,
+pub(crate) struct CompleteDirectories {
+    directories: BTreeMap<Ino, CompleteDirectory>,
     names: usize,
 }
 
-impl Known {
+impl CompleteDirectories {
     /// `dir` was made and is empty; that may be believed until `until`.
     fn begin(&mut self, dir: Ino, until: Instant, now: Instant) {
         if self.directories.len() >= KNOWN_DIRECTORIES_MAX {
@@ -45,7 +45,8 @@ impl Known {
         if self.directories.len() < KNOWN_DIRECTORIES_MAX {
             let names = BTreeSet::new();
             self.forget(dir);
-            self.directories.insert(dir, Directory { until, names });
+            self.directories
+                .insert(dir, CompleteDirectory { until, names });
         }
     }
 
@@ -113,20 +114,20 @@ impl<N: Net> Client<N> {
     /// How long it is known that `dir` has no entry `name`, ms; `None` where the shard must be
     /// asked.
     pub(crate) fn known_absent(&self, dir: Ino, name: &Name) -> Option<u32> {
-        lock(&self.known).absent_ms(dir, name, self.net.now())
+        lock(&self.complete_directories).absent_ms(dir, name, self.net.now())
     }
 
     /// To be called before a request that may make `name`.
     pub(crate) fn will_have(&self, dir: Ino, name: &Name) {
-        lock(&self.known).add(dir, name);
+        lock(&self.complete_directories).add(dir, name);
     }
 
     /// A directory was made by us; the reply covers it.
-    pub(crate) fn note_made(&self, link: &Link, asked: Asked, attr: &Attr, granted_ms: u32) {
+    pub(crate) fn note_made(&self, link: &Link, asked: RequestStart, attr: &Attr, granted_ms: u32) {
         if attr.kind != FileKind::Directory {
             return;
         }
-        let mut known = lock(&self.known);
+        let mut known = lock(&self.complete_directories);
         let now = self.net.now();
         // Under the lock: see (2) at the head.
         let left = self.cache_ms(link, asked, granted_ms);
@@ -136,8 +137,8 @@ impl<N: Net> Client<N> {
     }
 
     /// A reply renewed the lease on `dir`.
-    pub(crate) fn note_renewed(&self, link: &Link, asked: Asked, dir: Ino, entry: &Entry) {
-        let mut known = lock(&self.known);
+    pub(crate) fn note_renewed(&self, link: &Link, asked: RequestStart, dir: Ino, entry: &Entry) {
+        let mut known = lock(&self.complete_directories);
         let now = self.net.now();
         let left = self.cache_ms(link, asked, entry.entry_ms);
         if left > 0 {
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn only_names_that_were_never_made_are_absent() {
-        let mut known = Known::default();
+        let mut known = CompleteDirectories::default();
         assert_eq!(known.absent_ms(Ino(5), &name("a"), at(0)), None);
         known.begin(Ino(5), at(100), at(0));
         assert_eq!(known.absent_ms(Ino(5), &name("a"), at(40)), Some(60));
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_had_a_gap_is_not_renewed() {
-        let mut known = Known::default();
+        let mut known = CompleteDirectories::default();
         known.begin(Ino(5), at(100), at(0));
         known.extend(Ino(5), at(150), at(90));
         assert_eq!(known.absent_ms(Ino(5), &name("a"), at(140)), Some(10));
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded() {
-        let mut known = Known::default();
+        let mut known = CompleteDirectories::default();
         for ino in 0..KNOWN_DIRECTORIES_MAX as u64 + 9 {
             known.begin(Ino(ino), at(100), at(0));
         }

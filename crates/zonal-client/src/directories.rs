@@ -1,17 +1,17 @@
 //! Directories: made, removed, listed with attributes in one round trip.
 
-use crate::names::{Found, Looked};
+use crate::names::{FoundEntry, LookupResult};
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::readdir_prefetch::Asking;
-use crate::session::{Asked, Link};
+use crate::readdir_prefetch::ListingRequest;
+use crate::session::{Link, RequestStart};
 use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::meta::Listing;
 use zonal_wire::{DirEntry, MetaReply, MetaRequest};
 
 /// What is asked of a directory's entries.
 #[derive(Debug, Clone, Copy)]
-pub struct Part {
+pub struct ListingPage {
     /// Those behind it; 0: from the first.
     pub cookie: u64,
     /// How many at most.
@@ -22,7 +22,7 @@ pub struct Part {
     pub is_kept: bool,
 }
 
-impl Part {
+impl ListingPage {
     /// With attributes or without, for whoever keeps nothing.
     #[must_use]
     pub fn new(cookie: u64, entries: u32, plus: bool) -> Self {
@@ -54,7 +54,7 @@ impl<N: Net> ClientCall<'_, N> {
         name: Name,
         (mode, umask): (u32, u32),
         zone: Option<ZoneId>,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let zone = zone.unwrap_or(self.options.zone);
         self.will_have(parent, &name);
         let link = self.reach(parent).await?;
@@ -98,7 +98,7 @@ impl<N: Net> ClientCall<'_, N> {
             name,
         };
         let reply = self.meta(&link, &request).await?;
-        if let Some(Looked::Found(found)) = looked {
+        if let Some(LookupResult::Found(found)) = looked {
             self.is_gone(&found.attr);
         }
         self.note_removed(&reply);
@@ -113,11 +113,11 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         who: &Credentials,
         dir: Ino,
-        part: Part,
+        part: ListingPage,
     ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
         let link = self.reach(dir).await?;
         let (asked, listing) = self.list(&link, who, dir, part).await?;
-        let Part {
+        let ListingPage {
             cookie,
             plus,
             is_kept,
@@ -160,15 +160,15 @@ impl<N: Net> ClientCall<'_, N> {
         link: &Link,
         who: &Credentials,
         dir: Ino,
-        part: Part,
-    ) -> Result<(Asked, Listing), ErrorCode> {
-        let Part {
+        part: ListingPage,
+    ) -> Result<(RequestStart, Listing), ErrorCode> {
+        let ListingPage {
             cookie,
             entries,
             plus,
             ..
         } = part;
-        let mut asking = Asking::alone(self.asking(link));
+        let mut asking = ListingRequest::alone(self.asking(link));
         if cookie == 0 && self.lists_ahead(who, part) {
             match self.begin_listing(link, asking.asked, dir) {
                 Ok((asked, listing)) => return Ok((asked, first_of(listing, entries))),
@@ -211,7 +211,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Only the superuser may read whatever lies beside a directory: a mount asks as that one,
     /// having asked for the right of whoever opens one, and tells what was listed ahead to those
     /// alone. And nothing is kept without leases.
-    fn lists_ahead(&self, who: &Credentials, part: Part) -> bool {
+    fn lists_ahead(&self, who: &Credentials, part: ListingPage) -> bool {
         part.plus && self.caches() && *who == Credentials::root()
     }
 

@@ -16,7 +16,7 @@ const LONG_BYTES: usize = 32 << 10;
 
 /// Byte ranges that are newer than what the targets have.
 #[derive(Debug, Default)]
-pub struct Dirty {
+pub struct DirtyRanges {
     runs: BTreeMap<u64, Run>,
     bytes: usize,
     /// A run may have become a long one since none was found that covers a unit: many short ones
@@ -24,7 +24,7 @@ pub struct Dirty {
     has_long: bool,
 }
 
-impl Dirty {
+impl DirtyRanges {
     /// Bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -355,7 +355,7 @@ mod tests {
             (seed >> 33) % below
         };
         let mut model = vec![None; 600];
-        let mut dirty = Dirty::default();
+        let mut dirty = DirtyRanges::default();
         for round in 0..20_000 {
             let offset = next(500);
             let length = next(90) as usize;
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_small_writes_is_one_run_and_full_units_leave() {
-        let mut dirty = Dirty::default();
+        let mut dirty = DirtyRanges::default();
         for index in 0..100_u64 {
             dirty.insert(10 + index * 1000, &[1; 1000]);
         }
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn a_stream_of_long_writes_from_unaligned_memory_is_not_copied() {
         const UNIT: usize = 1 << 20;
-        let mut dirty = Dirty::default();
+        let mut dirty = DirtyRanges::default();
         let mut at = 0;
         let mut places = Vec::new();
         // As the kernel cuts 4 MiB at byte 32 of a page.
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_run_that_grows_by_short_writes_moves_once() {
-        let mut dirty = Dirty::default();
+        let mut dirty = DirtyRanges::default();
         let places = std::cell::RefCell::new(Vec::new());
         let room = |bytes| {
             places.borrow_mut().push(bytes);
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn many_runs_are_taken_in_order_up_to_a_bound() {
-        let mut dirty = Dirty::default();
+        let mut dirty = DirtyRanges::default();
         for index in (0..10_u64).rev() {
             dirty.insert(index * 100, &[index as u8; 40]);
         }
@@ -493,7 +493,7 @@ mod tests {
 
     #[test]
     fn first_bytes_are_kept_back() {
-        let mut dirty = Dirty::default();
+        let mut dirty = DirtyRanges::default();
         dirty.insert(0, &[1; 1024]);
         dirty.has_long = true;
         let bytes = |taken: Option<(u64, Run)>| taken.map(|(at, run)| (at, run.to_vec()));

@@ -12,14 +12,14 @@ pub const POLL_WAIT_MS: u32 = 20_000;
 
 /// Events of one poll.
 #[derive(Debug)]
-pub struct Polled {
+pub struct PolledEvents {
     /// In order.
     pub events: Vec<Event>,
     /// The shard was restarted: everything cached of it may be old.
     pub restarted: bool,
 }
 
-impl Polled {
+impl PolledEvents {
     /// Nothing has happened.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -33,7 +33,7 @@ impl<N: Net> ClientCall<'_, N> {
     ///
     /// # Errors
     /// A shard that does not answer; nothing is cached until a poll succeeds again.
-    pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<Polled, ErrorCode> {
+    pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<PolledEvents, ErrorCode> {
         self.another().settle_doubts(false).await;
         self.another().send_closes(link).await.ok();
         let (boot, acked) = link.polled();
@@ -66,7 +66,7 @@ impl<N: Net> ClientCall<'_, N> {
             self.forget_granted();
             self.give_up_leases(link).await;
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
-            return Ok(Polled {
+            return Ok(PolledEvents {
                 events: events.into_iter().map(|(_seq, event)| event).collect(),
                 restarted: true,
             });
@@ -109,7 +109,7 @@ impl<N: Net> ClientCall<'_, N> {
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
             restarted = true;
         }
-        Ok(Polled {
+        Ok(PolledEvents {
             events: events.into_iter().map(|(_seq, event)| event).collect(),
             restarted,
         })
@@ -126,14 +126,14 @@ impl<N: Net> ClientCall<'_, N> {
         else {
             return;
         };
-        lock(&self.known).forget(*entries);
+        lock(&self.complete_directories).forget(*entries);
         for ino in inodes.iter().chain([entries]) {
-            lock(&self.fresh).drop_named(*ino);
-            lock(&self.listed).forget(*ino);
-            lock(&self.small).forget(*ino);
+            lock(&self.parent_attributes).drop_named(*ino);
+            lock(&self.kept_listings).forget(*ino);
+            lock(&self.inline_cache).forget(*ino);
             self.doubt_privileges(*ino);
             if *data {
-                lock(&self.seen).forget(*ino);
+                lock(&self.page_versions).forget(*ino);
             }
         }
     }
@@ -141,11 +141,11 @@ impl<N: Net> ClientCall<'_, N> {
     /// Forgets what shards let us keep here: a former life of one did, which the next one knows
     /// nothing of.
     pub(crate) fn forget_granted(&self) {
-        lock(&self.known).forget_all();
-        lock(&self.fresh).forget_all();
-        lock(&self.listed).forget_all();
-        self.ahead.forget_all();
-        lock(&self.small).forget_all();
+        lock(&self.complete_directories).forget_all();
+        lock(&self.parent_attributes).forget_all();
+        lock(&self.kept_listings).forget_all();
+        self.readdir_prefetch.forget_all();
+        lock(&self.inline_cache).forget_all();
         for file in self.all_files() {
             file.state().privileges.doubt();
         }

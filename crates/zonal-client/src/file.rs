@@ -5,20 +5,20 @@
 //! `inflight`, or acknowledged by its target; reads lay the first three over what the targets say,
 //! in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
-use crate::append_buffer::Gathered;
+use crate::append_buffer::AppendBuffer;
 use crate::batch::Batch;
-use crate::dirty_ranges::{Dirty, copy_overlap};
-use crate::in_flight::Ticket;
+use crate::dirty_ranges::{DirtyRanges, copy_overlap};
+use crate::in_flight::InFlightGuard;
 use crate::inline_data::end_of_inline;
 use crate::net::Net;
-use crate::placement::Place;
+use crate::placement::TargetPlace;
 use crate::privileges::Privileges;
 use crate::run::Run;
 use crate::session::lock;
-use crate::tail_ownership::Behind;
-use crate::truncate::Aside;
-use crate::unsynced_writes::Unsynced;
-use crate::write_errors::{Failures, Told};
+use crate::tail_ownership::TailOwnership;
+use crate::truncate::BytesPastEnd;
+use crate::unsynced_writes::UnsyncedWrites;
+use crate::write_failures::{ReportedFailures, WriteFailures};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
@@ -26,7 +26,7 @@ use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, 
 use zonal_wire::StorageReply;
 
 /// Open and dirty files by inode.
-pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
+pub(crate) type FileTable<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
 
 /// One file.
 pub struct File<N: Net> {
@@ -48,28 +48,28 @@ pub(crate) struct FileState<N: Net> {
     /// Change counter of the last answer that was taken: answers may arrive out of order.
     pub(crate) change: u64,
     /// Appends that are not published.
-    pub(crate) gathered: Gathered,
-    pub(crate) dirty: Dirty,
-    pub(crate) inflight: VecDeque<Inflight<N>>,
+    pub(crate) append_buffer: AppendBuffer,
+    pub(crate) dirty: DirtyRanges,
+    pub(crate) inflight: VecDeque<InFlightBatch<N>>,
     /// Up to where targets may have what is gathered again, since its writer was killed or its time
     /// was over.
     pub(crate) unsure_end: u64,
     /// What the shard has not been told yet.
-    pub(crate) report: Option<Report>,
+    pub(crate) report: Option<WriteReport>,
     /// What the shard is being told: its answers do not have it yet.
-    pub(crate) reporting: Option<Report>,
+    pub(crate) reporting: Option<WriteReport>,
     pub(crate) opens: usize,
     /// What was acknowledged and is not durable yet.
-    pub(crate) unsynced: Unsynced,
+    pub(crate) unsynced: UnsyncedWrites,
     /// Writes that failed after they were accepted.
-    pub(crate) failures: Failures,
+    pub(crate) failures: WriteFailures,
     pub(crate) dirty_since: Option<Instant>,
     /// Its last flush by age met a server that did not answer.
     pub(crate) was_kept: bool,
     /// What lies behind the end.
-    pub(crate) behind: Behind,
+    pub(crate) tail_ownership: TailOwnership,
     /// Gathered before a truncation that is under way, or was not answered.
-    pub(crate) aside: Option<Aside>,
+    pub(crate) aside: Option<BytesPastEnd>,
     /// Closes that the shard is not told before what was written.
     pub(crate) late_closes: usize,
     /// The number of the next change that is sent to targets.
@@ -79,25 +79,25 @@ pub(crate) struct FileState<N: Net> {
 }
 
 /// Runs on their way to the targets.
-pub(crate) struct Inflight<N: Net> {
+pub(crate) struct InFlightBatch<N: Net> {
     pub(crate) batch: Arc<Batch>,
-    pub(crate) parts: Vec<Part<N>>,
+    pub(crate) parts: Vec<InFlightMessage<N>>,
     /// The last shrink that was known when they were sent.
     pub(crate) truncate_seq: u64,
 }
 
 /// A message with pieces of a batch, without its answer.
-pub(crate) struct Part<N: Net> {
+pub(crate) struct InFlightMessage<N: Net> {
     pub(crate) pieces: Vec<Piece>,
-    pub(crate) place: Place,
-    pub(crate) pending: crate::operation::Sent<N>,
+    pub(crate) place: TargetPlace,
+    pub(crate) pending: crate::operation::SentRequest<N>,
     /// Counted at its target until it is answered or given up.
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: InFlightGuard,
 }
 
 /// What a flush tells the shard.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Report {
+pub(crate) struct WriteReport {
     pub(crate) size: u64,
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) allocated_delta: i64,
@@ -119,18 +119,18 @@ impl<N: Net> File<N> {
                 outdatings: 0,
                 size: 0,
                 change: 0,
-                gathered: Gathered::default(),
-                dirty: Dirty::default(),
+                append_buffer: AppendBuffer::default(),
+                dirty: DirtyRanges::default(),
                 inflight: VecDeque::new(),
                 unsure_end: 0,
                 report: None,
                 reporting: None,
                 opens: 0,
-                unsynced: Unsynced::default(),
-                failures: Failures::default(),
+                unsynced: UnsyncedWrites::default(),
+                failures: WriteFailures::default(),
                 dirty_since: None,
                 was_kept: false,
-                behind: Behind::Unknown(Instant::default()),
+                tail_ownership: TailOwnership::Unknown(Instant::default()),
                 aside: None,
                 late_closes: 0,
                 attempt,
@@ -159,13 +159,13 @@ impl<N: Net> File<N> {
     ///
     /// # Errors
     /// That.
-    pub fn tell_writer(&self, told: &mut Told) -> Result<(), ErrorCode> {
+    pub fn tell_writer(&self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         self.state().failures.tell_writer(told)
     }
 
     /// Where an open that begins now stands among the failures of writes.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ReportedFailures {
         self.state().failures.sample()
     }
 }
@@ -194,7 +194,7 @@ impl<N: Net> FileState<N> {
 
     /// A truncation was not answered, and it is not known whether it was executed.
     pub(crate) fn is_doubted(&self) -> bool {
-        self.aside.as_ref().is_some_and(Aside::is_doubted)
+        self.aside.as_ref().is_some_and(BytesPastEnd::is_doubted)
     }
 
     /// A batch was gathered under locks that others have got since: it is sent no more.
@@ -205,15 +205,15 @@ impl<N: Net> FileState<N> {
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
-            && self.gathered.is_empty()
+            && self.append_buffer.is_empty()
             && self.aside.is_none()
             && self.inflight.is_empty()
             && self.report.is_none()
             && self.reporting.is_none()
     }
 
-    pub(crate) fn report_mut(&mut self) -> &mut Report {
-        self.report.get_or_insert_with(Report::default)
+    pub(crate) fn report_mut(&mut self) -> &mut WriteReport {
+        self.report.get_or_insert_with(WriteReport::default)
     }
 
     /// Takes what the shard says of the file, unless a later answer was taken already; our own
@@ -297,8 +297,8 @@ impl<N: Net> FileState<N> {
         let told = self.reporting.map_or(0, |report| report.size);
         let reported = self.report.map_or(told, |report| report.size.max(told));
         let under_way = self.inflight.iter().map(|run| run.batch.end()).max();
-        let aside = self.aside.as_ref().map_or(0, Aside::end);
-        let gathered = self.dirty.end().max(aside).max(self.gathered.end());
+        let aside = self.aside.as_ref().map_or(0, BytesPastEnd::end);
+        let gathered = self.dirty.end().max(aside).max(self.append_buffer.end());
         reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
@@ -306,14 +306,14 @@ impl<N: Net> FileState<N> {
     /// miss them.
     pub(crate) fn take_batch(
         &mut self,
-        take: impl FnOnce(&mut Dirty) -> Vec<(u64, Run)>,
+        take: impl FnOnce(&mut DirtyRanges) -> Vec<(u64, Run)>,
     ) -> Option<Arc<Batch>> {
         let runs = take(&mut self.dirty);
         if runs.is_empty() {
             return None;
         }
         let batch = Arc::new(Batch::new(runs, self.failures.forfeits()));
-        self.inflight.push_back(Inflight {
+        self.inflight.push_back(InFlightBatch {
             batch: batch.clone(),
             parts: Vec::new(),
             truncate_seq: self.data.truncate_seq,
@@ -325,7 +325,7 @@ impl<N: Net> FileState<N> {
     pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
         let under_way = self.inflight.iter();
         let under_way = under_way.flat_map(|run| run.batch.copies(offset, end));
-        let appended = self.gathered.copies(offset, end).into_iter();
+        let appended = self.append_buffer.copies(offset, end).into_iter();
         let mut copies: Vec<(u64, Vec<u8>)> = appended.chain(under_way).collect();
         let aside = self.aside.iter();
         copies.extend(aside.flat_map(|aside| aside.copies(offset, end)));

@@ -2,7 +2,7 @@
 //! again.
 
 use crate::client::Client;
-use crate::dirty_ranges::Dirty;
+use crate::dirty_ranges::DirtyRanges;
 use crate::file::File;
 use crate::net::Net;
 use crate::operation::ClientCall;
@@ -113,7 +113,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.dirty_bytes
             .fetch_sub(left + appended + state.dirty.bytes(), Ordering::Relaxed);
         state.inflight.clear();
-        state.dirty = Dirty::default();
+        state.dirty = DirtyRanges::default();
         files.remove(&file.ino);
         for _close in 0..std::mem::take(&mut state.late_closes) {
             if let Some(link) = &link {

@@ -7,7 +7,7 @@ use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{both, leaves_gathered, lock};
-use crate::write_errors::Told;
+use crate::write_failures::ReportedFailures;
 use zonal_types::{ErrorCode, Ino, Instant};
 use zonal_wire::MetaReply;
 
@@ -61,7 +61,11 @@ impl<N: Net> ClientCall<'_, N> {
     ///
     /// # Errors
     /// As [`Self::flush`]; a write that had failed before.
-    pub async fn flush_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
+    pub async fn flush_open(
+        &self,
+        file: &File<N>,
+        told: &mut ReportedFailures,
+    ) -> Result<(), ErrorCode> {
         let flushed = self.flush(file).await;
         let failed = file.state().failures.tell_close(told);
         failed.and(flushed)
@@ -97,10 +101,10 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
         match reply {
             MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
-                lock(&self.seen).own_change(ino, attr.change);
+                lock(&self.page_versions).own_change(ino, attr.change);
                 self.note_own_privileges(attr);
             }
-            _other => lock(&self.seen).forget(ino),
+            _other => lock(&self.page_versions).forget(ino),
         }
     }
 

@@ -17,22 +17,22 @@ pub(crate) const TARGET_WRITES_MAX: usize = 16;
 
 /// Writes under way by target.
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay(Mutex<BTreeMap<TargetId, Arc<AtomicUsize>>>);
+pub(crate) struct WritesInFlight(Mutex<BTreeMap<TargetId, Arc<AtomicUsize>>>);
 
 /// One of them; its end when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket(Arc<AtomicUsize>);
+pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
 
-impl UnderWay {
+impl WritesInFlight {
     fn of(&self, target: TargetId) -> Arc<AtomicUsize> {
         lock(&self.0).entry(target).or_default().clone()
     }
 
     /// Counts one more.
-    pub(crate) fn enter(&self, target: TargetId) -> Ticket {
+    pub(crate) fn enter(&self, target: TargetId) -> InFlightGuard {
         let count = self.of(target);
         count.fetch_add(1, Ordering::Relaxed);
-        Ticket(count)
+        InFlightGuard(count)
     }
 
     /// Whether the target has as many as it should.
@@ -41,7 +41,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn each_target_has_its_own_count_and_answers_make_room() {
-        let under_way = UnderWay::default();
+        let under_way = WritesInFlight::default();
         let (one, other) = (TargetId(1), TargetId(2));
-        let mut tickets: Vec<Ticket> = (1..TARGET_WRITES_MAX)
+        let mut tickets: Vec<InFlightGuard> = (1..TARGET_WRITES_MAX)
             .map(|_| under_way.enter(one))
             .collect();
         assert!(!under_way.is_full(one));

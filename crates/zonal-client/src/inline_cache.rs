@@ -11,7 +11,7 @@ use zonal_types::{Ino, Instant};
 /// Files of which bytes are kept.
 pub(crate) const SMALL_MAX: usize = 256;
 
-struct Kept {
+struct CachedBytes {
     change: u64,
     until: Instant,
     bytes: Vec<u8>,
@@ -19,16 +19,16 @@ struct Kept {
 
 /// Bytes by file.
 #[derive(Default)]
-pub(crate) struct Small(BTreeMap<Ino, Kept>);
+pub(crate) struct InlineCache(BTreeMap<Ino, CachedBytes>);
 
-impl Small {
+impl InlineCache {
     /// An open of the file brought these, good until `until`.
     pub(crate) fn keep(&mut self, ino: Ino, change: u64, until: Instant, bytes: Vec<u8>) {
         // Of many that are opened and not read the first ones go.
         if self.0.len() >= SMALL_MAX {
             self.0.pop_first();
         }
-        let kept = Kept {
+        let kept = CachedBytes {
             change,
             until,
             bytes,
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn they_are_read_once_unchanged_and_soon() {
-        let mut small = Small::default();
-        let keep = |small: &mut Small| small.keep(Ino(7), 3, at(1_000), vec![1]);
+        let mut small = InlineCache::default();
+        let keep = |small: &mut InlineCache| small.keep(Ino(7), 3, at(1_000), vec![1]);
         keep(&mut small);
         assert_eq!(small.take(Ino(7), 3, at(999)), Some(vec![1]));
         assert_eq!(small.take(Ino(7), 3, at(999)), None, "read");
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn no_more_than_so_many_are_kept() {
-        let mut small = Small::default();
+        let mut small = InlineCache::default();
         for ino in 0..1_000 {
             small.keep(Ino(ino), 0, at(1), vec![0; 4]);
         }

@@ -5,7 +5,7 @@
 //! writes, so that a read sees what other clients wrote, as reads of targets do.
 
 use crate::batch::Batch;
-use crate::file::{File, FileState, Inflight};
+use crate::file::{File, FileState, InFlightBatch};
 use crate::net::Net;
 use crate::operation::ClientCall;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl<N: Net> FileState<N> {
     /// more.
     fn inline_ended(&mut self, run: &InlineRun, is_taken: bool) -> (usize, usize) {
         self.inflight
-            .retain(|other: &Inflight<N>| !Arc::ptr_eq(&other.batch, &run.0));
+            .retain(|other: &InFlightBatch<N>| !Arc::ptr_eq(&other.batch, &run.0));
         let again = if is_taken {
             0
         } else {

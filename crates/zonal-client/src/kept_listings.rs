@@ -10,7 +10,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{Asked, Link, lock};
+use crate::session::{Link, RequestStart, lock};
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant};
 use zonal_wire::DirEntry;
@@ -24,9 +24,9 @@ const LEFT_MIN_MS: u64 = 1_000;
 
 /// Until when the listing of a directory may be kept.
 #[derive(Debug, Default)]
-pub(crate) struct Listed(BTreeMap<Ino, Instant>);
+pub(crate) struct KeptListings(BTreeMap<Ino, Instant>);
 
-impl Listed {
+impl KeptListings {
     fn note(&mut self, dir: Ino, until: Instant) {
         if self.0.len() >= LISTED_MAX && !self.0.contains_key(&dir) {
             self.0.clear();
@@ -63,8 +63,14 @@ impl Listed {
 
 impl<N: Net> Client<N> {
     /// The first part of a listing came, and is about to be told; what came with it as well.
-    pub(crate) fn note_listed(&self, link: &Link, asked: Asked, dir: Ino, entries: &[DirEntry]) {
-        let mut listed = lock(&self.listed);
+    pub(crate) fn note_listed(
+        &self,
+        link: &Link,
+        asked: RequestStart,
+        dir: Ino,
+        entries: &[DirEntry],
+    ) {
+        let mut listed = lock(&self.kept_listings);
         // Under the lock: see the head. Each entry has the directory's term.
         let granted = entries.first().map_or(0, |item| item.entry.entry_ms);
         match self.cache_ms(link, asked, granted) {
@@ -76,18 +82,18 @@ impl<N: Net> Client<N> {
     /// How long what the kernel keeps of the last listing of `dir` is what it would be told, ms; 0:
     /// it must not keep it.
     pub fn listing_left_ms(&self, dir: Ino) -> u64 {
-        lock(&self.listed).left_ms(dir, self.net.now())
+        lock(&self.kept_listings).left_ms(dir, self.net.now())
     }
 
     /// `dir` has changed in a way that the kernel does not see.
     pub fn forget_listing(&self, dir: Ino) {
-        lock(&self.listed).forget(dir);
+        lock(&self.kept_listings).forget(dir);
     }
 
     /// Whether what the kernel kept of the last listing of `dir` is what it would be told now.
     /// Where not, it has to be dropped before the next listing begins.
     pub fn keeps_listing(&self, dir: Ino) -> bool {
-        lock(&self.listed).keeps(dir, self.net.now())
+        lock(&self.kept_listings).keeps(dir, self.net.now())
     }
 }
 
@@ -101,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_listing_is_kept_while_its_term_has_some_time_left() {
-        let mut listed = Listed::default();
+        let mut listed = KeptListings::default();
         assert!(!listed.keeps(Ino(5), at(0)));
         listed.note(Ino(5), at(5_000));
         assert!(listed.keeps(Ino(5), at(4_000)));
@@ -111,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_table_is_bounded() {
-        let mut listed = Listed::default();
+        let mut listed = KeptListings::default();
         for ino in 0..=LISTED_MAX as u64 {
             listed.note(Ino(ino), at(5_000));
         }

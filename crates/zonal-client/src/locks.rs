@@ -9,21 +9,21 @@ pub(crate) mod retries;
 mod state;
 
 use lock_table::{Owner, owner_of};
-use retries::Gone;
-pub(crate) use state::Locks;
-use state::Waiting;
+use retries::ClosedOwner;
+pub(crate) use state::LockState;
+use state::WaitingRequest;
 
 use crate::client::Client;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::page_validity::Changed;
+use crate::page_validity::PendingPageVersion;
 use crate::session::{Link, is_passing, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino, SessionId, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
 /// What became of a queued request at a restarted shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueuedAgain {
+pub enum RequeuedLock {
     /// Held: as if the shard had told so.
     Granted {
         /// The inode.
@@ -41,9 +41,9 @@ pub enum QueuedAgain {
 }
 
 /// What is to be done about one.
-enum Again {
+enum RequeueOutcome {
     Waits,
-    Over(QueuedAgain),
+    Over(RequeuedLock),
     TakenBack,
     /// The shard is to be asked again.
     Unanswered,
@@ -56,7 +56,7 @@ pub enum LockOutcome {
     /// dropped before anybody acts on the grant; then [`Client::pages_dropped`] is told.
     Granted {
         /// See above.
-        changed: Option<Changed>,
+        changed: Option<PendingPageVersion>,
     },
     /// An event will tell.
     Queued,
@@ -155,20 +155,20 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Queues again what a restarted shard has forgotten. Returns what waits no more, and whether
     /// all was asked for: otherwise the shard did not answer, and this is to be called again.
-    pub async fn queue_locks_again(&self, shard: ShardId) -> (Vec<QueuedAgain>, bool) {
+    pub async fn queue_locks_again(&self, shard: ShardId) -> (Vec<RequeuedLock>, bool) {
         let map = self.map();
         let at_shard = |ino: Ino| {
             map.shard_of(ino.partition())
                 .is_some_and(|known| known.id == shard)
         };
-        let queued: Vec<(u64, Waiting)> = lock(&self.locks)
+        let queued: Vec<(u64, WaitingRequest)> = lock(&self.locks)
             .waiting
             .iter()
             .filter(|(_, waiting)| waiting.is_queued && at_shard(waiting.ino))
             .map(|(waiter, waiting)| (*waiter, *waiting))
             .collect();
         let mut over = Vec::new();
-        for (waiter, Waiting { ino, range, .. }) in queued {
+        for (waiter, WaitingRequest { ino, range, .. }) in queued {
             let call = self.another();
             let link = self.link(shard);
             let life = link.life();
@@ -182,11 +182,11 @@ impl<N: Net> ClientCall<'_, N> {
             lock(&self.locks).queued_again.insert(waiter, false);
             let answer = call.meta(&link, &request).await;
             match self.queued_again(&link, life, (ino, range, waiter), answer.map(drop)) {
-                Again::Waits => {}
-                Again::Over(queued) => over.push(queued),
+                RequeueOutcome::Waits => {}
+                RequeueOutcome::Over(queued) => over.push(queued),
                 // It is sent once more, as it may have come before the shard had queued it.
-                Again::TakenBack => call.take_back(ino, range, waiter).await,
-                Again::Unanswered => return (over, false),
+                RequeueOutcome::TakenBack => call.take_back(ino, range, waiter).await,
+                RequeueOutcome::Unanswered => return (over, false),
             }
         }
         (over, true)
@@ -199,7 +199,7 @@ impl<N: Net> ClientCall<'_, N> {
         life: (u64, SessionId),
         (ino, range, waiter): (Ino, LockRange, u64),
         answer: Result<(), ErrorCode>,
-    ) -> Again {
+    ) -> RequeueOutcome {
         let mut locks = lock(&self.locks);
         let is_wanted = locks.waiting.contains_key(&waiter);
         let is_taken_back = locks.queued_again.remove(&waiter) == Some(true);
@@ -210,19 +210,19 @@ impl<N: Net> ClientCall<'_, N> {
                 {
                     // Restarted once more.
                     locks.ungrant(waiter, granted);
-                    return Again::Unanswered;
+                    return RequeueOutcome::Unanswered;
                 }
-                Again::Over(QueuedAgain::Granted { ino, waiter })
+                RequeueOutcome::Over(RequeuedLock::Granted { ino, waiter })
             }
-            Ok(()) | Err(ErrorCode::LockQueued) if is_taken_back => Again::TakenBack,
+            Ok(()) | Err(ErrorCode::LockQueued) if is_taken_back => RequeueOutcome::TakenBack,
             // Or its grant was told before.
-            Ok(()) | Err(ErrorCode::LockQueued) => Again::Waits,
-            Err(code) if is_passing(code) => Again::Unanswered,
+            Ok(()) | Err(ErrorCode::LockQueued) => RequeueOutcome::Waits,
+            Err(code) if is_passing(code) => RequeueOutcome::Unanswered,
             // A deadlock may have come up meanwhile.
             Err(code) => {
                 locks.withdraw(ino, &range, Some(waiter));
                 locks.settle(ino, &range);
-                Again::Over(QueuedAgain::Refused { waiter, code })
+                RequeueOutcome::Over(RequeuedLock::Refused { waiter, code })
             }
         }
     }
@@ -243,8 +243,8 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// The lock is held: learns what the last holder wrote.
     async fn learn_of_holders(&self, ino: Ino) -> Result<LockOutcome, ErrorCode> {
-        lock(&self.small).forget(ino);
-        let asked = lock(&self.seen).moment();
+        lock(&self.inline_cache).forget(ino);
+        let asked = lock(&self.page_versions).moment();
         let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
@@ -255,8 +255,8 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some(file) = self.file(ino) {
             file.state().refresh(&attr, data);
         }
-        let differs = lock(&self.seen).differs(ino, attr.change);
-        let changed = differs.then(|| Changed::new(attr.change, asked));
+        let differs = lock(&self.page_versions).differs(ino, attr.change);
+        let changed = differs.then(|| PendingPageVersion::new(attr.change, asked));
         Ok(LockOutcome::Granted { changed })
     }
 }
@@ -264,14 +264,14 @@ impl<N: Net> ClientCall<'_, N> {
 impl<N: Net> Client<N> {
     /// The kernel has dropped the pages of a file that were there when `changed` was told: it shows
     /// what is newer from here on.
-    pub fn pages_dropped(&self, ino: Ino, changed: Changed) {
-        lock(&self.seen).dropped(ino, changed);
+    pub fn pages_dropped(&self, ino: Ino, changed: PendingPageVersion) {
+        lock(&self.page_versions).dropped(ino, changed);
     }
 
     /// The kernel's pages of a file may be older than what is known of them: drops that were asked
     /// for until now do not mend that.
     pub fn doubt_pages(&self, ino: Ino) {
-        lock(&self.seen).doubt(ino);
+        lock(&self.page_versions).doubt(ino);
     }
 }
 
@@ -337,7 +337,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
             locks.next_number()
         };
-        let gone = Gone {
+        let gone = ClosedOwner {
             ino,
             owner: of,
             handle,

@@ -12,7 +12,7 @@ use zonal_wire::{ManagerReply, Service};
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 /// The map, and what is known of newer ones.
-pub(crate) struct KnownMap {
+pub(crate) struct CachedMap {
     current: Mutex<Arc<ZoneMap>>,
     /// The newest version that a server named.
     hint: AtomicU64,
@@ -23,7 +23,7 @@ pub(crate) struct KnownMap {
     answered: AtomicUsize,
 }
 
-impl KnownMap {
+impl CachedMap {
     /// Of a cell of which nothing is known yet.
     pub(crate) fn new(cell: CellId) -> Self {
         Self {
@@ -109,13 +109,13 @@ impl<N: Net> ClientCall<'_, N> {
                     self.map.answered.store(place, Ordering::Relaxed);
                     return self.take_map(map);
                 }
-                Err(Unfetched::Silent(failure)) => {
+                Err(MapFetchFailure::Silent(failure)) => {
                     let server = format!("manager at {manager}");
                     self.net
                         .complain(self.context(), &server, "GetMap", failure);
                     last = failure_code(failure);
                 }
-                Err(Unfetched::Answer(error)) => return Err(error.code()),
+                Err(MapFetchFailure::Answer(error)) => return Err(error.code()),
             }
         }
         Err(last)
@@ -125,7 +125,7 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         manager: &str,
         have: MapVersion,
-    ) -> Result<Arc<ZoneMap>, Unfetched> {
+    ) -> Result<Arc<ZoneMap>, MapFetchFailure> {
         let mut fetch = match have {
             MapVersion(0) => Fetch::believing(self.map()),
             _ => Fetch::newer(self.map()),
@@ -141,7 +141,7 @@ impl<N: Net> ClientCall<'_, N> {
             };
             let sent = self.start(manager, message);
             let reply = self.finish(manager, sent, None).await;
-            let reply = reply.map_err(Unfetched::Silent)?;
+            let reply = reply.map_err(MapFetchFailure::Silent)?;
             let reply = ManagerReply::from_bytes(&reply.body)
                 .map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?;
             if let Some(map) = fetch.take(reply)? {
@@ -170,14 +170,14 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 /// Why a manager's map was not fetched.
-enum Unfetched {
+enum MapFetchFailure {
     /// It does not answer.
     Silent(NetFailure),
     /// What it answers is of no use.
     Answer(FetchError),
 }
 
-impl From<FetchError> for Unfetched {
+impl From<FetchError> for MapFetchFailure {
     fn from(error: FetchError) -> Self {
         Self::Answer(error)
     }

@@ -11,7 +11,7 @@ use zonal_wire::{Entry, MetaReply, MetaRequest, NewKind};
 
 /// What a look-up found, with attributes.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundEntry {
     /// Inode and attributes.
     pub attr: Attr,
     /// How long the name may be cached, ms.
@@ -22,24 +22,24 @@ pub struct Found {
 
 /// A name that leads somewhere, or to nothing.
 #[derive(Debug, Clone)]
-pub enum Looked {
+pub enum LookupResult {
     /// There it is.
-    Found(Found),
+    Found(FoundEntry),
     /// Nothing; that may be cached this long, ms.
     Absent(u32),
 }
 
 /// An opened file.
-pub struct Opened<N: Net> {
+pub struct OpenedFile<N: Net> {
     /// What it is.
-    pub found: Found,
+    pub found: FoundEntry,
     /// The file; call `release` once for each open.
     pub file: Arc<File<N>>,
     /// The kernel's pages of it are still right.
     pub keep_pages: bool,
     /// The kernel drops them when it hears of the open; [`crate::Client::pages_dropped`] is told
     /// then.
-    pub changed: Option<crate::page_validity::Changed>,
+    pub changed: Option<crate::page_validity::PendingPageVersion>,
 }
 
 /// What and how to create.
@@ -63,9 +63,9 @@ impl<N: Net> ClientCall<'_, N> {
         who: &Credentials,
         parent: Ino,
         name: Name,
-    ) -> Result<Looked, ErrorCode> {
+    ) -> Result<LookupResult, ErrorCode> {
         if let Some(ms) = self.known_absent(parent, &name) {
-            return Ok(Looked::Absent(ms));
+            return Ok(LookupResult::Absent(ms));
         }
         let link = self.reach(parent).await?;
         let asked = self.asking(&link);
@@ -82,24 +82,24 @@ impl<N: Net> ClientCall<'_, N> {
         {
             Ok(MetaReply::Entry { mut entry }) => {
                 self.cut_entry(&link, asked, &mut entry);
-                self.complete(entry).await.map(Looked::Found)
+                self.complete(entry).await.map(LookupResult::Found)
             }
             Ok(MetaReply::NoEntry { entry_ms }) => {
-                Ok(Looked::Absent(self.kernel_ms(&link, asked, entry_ms)))
+                Ok(LookupResult::Absent(self.kernel_ms(&link, asked, entry_ms)))
             }
             Ok(_other) => Err(ErrorCode::Protocol),
-            Err(ErrorCode::NotFound) => Ok(Looked::Absent(0)),
+            Err(ErrorCode::NotFound) => Ok(LookupResult::Absent(0)),
             Err(code) => Err(code),
         }
     }
 
     /// Fills in the attributes where another shard has the inode, and lays our own writes over
     /// them.
-    pub(crate) async fn complete(&self, entry: Entry) -> Result<Found, ErrorCode> {
+    pub(crate) async fn complete(&self, entry: Entry) -> Result<FoundEntry, ErrorCode> {
         match entry.attr {
             Some(attr) => {
                 let (attr, attr_ms) = self.lay_own_writes(attr, entry.attr_ms);
-                Ok(Found {
+                Ok(FoundEntry {
                     attr,
                     entry_ms: entry.entry_ms,
                     attr_ms,
@@ -111,7 +111,7 @@ impl<N: Net> ClientCall<'_, N> {
                     // Removed since the name was found; only what holds it already sees its ghost.
                     return Err(ErrorCode::Stale);
                 }
-                Ok(Found {
+                Ok(FoundEntry {
                     attr,
                     entry_ms: entry.entry_ms,
                     attr_ms,
@@ -142,7 +142,7 @@ impl<N: Net> ClientCall<'_, N> {
         parent: Ino,
         name: Name,
         new: NewFile,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         self.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, None);
         let link = self.reach(parent).await?;
@@ -190,9 +190,9 @@ impl<N: Net> ClientCall<'_, N> {
     /// It has no name any more, and nobody can be asked for it.
     pub(crate) fn is_gone(&self, attr: &Attr) {
         if attr.kind == FileKind::Directory {
-            lock(&self.fresh).forget(attr.ino);
+            lock(&self.parent_attributes).forget(attr.ino);
         }
-        lock(&self.ghosts).note(attr);
+        lock(&self.removed_attributes).note(attr);
     }
 
     /// Renames. Both ends must lie in one shard.
@@ -236,7 +236,7 @@ impl<N: Net> ClientCall<'_, N> {
         ino: Ino,
         parent: Ino,
         name: Name,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let map = self.map();
         let shard = map.shard_of(parent.partition()).map(|shard| shard.id);
         if map.shard_of(ino.partition()).map(|shard| shard.id) != shard {

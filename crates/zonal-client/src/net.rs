@@ -5,7 +5,7 @@
 //! which.
 
 use crate::operation::OperationContext;
-use crate::run::Brought;
+use crate::run::ShellMemory;
 use std::future::Future;
 use zonal_types::{ClientIdentity, ErrorCode, Ino, Instant, NodeId, ShardId, Timestamp};
 use zonal_wire::Header;
@@ -27,7 +27,7 @@ pub struct Message<'a> {
 
 /// A server's reply.
 #[derive(Debug)]
-pub struct Reply {
+pub struct ServerReply {
     /// Its header.
     pub header: Header,
     /// The encoded message.
@@ -51,7 +51,7 @@ pub enum NetFailure {
 
 /// What people are to hear of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum ClientNotice {
     /// It has a session at a shard, where it had none: its events are to be polled. For the shell
     /// alone.
     Opened(ShardId),
@@ -73,7 +73,7 @@ pub trait Net {
 
     /// Memory for gathered bytes, of which the transport sends without a copy; `None` where it has
     /// none.
-    fn memory(&self, _bytes: usize) -> Option<Box<dyn Brought>> {
+    fn memory(&self, _bytes: usize) -> Option<Box<dyn ShellMemory>> {
         None
     }
 
@@ -107,7 +107,7 @@ pub trait Net {
         context: &OperationContext,
         pending: Self::Pending,
         payload: Option<&mut [u8]>,
-    ) -> impl Future<Output = Result<Reply, NetFailure>>;
+    ) -> impl Future<Output = Result<ServerReply, NetFailure>>;
 
     /// Whether payloads from `address` can go into a sink for less than into a buffer.
     fn suits_sink(&self, address: &str, node: NodeId) -> bool;
@@ -120,11 +120,11 @@ pub trait Net {
         pending: Self::Pending,
         sink: &mut Self::Sink,
         bytes: usize,
-    ) -> impl Future<Output = Result<Reply, NetFailure>>;
+    ) -> impl Future<Output = Result<ServerReply, NetFailure>>;
 
     /// Tells people, once and rarely, that a server does not answer.
     fn complain(&self, context: &OperationContext, server: &str, doing: &str, failure: NetFailure);
 
     /// Tells people what became of this client.
-    fn tell(&self, _news: News) {}
+    fn tell(&self, _news: ClientNotice) {}
 }

@@ -1,11 +1,11 @@
 //! Making and opening files: one round trip, with layout, attributes and what the kernel may keep.
 
-use crate::names::{Found, Looked, NewFile, Opened};
+use crate::names::{FoundEntry, LookupResult, NewFile, OpenedFile};
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::page_validity::Changed;
+use crate::page_validity::PendingPageVersion;
 use crate::session::{late, lock};
-use crate::tail_ownership::Behind;
+use crate::tail_ownership::TailOwnership;
 use std::sync::atomic::Ordering;
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
 use zonal_wire::meta::flags::{self, O_TRUNC};
@@ -44,7 +44,7 @@ impl<N: Net> ClientCall<'_, N> {
         name: Name,
         new: NewFile,
         open_flags: u32,
-    ) -> Result<Opened<N>, ErrorCode> {
+    ) -> Result<OpenedFile<N>, ErrorCode> {
         self.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, Some(open_flags));
         self.opening(parent, &request).await
@@ -60,7 +60,7 @@ impl<N: Net> ClientCall<'_, N> {
         parent: Ino,
         (mode, umask): (u32, u32),
         exclusive: bool,
-    ) -> Result<Opened<N>, ErrorCode> {
+    ) -> Result<OpenedFile<N>, ErrorCode> {
         let zone = self.options.zone;
         let request = MetaRequest::Tmpfile {
             who: who.clone(),
@@ -82,7 +82,7 @@ impl<N: Net> ClientCall<'_, N> {
         who: &Credentials,
         ino: Ino,
         open_flags: u32,
-    ) -> Result<Opened<N>, ErrorCode> {
+    ) -> Result<OpenedFile<N>, ErrorCode> {
         let request = MetaRequest::Open {
             who: who.clone(),
             ino,
@@ -115,8 +115,8 @@ impl<N: Net> ClientCall<'_, N> {
             MetaRequest::Create {
                 who, parent, name, ..
             } => match self.lookup(who, *parent, name.clone()).await? {
-                Looked::Found(found) => Some(found.attr.ino),
-                Looked::Absent(_) => None,
+                LookupResult::Found(found) => Some(found.attr.ino),
+                LookupResult::Absent(_) => None,
             },
             _other => None,
         };
@@ -141,10 +141,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<Opened<N>, ErrorCode> {
+    async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<OpenedFile<N>, ErrorCode> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
-        let moment = lock(&self.seen).moment();
+        let moment = lock(&self.page_versions).moment();
         let cuts = self.cuts_by_name.load(Ordering::SeqCst);
         let deadline = self.deadline();
         let reply = loop {
@@ -178,14 +178,14 @@ impl<N: Net> ClientCall<'_, N> {
             file.state().outdate();
         }
         if push || (attr.change == 1 && request.makes_file()) {
-            file.state().behind = Behind::Ours;
+            file.state().tail_ownership = TailOwnership::Ours;
         }
         if let Some(bytes) = bytes
             && entry.attr_ms > 0
         {
             // Nobody reads them before it is sure that no event has come meanwhile, which would not
             // have found them.
-            let mut small = lock(&self.small);
+            let mut small = lock(&self.inline_cache);
             small.keep(entry.ino, attr.change, until, bytes);
             if self.cache_ms(&link, asked, entry.attr_ms) == 0 {
                 small.forget(entry.ino);
@@ -201,7 +201,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(code);
         }
         let (keep_pages, changed) = {
-            let mut seen = lock(&self.seen);
+            let mut seen = lock(&self.page_versions);
             let keep_pages = seen.shows(entry.ino, attr.change, moment);
             let is_new = attr.change == 1 && request.makes_file();
             if keep_pages || is_new {
@@ -210,12 +210,12 @@ impl<N: Net> ClientCall<'_, N> {
             // The kernel drops what it has when it hears the answer, which another program here may
             // get ahead of.
             let drops = !keep_pages && !is_new;
-            let changed = drops.then(|| Changed::new(attr.change, moment));
+            let changed = drops.then(|| PendingPageVersion::new(attr.change, moment));
             (keep_pages && !push, changed)
         };
         let attr_ms = if push { 0 } else { entry.attr_ms };
-        Ok(Opened {
-            found: Found {
+        Ok(OpenedFile {
+            found: FoundEntry {
                 attr,
                 entry_ms: entry.entry_ms,
                 attr_ms,

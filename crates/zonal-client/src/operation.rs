@@ -11,9 +11,9 @@
 //! little time by those that follow ([`crate::silent_servers`]).
 
 use crate::client::Client;
-use crate::net::{Message, Net, NetFailure, Reply};
+use crate::net::{Message, Net, NetFailure, ServerReply};
 use crate::session::lock;
-use crate::silent_servers::{Silences, brief_ms};
+use crate::silent_servers::{SilentServers, brief_ms};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -50,7 +50,7 @@ impl Cancellation {
 
 /// The end of an operation that meets a server without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct OperationEnds {
     /// From then on nothing is asked again; servers that were not asked before still are.
     pub(crate) repeats: Instant,
     /// Nobody is waited for any more.
@@ -59,11 +59,11 @@ pub(crate) struct Ends {
 
 /// A server that did not answer the operation.
 #[derive(Debug)]
-struct Trouble {
+struct UnansweredServer {
     server: String,
     /// Nothing was heard of it since then.
     unheard: Instant,
-    ends: Ends,
+    ends: OperationEnds,
 }
 
 /// For whom an operation is done, its trace, its deadline, and what gives it up.
@@ -73,7 +73,7 @@ pub struct OperationContext {
     is_awaited: bool,
     /// From the first request without an answer to the end.
     patience_ms: u64,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<UnansweredServer>>,
     cancellation: Cancellation,
 }
 
@@ -125,21 +125,21 @@ impl OperationContext {
     }
 
     /// When it must have ended, because a server that it needs does not answer.
-    pub(crate) fn ends(&self) -> Option<Ends> {
+    pub(crate) fn ends(&self) -> Option<OperationEnds> {
         lock(&self.trouble).as_ref().map(|known| known.ends)
     }
 
     /// How long a reply of a server that is asked now is waited for, which may take `deadline_ms`.
     /// As long again is left for the servers that live.
-    fn limit(&self, silences: &Silences, server: &str, at: Instant, deadline_ms: u32) -> u32 {
+    fn limit(&self, silences: &SilentServers, server: &str, at: Instant, deadline_ms: u32) -> u32 {
         if !self.is_awaited || !silences.is_silent(server, at) {
             return deadline_ms;
         }
         let brief = brief_ms(self.patience_ms);
-        lock(&self.trouble).get_or_insert_with(|| Trouble {
+        lock(&self.trouble).get_or_insert_with(|| UnansweredServer {
             server: server.to_owned(),
             unheard: at,
-            ends: Ends {
+            ends: OperationEnds {
                 repeats: at.plus_ms(brief),
                 all: at.plus_ms(2 * brief),
             },
@@ -151,7 +151,7 @@ impl OperationContext {
     /// What the outcome of a request that was sent `at` says `now` of its server.
     fn note_answer(
         &self,
-        silences: &Silences,
+        silences: &SilentServers,
         server: &str,
         (at, now): (Instant, Instant),
         failure: Option<NetFailure>,
@@ -176,10 +176,10 @@ impl OperationContext {
         let unheard = {
             let mut trouble = lock(&self.trouble);
             let end = at.plus_ms(self.patience_ms);
-            let known = trouble.get_or_insert_with(|| Trouble {
+            let known = trouble.get_or_insert_with(|| UnansweredServer {
                 server: server.to_owned(),
                 unheard,
-                ends: Ends {
+                ends: OperationEnds {
                     repeats: end,
                     all: end,
                 },
@@ -208,7 +208,7 @@ impl<N: Net> Deref for ClientCall<'_, N> {
 }
 
 /// A request under way, or why it could not be sent.
-pub(crate) struct Sent<N: Net> {
+pub(crate) struct SentRequest<N: Net> {
     pending: Result<N::Pending, NetFailure>,
     at: Instant,
 }
@@ -259,28 +259,30 @@ impl<'a, N: Net> ClientCall<'a, N> {
     }
 
     /// Sends a request.
-    pub(crate) fn start(&self, address: &str, mut message: Message<'_>) -> Sent<N> {
+    pub(crate) fn start(&self, address: &str, mut message: Message<'_>) -> SentRequest<N> {
         let at = self.net.now();
         if self.context.cancellation.is_set() {
             let pending = Err(NetFailure::Refused(ErrorCode::Interrupted));
-            return Sent { pending, at };
+            return SentRequest { pending, at };
         }
         let limit = &mut message.header.deadline_ms;
-        *limit = self.context.limit(&self.silences, address, at, *limit);
+        *limit = self
+            .context
+            .limit(&self.silent_servers, address, at, *limit);
         let pending = self.net.start(&self.context, address, &message);
         if let Err(failure) = &pending {
             self.note(address, at, Some(*failure));
         }
-        Sent { pending, at }
+        SentRequest { pending, at }
     }
 
     /// Receives the reply from where the request was sent.
     pub(crate) async fn finish(
         &self,
         address: &str,
-        sent: Sent<N>,
+        sent: SentRequest<N>,
         payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let outcome = self.net.finish(&self.context, sent.pending?, payload).await;
         self.note(address, sent.at, outcome.as_ref().err().copied());
         outcome
@@ -290,10 +292,10 @@ impl<'a, N: Net> ClientCall<'a, N> {
     pub(crate) async fn finish_into(
         &self,
         address: &str,
-        sent: Sent<N>,
+        sent: SentRequest<N>,
         sink: &mut N::Sink,
         bytes: usize,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let finish = self
             .net
             .finish_into(&self.context, sent.pending?, sink, bytes);
@@ -305,7 +307,7 @@ impl<'a, N: Net> ClientCall<'a, N> {
     fn note(&self, server: &str, at: Instant, failure: Option<NetFailure>) {
         let now = self.net.now();
         self.context
-            .note_answer(&self.silences, server, (at, now), failure);
+            .note_answer(&self.silent_servers, server, (at, now), failure);
     }
 
     /// Pauses, until the operation is given up.

@@ -11,7 +11,7 @@ pub const SEEN_MAX: usize = 65_536;
 
 /// Change counters by inode.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct PageVersions {
     changes: BTreeMap<Ino, (u64, u64)>,
     order: BTreeMap<u64, Ino>,
     clock: u64,
@@ -28,12 +28,12 @@ pub struct Moment(u64);
 /// What the kernel's pages of a file show from the moment on in which it has dropped those it had.
 /// Only then it is noted: until then others who ask must not take them for newer than they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Changed {
+pub struct PendingPageVersion {
     change: u64,
     asked: Moment,
 }
 
-impl Changed {
+impl PendingPageVersion {
     /// As the shard said that was asked then.
     #[must_use]
     pub fn new(change: u64, asked: Moment) -> Self {
@@ -41,7 +41,7 @@ impl Changed {
     }
 }
 
-impl Seen {
+impl PageVersions {
     /// Now.
     #[must_use]
     pub fn moment(&self) -> Moment {
@@ -58,7 +58,7 @@ impl Seen {
     }
 
     /// The kernel has dropped its pages of `ino`, if they were older.
-    pub fn dropped(&mut self, ino: Ino, changed: Changed) {
+    pub fn dropped(&mut self, ino: Ino, changed: PendingPageVersion) {
         self.note(ino, changed.change, changed.asked);
     }
 
@@ -145,13 +145,13 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn note(seen: &mut Seen, ino: Ino, change: u64) -> bool {
+    fn note(seen: &mut PageVersions, ino: Ino, change: u64) -> bool {
         seen.note(ino, change, seen.moment())
     }
 
     #[test]
     fn pages_are_kept_only_where_nothing_but_our_own_changes_came() {
-        let mut seen = Seen::default();
+        let mut seen = PageVersions::default();
         assert!(!note(&mut seen, Ino(5), 10));
         assert!(note(&mut seen, Ino(5), 10));
         seen.own_change(Ino(5), 11);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn an_answer_from_before_a_change_of_our_own_says_nothing_of_the_pages() {
-        let mut seen = Seen::default();
+        let mut seen = PageVersions::default();
         note(&mut seen, Ino(5), 10);
         let before = seen.moment();
         seen.own_change(Ino(5), 11);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn pages_of_which_nothing_is_known_may_be_old() {
-        let mut seen = Seen::default();
+        let mut seen = PageVersions::default();
         assert!(seen.differs(Ino(5), 10));
         note(&mut seen, Ino(5), 10);
         assert!(!seen.differs(Ino(5), 10));
@@ -196,21 +196,21 @@ mod tests {
 
     #[test]
     fn a_drop_that_was_asked_for_before_pages_were_doubted_says_nothing_of_them() {
-        let mut seen = Seen::default();
+        let mut seen = PageVersions::default();
         note(&mut seen, Ino(5), 10);
         let before = seen.moment();
         seen.doubt(Ino(5));
-        seen.dropped(Ino(5), Changed::new(11, before));
+        seen.dropped(Ino(5), PendingPageVersion::new(11, before));
         seen.own_change(Ino(5), 12);
         assert!(seen.differs(Ino(5), 12));
         let after = seen.moment();
-        seen.dropped(Ino(5), Changed::new(12, after));
+        seen.dropped(Ino(5), PendingPageVersion::new(12, after));
         assert!(!seen.differs(Ino(5), 12));
     }
 
     #[test]
     fn the_number_remembered_is_bounded() {
-        let mut seen = Seen::default();
+        let mut seen = PageVersions::default();
         for ino in 0..SEEN_MAX as u64 + 10 {
             note(&mut seen, Ino(ino), 1);
         }

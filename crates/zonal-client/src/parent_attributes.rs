@@ -13,7 +13,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{Asked, Link, lock};
+use crate::session::{Link, RequestStart, lock};
 use std::collections::BTreeMap;
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Instant};
 use zonal_wire::{DirAfter, MetaReply, MetaRequest};
@@ -23,13 +23,13 @@ pub const FRESH_MAX: usize = 4_096;
 
 /// Directories by inode.
 #[derive(Debug, Default)]
-pub(crate) struct Fresh {
+pub(crate) struct ParentAttributes {
     directories: BTreeMap<Ino, (Attr, Instant)>,
     /// Changes of which no reply tells what a directory is after them.
     others: u64,
 }
 
-impl Fresh {
+impl ParentAttributes {
     fn note(&mut self, attr: &Attr, until: Instant) {
         if self.directories.len() >= FRESH_MAX && !self.directories.contains_key(&attr.ino) {
             self.forget_all();
@@ -70,7 +70,7 @@ impl Fresh {
 }
 
 /// What a request changes of directories' attributes.
-enum What {
+enum ChangeScope {
     /// The entries of this one: the reply tells what it is then.
     Entries(Ino),
     /// This inode, which may be one.
@@ -80,31 +80,31 @@ enum What {
 }
 
 /// A request that is about to be sent.
-pub(crate) struct Changing {
-    what: What,
-    asked: Asked,
+pub(crate) struct PendingChange {
+    what: ChangeScope,
+    asked: RequestStart,
     others: u64,
 }
 
-fn what(request: &MetaRequest) -> Option<What> {
+fn what(request: &MetaRequest) -> Option<ChangeScope> {
     match request {
         MetaRequest::SetAttr { ino, .. }
         | MetaRequest::SetXattr { ino, .. }
         | MetaRequest::RemoveXattr { ino, .. }
-        | MetaRequest::SetPolicy { dir: ino, .. } => Some(What::Inode(*ino)),
-        MetaRequest::Rename { .. } => Some(What::Some),
-        _ => request.changes_entries_of().map(What::Entries),
+        | MetaRequest::SetPolicy { dir: ino, .. } => Some(ChangeScope::Inode(*ino)),
+        MetaRequest::Rename { .. } => Some(ChangeScope::Some),
+        _ => request.changes_entries_of().map(ChangeScope::Entries),
     }
 }
 
 /// Whether no directory is another one than before: it was refused, an existing file was opened, or
 /// it was about no directory. (The attributes in the reply of a removal or a rename are of what
 /// lost its name.)
-fn is_nothing_changed(what: &What, reply: &Result<MetaReply, ErrorCode>) -> bool {
+fn is_nothing_changed(what: &ChangeScope, reply: &Result<MetaReply, ErrorCode>) -> bool {
     match reply {
         Ok(MetaReply::OpenedSmall { .. }) => true,
         Ok(MetaReply::Attr { attr, .. }) => {
-            matches!(what, What::Inode(_)) && attr.kind != FileKind::Directory
+            matches!(what, ChangeScope::Inode(_)) && attr.kind != FileKind::Directory
         }
         Ok(_) => false,
         Err(code) => matches!(
@@ -116,11 +116,11 @@ fn is_nothing_changed(what: &What, reply: &Result<MetaReply, ErrorCode>) -> bool
 
 impl<N: Net> Client<N> {
     /// To be called before a request is sent; `None` where it changes no directory.
-    pub(crate) fn changing(&self, link: &Link, request: &MetaRequest) -> Option<Changing> {
+    pub(crate) fn changing(&self, link: &Link, request: &MetaRequest) -> Option<PendingChange> {
         let what = what(request)?;
-        let others = lock(&self.fresh).others;
+        let others = lock(&self.parent_attributes).others;
         let asked = self.asking(link);
-        Some(Changing {
+        Some(PendingChange {
             what,
             asked,
             others,
@@ -131,7 +131,7 @@ impl<N: Net> Client<N> {
     pub(crate) fn changed(
         &self,
         link: &Link,
-        changing: &Changing,
+        changing: &PendingChange,
         reply: Result<MetaReply, ErrorCode>,
     ) -> Result<MetaReply, ErrorCode> {
         let (reply, dir) = match reply {
@@ -141,9 +141,9 @@ impl<N: Net> Client<N> {
             }
             Err(code) => (Err(code), None),
         };
-        let mut fresh = lock(&self.fresh);
+        let mut fresh = lock(&self.parent_attributes);
         match (&changing.what, dir) {
-            (What::Entries(ino), Some(DirAfter { attr, attr_ms })) if attr.ino == *ino => {
+            (ChangeScope::Entries(ino), Some(DirAfter { attr, attr_ms })) if attr.ino == *ino => {
                 let now = self.net.now();
                 // Under the lock: see (1) at the head.
                 let left = self.cache_ms(link, changing.asked, attr_ms);
@@ -152,21 +152,21 @@ impl<N: Net> Client<N> {
                 fresh.note(&attr, now.plus_ms(left.into()));
             }
             _ if is_nothing_changed(&changing.what, &reply) => {}
-            (What::Entries(ino) | What::Inode(ino), _) => {
+            (ChangeScope::Entries(ino) | ChangeScope::Inode(ino), _) => {
                 fresh.forget(*ino);
                 if reply.is_err() {
                     // Done perhaps, and the kernel was not told.
                     self.forget_listing(*ino);
                 }
             }
-            (What::Some, _) => fresh.forget_all(),
+            (ChangeScope::Some, _) => fresh.forget_all(),
         }
         reply
     }
 
     /// A directory as it is, and how long that may be cached, ms.
     pub(crate) fn fresh(&self, ino: Ino) -> Option<(Attr, u32)> {
-        lock(&self.fresh).get(ino, self.net.now())
+        lock(&self.parent_attributes).get(ino, self.net.now())
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_later_of_two_changes_stays_while_it_may() {
-        let mut fresh = Fresh::default();
+        let mut fresh = ParentAttributes::default();
         fresh.note(&attr(5, 8), at(100));
         fresh.note(&attr(5, 7), at(200));
         assert_eq!(fresh.get(Ino(5), at(40)), Some((attr(5, 8), 60)));
@@ -230,18 +230,18 @@ mod tests {
             data: None,
             attr_ms: 0,
         });
-        assert!(is_nothing_changed(&What::Inode(Ino(7)), &reply));
-        assert!(!is_nothing_changed(&What::Entries(Ino(5)), &reply));
-        assert!(!is_nothing_changed(&What::Some, &reply));
+        assert!(is_nothing_changed(&ChangeScope::Inode(Ino(7)), &reply));
+        assert!(!is_nothing_changed(&ChangeScope::Entries(Ino(5)), &reply));
+        assert!(!is_nothing_changed(&ChangeScope::Some, &reply));
         let refused = Err(ErrorCode::Exists);
-        assert!(is_nothing_changed(&What::Entries(Ino(5)), &refused));
+        assert!(is_nothing_changed(&ChangeScope::Entries(Ino(5)), &refused));
         let unsure = Err(ErrorCode::TimedOut);
-        assert!(!is_nothing_changed(&What::Entries(Ino(5)), &unsure));
+        assert!(!is_nothing_changed(&ChangeScope::Entries(Ino(5)), &unsure));
     }
 
     #[test]
     fn the_table_is_bounded() {
-        let mut fresh = Fresh::default();
+        let mut fresh = ParentAttributes::default();
         for ino in 0..=FRESH_MAX as u64 {
             fresh.note(&attr(ino, 1), at(100));
         }

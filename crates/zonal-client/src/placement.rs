@@ -9,14 +9,14 @@ use zonal_wire::ObjectRef;
 
 /// The slot by which a target is asked for an object.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ThroughSlot {
+pub(crate) struct SlotAddress {
     pub(crate) target: TargetId,
     pub(crate) set: StripeSetId,
     pub(crate) slot: u16,
 }
 
 /// That of a request which is made anew.
-impl From<&ObjectRef> for ThroughSlot {
+impl From<&ObjectRef> for SlotAddress {
     fn from(object: &ObjectRef) -> Self {
         Self {
             target: object.target,
@@ -27,8 +27,8 @@ impl From<&ObjectRef> for ThroughSlot {
 }
 
 /// That of a place; of the target itself where that is meant.
-impl From<&Place> for ThroughSlot {
-    fn from(place: &Place) -> Self {
+impl From<&TargetPlace> for SlotAddress {
+    fn from(place: &TargetPlace) -> Self {
         let (set, slot) = place.slot;
         Self {
             target: place.target,
@@ -40,7 +40,7 @@ impl From<&Place> for ThroughSlot {
 
 /// A target with what a request to it needs.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct TargetPlace {
     pub(crate) target: TargetId,
     pub(crate) node: NodeId,
     pub(crate) address: String,
@@ -109,7 +109,11 @@ impl<N: Net> ClientCall<'_, N> {
 
 impl<N: Net> Client<N> {
     /// Where a column lies now.
-    pub(crate) fn place(&self, component: &Component, column: Column) -> Result<Place, ErrorCode> {
+    pub(crate) fn place(
+        &self,
+        component: &Component,
+        column: Column,
+    ) -> Result<TargetPlace, ErrorCode> {
         let map = self.map();
         let set = map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
         let width = u16::try_from(set.slots.len()).unwrap_or(u16::MAX);
@@ -121,7 +125,7 @@ impl<N: Net> Client<N> {
             .target(slot.target)
             .and_then(|target| map.node(target.node));
         let node = node.ok_or(ErrorCode::StaleEpoch)?;
-        Ok(Place {
+        Ok(TargetPlace {
             target: slot.target,
             node: node.id,
             address: node.address.clone(),
@@ -137,9 +141,9 @@ impl<N: Net> ClientCall<'_, N> {
         data: &FileData,
         component: &Component,
         column: Column,
-        through: impl Into<ThroughSlot>,
+        through: impl Into<SlotAddress>,
     ) -> ObjectRef {
-        let ThroughSlot { target, set, slot } = through.into();
+        let SlotAddress { target, set, slot } = through.into();
         ObjectRef {
             target,
             set,
@@ -153,11 +157,11 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Where a target is, whatever slot it has.
-    pub(crate) fn target_place(&self, target: TargetId) -> Result<Place, ErrorCode> {
+    pub(crate) fn target_place(&self, target: TargetId) -> Result<TargetPlace, ErrorCode> {
         let map = self.map();
         let node = map.target(target).and_then(|target| map.node(target.node));
         let node = node.ok_or(ErrorCode::WrongTarget)?;
-        Ok(Place {
+        Ok(TargetPlace {
             target,
             node: node.id,
             address: node.address.clone(),

@@ -18,7 +18,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::session::{Asked, Link};
+use crate::session::{Link, RequestStart};
 use zonal_types::limits::xattr_flags;
 use zonal_types::{Attr, Credentials, ErrorCode, Ino, Instant};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -30,19 +30,19 @@ const FOR_EVER: Instant = Instant(u64::MAX);
 
 /// What an answer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
+enum PrivilegeAnswer {
     Some,
     None,
     /// None, and the file has no name: nobody opens it any more, to execute it or to give it some.
     Never,
 }
 
-fn said(attr: &Attr) -> Said {
+fn said(attr: &Attr) -> PrivilegeAnswer {
     let has_some = attr.mode & SET_ID != 0 || attr.xattrs & xattr_flags::CAPABILITY != 0;
     match (has_some, attr.nlink) {
-        (true, _) => Said::Some,
-        (false, 0) => Said::Never,
-        (false, _) => Said::None,
+        (true, _) => PrivilegeAnswer::Some,
+        (false, 0) => PrivilegeAnswer::Never,
+        (false, _) => PrivilegeAnswer::None,
     }
 }
 
@@ -66,17 +66,17 @@ impl Privileges {
     }
 
     /// `change`: its counter in the answer.
-    fn note(&mut self, change: u64, said: Said, until: Instant) {
+    fn note(&mut self, change: u64, said: PrivilegeAnswer, until: Instant) {
         if change < self.change {
             return;
         }
         self.change = change;
         match said {
-            Said::Some => self.doubt(),
-            Said::Never => self.none_until = FOR_EVER,
+            PrivilegeAnswer::Some => self.doubt(),
+            PrivilegeAnswer::Never => self.none_until = FOR_EVER,
             // It has been given a name.
-            Said::None if self.none_until == FOR_EVER => self.none_until = until,
-            Said::None => self.none_until = self.none_until.max(until),
+            PrivilegeAnswer::None if self.none_until == FOR_EVER => self.none_until = until,
+            PrivilegeAnswer::None => self.none_until = self.none_until.max(until),
         }
     }
 }
@@ -87,7 +87,7 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         file: &File<N>,
         attr: &Attr,
-        (link, asked, granted_ms): (&Link, Asked, u32),
+        (link, asked, granted_ms): (&Link, RequestStart, u32),
     ) {
         let mut state = file.state();
         // Under the lock: see (2) at the head.
@@ -141,7 +141,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(ErrorCode::Protocol);
         };
         self.note_privileges(file, &attr, (&link, asked, attr_ms));
-        if said(&attr) != Said::Some {
+        if said(&attr) != PrivilegeAnswer::Some {
             return Ok(false);
         }
         let who = who.clone();
@@ -160,19 +160,19 @@ mod tests {
     fn there_are_none_for_as_long_as_the_latest_answer_says() {
         let mut known = Privileges::default();
         assert!(!known.are_none(Instant(0)));
-        known.note(3, Said::None, Instant(9));
+        known.note(3, PrivilegeAnswer::None, Instant(9));
         assert!(known.are_none(Instant(8)) && !known.are_none(Instant(9)));
-        known.note(5, Said::Some, Instant(20));
+        known.note(5, PrivilegeAnswer::Some, Instant(20));
         assert!(!known.are_none(Instant(8)));
-        known.note(4, Said::None, Instant(20));
+        known.note(4, PrivilegeAnswer::None, Instant(20));
         assert!(!known.are_none(Instant(8)), "an older answer");
-        known.note(6, Said::None, Instant(20));
+        known.note(6, PrivilegeAnswer::None, Instant(20));
         assert!(known.are_none(Instant(19)));
         known.doubt();
         assert!(!known.are_none(Instant(8)));
-        known.note(7, Said::Never, Instant(0));
+        known.note(7, PrivilegeAnswer::Never, Instant(0));
         assert!(known.are_none(Instant(1 << 60)));
-        known.note(8, Said::None, Instant(0));
+        known.note(8, PrivilegeAnswer::None, Instant(0));
         assert!(!known.are_none(Instant(8)), "it has a name now");
     }
 }

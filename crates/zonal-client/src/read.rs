@@ -187,7 +187,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut failed = None;
         if !first.is_empty() {
             let change = file.state().change;
-            let kept = lock(&self.small).take(file.ino, change, self.net.now());
+            let kept = lock(&self.inline_cache).take(file.ino, change, self.net.now());
             let bytes = match kept {
                 Some(bytes) => Ok(bytes),
                 None => self.inline_bytes(file.ino).await,

@@ -22,8 +22,8 @@ pub(crate) use siblings::BESIDE_MAX;
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{Asked, Link, is_unsure, lock};
-use siblings::{Beside, Turn};
+use crate::session::{Link, RequestStart, is_unsure, lock};
+use siblings::{Siblings, WalkPosition};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,8 +40,8 @@ const LEFT_MIN_MS: u32 = 1_000;
 const QUIET_MS: u64 = 500;
 
 /// A listing that is to be asked for, and those that come with it.
-pub(crate) struct Asking {
-    pub(crate) asked: Asked,
+pub(crate) struct ListingRequest {
+    pub(crate) asked: RequestStart,
     /// Changes that had begun, and times that access times had been told.
     changes: u64,
     touches: u64,
@@ -49,9 +49,9 @@ pub(crate) struct Asking {
     pub(crate) beside: Vec<Ino>,
 }
 
-impl Asking {
+impl ListingRequest {
     /// Of one directory, of which nothing else is kept.
-    pub(crate) fn alone(asked: Asked) -> Self {
+    pub(crate) fn alone(asked: RequestStart) -> Self {
         Self {
             asked,
             changes: 0,
@@ -61,8 +61,8 @@ impl Asking {
     }
 }
 
-struct Kept {
-    asked: Asked,
+struct PrefetchedListing {
+    asked: RequestStart,
     shard: ShardId,
     changes: u64,
     /// Until then it may be told.
@@ -72,13 +72,13 @@ struct Kept {
 
 #[derive(Default)]
 struct State {
-    beside: Beside,
-    kept: BTreeMap<Ino, Kept>,
+    beside: Siblings,
+    kept: BTreeMap<Ino, PrefetchedListing>,
 }
 
 /// What one client lists ahead.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct ReaddirPrefetch {
     state: Mutex<State>,
     /// Changes that began.
     changes: AtomicU64,
@@ -92,7 +92,7 @@ pub(crate) struct Ahead {
 
 impl State {
     /// What to list together with a directory.
-    fn wanted(&mut self, turn: &Turn, now: Instant) -> Vec<Ino> {
+    fn wanted(&mut self, turn: &WalkPosition, now: Instant) -> Vec<Ino> {
         let most = READDIR_TOGETHER_MAX - 1;
         if self.kept.len() + most > KEPT_MAX {
             self.kept.retain(|_dir, kept| kept.until > now);
@@ -112,7 +112,7 @@ impl State {
         &mut self,
         beside: &[Ino],
         listings: impl Iterator<Item = Listing>,
-        kept: impl Fn(Listing) -> Option<Kept>,
+        kept: impl Fn(Listing) -> Option<PrefetchedListing>,
     ) {
         let mut asked = beside.iter();
         for listing in listings {
@@ -135,7 +135,7 @@ impl State {
     }
 }
 
-impl Ahead {
+impl ReaddirPrefetch {
     fn disturb(&self, now: Instant, ms: u64) {
         let until = now.plus_ms(ms).0;
         self.quiet_until.fetch_max(until, Ordering::SeqCst);
@@ -207,7 +207,7 @@ impl<N: Net> Drop for OwnChange<'_, N> {
         } else {
             CACHE_TERM_MS
         };
-        let ahead = &self.client.ahead;
+        let ahead = &self.client.readdir_prefetch;
         ahead.disturb(self.client.net.now(), ms);
         ahead.under_way.fetch_sub(1, Ordering::SeqCst);
     }
@@ -217,8 +217,10 @@ impl<N: Net> Client<N> {
     /// To be held while a request is under way.
     pub(crate) fn own_change(&self, request: &MetaRequest) -> Option<OwnChange<'_, N>> {
         changes(request).then(|| {
-            self.ahead.under_way.fetch_add(1, Ordering::SeqCst);
-            self.ahead.changes.fetch_add(1, Ordering::SeqCst);
+            self.readdir_prefetch
+                .under_way
+                .fetch_add(1, Ordering::SeqCst);
+            self.readdir_prefetch.changes.fetch_add(1, Ordering::SeqCst);
             OwnChange {
                 client: self,
                 is_sure: false,
@@ -233,7 +235,9 @@ impl<N: Net> Client<N> {
             .iter()
             .filter(|item| item.entry.kind == FileKind::Directory && item.entry.attr.is_some());
         let dirs = dirs.map(|item| (item.entry.ino, &item.name));
-        lock(&self.ahead.state).beside.add(dirs, self.net.now());
+        lock(&self.readdir_prefetch.state)
+            .beside
+            .add(dirs, self.net.now());
     }
 
     /// A directory is listed from the start: its listing, where it may be told now, and otherwise
@@ -241,10 +245,10 @@ impl<N: Net> Client<N> {
     pub(crate) fn begin_listing(
         &self,
         link: &Link,
-        asked: Asked,
+        asked: RequestStart,
         dir: Ino,
-    ) -> Result<(Asked, Listing), Asking> {
-        let (ahead, now) = (&self.ahead, self.net.now());
+    ) -> Result<(RequestStart, Listing), ListingRequest> {
+        let (ahead, now) = (&self.readdir_prefetch, self.net.now());
         let changes = ahead.changes.load(Ordering::SeqCst);
         let touches = ahead.touches.load(Ordering::SeqCst);
         let mut state = lock(&ahead.state);
@@ -261,7 +265,7 @@ impl<N: Net> Client<N> {
         }
         let turn = turn.filter(|_| ahead.is_quiet(now));
         let beside = turn.map(|turn| state.wanted(&turn, now));
-        Err(Asking {
+        Err(ListingRequest {
             asked,
             changes,
             touches,
@@ -273,18 +277,18 @@ impl<N: Net> Client<N> {
     pub(crate) fn keep_listings(
         &self,
         link: &Link,
-        asking: &Asking,
+        asking: &ListingRequest,
         listings: impl Iterator<Item = Listing>,
         entries: u32,
     ) {
         let now = self.net.now();
-        let mut state = lock(&self.ahead.state);
-        let is_touched = asking.touches != self.ahead.touches.load(Ordering::SeqCst);
+        let mut state = lock(&self.readdir_prefetch.state);
+        let is_touched = asking.touches != self.readdir_prefetch.touches.load(Ordering::SeqCst);
         state.take_in(&asking.beside, listings, |listing| {
             let left = self.cache_ms(link, asking.asked, listing.term_ms);
             let is_small = listing.entries.len() <= entries as usize;
             let may_stay = left > LEFT_MIN_MS && is_small && is_leased(&listing) && !is_touched;
-            may_stay.then(|| Kept {
+            may_stay.then(|| PrefetchedListing {
                 asked: asking.asked,
                 shard: link.shard,
                 changes: asking.changes,
@@ -324,8 +328,8 @@ mod tests {
             term_ms: 0,
         });
         state.take_in(&beside, listings, |listing| {
-            (listing.dir < Ino(5)).then(|| Kept {
-                asked: Asked::default(),
+            (listing.dir < Ino(5)).then(|| PrefetchedListing {
+                asked: RequestStart::default(),
                 shard: ShardId(1),
                 changes: 0,
                 until: Instant(2),

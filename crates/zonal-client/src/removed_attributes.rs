@@ -16,13 +16,13 @@ pub const GHOSTS_MAX: usize = 32_768;
 
 /// Attributes of inodes that are no files.
 #[derive(Debug, Default)]
-pub struct Ghosts {
+pub struct RemovedAttributes {
     attrs: BTreeMap<Ino, (u64, Attr)>,
     order: BTreeMap<u64, Ino>,
     told: u64,
 }
 
-impl Ghosts {
+impl RemovedAttributes {
     /// Remembers what an inode is.
     pub fn note(&mut self, attr: &Attr) {
         self.told += 1;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_was_told_last_is_kept_and_only_so_many() {
-        let mut ghosts = Ghosts::default();
+        let mut ghosts = RemovedAttributes::default();
         let most = GHOSTS_MAX as u64;
         (0..most).for_each(|ino| ghosts.note(&directory(ino)));
         ghosts.note(&directory(0));

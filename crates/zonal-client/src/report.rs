@@ -3,12 +3,12 @@
 //! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small
 //! file is this one message.
 
-use crate::file::{File, Report};
+use crate::file::{File, WriteReport};
 use crate::inline_data::InlineRun;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{leaves_gathered, lock};
-use crate::unsynced_writes::Told;
+use crate::unsynced_writes::ReportedState;
 use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -66,7 +66,7 @@ impl<N: Net> ClientCall<'_, N> {
     async fn report(
         &self,
         file: &File<N>,
-        (report, truncate_seq): (Report, u64),
+        (report, truncate_seq): (WriteReport, u64),
         inline: Option<&InlineRun>,
         sync: bool,
     ) -> Result<Option<u64>, ErrorCode> {
@@ -99,7 +99,7 @@ impl<N: Net> ClientCall<'_, N> {
                 self.note_own_change(file.ino, &reply);
                 let mut state = file.state();
                 state.reporting = None;
-                let told = Told {
+                let told = ReportedState {
                     size,
                     mtime: report.mtime,
                     truncate_seq,

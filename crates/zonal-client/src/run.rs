@@ -10,14 +10,14 @@ use std::ops::{Deref, DerefMut, Range};
 
 /// Memory of a fixed length that a shell brings, from which its transport may take bytes without a
 /// copy.
-pub trait Brought: DerefMut<Target = [u8]> + Debug + Send + Sync {}
+pub trait ShellMemory: DerefMut<Target = [u8]> + Debug + Send + Sync {}
 
-impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> Brought for T {}
+impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> ShellMemory for T {}
 
 #[derive(Debug)]
 enum Memory {
     Own(Vec<u8>),
-    Brought(Box<dyn Brought>),
+    Shell(Box<dyn ShellMemory>),
 }
 
 impl Default for Memory {
@@ -32,7 +32,7 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Brought(bytes) => bytes,
+            Self::Shell(bytes) => bytes,
         }
     }
 }
@@ -41,7 +41,7 @@ impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Brought(bytes) => bytes,
+            Self::Shell(bytes) => bytes,
         }
     }
 }
@@ -57,10 +57,10 @@ pub struct Run {
 impl Run {
     /// The part `range` of `memory`; cut to what is there.
     #[must_use]
-    pub fn new(memory: Box<dyn Brought>, range: Range<usize>) -> Self {
+    pub fn new(memory: Box<dyn ShellMemory>, range: Range<usize>) -> Self {
         let to = range.end.min(memory.len());
         let from = range.start.min(to);
-        let memory = Memory::Brought(memory);
+        let memory = Memory::Shell(memory);
         Self { memory, from, to }
     }
 
@@ -77,7 +77,7 @@ impl Run {
     pub fn has_room(&self, bytes: usize) -> bool {
         let room = match &self.memory {
             Memory::Own(own) => own.capacity(),
-            Memory::Brought(brought) => brought.len(),
+            Memory::Shell(brought) => brought.len(),
         };
         room - self.to >= bytes
     }
@@ -91,7 +91,7 @@ impl Run {
             // It has to grow.
             let mut own = match std::mem::take(&mut self.memory) {
                 Memory::Own(own) => own,
-                Memory::Brought(brought) => brought.to_vec(),
+                Memory::Shell(brought) => brought.to_vec(),
             };
             own.extend_from_slice(behind);
             self.memory = Memory::Own(own);

@@ -15,10 +15,10 @@
 //! everything here holds the file's gate.
 
 use crate::batch::{Batch, length_of, pack, write_request};
-use crate::file::{File, Part};
+use crate::file::{File, InFlightMessage};
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::placement::Place;
+use crate::placement::TargetPlace;
 use crate::session::{both, leaves_gathered};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -99,7 +99,9 @@ impl<N: Net> ClientCall<'_, N> {
             };
             match self.place(&data.layout.components[first.component], first.column) {
                 Ok(place) => {
-                    while self.under_way.is_full(place.target) && file.state().inflight.len() > 1 {
+                    while self.writes_in_flight.is_full(place.target)
+                        && file.state().inflight.len() > 1
+                    {
                         done = both(done, self.finish_oldest(file, 1).await);
                     }
                     if file.state().is_forfeited(batch) {
@@ -141,11 +143,11 @@ impl<N: Net> ClientCall<'_, N> {
     fn send_pieces(
         &self,
         file: &File<N>,
-        (data, place): (&FileData, Place),
+        (data, place): (&FileData, TargetPlace),
         pieces: Vec<Piece>,
         batch: &Batch,
-    ) -> Part<N> {
-        let ticket = self.under_way.enter(place.target);
+    ) -> InFlightMessage<N> {
+        let ticket = self.writes_in_flight.enter(place.target);
         let (component, column) = pieces.first().map_or((0, Default::default()), |first| {
             (first.component, first.column)
         });
@@ -168,7 +170,7 @@ impl<N: Net> ClientCall<'_, N> {
                 self.start_change(file, &place, &request, &[&packed])
             }
         };
-        Part {
+        InFlightMessage {
             pieces,
             place,
             pending,
@@ -193,7 +195,7 @@ impl<N: Net> ClientCall<'_, N> {
                 (front.batch.clone(), parts, front.truncate_seq)
             };
             for part in parts {
-                let Part {
+                let InFlightMessage {
                     pieces,
                     place,
                     pending,

@@ -9,13 +9,15 @@ mod link;
 mod request;
 
 pub use link::Link;
-pub(crate) use link::{Appending, Links, SlotPlace, lock};
+pub(crate) use link::{AppendInFlight, Links, SlotPlace, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, RETRY_MS, both, is_passing, is_unsure, late, leaves_gathered};
+pub(crate) use request::{
+    RETRY_MS, RequestStart, both, is_passing, is_unsure, late, leaves_gathered,
+};
 
-use crate::net::{Net, News};
+use crate::net::{ClientNotice, Net};
 use crate::operation::ClientCall;
-use crate::tail_ownership::Behind;
+use crate::tail_ownership::TailOwnership;
 use std::collections::BTreeSet;
 use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
@@ -39,7 +41,7 @@ impl<N: Net> ClientCall<'_, N> {
         for file in self.all_files() {
             let mut state = file.state();
             state.outdate();
-            state.behind = Behind::Unknown(Instant::default());
+            state.tail_ownership = TailOwnership::Unknown(Instant::default());
         }
     }
 
@@ -60,7 +62,7 @@ impl<N: Net> ClientCall<'_, N> {
         while !link.is_open() {
             match self.open_once(link, &mut is_old).await {
                 Ok(()) => {
-                    self.net.tell(News::Opened(link.shard));
+                    self.net.tell(ClientNotice::Opened(link.shard));
                     break;
                 }
                 Err(ErrorCode::NotOwner | ErrorCode::StaleEpoch) => self.try_refresh_map().await?,
@@ -103,7 +105,7 @@ impl<N: Net> ClientCall<'_, N> {
                 link.open_as(identity.incarnation);
                 *is_old |= resumed;
                 if !resumed {
-                    self.net.tell(News::Session(link.shard, identity));
+                    self.net.tell(ClientNotice::Session(link.shard, identity));
                     state.sequences.fill(0);
                     link.forget_appends();
                 }

@@ -21,7 +21,7 @@ const REMEMBERED: u64 = 2;
 
 /// Silent servers, with the end of what is remembered.
 #[derive(Debug, Default)]
-pub(crate) struct Silences {
+pub(crate) struct SilentServers {
     until: Mutex<BTreeMap<String, Instant>>,
     /// There are some: all that a request and its reply look at in good times.
     is_any: AtomicBool,
@@ -32,7 +32,7 @@ pub(crate) fn brief_ms(patience_ms: u64) -> u64 {
     (patience_ms / BRIEF_SHARE).max(BRIEF_MIN)
 }
 
-impl Silences {
+impl SilentServers {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_silence_ends_with_an_answer_and_with_time() {
         let [one, two] = ["127.0.0.1:1", "127.0.0.1:2"];
-        let (silences, now) = (Silences::default(), Instant(7));
+        let (silences, now) = (SilentServers::default(), Instant(7));
         assert!(!silences.is_silent(one, now));
         silences.begin(one, now, 12_000);
         silences.begin(two, now, 12_000);

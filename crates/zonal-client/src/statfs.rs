@@ -36,7 +36,7 @@ impl<N: Net> ClientCall<'_, N> {
             let node = map.node(target.node);
             if let Some(node) = node.filter(|node| zone.is_none_or(|zone| node.zone == zone)) {
                 let epoch = zonal_types::Epoch(0);
-                let place = crate::placement::Place {
+                let place = crate::placement::TargetPlace {
                     target: target.id,
                     node: node.id,
                     address: node.address.clone(),

@@ -1,9 +1,9 @@
 //! Requests to targets: sending in parallel, repeating what failed.
 
 use crate::file::File;
-use crate::net::{Message, Net, Reply};
-use crate::operation::{ClientCall, Sent};
-use crate::placement::Place;
+use crate::net::{Message, Net, ServerReply};
+use crate::operation::{ClientCall, SentRequest};
+use crate::placement::TargetPlace;
 use crate::session::{RETRY_MS, failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_types::{
@@ -16,12 +16,21 @@ pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
 impl<N: Net> ClientCall<'_, N> {
     /// Sends one request that is about a target; the reply is for [`Self::storage_reply`].
-    pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> Sent<N> {
+    pub(crate) fn start_storage(
+        &self,
+        place: &TargetPlace,
+        request: &StorageRequest,
+    ) -> SentRequest<N> {
         self.start_numbered(self.identity(), place, request, (&[], 0), 0)
     }
 
     /// Sends a read of a file.
-    pub(crate) fn start_read(&self, ino: Ino, place: &Place, request: &StorageRequest) -> Sent<N> {
+    pub(crate) fn start_read(
+        &self,
+        ino: Ino,
+        place: &TargetPlace,
+        request: &StorageRequest,
+    ) -> SentRequest<N> {
         self.start_sunk(ino, place, request, 0)
     }
 
@@ -29,10 +38,10 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn start_sunk(
         &self,
         ino: Ino,
-        place: &Place,
+        place: &TargetPlace,
         request: &StorageRequest,
         room: usize,
-    ) -> Sent<N> {
+    ) -> SentRequest<N> {
         self.start_numbered(self.identity_for(ino), place, request, (&[], room), 0)
     }
 
@@ -41,10 +50,10 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn start_change(
         &self,
         file: &File<N>,
-        place: &Place,
+        place: &TargetPlace,
         request: &StorageRequest,
         payload: &[&[u8]],
-    ) -> Sent<N> {
+    ) -> SentRequest<N> {
         let attempt = file.state().attempt;
         let identity = self.identity_for(file.ino);
         self.start_numbered(identity, place, request, (payload, 0), attempt)
@@ -53,11 +62,11 @@ impl<N: Net> ClientCall<'_, N> {
     fn start_numbered(
         &self,
         identity: ClientIdentity,
-        place: &Place,
+        place: &TargetPlace,
         request: &StorageRequest,
         (payload, room): (&[&[u8]], usize),
         attempt: u32,
-    ) -> Sent<N> {
+    ) -> SentRequest<N> {
         let mut header = self.header(Service::Storage);
         header.epoch = place.epoch;
         header.identity = identity;
@@ -77,12 +86,12 @@ impl<N: Net> ClientCall<'_, N> {
     /// Receives one reply. `Failed` replies become errors.
     pub(crate) async fn storage_reply(
         &self,
-        place: &Place,
-        sent: Sent<N>,
+        place: &TargetPlace,
+        sent: SentRequest<N>,
         out: Option<&mut [u8]>,
     ) -> Result<(StorageReply, usize), ErrorCode> {
         match self.finish(&place.address, sent, out).await {
-            Ok(Reply {
+            Ok(ServerReply {
                 header,
                 body,
                 payload_bytes,

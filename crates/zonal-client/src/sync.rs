@@ -4,8 +4,8 @@ use crate::file::File;
 use crate::net::{Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::{Link, leaves_gathered, lock};
-use crate::unsynced_writes::Unsynced;
-use crate::write_errors::Told;
+use crate::unsynced_writes::UnsyncedWrites;
+use crate::write_failures::ReportedFailures;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
@@ -16,8 +16,8 @@ pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
 
 /// What closed files have not made durable.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct LeftBehind {
-    files: BTreeMap<Ino, Unsynced>,
+pub(crate) struct UnsyncedClosedFiles {
+    files: BTreeMap<Ino, UnsyncedWrites>,
     /// Targets of files that were forgotten. Where there are some, every target of a file must be
     /// asked.
     forgotten: BTreeSet<TargetId>,
@@ -25,13 +25,13 @@ pub(crate) struct LeftBehind {
     overflows: u64,
 }
 
-impl LeftBehind {
+impl UnsyncedClosedFiles {
     /// Files remembered now.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// As [`Unsynced::settle`], of each file.
+    /// As [`UnsyncedWrites::settle`], of each file.
     fn settle(&mut self, copy: &Self, left: &[TargetId]) {
         self.files.retain(|ino, unsynced| {
             let Some(then) = copy.files.get(ino) else {
@@ -55,7 +55,11 @@ impl<N: Net> ClientCall<'_, N> {
     /// # Errors
     /// A write that failed since `told`; a target or shard that cannot make it durable; `Io` where
     /// a target lost what it had acknowledged. What is lost is told once to each open.
-    pub async fn fsync_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
+    pub async fn fsync_open(
+        &self,
+        file: &File<N>,
+        told: &mut ReportedFailures,
+    ) -> Result<(), ErrorCode> {
         let done = self.make_durable(file).await;
         let failed = file.state().failures.tell(told);
         // A loss is told once: what passes may not hide it.
@@ -151,23 +155,23 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Remembers what a file that is closed now has not made durable: a later open's fsync covers
     /// it.
-    pub(crate) fn leave_behind(&self, ino: Ino, unsynced: Unsynced) {
+    pub(crate) fn leave_behind(&self, ino: Ino, unsynced: UnsyncedWrites) {
         if unsynced.is_empty() {
             return;
         }
-        let mut left = lock(&self.left_behind);
+        let mut left = lock(&self.unsynced_closed_files);
         if left.files.len() >= LEFT_BEHIND_MAX {
             let files = std::mem::take(&mut left.files);
-            let targets = files.values().flat_map(Unsynced::targets);
+            let targets = files.values().flat_map(UnsyncedWrites::targets);
             left.forgotten.extend(targets);
             left.overflows += 1;
         }
         left.files.entry(ino).or_default().append(unsynced);
     }
 
-    fn take_left_behind(&self, file: &File<N>) -> Unsynced {
+    fn take_left_behind(&self, file: &File<N>) -> UnsyncedWrites {
         let (mut unsynced, is_incomplete) = {
-            let mut left = lock(&self.left_behind);
+            let mut left = lock(&self.unsynced_closed_files);
             let unsynced = left.files.remove(&file.ino).unwrap_or_default();
             (unsynced, !left.forgotten.is_empty())
         };
@@ -258,7 +262,7 @@ impl<N: Net> ClientCall<'_, N> {
         for (file, own) in &open {
             file.state().unsynced.settle(own, &left);
         }
-        lock(&self.left_behind).settle(&before, &left);
+        lock(&self.unsynced_closed_files).settle(&before, &left);
         for link in self.all_links() {
             if !lock(&link.changes).has_unsynced() {
                 if lock(&link.changes).take_any_lost() {
@@ -288,7 +292,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Flushes a file; with the targets that are to make it durable. No fsync of it is under way
     /// then.
-    async fn flush_to_sync(&self, file: &File<N>) -> (Result<(), ErrorCode>, Unsynced) {
+    async fn flush_to_sync(&self, file: &File<N>) -> (Result<(), ErrorCode>, UnsyncedWrites) {
         let gate = self.wait_for(&file.gate).await;
         let flushed = match &gate {
             Ok(_gate) => self.flush_gated(file).await,
@@ -299,9 +303,9 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// The targets of closed files, those forgotten too; and all that is known of closed files.
-    fn left_unsynced(&self) -> (Unsynced, LeftBehind) {
-        let left = lock(&self.left_behind).clone();
-        let mut unsynced = Unsynced::default();
+    fn left_unsynced(&self) -> (UnsyncedWrites, UnsyncedClosedFiles) {
+        let left = lock(&self.unsynced_closed_files).clone();
+        let mut unsynced = UnsyncedWrites::default();
         for file in left.files.values() {
             unsynced.append(file.of_targets());
         }

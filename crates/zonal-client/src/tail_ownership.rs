@@ -24,7 +24,7 @@ const REFUSED_MS: u64 = 60_000;
 
 /// What is known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum TailOwnership {
     /// Nothing but what this client wrote.
     Ours,
     /// Nothing; the shard is asked from then on.
@@ -41,10 +41,10 @@ impl<N: Net> FileState<N> {
     }
 
     fn asks_behind(&self, now: Instant) -> bool {
-        match self.behind {
-            Behind::Ours => false,
-            Behind::Unknown(from) => now >= from,
-            Behind::Asked => true,
+        match self.tail_ownership {
+            TailOwnership::Ours => false,
+            TailOwnership::Unknown(from) => now >= from,
+            TailOwnership::Asked => true,
         }
     }
 
@@ -53,7 +53,7 @@ impl<N: Net> FileState<N> {
     pub(crate) fn unsure_behind(&mut self, code: ErrorCode) {
         if is_unsure(code) {
             self.outdate();
-            self.behind = Behind::Asked;
+            self.tail_ownership = TailOwnership::Asked;
         }
     }
 }
@@ -128,10 +128,10 @@ impl<N: Net> ClientCall<'_, N> {
         match asked {
             Ok(MetaReply::Attr { attr, data, .. }) => {
                 zonal_types::mark!(BehindAsked);
-                state.behind = if data.is_some() {
-                    Behind::Ours
+                state.tail_ownership = if data.is_some() {
+                    TailOwnership::Ours
                 } else {
-                    Behind::Unknown(self.net.now().plus_ms(REFUSED_MS))
+                    TailOwnership::Unknown(self.net.now().plus_ms(REFUSED_MS))
                 };
                 let is_told = data.is_some();
                 state.refresh(&attr, data);

@@ -1,35 +1,38 @@
 //! Has targets make durable what they acknowledged, all at once.
 
 use crate::net::Net;
-use crate::operation::{ClientCall, Sent};
-use crate::placement::Place;
+use crate::operation::{ClientCall, SentRequest};
+use crate::placement::TargetPlace;
 use crate::session::{RETRY_MS, leaves_gathered};
-use crate::unsynced_writes::Unsynced;
+use crate::unsynced_writes::UnsyncedWrites;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
 /// A target that was asked to make everything durable.
-pub(crate) struct Syncing<N: Net> {
+pub(crate) struct PendingSync<N: Net> {
     target: TargetId,
-    started: Result<(Place, Sent<N>), ErrorCode>,
+    started: Result<(TargetPlace, SentRequest<N>), ErrorCode>,
 }
 
 impl<N: Net> ClientCall<'_, N> {
     /// Makes durable what targets acknowledged, all at once.
-    pub(crate) async fn sync_targets(&self, unsynced: &mut Unsynced) -> Result<(), ErrorCode> {
+    pub(crate) async fn sync_targets(
+        &self,
+        unsynced: &mut UnsyncedWrites,
+    ) -> Result<(), ErrorCode> {
         let started = self.start_sync(&unsynced.targets());
         self.finish_sync(started, unsynced).await
     }
 
     /// Asks targets to make durable what they acknowledged; the replies are for
     /// [`Self::finish_sync`].
-    pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<Syncing<N>> {
+    pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<PendingSync<N>> {
         let start = |target: &TargetId| {
             let started = self.target_place(*target).map(|place| {
                 let pending = self.start_storage(&place, &StorageRequest::Sync { target: *target });
                 (place, pending)
             });
-            Syncing {
+            PendingSync {
                 target: *target,
                 started,
             }
@@ -41,11 +44,11 @@ impl<N: Net> ClientCall<'_, N> {
     /// is durable, or is lost (`Io`, once), leaves `unsynced`.
     pub(crate) async fn finish_sync(
         &self,
-        started: Vec<Syncing<N>>,
-        unsynced: &mut Unsynced,
+        started: Vec<PendingSync<N>>,
+        unsynced: &mut UnsyncedWrites,
     ) -> Result<(), ErrorCode> {
         let mut failed = None;
-        for Syncing { target, started } in started {
+        for PendingSync { target, started } in started {
             let mut outcome = match started {
                 Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
                 Err(code) => Err(code),

@@ -1,6 +1,6 @@
 //! Truncation: the shard first, then the columns.
 //!
-//! What is gathered behind the new end stays aside meanwhile ([`Aside`]), and is read as if nothing
+//! What is gathered behind the new end stays aside meanwhile ([`BytesPastEnd`]), and is read as if nothing
 //! had been cut. Where the shard did not answer it may have cut the file, or may not: then it stays
 //! there, and nothing of the file is sent before the shard has told. *Invariant*: when bytes are
 //! put aside nothing is under way; so what is gathered later is newer, and what was sent before is
@@ -14,21 +14,21 @@ use crate::file::{File, FileState};
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered, lock};
-use crate::tail_ownership::Behind;
+use crate::tail_ownership::TailOwnership;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, Ino};
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
 /// Gathered bytes behind the end that a truncation sets.
-pub(crate) struct Aside {
+pub(crate) struct BytesPastEnd {
     size: u64,
     /// The last shrink known when the shard was asked and did not answer.
     unanswered: Option<u64>,
     cut: Vec<(u64, Vec<u8>)>,
 }
 
-impl Aside {
+impl BytesPastEnd {
     /// Whether the truncation has ended, and it is not known how.
     pub(crate) fn is_doubted(&self) -> bool {
         self.unanswered.is_some()
@@ -91,7 +91,7 @@ impl<N: Net> ClientCall<'_, N> {
             None => self.truncate_by_name(ino, &request).await?,
         };
         if !push {
-            lock(&self.seen).own_change(ino, attr.change);
+            lock(&self.page_versions).own_change(ino, attr.change);
             return Ok(attr);
         }
         let attr = self.push_truncate(ino, &data).await?.unwrap_or(attr);
@@ -153,7 +153,7 @@ impl<N: Net> ClientCall<'_, N> {
             Ok((attr, data, _push)) => {
                 if data.truncate_seq > state.data.truncate_seq {
                     // What lay behind the end is cut when its columns see the number.
-                    state.behind = Behind::Ours;
+                    state.tail_ownership = TailOwnership::Ours;
                 }
                 state.aside = None;
                 state.take_data(data.clone());
@@ -238,7 +238,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.dirty_bytes
             .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
         let unanswered = None;
-        state.aside = (!cut.is_empty()).then_some(Aside {
+        state.aside = (!cut.is_empty()).then_some(BytesPastEnd {
             size,
             unanswered,
             cut,

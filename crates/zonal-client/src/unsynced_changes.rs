@@ -17,7 +17,7 @@ const ANY: Ino = Ino(0);
 
 /// What is remembered of one shard.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
+pub(crate) struct UnsyncedChanges {
     /// By inode and life: number of the newest change.
     open: BTreeMap<Ino, BTreeMap<u32, u64>>,
     /// Inodes with changes that are lost.
@@ -57,7 +57,7 @@ pub(crate) fn touched(request: &MetaRequest) -> [Option<Ino>; 2] {
     }
 }
 
-impl Changes {
+impl UnsyncedChanges {
     /// A change was acknowledged by the shard in this life.
     pub(crate) fn note(&mut self, inodes: [Option<Ino>; 2], kept: u32) {
         self.count += 1;
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_change_of_another_life_is_lost_and_told_once() {
-        let mut changes = Changes::default();
+        let mut changes = UnsyncedChanges::default();
         changes.note([Some(A), Some(B)], 1);
         changes.synced(1, changes.count());
         assert!(!changes.take_lost(A) && changes.len() == 0);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_change_after_the_sync_was_sent_stays() {
-        let mut changes = Changes::default();
+        let mut changes = UnsyncedChanges::default();
         changes.note([Some(A), None], 1);
         let count = changes.count();
         changes.note([Some(B), None], 1);
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn too_many_inodes_become_one() {
-        let mut changes = Changes::default();
+        let mut changes = UnsyncedChanges::default();
         for ino in 1..=CHANGES_MAX as u64 + 5 {
             changes.note([Some(Ino(ino)), None], 1);
         }

@@ -10,7 +10,7 @@ use zonal_types::{TargetId, Timestamp};
 
 /// What the shard was told of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ReportedState {
     pub(crate) size: u64,
     pub(crate) mtime: Option<Timestamp>,
     /// The last shrink known then: a smaller file after another one is not what was lost.
@@ -27,14 +27,14 @@ struct Acknowledged {
 
 /// Targets, each with the verifiers under which it acknowledged.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unsynced {
+pub(crate) struct UnsyncedWrites {
     targets: BTreeMap<TargetId, Acknowledged>,
     /// The shard's boot when it was first told something; later ones may not know it.
     pub(crate) shard_boot: Option<u64>,
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<ReportedState>,
 }
 
-impl Unsynced {
+impl UnsyncedWrites {
     /// A target acknowledged a change.
     pub(crate) fn insert(&mut self, target: TargetId, verifier: u64) {
         let of_target = self.targets.entry(target).or_default();
@@ -60,12 +60,12 @@ impl Unsynced {
     }
 
     /// The shard, at `boot` or later, acknowledged `told` or made the file known to us.
-    pub(crate) fn tell(&mut self, boot: u64, told: Option<Told>) {
+    pub(crate) fn tell(&mut self, boot: u64, told: Option<ReportedState>) {
         self.shard_boot.get_or_insert(boot);
         let Some(new) = told else { return };
         self.told = Some(match self.told {
             Some(old) if old.truncate_seq > new.truncate_seq => old,
-            Some(old) if old.truncate_seq == new.truncate_seq => Told {
+            Some(old) if old.truncate_seq == new.truncate_seq => ReportedState {
                 size: old.size.max(new.size),
                 mtime: old.mtime.max(new.mtime),
                 ..new
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_sync_covers_one_life_only() {
-        let mut unsynced = Unsynced::default();
+        let mut unsynced = UnsyncedWrites::default();
         unsynced.insert(T, 7);
         unsynced.insert(T, 7);
         assert!(unsynced.synced(T, 7) && unsynced.is_empty());
@@ -145,7 +145,7 @@ mod tests {
         assert!(!unsynced.synced(T, 8), "lost with the power");
         assert!(unsynced.synced(T, 8), "told once");
         unsynced.insert(T, 7);
-        let mut other = Unsynced::default();
+        let mut other = UnsyncedWrites::default();
         other.insert(T, 8);
         other.insert_any(TargetId(2));
         unsynced.append(other);
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_could_not_be_asked_stays_and_what_came_since() {
         let (silent, busy) = (TargetId(2), TargetId(3));
-        let mut own = Unsynced::default();
+        let mut own = UnsyncedWrites::default();
         for target in [T, silent, busy] {
             own.insert(target, 7);
         }
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn a_restarted_shard_is_told_the_largest_size_since_the_last_shrink() {
-        let told = |size, truncate_seq| Told {
+        let told = |size, truncate_seq| ReportedState {
             size,
             mtime: None,
             truncate_seq,
         };
-        let mut unsynced = Unsynced::default();
+        let mut unsynced = UnsyncedWrites::default();
         unsynced.tell(3, None);
         unsynced.tell(3, Some(told(10, 0)));
         unsynced.tell(4, Some(told(7, 0)));

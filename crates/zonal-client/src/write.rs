@@ -8,14 +8,14 @@
 //! there are so many that a batch of them leaves.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
-use crate::dirty_ranges::Dirty;
+use crate::dirty_ranges::DirtyRanges;
 use crate::file::File;
 use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::run::Run;
 use crate::session::leaves_gathered;
-use crate::tail_ownership::Behind;
+use crate::tail_ownership::TailOwnership;
 use std::sync::atomic::Ordering;
 use zonal_types::ErrorCode;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -43,7 +43,7 @@ impl<N: Net> ClientCall<'_, N> {
             Some(memory) => Run::new(memory, 0..0),
             None => Run::with_room(bytes),
         };
-        let gather = |dirty: &mut Dirty| dirty.insert_in(offset, bytes, room);
+        let gather = |dirty: &mut DirtyRanges| dirty.insert_in(offset, bytes, room);
         self.gather(file, (offset, bytes.len()), kill_suid, gather)
             .await
     }
@@ -61,7 +61,7 @@ impl<N: Net> ClientCall<'_, N> {
         kill_suid: bool,
     ) -> Result<(), ErrorCode> {
         let length = run.len();
-        let gather = |dirty: &mut Dirty| {
+        let gather = |dirty: &mut DirtyRanges| {
             if let Err(run) = dirty.adopt(offset, run, SEND_UNIT) {
                 dirty.insert(offset, &run);
             }
@@ -75,7 +75,7 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         (offset, length): (u64, usize),
         kill_suid: bool,
-        gather: impl FnOnce(&mut Dirty),
+        gather: impl FnOnce(&mut DirtyRanges),
     ) -> Result<(), ErrorCode> {
         let end = offset
             .checked_add(length as u64)
@@ -121,7 +121,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Whether so much is gathered of a file, or in so many runs, that some of it leaves although
     /// it covers no stripe unit.
-    fn is_crowded(&self, dirty: &Dirty) -> bool {
+    fn is_crowded(&self, dirty: &DirtyRanges) -> bool {
         dirty.runs() > GATHERED_RUNS_MAX || dirty.bytes() > self.options.write_behind_file_bytes / 2
     }
 
@@ -175,7 +175,10 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) async fn freshen(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let (is_outdated, is_asked) = {
             let state = file.state();
-            (state.is_outdated, state.behind == Behind::Asked)
+            (
+                state.is_outdated,
+                state.tail_ownership == TailOwnership::Asked,
+            )
         };
         if is_asked {
             self.own_behind(file, false).await?;

@@ -4,10 +4,10 @@
 mod invalidation;
 mod jobs;
 
-pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
+pub use jobs::{JOBS_MAX, LastByte, LockCancel, SeekRequest};
 
 use crate::fs::ZonalFs;
-use crate::in_flight::Call;
+use crate::in_flight::KernelCall;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use zonal_wire::Event;
 
 /// How workers reach the other threads.
 #[derive(Default)]
-pub struct Signal {
+pub struct MountSignal {
     jobs: jobs::Jobs,
     /// Of files whose servers do not answer, and of what others have changed: these may wait for
     /// pages for long.
@@ -36,7 +36,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Signal {
+impl MountSignal {
     fn end(&self) {
         self.jobs.end();
         self.doubts.end();
@@ -68,12 +68,12 @@ impl Listener for ZonalFs {
 
     /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment
     /// only. Names are expired beside it, too: how long it waits for that is said in
-    /// [`crate::name_expiry`].
+    /// [`crate::expiries`].
     fn settle(&self, dirs: &[Ino]) -> bool {
         self.settle_names(dirs)
     }
 
-    fn lock_was_granted(&self, call: &Call<'_>, ino: Ino, waiter: u64) {
+    fn lock_was_granted(&self, call: &KernelCall<'_>, ino: Ino, waiter: u64) {
         self.finish_waiter(call, ino, waiter);
     }
 
@@ -87,13 +87,13 @@ impl Listener for ZonalFs {
 }
 
 /// The threads of a mount.
-pub struct Background {
+pub struct MountThreads {
     fs: Arc<ZonalFs>,
     native: zonal_native::Background<ZonalFs>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Background {
+impl MountThreads {
     /// Starts the threads.
     ///
     /// # Errors
@@ -108,8 +108,8 @@ impl Background {
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;
         background.spawn("listings", crate::listing_cache::run)?;
-        for _ in 0..crate::name_expiry::THREADS {
-            background.spawn("expiries", crate::name_expiry::run)?;
+        for _ in 0..crate::expiries::THREADS {
+            background.spawn("expiries", crate::expiries::run)?;
         }
         watch_all(fs);
         Ok(background)

@@ -1,7 +1,7 @@
 //! Between the kernel's values and the core's.
 
 use std::time::Duration;
-use zonal_client::names::Found;
+use zonal_client::names::FoundEntry;
 use zonal_fuse::{
     Attr as KernelAttr, Entry as KernelEntry, Errno, TimeOrNow, Timestamp as KernelTime,
 };
@@ -78,7 +78,7 @@ pub fn kernel_attr(attr: &Attr) -> KernelAttr {
 
 /// An entry for the kernel. Inode numbers are never reused, so the generation is always 0.
 #[must_use]
-pub fn kernel_entry(found: &Found) -> KernelEntry {
+pub fn kernel_entry(found: &FoundEntry) -> KernelEntry {
     KernelEntry {
         ino: found.attr.ino.0,
         generation: 0,

@@ -14,7 +14,7 @@ const PARENTS_MAX: usize = 65_536;
 
 /// Tables of directories.
 #[derive(Default)]
-pub struct Directories {
+pub struct DirectoryTable {
     /// Directory above, as the last look-up or listing had it. Only for the number of `..` in
     /// listings.
     parents: Mutex<BTreeMap<Ino, Ino>>,
@@ -28,7 +28,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Directories {
+impl DirectoryTable {
     /// `dir` lies in `above`.
     pub fn note_parent(&self, dir: Ino, above: Ino) {
         let mut parents = lock(&self.parents);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_end_belongs_to_its_handle_and_cookie() {
-        let directories = Directories::default();
+        let directories = DirectoryTable::default();
         directories.note_end(1, 77);
         assert!(directories.is_at_end(1, 77));
         assert!(
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_first_handle_is_the_only_one_until_there_are_others() {
-        let directories = Directories::default();
+        let directories = DirectoryTable::default();
         assert!(directories.open(Ino(9)) && directories.open(Ino(8)));
         assert!(!directories.open(Ino(9)));
         directories.close(Ino(9), 1);

@@ -18,12 +18,12 @@ const RELEASED: Duration = Duration::from_millis(50);
 
 /// How many handles to be executed each file has.
 #[derive(Debug, Default)]
-pub struct Executed {
+pub struct Executables {
     handles: Mutex<BTreeMap<Ino, u64>>,
     is_less: Condvar,
 }
 
-impl Executed {
+impl Executables {
     fn handles(&self) -> MutexGuard<'_, BTreeMap<Ino, u64>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_file_is_busy_until_its_last_handle_ends() {
-        let executed = Executed::default();
+        let executed = Executables::default();
         let (one, other) = (Ino(5), Ino(6));
         executed.open(one);
         executed.open(one);

@@ -3,11 +3,11 @@
 //! What an operation does is in `ops_*`; this file only names them, so that the list can be read at
 //! a glance.
 
-use crate::attribute_cache::Hints;
-use crate::background::Signal;
-use crate::in_flight::Begun;
+use crate::attribute_hints::AttributeHints;
+use crate::background::MountSignal;
+use crate::in_flight::KernelOperation;
 use crate::ops_open::HANDLE_PAGES;
-use crate::ops_write::ToDrop;
+use crate::ops_write::PagesToDrop;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,31 +22,31 @@ use zonal_fuse::{
     ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
 };
 use zonal_native::RealNet;
-use zonal_native::lock_waiters::Waiters;
+use zonal_native::lock_waiters::LockWaiters;
 use zonal_types::{ErrorCode, Ino};
 
 /// A mounted cell.
 pub struct ZonalFs {
     pub(crate) client: Client<RealNet>,
     pub(crate) notifier: OnceLock<Notifier>,
-    pub(crate) waiters: Waiters<ReplyEmpty>,
-    pub(crate) hints: Hints,
-    pub(crate) directories: crate::directories::Directories,
-    pub(crate) names: crate::name_cache::Names,
-    pub(crate) expiries: crate::name_expiry::Expiries,
-    pub(crate) listings: crate::listing_cache::Listings,
-    pub(crate) signal: Arc<Signal>,
+    pub(crate) waiters: LockWaiters<ReplyEmpty>,
+    pub(crate) hints: AttributeHints,
+    pub(crate) directories: crate::directories::DirectoryTable,
+    pub(crate) names: crate::name_cache::NameCache,
+    pub(crate) expiries: crate::expiries::NameExpiries,
+    pub(crate) listings: crate::listing_cache::ListingCache,
+    pub(crate) signal: Arc<MountSignal>,
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
-    pub(crate) opening: crate::open_invalidation::Opening,
-    pub(crate) told: crate::handle_errors::ToldHandles,
+    pub(crate) open_invalidations: crate::open_invalidation::OpenInvalidations,
+    pub(crate) handle_errors: crate::handle_errors::HandleErrors,
     pub(crate) next_handle: AtomicU64,
     /// Files whose access time is due at their next read; true: an open stands for it where none
     /// comes soon.
     pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
-    pub(crate) callers: crate::in_flight::Callers,
-    pub(crate) tails: crate::page_tails::Tails,
-    pub(crate) executed: crate::executables::Executed,
-    pub(crate) writers: crate::write_handles::Writers,
+    pub(crate) in_flight: crate::in_flight::OperationsInFlight,
+    pub(crate) page_tails: crate::page_tails::PageTails,
+    pub(crate) executables: crate::executables::Executables,
+    pub(crate) write_handles: crate::write_handles::WriteHandles,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
     /// Of the mount.
@@ -61,22 +61,22 @@ impl ZonalFs {
         Self {
             client,
             notifier: OnceLock::new(),
-            waiters: Waiters::default(),
-            hints: Hints::default(),
-            directories: crate::directories::Directories::default(),
-            names: crate::name_cache::Names::default(),
-            expiries: crate::name_expiry::Expiries::default(),
-            listings: crate::listing_cache::Listings::default(),
+            waiters: LockWaiters::default(),
+            hints: AttributeHints::default(),
+            directories: crate::directories::DirectoryTable::default(),
+            names: crate::name_cache::NameCache::default(),
+            expiries: crate::expiries::NameExpiries::default(),
+            listings: crate::listing_cache::ListingCache::default(),
             signal: Arc::default(),
             handle_locks: crate::handle_locks::HandleLocks::default(),
-            opening: crate::open_invalidation::Opening::default(),
-            told: crate::handle_errors::ToldHandles::default(),
+            open_invalidations: crate::open_invalidation::OpenInvalidations::default(),
+            handle_errors: crate::handle_errors::HandleErrors::default(),
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
-            callers: crate::in_flight::Callers::default(),
-            tails: crate::page_tails::Tails::default(),
-            executed: crate::executables::Executed::default(),
-            writers: crate::write_handles::Writers::default(),
+            in_flight: crate::in_flight::OperationsInFlight::default(),
+            page_tails: crate::page_tails::PageTails::default(),
+            executables: crate::executables::Executables::default(),
+            write_handles: crate::write_handles::WriteHandles::default(),
             workers,
             flags,
             on_end: OnceLock::new(),
@@ -94,9 +94,9 @@ impl ZonalFs {
         &self.client
     }
 
-    pub(crate) fn begin(&self, ctx: &Context<'_>) -> Begun<'_> {
+    pub(crate) fn begin(&self, ctx: &Context<'_>) -> KernelOperation<'_> {
         let call = self.client.begin();
-        self.callers.begin(call, ctx.unique, ctx.pid)
+        self.in_flight.begin(call, ctx.unique, ctx.pid)
     }
 }
 
@@ -134,9 +134,9 @@ impl FileSystem for ZonalFs {
 
     fn lingers(&self, unique: u64) {
         if self.waiters.is_interrupted(unique) {
-            self.callers.cancel(unique);
+            self.in_flight.cancel(unique);
         } else {
-            self.callers.cancel_if_dying(unique);
+            self.in_flight.cancel_if_dying(unique);
         }
     }
 
@@ -165,14 +165,15 @@ impl FileSystem for ZonalFs {
     fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
         let behind = change
             .size
-            .and_then(|size| self.tails.growth_begins(Ino(ino), size));
+            .and_then(|size| self.page_tails.growth_begins(Ino(ino), size));
         let outcome = self.do_setattr(ctx, Ino(ino), change);
         if let Ok((attr, _ms)) = &outcome
             && change.size.is_some()
         {
-            self.tails.cut(attr.ino, attr.size);
+            self.page_tails.cut(attr.ino, attr.size);
         }
-        let behind = behind.and_then(|(mask, range)| self.tails.behind_ends(Ino(ino), mask, range));
+        let behind =
+            behind.and_then(|(mask, range)| self.page_tails.behind_ends(Ino(ino), mask, range));
         if let (Err(_), Some(pages)) = (&outcome, behind) {
             self.after_drop(Ino(ino), pages, || {});
         }
@@ -186,7 +187,7 @@ impl FileSystem for ZonalFs {
                 // Until it has this answer the kernel sends no page that a mapping has changed, and
                 // who drops one waits for that. It drops all pages itself where the size is another
                 // one than it knew.
-                let pages = self.tails.show(attr.ino, attr.size);
+                let pages = self.page_tails.show(attr.ino, attr.size);
                 tell();
                 for pages in pages.into_iter().chain(behind) {
                     self.after_drop(attr.ino, pages, || {});
@@ -309,11 +310,11 @@ impl FileSystem for ZonalFs {
             self.doubt_size(Ino(ino), write.fh & HANDLE_PAGES != 0);
         }
         answer!(reply, outcome, (size, drop) => match drop {
-            ToDrop::Nothing => reply.written(size),
-            ToDrop::Before(pages) => {
+            PagesToDrop::Nothing => reply.written(size),
+            PagesToDrop::Before(pages) => {
                 self.after_drop_of_write(Ino(ino), pages, move || reply.written(size));
             }
-            ToDrop::After(pages) => {
+            PagesToDrop::After(pages) => {
                 reply.written(size);
                 self.after_drop(Ino(ino), pages, || {});
             }

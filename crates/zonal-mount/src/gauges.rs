@@ -4,7 +4,7 @@
 //! Every name `x` but those of counts has a companion `x_max`; docs/metrics.md lists them. A figure
 //! above its bound is a defect.
 
-use crate::attribute_cache::HINTS_MAX;
+use crate::attribute_hints::HINTS_MAX;
 use crate::background::JOBS_MAX;
 use crate::fs::ZonalFs;
 use crate::name_cache::NAMES_MAX;
@@ -44,18 +44,18 @@ impl ZonalFs {
             ("touch_due", touch_due as u64, TOUCH_DUE_MAX as u64),
             (
                 "tails",
-                self.tails.len() as u64,
+                self.page_tails.len() as u64,
                 shards * OPENS_MAX as u64 + workers,
             ),
             ("lock_owners", owners as u64, shards * LOCKS_MAX as u64),
             (
                 "told_handles",
-                self.told.len() as u64,
+                self.handle_errors.len() as u64,
                 shards * OPENS_MAX as u64,
             ),
             (
                 "writers",
-                self.writers.len() as u64,
+                self.write_handles.len() as u64,
                 shards * OPENS_MAX as u64,
             ),
             (

@@ -3,33 +3,33 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zonal_client::Told;
+use zonal_client::ReportedFailures;
 
 /// By handle.
 #[derive(Default)]
-pub struct ToldHandles(Mutex<BTreeMap<u64, Told>>);
+pub struct HandleErrors(Mutex<BTreeMap<u64, ReportedFailures>>);
 
-impl ToldHandles {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Told>> {
+impl HandleErrors {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, ReportedFailures>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A handle of a file whose failures stand at `told`.
-    pub fn open(&self, fh: u64, told: Told) {
-        if told != Told::default() {
+    pub fn open(&self, fh: u64, told: ReportedFailures) {
+        if told != ReportedFailures::default() {
             self.map().insert(fh, told);
         }
     }
 
     /// What it was told.
     #[must_use]
-    pub fn of(&self, fh: u64) -> Told {
+    pub fn of(&self, fh: u64) -> ReportedFailures {
         self.map().get(&fh).copied().unwrap_or_default()
     }
 
     /// It was told of everything up to here. Of two calls at once each stays told.
-    pub fn set(&self, fh: u64, told: Told) {
-        if told != Told::default() {
+    pub fn set(&self, fh: u64, told: ReportedFailures) {
+        if told != ReportedFailures::default() {
             let mut map = self.map();
             let known = map.entry(fh).or_default();
             *known = told.with(*known);

@@ -12,7 +12,7 @@ use zonal_native::RealNet;
 /// Requests that begin at the same time seldom meet in one part.
 const PARTS: usize = 64;
 
-struct Caller {
+struct InFlightOperation {
     /// The request, as the kernel names it.
     unique: u64,
     /// The thread that waits; 0: nobody does.
@@ -21,11 +21,11 @@ struct Caller {
 }
 
 /// Operations under way.
-pub struct Callers {
-    parts: [Mutex<Vec<Caller>>; PARTS],
+pub struct OperationsInFlight {
+    parts: [Mutex<Vec<InFlightOperation>>; PARTS],
 }
 
-impl Default for Callers {
+impl Default for OperationsInFlight {
     fn default() -> Self {
         Self {
             parts: std::array::from_fn(|_part| Mutex::default()),
@@ -34,24 +34,24 @@ impl Default for Callers {
 }
 
 /// The client core at work for one operation.
-pub type Call<'a> = ClientCall<'a, RealNet>;
+pub type KernelCall<'a> = ClientCall<'a, RealNet>;
 
 /// One of a request of the kernel.
-pub struct Begun<'a> {
-    call: Call<'a>,
-    callers: &'a Callers,
+pub struct KernelOperation<'a> {
+    call: KernelCall<'a>,
+    callers: &'a OperationsInFlight,
     unique: u64,
 }
 
-impl<'a> Deref for Begun<'a> {
-    type Target = Call<'a>;
+impl<'a> Deref for KernelOperation<'a> {
+    type Target = KernelCall<'a>;
 
     fn deref(&self) -> &Self::Target {
         &self.call
     }
 }
 
-impl Begun<'_> {
+impl KernelOperation<'_> {
     /// Whoever waited for it does so no more, and may be gone.
     pub fn is_left(&self) {
         let mut part = self.callers.part_of(self.unique);
@@ -61,7 +61,7 @@ impl Begun<'_> {
     }
 }
 
-impl Drop for Begun<'_> {
+impl Drop for KernelOperation<'_> {
     fn drop(&mut self) {
         let mut part = self.callers.part_of(self.unique);
         if let Some(at) = part.iter().position(|known| known.unique == self.unique) {
@@ -70,23 +70,23 @@ impl Drop for Begun<'_> {
     }
 }
 
-impl Callers {
-    fn part_of(&self, unique: u64) -> MutexGuard<'_, Vec<Caller>> {
+impl OperationsInFlight {
+    fn part_of(&self, unique: u64) -> MutexGuard<'_, Vec<InFlightOperation>> {
         // The kernel counts in twos.
         let part = &self.parts[(unique / 2) as usize % PARTS];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The request `unique` of thread `tid` is worked on, until what is returned is dropped.
-    pub fn begin<'a>(&'a self, call: Call<'a>, unique: u64, tid: u32) -> Begun<'a> {
+    pub fn begin<'a>(&'a self, call: KernelCall<'a>, unique: u64, tid: u32) -> KernelOperation<'a> {
         let cancellation = call.context().cancellation().clone();
-        self.part_of(unique).push(Caller {
+        self.part_of(unique).push(InFlightOperation {
             unique,
             tid,
             cancellation,
         });
         let callers = self;
-        Begun {
+        KernelOperation {
             call,
             callers,
             unique,

@@ -1,11 +1,12 @@
 //! The mount process: the client core between the kernel's FUSE session and the network.
 
-mod attribute_cache;
+mod attribute_hints;
 mod background;
 mod caller;
 mod conversions;
 mod directories;
 mod executables;
+mod expiries;
 mod fs;
 mod gauges;
 mod handle_errors;
@@ -14,7 +15,6 @@ mod in_flight;
 mod listing_cache;
 mod mount;
 mod name_cache;
-mod name_expiry;
 mod open_invalidation;
 mod ops_data;
 mod ops_listing;
@@ -32,5 +32,5 @@ mod write_delay;
 mod write_handles;
 
 pub use fs::ZonalFs;
-pub use mount::{MountConfig, Mounted, StartError};
+pub use mount::{MountConfig, MountStartError, Mounted};
 pub use ops_xattr::{GAUGES, LOCATE, MKDIR};

@@ -16,7 +16,7 @@
 //! are waited for. [`KEPT_MAX`] listings are kept; with one more all of them are dropped.
 
 use crate::fs::ZonalFs;
-use crate::name_cache::Bytes;
+use crate::name_cache::NameBytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,16 +38,16 @@ const TOGETHER: Duration = Duration::from_millis(50);
 
 /// What is done again.
 #[derive(Clone)]
-enum Again {
+enum Repeat {
     Event(Event),
     /// Names whose look-ups were answered when they were expired.
-    Names(Ino, Vec<Bytes>),
+    Names(Ino, Vec<NameBytes>),
 }
 
 #[derive(Default)]
 struct Queue {
     /// What is to be carried out again, and when: soon, and late.
-    events: [VecDeque<(Instant, Again)>; 2],
+    events: [VecDeque<(Instant, Repeat)>; 2],
     /// Directories whose listing the kernel keeps, and when that has to be dropped.
     kept: BTreeMap<Ino, Instant>,
     /// When the thread looks at them next.
@@ -65,7 +65,7 @@ impl Queue {
     }
 
     /// Takes out the events whose time has come.
-    fn events_due(&mut self, now: Instant) -> Vec<Again> {
+    fn events_due(&mut self, now: Instant) -> Vec<Repeat> {
         let mut due = Vec::new();
         for queue in &mut self.events {
             let later = queue.partition_point(|(at, _)| *at <= now);
@@ -90,7 +90,7 @@ impl Queue {
 }
 
 /// When the last listing was answered, and what is to be done again because of it.
-pub struct Listings {
+pub struct ListingCache {
     start: Instant,
     /// Nanoseconds from `start` to the last listing; 0: none.
     last: AtomicU64,
@@ -98,7 +98,7 @@ pub struct Listings {
     has_events: Condvar,
 }
 
-impl Default for Listings {
+impl Default for ListingCache {
     fn default() -> Self {
         Self {
             start: Instant::now(),
@@ -109,7 +109,7 @@ impl Default for Listings {
     }
 }
 
-impl Listings {
+impl ListingCache {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,15 +129,15 @@ impl Listings {
         if last == 0 || self.now().saturating_sub(last) > SETTLE.as_nanos() as u64 {
             return;
         }
-        self.again(&Again::Event(event.clone()));
+        self.again(&Repeat::Event(event.clone()));
     }
 
     /// Names were expired whose look-ups were answered a moment before: again later.
-    pub fn expire_again(&self, dir: Ino, names: Vec<Bytes>) {
-        self.again(&Again::Names(dir, names));
+    pub fn expire_again(&self, dir: Ino, names: Vec<NameBytes>) {
+        self.again(&Repeat::Names(dir, names));
     }
 
-    fn again(&self, what: &Again) {
+    fn again(&self, what: &Repeat) {
         let (mut queue, now) = (self.queue(), Instant::now());
         for (queue, delay) in queue.events.iter_mut().zip([SETTLE, SETTLE_LATE]) {
             if queue.len() < AGAIN_MAX {
@@ -215,8 +215,8 @@ pub fn run(fs: &ZonalFs) {
         }
         for what in events {
             match what {
-                Again::Event(event) => fs.drop_again(&event),
-                Again::Names(dir, names) => fs.expiries.expire(dir, names, Vec::new()),
+                Repeat::Event(event) => fs.drop_again(&event),
+                Repeat::Names(dir, names) => fs.expiries.expire(dir, names, Vec::new()),
             }
         }
     }
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_kept_listing_is_due_when_its_term_ends_or_there_are_too_many() {
-        let (listings, start) = (Listings::default(), Instant::now());
+        let (listings, start) = (ListingCache::default(), Instant::now());
         listings.keep(Ino(5), 60_000);
         listings.keep(Ino(6), 0);
         let later = start + Duration::from_secs(1);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn only_events_near_a_listing_wait() {
-        let listings = Listings::default();
+        let listings = ListingCache::default();
         let event = Event::Invalidate {
             entries: Ino(0),
             inodes: vec![Ino(5)],

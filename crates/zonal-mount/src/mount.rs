@@ -1,11 +1,11 @@
 //! From options to a running mount, and down again.
 
-use crate::background::Background;
+use crate::background::MountThreads;
 use crate::fs::ZonalFs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_client::{Client, Options};
+use zonal_client::{Client, ClientOptions};
 use zonal_fuse::{MountError, MountOptions, Session, SessionConfig};
 use zonal_native::RealNet;
 use zonal_native::block_on;
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct MountConfig {
     /// The client core's options.
-    pub client: Options,
+    pub client: ClientOptions,
     /// Who this process is towards servers, with the cell's key.
     pub identity: Identity,
     /// Connections.
@@ -34,7 +34,7 @@ pub struct MountConfig {
 
 /// Why there is no mount.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum MountStartError {
     /// No manager, or one that refuses.
     #[error("fetching the zone map: {0}")]
     Connect(#[source] ErrorCode),
@@ -52,7 +52,7 @@ pub enum StartError {
 /// A running mount.
 pub struct Mounted {
     session: Session,
-    background: Background,
+    background: MountThreads,
     fs: Arc<ZonalFs>,
 }
 
@@ -60,18 +60,19 @@ impl Mounted {
     /// Mounts a cell on `path`. The mount answers when this returns.
     ///
     /// # Errors
-    /// See [`StartError`].
-    pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
+    /// See [`MountStartError`].
+    pub fn start(path: &Path, config: MountConfig) -> Result<Self, MountStartError> {
         let pool = PoolConfig {
             regions: Some(Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS)),
             ..config.pool
         };
         let pool = Pool::new(config.identity, pool);
         let net = RealNet::new(Arc::new(pool));
-        let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
+        let client =
+            block_on(Client::connect(net, config.client)).map_err(MountStartError::Connect)?;
         let zone = client.options().zone;
         if client.map().zone(zone).is_none() {
-            return Err(StartError::NoZone(zone));
+            return Err(MountStartError::NoZone(zone));
         }
         let fs = Arc::new(ZonalFs::new(
             client,
@@ -83,7 +84,7 @@ impl Mounted {
         fs.client
             .when_to_drop(move || weak.upgrade().is_some_and(|fs| fs.drop_all_cached()));
         let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
-        let background = Background::start(&fs).map_err(StartError::Threads)?;
+        let background = MountThreads::start(&fs).map_err(MountStartError::Threads)?;
         Ok(Self {
             session,
             background,
@@ -113,9 +114,9 @@ impl Mounted {
     ///
     /// # Errors
     /// Where the mount cannot be taken away.
-    pub fn unmount(self) -> Result<(), StartError> {
+    pub fn unmount(self) -> Result<(), MountStartError> {
         let outcome = self.session.unmount(PATIENCE);
         self.background.end();
-        outcome.map_err(StartError::Mount)
+        outcome.map_err(MountStartError::Mount)
     }
 }

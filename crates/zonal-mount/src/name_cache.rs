@@ -6,7 +6,7 @@
 //! directory at a time, so the mount has to know which names it told.
 //!
 //! *Invariants*: (1) a name is in the table before the reply that tells it is sent; (2) an event is
-//! counted ([`crate::attribute_cache`]) before the table is searched for its directory, and an answer is put
+//! counted ([`crate::attribute_hints`]) before the table is searched for its directory, and an answer is put
 //! into the table before it is compared with that count: so of an answer and an event that cross,
 //! either the event finds the name or the answer is told without a term.
 //!
@@ -25,20 +25,20 @@ pub const NAMES_MAX: usize = 65_536;
 const ROOM: Duration = Duration::from_millis(200);
 
 /// A name, shared by the table and the queues of expiries.
-pub type Bytes = Box<[u8]>;
+pub type NameBytes = Box<[u8]>;
 
 #[derive(Clone, Copy)]
-struct Told {
+struct NameEntry {
     until: Instant,
     /// When a look-up was answered: the kernel may take that over without the directory's lock.
     looked_up: Option<Instant>,
 }
 
-type OfDirectory = BTreeMap<Bytes, Told>;
+type DirectoryNames = BTreeMap<NameBytes, NameEntry>;
 
 #[derive(Default)]
 struct State {
-    directories: BTreeMap<Ino, OfDirectory>,
+    directories: BTreeMap<Ino, DirectoryNames>,
     names: usize,
     /// When room was made last.
     room_made: Option<Instant>,
@@ -59,11 +59,11 @@ impl State {
         self.names < NAMES_MAX
     }
 
-    fn insert(&mut self, dir: Ino, name: &[u8], told: Told, now: Instant) -> bool {
+    fn insert(&mut self, dir: Ino, name: &[u8], told: NameEntry, now: Instant) -> bool {
         let names = self.directories.entry(dir).or_default();
         if let Some(before) = names.get_mut(name) {
             let until = before.until.max(told.until);
-            *before = Told { until, ..told };
+            *before = NameEntry { until, ..told };
             return true;
         }
         if self.names >= NAMES_MAX && !self.make_room(now) {
@@ -75,11 +75,11 @@ impl State {
         true
     }
 
-    fn get(&self, dir: Ino, name: &[u8]) -> Option<Told> {
+    fn get(&self, dir: Ino, name: &[u8]) -> Option<NameEntry> {
         self.directories.get(&dir)?.get(name).copied()
     }
 
-    fn remove(&mut self, dir: Ino, name: &[u8]) -> Option<Told> {
+    fn remove(&mut self, dir: Ino, name: &[u8]) -> Option<NameEntry> {
         let names = self.directories.get_mut(&dir)?;
         let told = names.remove(name)?;
         if names.is_empty() {
@@ -92,19 +92,19 @@ impl State {
 
 /// Names of one directory that the kernel may believe.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Believed {
+pub struct CachedNames {
     /// All of them.
-    pub names: Vec<Bytes>,
+    pub names: Vec<NameBytes>,
     /// Those among them that a look-up answered a moment ago: the kernel may take that answer over
     /// only now.
-    pub fresh: Vec<Bytes>,
+    pub fresh: Vec<NameBytes>,
 }
 
 /// The table.
 #[derive(Default)]
-pub struct Names(Mutex<State>);
+pub struct NameCache(Mutex<State>);
 
-impl Names {
+impl NameCache {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,7 +123,7 @@ impl Names {
             return 0;
         }
         let now = Instant::now();
-        let told = Told {
+        let told = NameEntry {
             until: now + Duration::from_millis(ms.into()),
             looked_up: is_look_up.then_some(now),
         };
@@ -162,7 +162,7 @@ impl Names {
     /// Takes out what the kernel may believe of a directory's names. `fresh`: within that time of
     /// the answer of a look-up.
     #[must_use]
-    pub fn take(&self, dir: Ino, fresh: Duration) -> Believed {
+    pub fn take(&self, dir: Ino, fresh: Duration) -> CachedNames {
         let mut state = self.state();
         let names = state.directories.remove(&dir).unwrap_or_default();
         state.names -= names.len();
@@ -172,7 +172,7 @@ impl Names {
 
     /// The same of all directories.
     #[must_use]
-    pub fn take_all(&self, fresh: Duration) -> Vec<(Ino, Believed)> {
+    pub fn take_all(&self, fresh: Duration) -> Vec<(Ino, CachedNames)> {
         let all = std::mem::take(&mut *self.state()).directories;
         let all = all.into_iter();
         all.map(|(dir, names)| (dir, believed(names, fresh)))
@@ -182,9 +182,9 @@ impl Names {
 
 /// A name whose term is over the kernel asks for anyway, but for one whose answer it may not have
 /// taken over yet.
-fn believed(names: OfDirectory, fresh: Duration) -> Believed {
+fn believed(names: DirectoryNames, fresh: Duration) -> CachedNames {
     let now = Instant::now();
-    let mut believed = Believed::default();
+    let mut believed = CachedNames::default();
     for (name, told) in names {
         let is_fresh = told.looked_up.is_some_and(|at| now < at + fresh);
         if is_fresh {
@@ -203,14 +203,14 @@ mod tests {
 
     const FRESH: Duration = Duration::from_millis(1);
 
-    fn names_of(names: &Names, dir: u64) -> Vec<Vec<u8>> {
+    fn names_of(names: &NameCache, dir: u64) -> Vec<Vec<u8>> {
         let taken = names.take(Ino(dir), FRESH).names;
         taken.into_iter().map(<[u8]>::into_vec).collect()
     }
 
     #[test]
     fn a_directory_is_told_the_names_that_may_be_believed_and_no_others() {
-        let names = Names::default();
+        let names = NameCache::default();
         assert_eq!(names.note(Ino(5), b"a", 60_000, false), 60_000);
         assert_eq!(names.note(Ino(5), b"b", 60_000, true), 60_000);
         assert_eq!(names.note(Ino(5), b"c", 0, true), 0);
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_renamed_name_is_believed_where_it_goes() {
-        let names = Names::default();
+        let names = NameCache::default();
         let rename = |from: (u64, &[u8]), to: (u64, &[u8]), is_exchange| {
             names.will_rename([(Ino(from.0), from.1), (Ino(to.0), to.1)], is_exchange)
         };
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn of_what_a_full_table_does_not_take_the_kernel_believes_nothing() {
-        let names = Names::default();
+        let names = NameCache::default();
         for number in 0..NAMES_MAX as u64 {
             let name = number.to_le_bytes();
             assert_eq!(names.note(Ino(number % 7), &name, 60_000, false), 60_000);

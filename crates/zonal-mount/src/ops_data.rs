@@ -3,7 +3,7 @@
 use crate::caller::is_dying;
 use crate::conversions::errno;
 use crate::fs::{ZonalFs, refused};
-use crate::in_flight::Call;
+use crate::in_flight::KernelCall;
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use zonal_client::read::ReadInto;
@@ -14,10 +14,10 @@ use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 
 use crate::ops_open::{HANDLE_EXEC, HANDLE_READS, HANDLE_WRITES};
-use crate::page_masks::{Change, Range};
-use crate::page_tails::Stale;
+use crate::page_masks::{ByteRange, DirectChange};
+use crate::page_tails::StalePages;
+use zonal_native::ReadSink;
 use zonal_native::RealNet;
-use zonal_native::Sink;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -51,18 +51,18 @@ impl ZonalFs {
         self.is_opened(ino, read.fh);
         let is_paged = is_for_pages(read);
         let range = (read.offset, read.offset.saturating_add(read.size.into()));
-        if is_paged && self.tails.read_begins(ino, range, ctx.pid) {
+        if is_paged && self.page_tails.read_begins(ino, range, ctx.pid) {
             self.drop_attributes(ino);
         }
         self.answer_read(&call, ino, &file, read, reply);
         if is_paged {
-            self.tails.read_ends(ino, range, ctx.pid);
+            self.page_tails.read_ends(ino, range, ctx.pid);
         }
     }
 
     fn answer_read(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
         file: &File<RealNet>,
         read: &Read,
@@ -73,7 +73,7 @@ impl ZonalFs {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            let mut sink = Sink::default();
+            let mut sink = ReadSink::default();
             let mut read_once = || {
                 let out = &mut buffer[..size];
                 block_on(call.read_into(file, read.offset, out, Some(&mut sink)))
@@ -84,7 +84,7 @@ impl ZonalFs {
                     break;
                 };
                 let is_short = bytes < size && is_for_pages(read);
-                if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
+                if !is_short || !self.page_tails.read_short(ino, read.offset + bytes as u64) {
                     break;
                 }
                 outcome = block_on(call.refetch(file)).and_then(|_attr| read_once());
@@ -103,7 +103,7 @@ impl ZonalFs {
 
     /// The first read after a change moves the access time. A failure of that is no reason to fail
     /// the read.
-    fn touch_if_due(&self, call: &Call<'_>, ino: Ino) {
+    fn touch_if_due(&self, call: &KernelCall<'_>, ino: Ino) {
         let due = {
             let mut due = self
                 .touch_due
@@ -133,7 +133,7 @@ impl ZonalFs {
     }
 
     /// A file is read now.
-    fn touch(&self, call: &Call<'_>, ino: Ino) {
+    fn touch(&self, call: &KernelCall<'_>, ino: Ino) {
         if let Err(error) = block_on(call.touch(ino)) {
             tracing::debug!(%ino, %error, "access time not updated");
         }
@@ -151,9 +151,9 @@ impl ZonalFs {
         self.is_opened(ino, fh);
         let flushed = match self.client.file(ino) {
             Some(file) if fh & HANDLE_WRITES != 0 => {
-                let mut told = self.told.of(fh);
+                let mut told = self.handle_errors.of(fh);
                 let flushed = block_on(call.flush_open(&file, &mut told));
-                self.told.set(fh, told);
+                self.handle_errors.set(fh, told);
                 flushed
             }
             // Whoever only read lost nothing.
@@ -175,10 +175,10 @@ impl ZonalFs {
 
     /// The kernel uses the handle: at its open it has dropped the pages that were older.
     pub(crate) fn is_opened(&self, ino: Ino, fh: u64) {
-        let Some(changed) = self.opening.take(fh) else {
+        let Some(changed) = self.open_invalidations.take(fh) else {
             return;
         };
-        self.tails.open_dropped(ino);
+        self.page_tails.open_dropped(ino);
         if let Some(changed) = changed {
             self.client.pages_dropped(ino, changed);
         }
@@ -187,13 +187,13 @@ impl ZonalFs {
     /// Makes a file durable, and tells this handle what was lost since it was told last.
     pub(crate) fn fsync_handle(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         file: &File<RealNet>,
         fh: u64,
     ) -> Result<(), ErrorCode> {
-        let mut told = self.told.of(fh);
+        let mut told = self.handle_errors.of(fh);
         let outcome = block_on(call.fsync_open(file, &mut told));
-        self.told.set(fh, told);
+        self.handle_errors.set(fh, told);
         outcome
     }
 
@@ -216,22 +216,22 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         let call = self.begin(ctx);
         // It may never have been used: its opener was killed.
-        if self.opening.take(release.fh).is_some() {
-            self.tails.open_dropped(ino);
+        if self.open_invalidations.take(release.fh).is_some() {
+            self.page_tails.open_dropped(ino);
         }
         if release.fh & HANDLE_EXEC != 0 {
-            self.executed.close(ino);
+            self.executables.close(ino);
         }
         if release.fh & HANDLE_WRITES != 0 {
-            self.writers.close(ino, release.fh);
+            self.write_handles.close(ino, release.fh);
         }
         // Whoever closed it waits no more, and may be gone.
         call.is_left();
         // The open ends, whatever becomes of the locks.
         let unlocked = self.release_handle_locks(&call, ino, release.fh);
-        self.told.close(release.fh);
+        self.handle_errors.close(release.fh);
         if release.fh & HANDLE_READS != 0 {
-            self.tails.close(ino, release.fh & HANDLE_WRITES != 0);
+            self.page_tails.close(ino, release.fh & HANDLE_WRITES != 0);
         }
         let outcome = block_on(call.release(ino)).and(unlocked);
         self.signal.wake();
@@ -247,7 +247,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         change: &Fallocate,
-    ) -> Result<Option<Stale>, ErrorCode> {
+    ) -> Result<Option<StalePages>, ErrorCode> {
         let call = self.begin(ctx);
         let keep = change.mode & KEEP_SIZE != 0;
         let how = match change.mode & !KEEP_SIZE {
@@ -271,7 +271,7 @@ impl ZonalFs {
         let mask = self.change_begins(ctx, ino, (from, end))?;
         let reserved = block_on(call.reserve(&file, change.offset, change.length, how, keep));
         let grows = reserved.is_ok() && !keep;
-        let stale = self.tails.change_ends(ino, mask, (from, end), grows);
+        let stale = self.page_tails.change_ends(ino, mask, (from, end), grows);
         self.dropped_unless(ino, stale, reserved)
     }
 
@@ -280,7 +280,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         copy: &CopyFileRange,
-    ) -> Result<(u64, Option<Stale>), ErrorCode> {
+    ) -> Result<(u64, Option<StalePages>), ErrorCode> {
         let call = self.begin(ctx);
         let from = self.file(ino)?;
         let to = self.file(Ino(copy.ino_out))?;
@@ -304,7 +304,9 @@ impl ZonalFs {
         self.signal.wake();
         let mut stale = None;
         for (mask, range) in parts {
-            let more = self.tails.change_ends(to.ino, mask, range, copied.is_ok());
+            let more = self
+                .page_tails
+                .change_ends(to.ino, mask, range, copied.is_ok());
             if let Some(earlier) = std::mem::replace(&mut stale, more) {
                 self.after_drop(to.ino, earlier, || {});
             }
@@ -319,9 +321,9 @@ impl ZonalFs {
     pub(crate) fn dropped_unless(
         &self,
         ino: Ino,
-        stale: Option<Stale>,
+        stale: Option<StalePages>,
         outcome: Result<(), ErrorCode>,
-    ) -> Result<Option<Stale>, ErrorCode> {
+    ) -> Result<Option<StalePages>, ErrorCode> {
         match (outcome, stale) {
             (Ok(()), stale) => Ok(stale),
             (Err(code), None) => Err(code),
@@ -337,9 +339,11 @@ impl ZonalFs {
         &self,
         ctx: &Context<'_>,
         ino: Ino,
-        range: Range,
-    ) -> Result<Change, ErrorCode> {
-        let begun = self.tails.change_begins(ino, range, || is_dying(ctx.pid));
+        range: ByteRange,
+    ) -> Result<DirectChange, ErrorCode> {
+        let begun = self
+            .page_tails
+            .change_begins(ino, range, || is_dying(ctx.pid));
         begun.ok_or(ErrorCode::Interrupted)
     }
 }

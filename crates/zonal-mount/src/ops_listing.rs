@@ -3,10 +3,10 @@
 use crate::caller::credentials;
 use crate::conversions::{errno, kernel_entry};
 use crate::fs::ZonalFs;
-use crate::in_flight::Call;
+use crate::in_flight::KernelCall;
 use std::sync::atomic::Ordering;
-use zonal_client::directories::Part;
-use zonal_client::names::Found;
+use zonal_client::directories::ListingPage;
+use zonal_client::names::FoundEntry;
 use zonal_fuse::ReplyDirectory;
 use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
 use zonal_native::block_on;
@@ -76,7 +76,7 @@ impl ZonalFs {
 
     fn fill(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         dir: Ino,
         read: &zonal_fuse::request::Read,
@@ -116,9 +116,9 @@ impl ZonalFs {
             true => Credentials::root(),
             false => credentials(ctx),
         };
-        let part = Part {
+        let part = ListingPage {
             is_kept: fills,
-            ..Part::new(cookie, entries, plus)
+            ..ListingPage::new(cookie, entries, plus)
         };
         let (entries, end) = block_on(call.readdir(&who, dir, part))?;
         if fills && cookie == 0 {
@@ -142,7 +142,7 @@ impl ZonalFs {
                     self.space(&mut attr);
                     let entry_ms = self.note_name(mark, (dir, name), item.entry.entry_ms, false);
                     let attr_ms = self.hints.note_new(mark, dir, &attr, item.entry.attr_ms);
-                    let found = Found {
+                    let found = FoundEntry {
                         attr,
                         entry_ms,
                         attr_ms,

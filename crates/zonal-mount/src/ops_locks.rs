@@ -13,16 +13,16 @@
 //! and never while it is on its way: the worker that sent it then knows what came of it. A grant is
 //! then a grant. Where that takes long the request is given up first (`lingers`).
 
-use crate::background::{Cancel, LastByte};
+use crate::background::{LastByte, LockCancel};
 use crate::conversions::errno;
 use crate::fs::ZonalFs;
-use crate::in_flight::Call;
+use crate::in_flight::KernelCall;
 use zonal_client::LockOutcome;
-use zonal_client::page_validity::Changed;
+use zonal_client::page_validity::PendingPageVersion;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
 use zonal_native::block_on;
-use zonal_native::lock_waiters::{Queued, Taken, Waiter};
+use zonal_native::lock_waiters::{LockWaiter, QueueOutcome, SignalOutcome};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 
@@ -106,7 +106,7 @@ impl ZonalFs {
 
     fn wait_for_lock(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         ino: Ino,
         range: LockRange,
@@ -115,7 +115,7 @@ impl ZonalFs {
         let unique = reply.unique();
         self.waiters.park(
             unique,
-            Waiter {
+            LockWaiter {
                 ino,
                 range,
                 reply,
@@ -137,9 +137,9 @@ impl ZonalFs {
                 }
             }
             Ok(LockOutcome::Queued) => match self.waiters.mark_sent(unique) {
-                Queued::Waits | Queued::Gone => {}
-                Queued::Granted(waiter) => self.finish_granted(call, ino, waiter),
-                Queued::Interrupted(waiter) => self.take_back(unique, waiter),
+                QueueOutcome::Waits | QueueOutcome::Gone => {}
+                QueueOutcome::Granted(waiter) => self.finish_granted(call, ino, waiter),
+                QueueOutcome::Interrupted(waiter) => self.take_back(unique, waiter),
             },
             Err(code) => match self.waiters.take(unique) {
                 Some(waiter) if waiter.is_granted => self.finish_granted(call, ino, waiter),
@@ -153,7 +153,7 @@ impl ZonalFs {
     }
 
     /// The shard granted a request that waited.
-    pub(crate) fn finish_waiter(&self, call: &Call<'_>, ino: Ino, unique: u64) {
+    pub(crate) fn finish_waiter(&self, call: &KernelCall<'_>, ino: Ino, unique: u64) {
         if let Some(waiter) = self.waiters.take_granted(unique) {
             self.finish_granted(call, ino, waiter);
         }
@@ -166,7 +166,7 @@ impl ZonalFs {
         }
     }
 
-    fn finish_granted(&self, call: &Call<'_>, ino: Ino, waiter: Waiter<ReplyEmpty>) {
+    fn finish_granted(&self, call: &KernelCall<'_>, ino: Ino, waiter: LockWaiter<ReplyEmpty>) {
         match block_on(call.lock_granted(ino, waiter.range)) {
             Ok(LockOutcome::Granted { changed }) => {
                 self.answer_granted(call, ino, changed, waiter.reply);
@@ -177,11 +177,11 @@ impl ZonalFs {
     }
 
     /// Answers EINTR to a request that is queued at the shard.
-    fn take_back(&self, unique: u64, waiter: Waiter<ReplyEmpty>) {
-        let Waiter { ino, range, .. } = waiter;
+    fn take_back(&self, unique: u64, waiter: LockWaiter<ReplyEmpty>) {
+        let LockWaiter { ino, range, .. } = waiter;
         self.client.take_back_later(ino, range, Some(unique));
         waiter.reply.err(Errno::INTR);
-        if !self.signal.cancel(Cancel { ino, range }) {
+        if !self.signal.cancel(LockCancel { ino, range }) {
             self.signal.wake();
         }
     }
@@ -198,9 +198,9 @@ impl ZonalFs {
     /// well.
     fn answer_granted(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
-        changed: Option<Changed>,
+        changed: Option<PendingPageVersion>,
         reply: ReplyEmpty,
     ) {
         match (self.notifier.get(), changed) {
@@ -214,11 +214,11 @@ impl ZonalFs {
     }
 
     /// The last byte of a file that the kernel may take to be shorter, and the size.
-    fn last_byte(&self, call: &Call<'_>, ino: Ino) -> Option<LastByte> {
+    fn last_byte(&self, call: &KernelCall<'_>, ino: Ino) -> Option<LastByte> {
         let file = self.client.file(ino)?;
         let size = file.size();
         let at = size.checked_sub(1)?;
-        if !self.tails.may_be_longer(ino, size) {
+        if !self.page_tails.may_be_longer(ino, size) {
             return None;
         }
         let mut byte = [0];
@@ -229,16 +229,16 @@ impl ZonalFs {
     /// A signal hit the caller of a request: true where it waits for a lock.
     pub(crate) fn interrupt_waiter(&self, unique: u64) -> bool {
         match self.waiters.take_interrupted(unique) {
-            Taken::Sent(waiter) => {
+            SignalOutcome::Sent(waiter) => {
                 self.take_back(unique, waiter);
                 true
             }
-            Taken::NotSent => {
+            SignalOutcome::NotSent => {
                 // A caller that is to die does not wait for the worker.
                 self.signal.interrupted(unique);
                 true
             }
-            Taken::Unknown => {
+            SignalOutcome::Unknown => {
                 self.signal.interrupted(unique);
                 false
             }
@@ -249,7 +249,7 @@ impl ZonalFs {
     /// locks.
     pub(crate) fn release_handle_locks(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
         fh: u64,
     ) -> Result<(), ErrorCode> {

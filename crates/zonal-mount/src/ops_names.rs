@@ -1,11 +1,11 @@
 //! Names and attributes.
 
-use crate::attribute_cache::Mark;
+use crate::attribute_hints::EventMark;
 use crate::caller::credentials;
 use crate::conversions::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
-use crate::in_flight::Call;
-use zonal_client::names::{Found, Looked, NewFile};
+use crate::in_flight::KernelCall;
+use zonal_client::names::{FoundEntry, LookupResult, NewFile};
 use zonal_client::statfs::Capacity;
 use zonal_fuse::Context;
 use zonal_fuse::request::{Mknod, Rename};
@@ -19,10 +19,10 @@ impl ZonalFs {
     /// `mark`: of before the request.
     pub(crate) fn answer_entry(
         &self,
-        mark: Mark,
+        mark: EventMark,
         (parent, bytes): (Ino, &[u8]),
         reply: ReplyEntry,
-        outcome: Result<Found, ErrorCode>,
+        outcome: Result<FoundEntry, ErrorCode>,
     ) {
         match outcome {
             Ok(mut found) => {
@@ -39,7 +39,7 @@ impl ZonalFs {
     /// `mark`: of before the request.
     pub(crate) fn note_name(
         &self,
-        mark: Mark,
+        mark: EventMark,
         (dir, bytes): (Ino, &[u8]),
         ms: u32,
         is_look_up: bool,
@@ -54,15 +54,15 @@ impl ZonalFs {
 
     /// Whether the kernel may hear of a size at once; else it is as if nothing had been told.
     pub(crate) fn may_show(&self, attr: &Attr) -> bool {
-        !self.tails.holds_back(attr.ino, attr.size)
+        !self.page_tails.holds_back(attr.ino, attr.size)
     }
 
     /// Space of which nobody knows yet counts.
     pub(crate) fn space(&self, attr: &mut Attr) {
-        attr.allocated = self.tails.space(attr.ino, attr.size, attr.allocated);
+        attr.allocated = self.page_tails.space(attr.ino, attr.size, attr.allocated);
     }
 
-    fn reply_entry(&self, reply: ReplyEntry, mut found: Found) {
+    fn reply_entry(&self, reply: ReplyEntry, mut found: FoundEntry) {
         self.space(&mut found.attr);
         self.after_size(found.attr.ino, found.attr.size, move || {
             reply.entry(&kernel_entry(&found));
@@ -90,7 +90,7 @@ impl ZonalFs {
             }
         };
         match looked {
-            Ok(Looked::Found(mut found)) => {
+            Ok(LookupResult::Found(mut found)) => {
                 let attr = &found.attr;
                 if bytes == b"." || bytes == b".." {
                     found.attr_ms = self.hints.note(mark, attr, found.attr_ms);
@@ -103,7 +103,7 @@ impl ZonalFs {
                 }
                 self.reply_entry(reply, found);
             }
-            Ok(Looked::Absent(ms)) => match self.note_name(mark, (parent, bytes), ms, true) {
+            Ok(LookupResult::Absent(ms)) => match self.note_name(mark, (parent, bytes), ms, true) {
                 0 => reply.err(errno(ErrorCode::NotFound)),
                 ms => reply.negative(valid(ms)),
             },
@@ -173,7 +173,7 @@ impl ZonalFs {
             Some(done) if change == AttrChange::default() => Ok(done),
             _ => match block_on(call.setattr(&who, ino, change)) {
                 Err(ErrorCode::NotPermitted)
-                    if change == AttrChange::default() && self.writers.has(ino, ctx.uid) =>
+                    if change == AttrChange::default() && self.write_handles.has(ino, ctx.uid) =>
                 {
                     // Through a handle that was opened when its user might write.
                     self.take_privileges(&call, ctx, &*self.file(ino)?)?;
@@ -190,7 +190,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         target: &[u8],
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let kind = NewKind::Symlink {
             text: Blob(target.to_vec()),
         };
@@ -212,7 +212,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         node: &Mknod,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let kind = match FileKind::from_mode(node.mode) {
             None | Some(FileKind::File) => NewKind::File,
             Some(FileKind::Fifo) => NewKind::Fifo,
@@ -239,7 +239,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         new: NewFile,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let call = self.begin(ctx);
         block_on(call.make(&credentials(ctx), parent, name(bytes)?, new))
     }
@@ -250,7 +250,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         (mode, umask): (u32, u32),
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let call = self.begin(ctx);
         block_on(call.mkdir(
             &credentials(ctx),
@@ -264,7 +264,7 @@ impl ZonalFs {
     /// `zonal mkdir --zone`: "ZONE MODE NAME" set as an attribute of the parent.
     pub(crate) fn mkdir_by_text(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         who: &Credentials,
         parent: Ino,
         text: &[u8],
@@ -358,7 +358,7 @@ impl ZonalFs {
         ino: Ino,
         parent: Ino,
         bytes: &[u8],
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let call = self.begin(ctx);
         block_on(call.hard_link(&credentials(ctx), ino, parent, name(bytes)?))
     }
@@ -396,8 +396,8 @@ impl ZonalFs {
     }
 }
 
-fn found_now((attr, attr_ms): (Attr, u32)) -> Looked {
-    Looked::Found(Found {
+fn found_now((attr, attr_ms): (Attr, u32)) -> LookupResult {
+    LookupResult::Found(FoundEntry {
         attr,
         entry_ms: 0,
         attr_ms,

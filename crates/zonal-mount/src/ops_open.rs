@@ -8,10 +8,10 @@
 use crate::caller::credentials;
 use crate::conversions::{kernel_entry, name};
 use crate::fs::ZonalFs;
-use crate::page_tails::Access;
+use crate::page_tails::PageAccess;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use zonal_client::names::{NewFile, Opened};
+use zonal_client::names::{NewFile, OpenedFile};
 use zonal_fuse::request::{Create, Open};
 use zonal_fuse::{Context, Entry as KernelEntry, OpenFlags};
 use zonal_native::RealNet;
@@ -43,7 +43,12 @@ pub const TOUCH_DUE_MAX: usize = 65_536;
 
 impl ZonalFs {
     /// A handle's number and the kernel's flags for it.
-    fn handle(&self, ctx: &Context<'_>, opened: &Opened<RealNet>, flags: u32) -> (u64, OpenFlags) {
+    fn handle(
+        &self,
+        ctx: &Context<'_>,
+        opened: &OpenedFile<RealNet>,
+        flags: u32,
+    ) -> (u64, OpenFlags) {
         let mut bits = 0;
         if flags & O_APPEND != 0 {
             bits |= HANDLE_APPEND;
@@ -56,7 +61,7 @@ impl ZonalFs {
         }
         if flags & O_EXEC != 0 {
             bits |= HANDLE_EXEC;
-            self.executed.open(opened.found.attr.ino);
+            self.executables.open(opened.found.attr.ino);
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
@@ -76,12 +81,12 @@ impl ZonalFs {
         if flags & O_ACCMODE != O_WRONLY {
             bits |= HANDLE_READS;
             let attr = &opened.found.attr;
-            let access = Access {
+            let access = PageAccess {
                 writes: bits & HANDLE_WRITES != 0,
                 keeps_pages: opened.keep_pages && !goes_round,
             };
             let space = (attr.size, attr.allocated);
-            if self.tails.open(attr.ino, space, access) {
+            if self.page_tails.open(attr.ino, space, access) {
                 self.drop_attributes(attr.ino);
             }
         }
@@ -102,14 +107,14 @@ impl ZonalFs {
             }
         }
         let fh = number << HANDLE_BITS | bits;
-        self.told.open(fh, opened.file.told());
+        self.handle_errors.open(fh, opened.file.told());
         if bits & HANDLE_WRITES != 0 {
-            self.writers.open(opened.file.ino, fh, ctx.uid);
+            self.write_handles.open(opened.file.ino, fh, ctx.uid);
         }
         let drops_pages = opened.changed.is_some() || opened.keep_pages && goes_round;
         if drops_pages {
-            self.tails.open_drops(opened.file.ino);
-            self.opening.note(fh, opened.changed);
+            self.page_tails.open_drops(opened.file.ino);
+            self.open_invalidations.note(fh, opened.changed);
         }
         (fh, kernel_flags)
     }
@@ -133,14 +138,14 @@ impl ZonalFs {
     ) -> Result<(u64, OpenFlags), ErrorCode> {
         let call = self.begin(ctx);
         let cuts_only = open.flags & (O_ACCMODE | O_TRUNC) == O_RDONLY | O_TRUNC;
-        if cuts_only && self.executed.is_busy(ino) {
+        if cuts_only && self.executables.is_busy(ino) {
             return Err(ErrorCode::TextBusy);
         }
         let opened = block_on(call.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
             match &opened {
                 Ok(_cut) => {
-                    self.tails.cut(ino, 0);
+                    self.page_tails.cut(ino, 0);
                     self.hints.forget(&[ino]);
                 }
                 Err(_) => self.doubt_size(ino, false),

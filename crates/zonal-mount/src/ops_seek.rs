@@ -6,10 +6,10 @@
 //! pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which
 //! writing pages does not take.
 
-use crate::background::Seek;
+use crate::background::SeekRequest;
 use crate::conversions::errno;
 use crate::fs::ZonalFs;
-use crate::in_flight::Call;
+use crate::in_flight::KernelCall;
 use zonal_fuse::{Context, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
@@ -19,7 +19,7 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 /// Where, or why not.
-type Found = Result<u64, ErrorCode>;
+type SeekResult = Result<u64, ErrorCode>;
 
 impl ZonalFs {
     pub(crate) fn do_lseek(
@@ -39,7 +39,7 @@ impl ZonalFs {
         let Some(hole) = self.doubted(&call, ino, (offset, for_data), found) else {
             return answer(reply, found);
         };
-        let seek = Seek {
+        let seek = SeekRequest {
             ino,
             offset,
             for_data,
@@ -52,7 +52,7 @@ impl ZonalFs {
         }
     }
 
-    fn seek(&self, call: &Call<'_>, ino: Ino, offset: u64, for_data: bool) -> Found {
+    fn seek(&self, call: &KernelCall<'_>, ino: Ino, offset: u64, for_data: bool) -> SeekResult {
         let file = self.file(ino)?;
         block_on(call.seek(&file, offset, for_data))
     }
@@ -60,12 +60,12 @@ impl ZonalFs {
     /// The hole, or its rest, that was found where the kernel may have bytes.
     fn doubted(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
         (offset, for_data): (u64, bool),
-        found: Found,
+        found: SeekResult,
     ) -> Option<(u64, u64)> {
-        if !self.tails.may_be_dirty(ino) {
+        if !self.page_tails.may_be_dirty(ino) {
             return None;
         }
         let (from, next) = match (for_data, found) {
@@ -82,8 +82,8 @@ impl ZonalFs {
     }
 
     /// Asks again when the pages of the hole are written.
-    pub(crate) fn seek_again(&self, call: &Call<'_>, seek: Seek) {
-        let Seek { ino, hole, .. } = seek;
+    pub(crate) fn seek_again(&self, call: &KernelCall<'_>, seek: SeekRequest) {
+        let SeekRequest { ino, hole, .. } = seek;
         self.drop_hole(ino, hole);
         let mut found = self.seek(call, ino, seek.offset, seek.for_data);
         if !seek.for_data && found != seek.found {
@@ -95,7 +95,7 @@ impl ZonalFs {
     }
 }
 
-fn answer(reply: ReplyLseek, found: Found) {
+fn answer(reply: ReplyLseek, found: SeekResult) {
     match found {
         Ok(at) => reply.offset(at),
         Err(code) => reply.err(errno(code)),

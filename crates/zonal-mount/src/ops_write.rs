@@ -7,9 +7,9 @@
 
 use crate::caller::credentials;
 use crate::fs::ZonalFs;
-use crate::in_flight::Call;
+use crate::in_flight::KernelCall;
 use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, O_DSYNC};
-use crate::page_tails::Stale;
+use crate::page_tails::StalePages;
 use std::time::Duration;
 use zonal_client::{File, Run};
 use zonal_fuse::request::Write;
@@ -27,12 +27,12 @@ pub const KEEP_MIN: usize = 512 << 10;
 const OWN_PAGE: Duration = Duration::from_millis(20);
 
 /// Pages that the kernel has to drop because of a write.
-pub(crate) enum ToDrop {
+pub(crate) enum PagesToDrop {
     Nothing,
     /// Before it hears of it.
-    Before(Stale),
+    Before(StalePages),
     /// When it has: until then it may hold them locked.
-    After(Stale),
+    After(StalePages),
 }
 
 /// Whether a write goes round the kernel's pages: by its handle, or by O_DIRECT, where only the
@@ -54,7 +54,7 @@ impl ZonalFs {
         ino: Ino,
         write: &Write,
         data: Data<'_>,
-    ) -> Result<(u32, ToDrop), ErrorCode> {
+    ) -> Result<(u32, PagesToDrop), ErrorCode> {
         let call = self.begin(ctx);
         let file = self.file(ino)?;
         self.is_opened(ino, write.fh);
@@ -62,9 +62,9 @@ impl ZonalFs {
             self.before_write(&call, ctx, &file)?;
         }
         // Last: what asks the shard may find that a lock is lost.
-        let mut told = self.told.of(write.fh);
+        let mut told = self.handle_errors.of(write.fh);
         let lost = file.tell_writer(&mut told);
-        self.told.set(write.fh, told);
+        self.handle_errors.set(write.fh, told);
         lost?;
         let drop = if write.from_cache {
             self.write_back(&call, &file, write, data)?
@@ -81,13 +81,13 @@ impl ZonalFs {
     /// filled.
     fn write_back(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
-    ) -> Result<ToDrop, ErrorCode> {
+    ) -> Result<PagesToDrop, ErrorCode> {
         let (from, to) = (write.offset, end_of(write));
-        let (number, left) = self.tails.write_back_begins(file.ino, from, to);
+        let (number, left) = self.page_tails.write_back_begins(file.ino, from, to);
         let written = if left == [(from, to)] {
             self.write_at(call, file, write, data)
         } else {
@@ -97,7 +97,7 @@ impl ZonalFs {
                 block_on(call.write(file, at, part, write.kill_suidgid))
             })
         };
-        self.tails.write_back_ends(file.ino, number);
+        self.page_tails.write_back_ends(file.ino, number);
         written?;
         self.sync_written(call, file, write, false)?;
         Ok(self.crossed(file.ino, from, to))
@@ -105,14 +105,14 @@ impl ZonalFs {
 
     fn write_pages(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
-    ) -> Result<ToDrop, ErrorCode> {
+    ) -> Result<PagesToDrop, ErrorCode> {
         let (ino, from, to) = (file.ino, write.offset, end_of(write));
-        let (gap, asks) = self.tails.page_write(ino, from, to);
+        let (gap, asks) = self.page_tails.page_write(ino, from, to);
         if asks {
             self.drop_attributes(ino);
         }
@@ -121,46 +121,46 @@ impl ZonalFs {
         let written = self
             .write_at(call, file, write, data)
             .and_then(|()| self.sync_written(call, file, write, false));
-        let stale = gap.and_then(|(mask, range)| self.tails.behind_ends(ino, mask, range));
+        let stale = gap.and_then(|(mask, range)| self.page_tails.behind_ends(ino, mask, range));
         let stale = self.dropped_unless(ino, stale, written)?;
-        let crossed = self.tails.page_written(ino, (from, to), ctx.pid);
+        let crossed = self.page_tails.page_written(ino, (from, to), ctx.pid);
         if let Some(stale) = stale {
             // The page that was the last one, of which the bytes up to this write are zeros now.
             if stale.to <= from - from % 4096 && crossed.is_none() {
-                return Ok(ToDrop::Before(stale));
+                return Ok(PagesToDrop::Before(stale));
             }
             self.drop_range_within(ino, stale, OWN_PAGE);
         }
-        Ok(crossed.map_or(ToDrop::Nothing, |pages| self.drop_crossed(ino, pages)))
+        Ok(crossed.map_or(PagesToDrop::Nothing, |pages| self.drop_crossed(ino, pages)))
     }
 
     /// Drops pages that a read may have filled without a write, before that is answered. Where that
     /// takes too long nobody may take them for current until it is done.
-    fn drop_crossed(&self, ino: Ino, pages: Stale) -> ToDrop {
+    fn drop_crossed(&self, ino: Ino, pages: StalePages) -> PagesToDrop {
         let is_dropped = self.drop_range_within(ino, pages, OWN_PAGE);
         if !is_dropped {
             self.client.doubt_pages(ino);
         }
-        self.tails.page_write_ends(ino);
+        self.page_tails.page_write_ends(ino);
         match is_dropped {
-            true => ToDrop::Nothing,
-            false => ToDrop::After(pages),
+            true => PagesToDrop::Nothing,
+            false => PagesToDrop::After(pages),
         }
     }
 
-    fn crossed(&self, ino: Ino, from: u64, to: u64) -> ToDrop {
-        let crossed = self.tails.crossed(ino, from, to);
-        crossed.map_or(ToDrop::Nothing, ToDrop::After)
+    fn crossed(&self, ino: Ino, from: u64, to: u64) -> PagesToDrop {
+        let crossed = self.page_tails.crossed(ino, from, to);
+        crossed.map_or(PagesToDrop::Nothing, PagesToDrop::After)
     }
 
     fn write_round(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
-    ) -> Result<ToDrop, ErrorCode> {
+    ) -> Result<PagesToDrop, ErrorCode> {
         let (ino, appends) = (file.ino, write.fh & HANDLE_APPEND != 0);
         // Where an append goes is not known yet. It is behind the end, where the kernel writes no
         // page.
@@ -180,15 +180,17 @@ impl ZonalFs {
             Ok(at) => (at, at + u64::from(write.size)),
             Err(_) => known,
         };
-        let stale = self.tails.change_ends(ino, mask, range, written.is_ok());
+        let stale = self
+            .page_tails
+            .change_ends(ino, mask, range, written.is_ok());
         let stale = self.dropped_unless(ino, stale, synced)?;
-        Ok(stale.map_or(ToDrop::Nothing, ToDrop::Before))
+        Ok(stale.map_or(PagesToDrop::Nothing, PagesToDrop::Before))
     }
 
     /// Flags of the write count where the kernel does not ask for the fsync itself.
     fn sync_written(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         file: &File<RealNet>,
         write: &Write,
         is_direct: bool,
@@ -202,7 +204,7 @@ impl ZonalFs {
 
     fn write_at(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
@@ -220,7 +222,7 @@ impl ZonalFs {
     /// Returns where it went.
     fn append(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
@@ -256,7 +258,7 @@ impl ZonalFs {
     /// also for the kernel.
     pub(crate) fn before_write(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
     ) -> Result<(), ErrorCode> {
@@ -269,7 +271,7 @@ impl ZonalFs {
     /// The same where there are some, perhaps.
     pub(crate) fn take_privileges(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
     ) -> Result<(), ErrorCode> {

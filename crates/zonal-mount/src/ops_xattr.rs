@@ -97,7 +97,9 @@ impl ZonalFs {
         let outcome = block_on(call.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
         match outcome {
-            Err(ErrorCode::Access) if name == CAPABILITY_NAME && self.writers.has(ino, ctx.uid) => {
+            Err(ErrorCode::Access)
+                if name == CAPABILITY_NAME && self.write_handles.has(ino, ctx.uid) =>
+            {
                 // Before a write through a handle that was opened when its user might write.
                 self.take_privileges(&call, ctx, &*self.file(ino)?)
             }

@@ -18,38 +18,38 @@
 //! look at a list that is nearly always empty.
 
 /// Behind the last byte, from the first.
-pub type Range = (u64, u64);
+pub type ByteRange = (u64, u64);
 
 /// A change of bytes round the pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change(u64);
+pub struct DirectChange(u64);
 
 #[derive(Debug)]
 struct Mask {
-    change: Change,
-    ranges: Vec<Range>,
+    change: DirectChange,
+    ranges: Vec<ByteRange>,
     /// Carried out.
     is_done: bool,
 }
 
 /// The masks of a file.
 #[derive(Debug, Default)]
-pub struct Masks {
+pub struct PageMasks {
     masks: Vec<Mask>,
     /// Writes of pages under way.
-    writing: Vec<(u64, Range)>,
+    writing: Vec<(u64, ByteRange)>,
     next: u64,
 }
 
-impl Masks {
+impl PageMasks {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
     /// A change of these bytes begins. It is to be carried out when [`Self::is_crossed`] is false.
-    pub fn begin(&mut self, ranges: impl IntoIterator<Item = Range>) -> Change {
-        let change = Change(self.number());
+    pub fn begin(&mut self, ranges: impl IntoIterator<Item = ByteRange>) -> DirectChange {
+        let change = DirectChange(self.number());
         let ranges = Vec::from_iter(ranges);
         let is_done = false;
         self.masks.push(Mask {
@@ -62,7 +62,7 @@ impl Masks {
 
     /// Whether writes of pages that began before it overlap the change.
     #[must_use]
-    pub fn is_crossed(&self, change: Change) -> bool {
+    pub fn is_crossed(&self, change: DirectChange) -> bool {
         let mask = self.masks.iter().find(|mask| mask.change == change);
         mask.is_some_and(|mask| {
             let earlier = self.writing.iter().filter(|(at, _)| *at < change.0);
@@ -72,7 +72,7 @@ impl Masks {
     }
 
     /// It is carried out, or has failed.
-    pub fn done(&mut self, change: Change) {
+    pub fn done(&mut self, change: DirectChange) {
         let mut masks = self.masks.iter_mut();
         if let Some(mask) = masks.find(|mask| mask.change == change) {
             mask.is_done = true;
@@ -80,7 +80,7 @@ impl Masks {
     }
 
     /// Pages that were filled before it are gone.
-    pub fn end(&mut self, change: Change) {
+    pub fn end(&mut self, change: DirectChange) {
         self.masks.retain(|mask| mask.change != change);
     }
 
@@ -93,7 +93,7 @@ impl Masks {
     }
 
     /// A write of pages begins: its number, and what of it is to be written.
-    pub fn write_begins(&mut self, from: u64, to: u64) -> (u64, Vec<Range>) {
+    pub fn write_begins(&mut self, from: u64, to: u64) -> (u64, Vec<ByteRange>) {
         let number = self.number();
         self.writing.push((number, (from, to)));
         let masked = self.masks.iter().flat_map(|mask| &mask.ranges);
@@ -107,12 +107,12 @@ impl Masks {
     }
 }
 
-fn overlap(one: Range, other: Range) -> bool {
+fn overlap(one: ByteRange, other: ByteRange) -> bool {
     one.0 < other.1 && other.0 < one.1
 }
 
 /// What is left of the ranges without `cut`.
-fn without(ranges: &[Range], cut: Range) -> Vec<Range> {
+fn without(ranges: &[ByteRange], cut: ByteRange) -> Vec<ByteRange> {
     let parts = ranges.iter().flat_map(|&(from, to)| {
         let before = (from, to.min(cut.0));
         let behind = (from.max(cut.1), to);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn pages_leave_out_what_was_changed_until_they_are_gone() {
-        let mut masks = Masks::default();
+        let mut masks = PageMasks::default();
         let change = masks.begin([(10, 20)]);
         let (one, left) = masks.write_begins(0, 100);
         assert_eq!(left, [(0, 10), (20, 100)]);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_change_waits_for_earlier_writes_of_its_bytes() {
-        let mut masks = Masks::default();
+        let mut masks = PageMasks::default();
         let (one, _) = masks.write_begins(0, 10);
         let (other, _) = masks.write_begins(20, 30);
         let change = masks.begin([(5, 15)]);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_asked_for_anew_has_the_changes_carried_out() {
-        let mut masks = Masks::default();
+        let mut masks = PageMasks::default();
         let (change, under_way) = (masks.begin([(10, 50)]), masks.begin([(30, 40)]));
         masks.refilled(0, 100);
         assert_eq!(masks.write_begins(0, 100).1, [(0, 10), (50, 100)]);

@@ -19,7 +19,7 @@
 //! The kernel gives up no page for want of memory, nor at drop_caches(5) or POSIX_FADV_DONTNEED,
 //! while a write from it is under way.
 
-use crate::page_masks::Range;
+use crate::page_masks::ByteRange;
 use std::time::{Duration, Instant};
 
 /// Answered reads that are kept apart; of more only what they span together is known.
@@ -31,11 +31,11 @@ const UNKNOWN: u32 = 0;
 
 /// A drop that has begun: reads that were answered before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dropping(u64);
+pub struct PageDrop(u64);
 
 #[derive(Debug, Clone, Copy)]
-struct Fill {
-    range: Range,
+struct AnsweredRead {
+    range: ByteRange,
     thread: u32,
     /// When it was answered.
     at: u64,
@@ -43,11 +43,11 @@ struct Fill {
 
 /// What may have crossed the next write through pages of one file.
 #[derive(Debug, Default)]
-pub struct Crossings {
+pub struct PageRaces {
     /// Reads that are being answered.
-    reading: Vec<(Range, u32)>,
+    reading: Vec<(ByteRange, u32)>,
     /// Reads that were answered since the last write, as far as it matters.
-    fills: Vec<Fill>,
+    fills: Vec<AnsweredRead>,
     /// Counts the answers of reads.
     clock: u64,
     /// Drops by the mount that are under way.
@@ -60,7 +60,7 @@ pub struct Crossings {
     is_dropped: bool,
 }
 
-impl Crossings {
+impl PageRaces {
     /// An open is about to be answered at which the kernel drops the pages.
     pub fn open_begins(&mut self, now: Instant) {
         self.opens += 1;
@@ -74,13 +74,13 @@ impl Crossings {
     }
 
     /// Pages are about to be dropped.
-    pub fn drop_begins(&mut self) -> Dropping {
+    pub fn drop_begins(&mut self) -> PageDrop {
         self.drops += 1;
-        Dropping(self.clock)
+        PageDrop(self.clock)
     }
 
     /// They are dropped; `is_whole`: all of the file.
-    pub fn drop_ends(&mut self, drop: Dropping, is_whole: bool) {
+    pub fn drop_ends(&mut self, drop: PageDrop, is_whole: bool) {
         self.drops = self.drops.saturating_sub(1);
         self.is_dropped = true;
         if is_whole {
@@ -89,12 +89,12 @@ impl Crossings {
     }
 
     /// A read for pages begins to be answered.
-    pub fn read_begins(&mut self, range: Range, thread: u32) {
+    pub fn read_begins(&mut self, range: ByteRange, thread: u32) {
         self.reading.push((range, thread));
     }
 
     /// It is answered. `may_write`: somebody here may write through the pages.
-    pub fn read_ends(&mut self, range: Range, thread: u32, may_write: bool) {
+    pub fn read_ends(&mut self, range: ByteRange, thread: u32, may_write: bool) {
         let read = (range, thread);
         let Some(at) = self.reading.iter().position(|known| *known == read) else {
             return;
@@ -106,7 +106,7 @@ impl Crossings {
         }
     }
 
-    fn filled(&mut self, (from, to): Range, thread: u32) {
+    fn filled(&mut self, (from, to): ByteRange, thread: u32) {
         let at = self.clock;
         if let Some(last) = self.fills.last_mut()
             && (last.range.1, last.thread) == (from, thread)
@@ -116,9 +116,9 @@ impl Crossings {
             return;
         }
         let range = (from, to);
-        self.fills.push(Fill { range, thread, at });
+        self.fills.push(AnsweredRead { range, thread, at });
         if self.fills.len() > FILLS_MAX {
-            let span = |all: Fill, one: Fill| Fill {
+            let span = |all: AnsweredRead, one: AnsweredRead| AnsweredRead {
                 range: (all.range.0.min(one.range.0), all.range.1.max(one.range.1)),
                 thread: match one.thread == all.thread {
                     true => all.thread,
@@ -152,15 +152,15 @@ impl Crossings {
 
     /// A read of these bytes is being answered.
     #[must_use]
-    pub fn is_read(&self, range: Range) -> bool {
+    pub fn is_read(&self, range: ByteRange) -> bool {
         self.reading.iter().any(|read| overlap(read.0, range))
     }
 
     /// A write of a program through pages is carried out: whether a read may have filled them
     /// without it.
     #[must_use]
-    pub fn is_crossed(&self, range: Range, thread: u32) -> bool {
-        let is_other = |fill: &Fill| fill.thread == UNKNOWN || fill.thread != thread;
+    pub fn is_crossed(&self, range: ByteRange, thread: u32) -> bool {
+        let is_other = |fill: &AnsweredRead| fill.thread == UNKNOWN || fill.thread != thread;
         let mut fills = self.fills.iter();
         self.is_read(range) || fills.any(|fill| is_other(fill) && overlap(fill.range, range))
     }
@@ -172,7 +172,7 @@ impl Crossings {
     }
 }
 
-fn overlap(one: Range, other: Range) -> bool {
+fn overlap(one: ByteRange, other: ByteRange) -> bool {
     one.0 < other.1 && other.0 < one.1
 }
 
@@ -180,22 +180,22 @@ fn overlap(one: Range, other: Range) -> bool {
 mod tests {
     use super::*;
 
-    const PAGE: Range = (0, 4096);
+    const PAGE: ByteRange = (0, 4096);
     const P: u32 = 7;
     const Q: u32 = 8;
 
-    fn reads(crossings: &mut Crossings, range: Range, thread: u32) {
+    fn reads(crossings: &mut PageRaces, range: ByteRange, thread: u32) {
         crossings.read_begins(range, thread);
         crossings.read_ends(range, thread, true);
     }
 
-    fn drops(crossings: &mut Crossings) {
+    fn drops(crossings: &mut PageRaces) {
         let drop = crossings.drop_begins();
         crossings.drop_ends(drop, true);
     }
 
     /// The bytes of a write through pages; it is answered.
-    fn writes(crossings: &mut Crossings, range: Range, thread: u32) -> bool {
+    fn writes(crossings: &mut PageRaces, range: ByteRange, thread: u32) -> bool {
         let is_crossed = crossings.is_crossed(range, thread);
         crossings.write_ends();
         is_crossed
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_read_that_was_answered_after_a_drop_crosses_the_write_of_another_thread() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         drops(&mut file);
         reads(&mut file, PAGE, P);
         // P's bytes are copied into the page, and it is dropped; then Q reads it, and P's write
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_read_of_the_writers_own_came_before_its_write() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         for thread in [P, Q, P] {
             drops(&mut file);
             reads(&mut file, PAGE, thread);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_page_that_was_read_before_it_was_dropped_crosses_nothing() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         drops(&mut file);
         reads(&mut file, PAGE, Q);
         drops(&mut file);
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_drop_under_way_counts_until_the_first_write_that_begins_when_it_has_ended() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         let drop = file.drop_begins();
         reads(&mut file, PAGE, Q);
         assert!(writes(&mut file, (8, 16), P));
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn an_open_drops_until_its_handle_is_used_or_long_enough() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         file.open_begins(Instant::now());
         assert!(!file.is_over());
         for _ in 0..2 {
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_pages_nobody_drops_or_writes_remembers_no_reads() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         reads(&mut file, PAGE, Q);
         assert!(file.fills.is_empty());
         drops(&mut file);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn many_reads_are_remembered_as_what_they_span() {
-        let mut file = Crossings::default();
+        let mut file = PageRaces::default();
         drops(&mut file);
         for at in 0..1000 {
             reads(&mut file, (at * 4096, at * 4096 + 4096), Q);

@@ -17,8 +17,8 @@
 //! Kept for files that are open for reading, or are changed round the pages just now: bounded by
 //! those. Per operation: one lock, one look-up.
 
-use crate::page_masks::{Change, Masks, Range};
-use crate::page_races::{Crossings, Dropping};
+use crate::page_masks::{ByteRange, DirectChange, PageMasks};
+use crate::page_races::{PageDrop, PageRaces};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -54,13 +54,13 @@ struct Tail {
     is_used: bool,
     /// It was told that the file takes no space, though it has a length.
     is_told_empty: bool,
-    masks: Masks,
-    crossings: Crossings,
+    masks: PageMasks,
+    crossings: PageRaces,
 }
 
 /// Pages to be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stale {
+pub struct StalePages {
     /// The first byte.
     pub from: u64,
     /// Behind the last byte.
@@ -68,12 +68,12 @@ pub struct Stale {
     /// Reads that had ended short then.
     reads: u64,
     /// What is masked until then.
-    change: Option<Change>,
+    change: Option<DirectChange>,
 }
 
 /// What a handle may do.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Access {
+pub struct PageAccess {
     /// Write.
     pub writes: bool,
     /// See pages of earlier handles.
@@ -82,7 +82,7 @@ pub struct Access {
 
 /// Ends of files by inode.
 #[derive(Debug, Default)]
-pub struct Tails {
+pub struct PageTails {
     files: Mutex<BTreeMap<Ino, Tail>>,
     /// A write of pages has ended.
     is_less: Condvar,
@@ -94,9 +94,9 @@ impl Tail {
         self.reads = self.reads.wrapping_add(1);
     }
 
-    fn stale(&self, from: u64, to: u64, change: Option<Change>) -> Stale {
+    fn stale(&self, from: u64, to: u64, change: Option<DirectChange>) -> StalePages {
         let reads = self.reads;
-        Stale {
+        StalePages {
             from,
             to,
             reads,
@@ -104,13 +104,13 @@ impl Tail {
         }
     }
 
-    fn crossed(&self, from: u64, to: u64) -> Stale {
+    fn crossed(&self, from: u64, to: u64) -> StalePages {
         let from = self.short.map_or(from, |short| short.min(from));
         self.stale(from, to, None)
     }
 
     /// Bytes behind the end that may have been stored, up to `to`: those of the last page.
-    fn behind(&self, to: u64) -> Option<Range> {
+    fn behind(&self, to: u64) -> Option<ByteRange> {
         let is_mapped = self.writers > 0 && self.short.is_some();
         let range = (self.end, to.min(self.end.next_multiple_of(PAGE)));
         (is_mapped && range.0 < range.1).then_some(range)
@@ -134,7 +134,7 @@ impl Tail {
     }
 }
 
-impl Tails {
+impl PageTails {
     fn all(&self) -> MutexGuard<'_, BTreeMap<Ino, Tail>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,7 +147,7 @@ impl Tails {
 
     /// One more handle that may read through pages, of a file of this size that takes so much
     /// space. True where the kernel is to ask for attributes.
-    pub fn open(&self, ino: Ino, (size, allocated): (u64, u64), access: Access) -> bool {
+    pub fn open(&self, ino: Ino, (size, allocated): (u64, u64), access: PageAccess) -> bool {
         let mut all = self.all();
         let tail = all.entry(ino).or_default();
         tail.opens = tail.opens.saturating_add(1);
@@ -197,13 +197,13 @@ impl Tails {
 
     /// Pages of the file are about to be dropped.
     #[must_use]
-    pub fn drop_begins(&self, ino: Ino) -> Dropping {
+    pub fn drop_begins(&self, ino: Ino) -> PageDrop {
         let mut all = self.all();
         all.entry(ino).or_default().crossings.drop_begins()
     }
 
     /// They are dropped; `is_whole`: all of them.
-    pub fn drop_ends(&self, ino: Ino, drop: Dropping, is_whole: bool) {
+    pub fn drop_ends(&self, ino: Ino, drop: PageDrop, is_whole: bool) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
             return;
@@ -217,7 +217,7 @@ impl Tails {
     /// A read for pages begins to be answered, for that thread. True where the kernel is to ask for
     /// attributes before it is.
     #[must_use]
-    pub fn read_begins(&self, ino: Ino, (from, to): Range, thread: u32) -> bool {
+    pub fn read_begins(&self, ino: Ino, (from, to): ByteRange, thread: u32) -> bool {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
             return false;
@@ -228,7 +228,7 @@ impl Tails {
     }
 
     /// It is answered.
-    pub fn read_ends(&self, ino: Ino, range: Range, thread: u32) {
+    pub fn read_ends(&self, ino: Ino, range: ByteRange, thread: u32) {
         if let Some(tail) = self.all().get_mut(&ino) {
             let may_write = tail.writers > 0;
             tail.crossings.read_ends(range, thread, may_write);
@@ -238,7 +238,12 @@ impl Tails {
     /// A program writes through pages. Returns a change where it leaves out bytes behind the end
     /// that may have been stored; and whether the kernel is to ask for attributes.
     #[must_use]
-    pub fn page_write(&self, ino: Ino, from: u64, to: u64) -> (Option<(Change, Range)>, bool) {
+    pub fn page_write(
+        &self,
+        ino: Ino,
+        from: u64,
+        to: u64,
+    ) -> (Option<(DirectChange, ByteRange)>, bool) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
             return (None, false);
@@ -255,7 +260,7 @@ impl Tails {
     /// without it, see [`crate::page_races`]: they are to be dropped before
     /// [`Self::page_write_ends`]. `None`: that is done.
     #[must_use]
-    pub fn page_written(&self, ino: Ino, (from, to): Range, thread: u32) -> Option<Stale> {
+    pub fn page_written(&self, ino: Ino, (from, to): ByteRange, thread: u32) -> Option<StalePages> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
         tail.sure = tail.sure.max(to);
@@ -275,7 +280,7 @@ impl Tails {
 
     /// Pages of a write of pages that a read under way may fill without it.
     #[must_use]
-    pub fn crossed(&self, ino: Ino, from: u64, to: u64) -> Option<Stale> {
+    pub fn crossed(&self, ino: Ino, from: u64, to: u64) -> Option<StalePages> {
         let all = self.all();
         let tail = all.get(&ino)?;
         let is_crossed = tail.crossings.is_read((from, to));
@@ -285,7 +290,7 @@ impl Tails {
     /// The kernel writes pages that a mapping has changed: the write's number, and what of it is to
     /// be written.
     #[must_use]
-    pub fn write_back_begins(&self, ino: Ino, from: u64, to: u64) -> (u64, Vec<Range>) {
+    pub fn write_back_begins(&self, ino: Ino, from: u64, to: u64) -> (u64, Vec<ByteRange>) {
         match self.all().get_mut(&ino) {
             Some(tail) => tail.masks.write_begins(from, to),
             None => (0, vec![(from, to)]),
@@ -306,9 +311,9 @@ impl Tails {
     pub fn change_begins(
         &self,
         ino: Ino,
-        (from, to): Range,
+        (from, to): ByteRange,
         is_given_up: impl Fn() -> bool,
-    ) -> Option<Change> {
+    ) -> Option<DirectChange> {
         let mut all = self.all();
         let tail = all.entry(ino).or_default();
         tail.changes += 1;
@@ -340,7 +345,7 @@ impl Tails {
     /// Before a truncation to `size` is carried out: the bytes stored behind the end do not come
     /// into the file.
     #[must_use]
-    pub fn growth_begins(&self, ino: Ino, size: u64) -> Option<(Change, Range)> {
+    pub fn growth_begins(&self, ino: Ino, size: u64) -> Option<(DirectChange, ByteRange)> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
         let range = tail.behind(size)?;
@@ -354,10 +359,10 @@ impl Tails {
     pub fn change_ends(
         &self,
         ino: Ino,
-        change: Change,
-        (from, to): Range,
+        change: DirectChange,
+        (from, to): ByteRange,
         grows: bool,
-    ) -> Option<Stale> {
+    ) -> Option<StalePages> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
         tail.changes -= 1;
@@ -386,7 +391,12 @@ impl Tails {
     }
 
     /// Bytes behind the end were left out of the file: the page of them, to be dropped.
-    pub fn behind_ends(&self, ino: Ino, change: Change, range: Range) -> Option<Stale> {
+    pub fn behind_ends(
+        &self,
+        ino: Ino,
+        change: DirectChange,
+        range: ByteRange,
+    ) -> Option<StalePages> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
         tail.changes -= 1;
@@ -408,7 +418,7 @@ impl Tails {
 
     /// The kernel is about to hear of this size. The pages to be dropped before.
     #[must_use]
-    pub fn show(&self, ino: Ino, size: u64) -> Option<Stale> {
+    pub fn show(&self, ino: Ino, size: u64) -> Option<StalePages> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
         tail.shown = size;
@@ -469,12 +479,12 @@ impl Tails {
     /// All pages of the file are about to be dropped: a greater size that is told then has nothing
     /// to wait for.
     #[must_use]
-    pub fn whole(&self, ino: Ino) -> Option<Stale> {
+    pub fn whole(&self, ino: Ino) -> Option<StalePages> {
         Some(self.all().get(&ino)?.stale(0, u64::MAX, None))
     }
 
     /// They are dropped. Until then whoever tells a size has to wait.
-    pub fn dropped(&self, ino: Ino, stale: Stale) {
+    pub fn dropped(&self, ino: Ino, stale: StalePages) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
             return;

@@ -14,14 +14,14 @@ const SETTLE: Duration = Duration::from_millis(20);
 
 /// Of one file.
 #[derive(Debug, Default)]
-pub struct Sizes {
+pub struct SizeReplies {
     /// Questions under way.
     asked: u32,
     /// The last answer with another size than the one before: who asked, and when it was given.
     told: Option<(u32, Instant)>,
 }
 
-impl Sizes {
+impl SizeReplies {
     /// A question for attributes has come.
     pub fn ask_begins(&mut self) {
         self.asked += 1;
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_size_is_awaited_from_the_question_on_until_its_asker_goes_on_or_long_enough() {
-        let (mut sizes, start) = (Sizes::default(), Instant::now());
+        let (mut sizes, start) = (SizeReplies::default(), Instant::now());
         let at = |ms| move || start + Duration::from_millis(ms);
         assert!(!sizes.are_awaited(at(0)));
         sizes.ask_begins();

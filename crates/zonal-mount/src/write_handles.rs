@@ -12,9 +12,9 @@ use zonal_types::Ino;
 
 /// Users by file and handle.
 #[derive(Debug, Default)]
-pub struct Writers(Mutex<BTreeMap<(Ino, u64), u32>>);
+pub struct WriteHandles(Mutex<BTreeMap<(Ino, u64), u32>>);
 
-impl Writers {
+impl WriteHandles {
     fn map(&self) -> MutexGuard<'_, BTreeMap<(Ino, u64), u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_user_writes_a_file_until_the_last_of_its_handles_ends() {
-        let writers = Writers::default();
+        let writers = WriteHandles::default();
         let (one, other) = (Ino(5), Ino(6));
         writers.open(one, 1, 100);
         writers.open(one, 2, 100);

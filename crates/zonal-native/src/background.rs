@@ -53,7 +53,7 @@ struct Watch {
 /// How the threads are reached.
 #[derive(Default)]
 pub struct Signal {
-    house: housekeeping::House,
+    house: housekeeping::HousekeepingSignal,
     recalls: recalls::Recalls,
     watched: Mutex<BTreeSet<ShardId>>,
     watches: Mutex<Vec<Watch>>,

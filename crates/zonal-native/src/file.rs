@@ -20,7 +20,7 @@ use locks::Owners;
 use std::io::SeekFrom;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_client::{Reserve, Told};
+use zonal_client::{ReportedFailures, Reserve};
 use zonal_types::limits::{FILE_BYTES_MAX, PAYLOAD_BYTES_MAX, REGION_PAYLOAD_MIN};
 use zonal_types::{Attr, ErrorCode, Ino};
 
@@ -37,7 +37,7 @@ pub enum Whence {
 }
 
 /// An open file. Shared by threads it has one position.
-pub struct File {
+pub struct OpenFile {
     inner: Arc<Inner>,
     user: User,
     options: OpenOptions,
@@ -45,7 +45,7 @@ pub struct File {
     /// Never used again.
     handle: u64,
     position: Mutex<u64>,
-    told: Mutex<Told>,
+    told: Mutex<ReportedFailures>,
     is_touch_due: AtomicBool,
     owners: Owners,
     is_closed: AtomicBool,
@@ -55,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl File {
+impl OpenFile {
     pub(crate) fn new(
         inner: &Arc<Inner>,
         user: &User,
@@ -331,7 +331,7 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         match self.end() {
             Ok(()) | Err(Error::Forked | Error::Closed) => {}
@@ -342,19 +342,19 @@ impl Drop for File {
     }
 }
 
-impl std::io::Read for &File {
+impl std::io::Read for &OpenFile {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        Ok(File::read(self, out)?)
+        Ok(OpenFile::read(self, out)?)
     }
 }
 
-impl std::io::Write for &File {
+impl std::io::Write for &OpenFile {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        File::write(self, bytes)?;
+        OpenFile::write(self, bytes)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(File::flush(self)?)
+        Ok(OpenFile::flush(self)?)
     }
 }

@@ -8,7 +8,7 @@ use zonal_wire::LockRange;
 
 /// One waiting request.
 #[derive(Debug)]
-pub struct Waiter<R> {
+pub struct LockWaiter<R> {
     /// The inode.
     pub ino: Ino,
     /// The range asked for.
@@ -25,22 +25,22 @@ pub struct Waiter<R> {
 
 /// What the worker that sent a request finds when the shard has queued it.
 #[derive(Debug)]
-pub enum Queued<R> {
+pub enum QueueOutcome<R> {
     /// It waits.
     Waits,
     /// It was granted already.
-    Granted(Waiter<R>),
+    Granted(LockWaiter<R>),
     /// A signal came before it waited: it must be taken back at the shard.
-    Interrupted(Waiter<R>),
+    Interrupted(LockWaiter<R>),
     /// It was answered.
     Gone,
 }
 
 /// What a signal found.
 #[derive(Debug)]
-pub enum Taken<R> {
+pub enum SignalOutcome<R> {
     /// A request that the shard has queued: it must be taken back there.
-    Sent(Waiter<R>),
+    Sent(LockWaiter<R>),
     /// A request that is being sent: its worker will see the signal.
     NotSent,
     /// No request that waits for a lock.
@@ -49,16 +49,16 @@ pub enum Taken<R> {
 
 /// Waiting requests by the number of the request, which is also the waiter's number at the shard.
 #[derive(Debug)]
-pub struct Waiters<R>(Mutex<BTreeMap<u64, Waiter<R>>>);
+pub struct LockWaiters<R>(Mutex<BTreeMap<u64, LockWaiter<R>>>);
 
-impl<R> Default for Waiters<R> {
+impl<R> Default for LockWaiters<R> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<R> Waiters<R> {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Waiter<R>>> {
+impl<R> LockWaiters<R> {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, LockWaiter<R>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,37 +75,37 @@ impl<R> Waiters<R> {
     }
 
     /// Parks a request.
-    pub fn park(&self, unique: u64, waiter: Waiter<R>) {
+    pub fn park(&self, unique: u64, waiter: LockWaiter<R>) {
         self.map().insert(unique, waiter);
     }
 
     /// Takes a request to answer it; `None` where somebody else did.
     #[must_use]
-    pub fn take(&self, unique: u64) -> Option<Waiter<R>> {
+    pub fn take(&self, unique: u64) -> Option<LockWaiter<R>> {
         self.map().remove(&unique)
     }
 
     /// The shard has queued it.
     #[must_use]
-    pub fn mark_sent(&self, unique: u64) -> Queued<R> {
+    pub fn mark_sent(&self, unique: u64) -> QueueOutcome<R> {
         let mut map = self.map();
         if let Some(waiter) = map.get_mut(&unique)
             && !waiter.is_granted
             && !waiter.is_interrupted
         {
             waiter.is_sent = true;
-            return Queued::Waits;
+            return QueueOutcome::Waits;
         }
         match map.remove(&unique) {
-            Some(waiter) if waiter.is_granted => Queued::Granted(waiter),
-            Some(waiter) => Queued::Interrupted(waiter),
-            None => Queued::Gone,
+            Some(waiter) if waiter.is_granted => QueueOutcome::Granted(waiter),
+            Some(waiter) => QueueOutcome::Interrupted(waiter),
+            None => QueueOutcome::Gone,
         }
     }
 
     /// The shard has granted it. `None` where its worker will see that, or a signal took it.
     #[must_use]
-    pub fn take_granted(&self, unique: u64) -> Option<Waiter<R>> {
+    pub fn take_granted(&self, unique: u64) -> Option<LockWaiter<R>> {
         let mut map = self.map();
         let waiter = map.get_mut(&unique)?;
         if waiter.is_sent {
@@ -117,17 +117,17 @@ impl<R> Waiters<R> {
 
     /// Takes a request because of a signal.
     #[must_use]
-    pub fn take_interrupted(&self, unique: u64) -> Taken<R> {
+    pub fn take_interrupted(&self, unique: u64) -> SignalOutcome<R> {
         let mut map = self.map();
         match map.get_mut(&unique) {
-            Some(waiter) if waiter.is_sent => {
-                map.remove(&unique).map_or(Taken::Unknown, Taken::Sent)
-            }
+            Some(waiter) if waiter.is_sent => map
+                .remove(&unique)
+                .map_or(SignalOutcome::Unknown, SignalOutcome::Sent),
             Some(waiter) => {
                 waiter.is_interrupted = true;
-                Taken::NotSent
+                SignalOutcome::NotSent
             }
-            None => Taken::Unknown,
+            None => SignalOutcome::Unknown,
         }
     }
 

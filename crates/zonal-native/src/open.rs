@@ -1,12 +1,12 @@
 //! Opening files by path.
 
 use crate::error::Error;
-use crate::file::File;
-use crate::native::{Call, Inner, Last, Native, ask, find_or_place};
+use crate::file::OpenFile;
+use crate::native::{Call, Inner, Native, PathTarget, ask, find_or_place};
 use crate::user::User;
 use std::path::Path;
 use zonal_client::Net as _;
-use zonal_client::names::{NewFile, Opened};
+use zonal_client::names::{NewFile, OpenedFile};
 use zonal_types::{Attr, ErrorCode, FileKind};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_APPEND, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
@@ -167,7 +167,7 @@ impl Native {
         user: &User,
         path: impl AsRef<Path>,
         options: OpenOptions,
-    ) -> Result<File, Error> {
+    ) -> Result<OpenFile, Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
         let mut last = ErrorCode::Stale;
@@ -187,11 +187,11 @@ impl Native {
         Err(last.into())
     }
 
-    fn handle(&self, user: &User, options: OpenOptions, opened: Opened<RealNet>) -> File {
+    fn handle(&self, user: &User, options: OpenOptions, opened: OpenedFile<RealNet>) -> OpenFile {
         let attr = &opened.found.attr;
         let is_touch_due =
             options.may_read() && !options.no_atime && is_touch_due(&self.inner, attr);
-        File::new(&self.inner, user, options, opened.file, is_touch_due)
+        OpenFile::new(&self.inner, user, options, opened.file, is_touch_due)
     }
 }
 
@@ -200,13 +200,13 @@ fn open_once(
     user: &User,
     path: &Path,
     options: OpenOptions,
-) -> Result<Opened<RealNet>, Error> {
+) -> Result<OpenedFile<RealNet>, Error> {
     let follows = !options.no_follow && !options.is_new;
     let (last, found) = find_or_place(call, user, path, follows)?;
     let who = user.credentials();
     let Some(attr) = found else {
         let mode = options.creates.ok_or(ErrorCode::NotFound)?;
-        let Last::Place(place) = last else {
+        let PathTarget::Place(place) = last else {
             return Err(ErrorCode::NotFound.into());
         };
         if place.is_directory {

@@ -4,9 +4,9 @@ use zonal_region::Memory;
 
 /// Where the data of a read are.
 #[derive(Debug, Default)]
-pub struct Sink(pub(crate) Option<Memory>);
+pub struct ReadSink(pub(crate) Option<Memory>);
 
-impl Sink {
+impl ReadSink {
     /// What it was filled with, once.
     pub fn take(&mut self) -> Option<Memory> {
         self.0.take()

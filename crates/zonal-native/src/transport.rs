@@ -4,14 +4,14 @@
 //! process). While a thread connects, sends, or waits for a reply or for another thread, it is
 //! freed when its operation is given up: a killed process must not wait for a dead server.
 
-use crate::read_sink::Sink;
+use crate::read_sink::ReadSink;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::OperationContext;
-use zonal_client::net::{Message, Net, NetFailure, News, Reply};
-use zonal_client::run::Brought;
+use zonal_client::net::{ClientNotice, Message, Net, NetFailure, ServerReply};
+use zonal_client::run::ShellMemory;
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, ShardId, Timestamp};
@@ -117,9 +117,9 @@ fn watched<T>(
 
 impl Net for RealNet {
     type Pending = RealPending;
-    type Sink = Sink;
+    type Sink = ReadSink;
 
-    fn memory(&self, bytes: usize) -> Option<Box<dyn Brought>> {
+    fn memory(&self, bytes: usize) -> Option<Box<dyn ShellMemory>> {
         // Shorter ones would leave most of their slot empty.
         let memory = (bytes >= REGION_PAYLOAD_MIN).then(|| self.pool.shared_memory(bytes));
         Some(Box::new(memory??))
@@ -192,9 +192,9 @@ impl Net for RealNet {
         context: &OperationContext,
         pending: RealPending,
         payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let into = payload.map_or(PayloadInto::Owned, PayloadInto::One);
-        watched(context, pending, |flight| flight.finish(into)).map(|reply| Reply {
+        watched(context, pending, |flight| flight.finish(into)).map(|reply| ServerReply {
             header: reply.header,
             body: reply.body,
             payload_bytes: reply.payload_bytes,
@@ -210,16 +210,16 @@ impl Net for RealNet {
         &self,
         context: &OperationContext,
         pending: RealPending,
-        sink: &mut Sink,
+        sink: &mut ReadSink,
         bytes: usize,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let reply = watched(context, pending, |flight| {
             flight.finish(PayloadInto::Memory)
         })?;
         if reply.payload_bytes == bytes {
             sink.0 = reply.memory;
         }
-        Ok(Reply {
+        Ok(ServerReply {
             header: reply.header,
             body: reply.body,
             payload_bytes: reply.payload_bytes,
@@ -239,23 +239,23 @@ impl Net for RealNet {
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: ClientNotice) {
         match news {
-            News::Opened(shard) => {
+            ClientNotice::Opened(shard) => {
                 if let Some(on_opened) = self.on_opened.get() {
                     on_opened(shard);
                 }
             }
-            News::Session(shard, identity) => {
+            ClientNotice::Session(shard, identity) => {
                 let client = format_args!("{:016x}", identity.client.0);
                 let incarnation = identity.incarnation.0;
                 tracing::info!(shard = shard.0, %client, incarnation, "a session is opened");
             }
-            News::Forfeited(ino) => {
+            ClientNotice::Forfeited(ino) => {
                 tracing::error!(%ino, "others have got the locks that were held on a file: what was written under them and not sent is dropped, \
                     and who has the file open gets EIO");
             }
-            News::Incarnation(identity) => {
+            ClientNotice::Incarnation(identity) => {
                 let client = format_args!("{:016x}", identity.client.0);
                 let incarnation = identity.incarnation.0;
                 tracing::info!(%client, incarnation, "a session was lost, or its server started anew: a new incarnation begins");

@@ -20,13 +20,13 @@ const NEWEST_MAX: usize = 64;
 
 /// All locks of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
-    owners: BTreeMap<(Ino, Owner), OfOwner>,
+pub(crate) struct LockTable {
+    owners: BTreeMap<(Ino, Owner), OwnerLocks>,
 }
 
 /// Those of one owner on one inode.
 #[derive(Debug)]
-struct OfOwner {
+struct OwnerLocks {
     older: LockRanges,
     newest: VecDeque<LockRange>,
 }
@@ -35,7 +35,7 @@ pub(super) fn owner_of(range: &LockRange) -> Owner {
     (range.owner, range.whole_file)
 }
 
-impl Held {
+impl LockTable {
     /// Inodes with locks; some twice.
     pub(super) fn inos(&self) -> impl Iterator<Item = Ino> {
         self.owners.keys().map(|(ino, _owner)| *ino)
@@ -43,7 +43,7 @@ impl Held {
 
     /// How many ranges are kept.
     pub(crate) fn len(&self) -> usize {
-        self.owners.values().map(OfOwner::len).sum()
+        self.owners.values().map(OwnerLocks::len).sum()
     }
 
     /// A lock was granted.
@@ -140,7 +140,7 @@ impl Held {
     }
 }
 
-impl Default for OfOwner {
+impl Default for OwnerLocks {
     fn default() -> Self {
         Self {
             older: LockRanges::merging(),
@@ -149,7 +149,7 @@ impl Default for OfOwner {
     }
 }
 
-impl OfOwner {
+impl OwnerLocks {
     fn len(&self) -> usize {
         self.older.len() + self.newest.len()
     }
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_release_leaves_what_lies_outside() {
         let exclusive = |owner, start, end| range(owner, start, end, LockKind::Exclusive);
-        let mut held = Held::default();
+        let mut held = LockTable::default();
         for range in [
             exclusive(1, 0, 9),
             exclusive(2, 0, 9),
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_another_owner_got_excludes_what_it_cannot_be_beside() {
-        let mut held = Held::default();
+        let mut held = LockTable::default();
         held.hold(INO, range(1, 0, 9, LockKind::Exclusive));
         held.hold(INO, range(2, 20, 29, LockKind::Shared));
         for (owner, start, kind, expected) in [
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn ranges_side_by_side_become_one() {
-        let mut held = Held::default();
+        let mut held = LockTable::default();
         for at in 0..20_000 {
             held.hold(INO, range(1, at * 10, at * 10 + 9, LockKind::Exclusive));
         }
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_close_gives_up_what_was_got_through_its_open_file() {
-        let mut held = Held::default();
+        let mut held = LockTable::default();
         let by = |handle, number, start, end| LockRange {
             handle,
             number,
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn it_is_as_if_all_grants_were_kept() {
         let mut rng = Rng(5);
-        let (mut held, mut grants) = (Held::default(), Vec::<LockRange>::new());
+        let (mut held, mut grants) = (LockTable::default(), Vec::<LockRange>::new());
         let (mut last, mut has_merged) = (None, false);
         for step in 0..20_000 {
             let start = rng.below(PLACES);

@@ -19,7 +19,7 @@ const LATE_RELEASES_MAX: usize = 65_536;
 
 /// An owner that has closed: what it got before that is released, whoever has its name by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gone {
+pub(crate) struct ClosedOwner {
     pub(super) ino: Ino,
     pub(super) owner: Owner,
     /// Only what was got through this open file.
@@ -28,7 +28,7 @@ pub(crate) struct Gone {
     pub(super) number: u64,
 }
 
-impl Gone {
+impl ClosedOwner {
     pub(super) fn means(&self, held: &LockRange) -> bool {
         held.number < self.number && self.handle.is_none_or(|handle| held.handle == handle)
     }
@@ -47,9 +47,9 @@ impl Gone {
 
 /// What a shard must still hear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Late {
+pub(crate) enum PendingRelease {
     /// An owner is gone.
-    Owner(Gone),
+    Owner(ClosedOwner),
     /// A request failed that the shard may have granted, or queued under `waiter`.
     Request {
         ino: Ino,
@@ -58,7 +58,7 @@ pub(crate) enum Late {
     },
 }
 
-impl Late {
+impl PendingRelease {
     pub(super) fn ino(&self) -> Ino {
         self.owner().0
     }
@@ -87,7 +87,7 @@ impl<N: Net> Client<N> {
     pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
         let mut locks = lock(&self.locks);
         locks.withdraw(ino, &range, waiter);
-        let late = Late::Request { ino, range, waiter };
+        let late = PendingRelease::Request { ino, range, waiter };
         if locks.late.len() < LATE_RELEASES_MAX && !locks.late.contains(&late) {
             locks.late.push(late);
         }
@@ -101,9 +101,9 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// The owner is gone.
-    pub(super) fn release_later(&self, gone: Gone) {
+    pub(super) fn release_later(&self, gone: ClosedOwner) {
         let mut locks = lock(&self.locks);
-        let late = Late::Owner(gone);
+        let late = PendingRelease::Owner(gone);
         if locks.late.len() < LATE_RELEASES_MAX && !locks.late.contains(&late) {
             locks.late.push(late);
         }
@@ -111,8 +111,8 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Sends what is late of one owner, before it asks for anything else.
     pub(super) async fn send_late_of(&self, ino: Ino, owner: Owner) -> Result<(), ErrorCode> {
-        let of_owner = |late: &Late| late.owner() == (ino, owner);
-        let late: Vec<Late> = {
+        let of_owner = |late: &PendingRelease| late.owner() == (ino, owner);
+        let late: Vec<PendingRelease> = {
             let locks = lock(&self.locks);
             locks.late.iter().copied().filter(of_owner).collect()
         };
@@ -133,16 +133,16 @@ impl<N: Net> ClientCall<'_, N> {
         !lock(&self.locks).late.is_empty()
     }
 
-    async fn send_late(&self, late: Late) -> Result<(), ErrorCode> {
+    async fn send_late(&self, late: PendingRelease) -> Result<(), ErrorCode> {
         let (ino, request) = match late {
-            Late::Owner(gone) => {
+            PendingRelease::Owner(gone) => {
                 self.flush_if_dirty(gone.ino).await?;
                 let (all, is_meant) = ((0, u64::MAX), |held: &LockRange| gone.means(held));
                 let mut locks = lock(&self.locks);
                 locks.held.give_up(gone.ino, gone.owner, all, is_meant);
                 (gone.ino, gone.request())
             }
-            Late::Request { ino, range, waiter } => {
+            PendingRelease::Request { ino, range, waiter } => {
                 let request = MetaRequest::CancelLock {
                     ino,
                     range,
@@ -158,7 +158,7 @@ impl<N: Net> ClientCall<'_, N> {
             _over => {
                 let mut locks = lock(&self.locks);
                 locks.late.retain(|known| *known != late);
-                if let Late::Request { ino, range, .. } = late {
+                if let PendingRelease::Request { ino, range, .. } = late {
                     locks.settle(ino, &range);
                 }
                 Ok(())

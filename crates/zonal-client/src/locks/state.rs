@@ -8,15 +8,15 @@
 //! request is *settled* when its caller has heard of it for good, or when it has been taken back at
 //! the shard.
 
-use super::lock_table::{Held, Owner, owner_of};
-use super::retries::Late;
+use super::lock_table::{LockTable, Owner, owner_of};
+use super::retries::PendingRelease;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::Ino;
 use zonal_wire::{LockKind, LockRange};
 
 /// A request that may be queued at a shard.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequest {
     pub(super) ino: Ino,
     pub(super) range: LockRange,
     /// The shard said that it is queued: the request itself is over, so a restarted shard must be
@@ -26,27 +26,27 @@ pub(crate) struct Waiting {
 
 /// All locks of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Locks {
+pub(crate) struct LockState {
     /// A restarted shard is told of them. One whose release is under way is not among them, as the
     /// shard may have released it already, and given it to another.
-    pub(crate) held: Held,
+    pub(crate) held: LockTable,
     /// By waiter. A grant moves its range to what is held before anybody acts on it: a shard that
     /// restarts then hears of it, whatever became of the reply to the request.
-    pub(super) waiting: BTreeMap<u64, Waiting>,
+    pub(super) waiting: BTreeMap<u64, WaitingRequest>,
     /// Waiters that a restarted shard is being asked for again, and whether they were taken back
     /// meanwhile.
     pub(super) queued_again: BTreeMap<u64, bool>,
     /// What is remembered for a shard that did not answer, oldest first.
-    pub(super) late: Vec<Late>,
+    pub(super) late: Vec<PendingRelease>,
     unsettled: BTreeMap<(Ino, Owner), BTreeSet<u64>>,
     last_number: u64,
 }
 
-impl Locks {
+impl LockState {
     /// Inodes with locks, requests for them, or what a shard must hear of them; some twice.
     pub(crate) fn inos(&self) -> impl Iterator<Item = Ino> {
         let waiting = self.waiting.values().map(|waiting| waiting.ino);
-        let late = self.late.iter().map(Late::ino);
+        let late = self.late.iter().map(PendingRelease::ino);
         let unsettled = self.unsettled.keys().map(|(ino, _owner)| *ino);
         self.held.inos().chain(waiting).chain(late).chain(unsettled)
     }
@@ -70,7 +70,7 @@ impl Locks {
         }
         if let Some(waiter) = waiter {
             let is_queued = false;
-            let waiting = Waiting {
+            let waiting = WaitingRequest {
                 ino,
                 range,
                 is_queued,
@@ -102,20 +102,20 @@ impl Locks {
     }
 
     /// The shard granted a queued request.
-    pub(crate) fn grant(&mut self, waiter: u64) -> Option<Waiting> {
+    pub(crate) fn grant(&mut self, waiter: u64) -> Option<WaitingRequest> {
         let granted = self.waiting.remove(&waiter)?;
         self.held.hold(granted.ino, granted.range);
         Some(granted)
     }
 
     /// It was a former life of the shard that did: it waits again.
-    pub(crate) fn ungrant(&mut self, waiter: u64, granted: Waiting) {
-        let Waiting { ino, range, .. } = granted;
+    pub(crate) fn ungrant(&mut self, waiter: u64, granted: WaitingRequest) {
+        let WaitingRequest { ino, range, .. } = granted;
         self.held.forget(ino, owner_of(&range), range.number);
         let is_queued = true;
         self.waiting.insert(
             waiter,
-            Waiting {
+            WaitingRequest {
                 is_queued,
                 ..granted
             },

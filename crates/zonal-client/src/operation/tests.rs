@@ -18,7 +18,7 @@ fn context(is_awaited: bool) -> OperationContext {
 /// Requests of an operation that end one after the other, each with its age and outcome; whether
 /// that begins a silence.
 fn is_silent_after(is_awaited: bool, ends: &[(u64, Option<NetFailure>)]) -> bool {
-    let (context, silences) = (context(is_awaited), Silences::default());
+    let (context, silences) = (context(is_awaited), SilentServers::default());
     let mut now = Instant(0).plus_ms(1_000);
     for (age_ms, failure) in ends {
         now = now.plus_ms(2 * LONG);
@@ -45,12 +45,12 @@ fn a_silence_begins_when_a_call_has_waited_in_vain() {
 
 #[test]
 fn a_call_waits_briefly_for_a_silent_server_and_as_long_again_for_others() {
-    let (call, silences, now) = (context(true), Silences::default(), Instant(5));
+    let (call, silences, now) = (context(true), SilentServers::default(), Instant(5));
     assert_eq!(call.limit(&silences, SERVER, now, 10_000), 10_000);
     assert_eq!(call.ends(), None);
     silences.begin(SERVER, now, DEADLINE_MS);
     let brief = call.limit(&silences, SERVER, now, 10_000);
-    let expected = Ends {
+    let expected = OperationEnds {
         repeats: now.plus_ms(brief.into()),
         all: now.plus_ms(2 * u64::from(brief)),
     };
@@ -64,7 +64,7 @@ fn a_call_waits_briefly_for_a_silent_server_and_as_long_again_for_others() {
 
 #[test]
 fn an_operation_ends_a_fifth_after_the_deadline_of_its_first_request_without_an_answer() {
-    let (call, silences) = (context(true), Silences::default());
+    let (call, silences) = (context(true), SilentServers::default());
     let at = |ms: u64| Instant(0).plus_ms(ms);
     let ends = |ms: u64| Some(at(ms + 120));
     call.note_answer(&silences, SERVER, (at(1_000), at(1_100)), TIMED_OUT);

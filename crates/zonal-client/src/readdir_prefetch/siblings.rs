@@ -17,7 +17,7 @@ const SOON_MS: u64 = 1_000;
 /// time, ms.
 const WALK_MS: u64 = 30_000;
 
-struct Family {
+struct SiblingGroup {
     told: Vec<Ino>,
     /// Places in `told`, in the order of names, and where each stands in it.
     by_name: Vec<usize>,
@@ -31,7 +31,7 @@ struct Family {
 }
 
 /// A member of a family is listed by somebody who walks.
-pub(super) struct Turn {
+pub(super) struct WalkPosition {
     family: u64,
     place: usize,
     by_name: bool,
@@ -39,8 +39,8 @@ pub(super) struct Turn {
 
 /// Families by age.
 #[derive(Default)]
-pub(super) struct Beside {
-    families: BTreeMap<u64, Family>,
+pub(super) struct Siblings {
+    families: BTreeMap<u64, SiblingGroup>,
     /// Those that were not listed since: their family, and their place in it.
     of: BTreeMap<Ino, (u64, usize)>,
     next: u64,
@@ -48,7 +48,7 @@ pub(super) struct Beside {
     members: usize,
 }
 
-impl Family {
+impl SiblingGroup {
     /// Whether the one at `place` follows the one listed `before` it sooner by name than in the
     /// order told.
     fn goes_by_name(&self, before: Option<usize>, place: usize) -> bool {
@@ -67,7 +67,7 @@ impl Family {
     }
 }
 
-impl Beside {
+impl Siblings {
     /// These were told in one part of a listing.
     pub(super) fn add<'a>(&mut self, dirs: impl Iterator<Item = (Ino, &'a Name)>, now: Instant) {
         let dirs: Vec<(Ino, &Name)> = dirs.take(FAMILY_MAX).collect();
@@ -106,7 +106,7 @@ impl Beside {
             }
         }
         let left = told.len();
-        let family = Family {
+        let family = SiblingGroup {
             told,
             by_name,
             rank,
@@ -118,14 +118,14 @@ impl Beside {
     }
 
     /// A directory is listed; `None` where nobody walks.
-    pub(super) fn listed(&mut self, dir: Ino, now: Instant) -> Option<Turn> {
+    pub(super) fn listed(&mut self, dir: Ino, now: Instant) -> Option<WalkPosition> {
         let (number, place) = self.of.remove(&dir)?;
         let family = self.families.get_mut(&number)?;
         let before = family.last.replace(place);
         let patience = if before.is_some() { WALK_MS } else { SOON_MS };
         let is_walk = now.ms_since(family.at) < patience;
         family.at = now;
-        let turn = Turn {
+        let turn = WalkPosition {
             family: number,
             place,
             by_name: family.goes_by_name(before, place),
@@ -135,7 +135,7 @@ impl Beside {
     }
 
     /// Those behind it that are listed next, perhaps.
-    pub(super) fn behind(&self, turn: &Turn) -> impl Iterator<Item = Ino> {
+    pub(super) fn behind(&self, turn: &WalkPosition) -> impl Iterator<Item = Ino> {
         let family = self.families.get(&turn.family);
         let by_name = turn.by_name;
         let order = family.map(|family| if by_name { &family.rank } else { &[][..] });
@@ -199,17 +199,17 @@ mod tests {
             .collect()
     }
 
-    fn family(count: u64) -> Beside {
-        let mut beside = Beside::default();
+    fn family(count: u64) -> Siblings {
+        let mut beside = Siblings::default();
         add(&mut beside, &names(count));
         beside
     }
 
-    fn add(beside: &mut Beside, dirs: &[(Ino, Name)]) {
+    fn add(beside: &mut Siblings, dirs: &[(Ino, Name)]) {
         beside.add(dirs.iter().map(|(ino, name)| (*ino, name)), START);
     }
 
-    fn next(beside: &mut Beside, dir: u64, now: Instant) -> Vec<u64> {
+    fn next(beside: &mut Siblings, dir: u64, now: Instant) -> Vec<u64> {
         let turn = beside.listed(Ino(dir), now);
         turn.map_or_else(Vec::new, |turn| {
             beside.behind(&turn).take(3).map(|ino| ino.0).collect()
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut beside = Beside::default();
+        let mut beside = Siblings::default();
         let all = names(3 * BESIDE_MAX as u64);
         for part in all.chunks(200) {
             add(&mut beside, part);

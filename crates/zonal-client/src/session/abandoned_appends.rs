@@ -24,19 +24,19 @@ const PLACES_MAX: usize = 4_096;
 
 /// What one link's shard must still hear.
 #[derive(Default)]
-pub(super) struct GivenUp {
-    asked: Vec<Asked>,
-    places: Vec<Place>,
+pub(super) struct AbandonedAppends {
+    asked: Vec<UnansweredAppend>,
+    places: Vec<AbandonedPlace>,
 }
 
-struct Asked {
+struct UnansweredAppend {
     ino: Ino,
     request: MetaRequest,
     place: SlotPlace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct AbandonedPlace {
     ino: Ino,
     offset: u64,
     reserved: u32,
@@ -59,7 +59,7 @@ impl Link {
         let boot = self.boot();
         let mut given_up = lock(&self.given_up);
         if given_up.places.len() < PLACES_MAX {
-            given_up.places.push(Place {
+            given_up.places.push(AbandonedPlace {
                 ino,
                 offset,
                 reserved,
@@ -77,7 +77,7 @@ impl Link {
     }
 }
 
-impl Place {
+impl AbandonedPlace {
     fn life(&self) -> (u64, SessionId) {
         (self.boot, self.session)
     }
@@ -96,7 +96,7 @@ impl<N: Net> ClientCall<'_, N> {
         let is_unsure = reply.as_ref().is_err_and(|code| is_unsure(*code));
         let mut given_up = lock(&link.given_up);
         if is_unsure && place.was_sent() && given_up.asked.len() < ASKED_MAX {
-            given_up.asked.push(Asked {
+            given_up.asked.push(UnansweredAppend {
                 ino,
                 request,
                 place,
@@ -132,7 +132,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Nobody is to wait for these.
     async fn tell_given_up(&self, link: &Link) {
         let mut header = self.header(Service::Meta);
-        let untold: Vec<Place> = {
+        let untold: Vec<AbandonedPlace> = {
             let life = {
                 let state = lock(&link.state);
                 (header.session, header.epoch) = (state.session, state.epoch);
@@ -161,7 +161,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Hears what became of a request, and gives up the place that it got.
-    async fn hear(&self, link: &Link, mut asked: Asked) {
+    async fn hear(&self, link: &Link, mut asked: UnansweredAppend) {
         let session = lock(&link.state).session;
         if !asked.place.was_sent_in(session) {
             // What it got went with its session.
@@ -182,7 +182,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// An error: later.
-    async fn end(&self, link: &Link, place: Place) -> Result<(), ErrorCode> {
+    async fn end(&self, link: &Link, place: AbandonedPlace) -> Result<(), ErrorCode> {
         if link.life() != place.life() {
             return Ok(());
         }

@@ -10,7 +10,7 @@
 
 use super::link::{Link, lock};
 use crate::client::Client;
-use crate::net::{Net, News};
+use crate::net::{ClientNotice, Net};
 use crate::operation::ClientCall;
 use std::sync::atomic::Ordering;
 use zonal_types::{ClientIdentity, Codec, ErrorCode, Incarnation, Ino};
@@ -55,7 +55,7 @@ impl<N: Net> ClientCall<'_, N> {
         let of_now = &self.incarnation;
         let raised = of_now.compare_exchange(over.0, next, Ordering::SeqCst, Ordering::SeqCst);
         if raised.is_ok() {
-            self.net.tell(News::Incarnation(self.identity()));
+            self.net.tell(ClientNotice::Incarnation(self.identity()));
         }
     }
 
@@ -63,7 +63,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// dropped, and each open of the file is told.
     pub(super) fn forfeit(&self, ino: Ino) {
         lock(&self.locks).held.forget_inode(ino);
-        self.net.tell(News::Forfeited(ino));
+        self.net.tell(ClientNotice::Forfeited(ino));
         let Some(file) = self.file(ino) else {
             return;
         };

@@ -15,24 +15,24 @@ use zonal_wire::{MetaReply, MetaRequest, Service};
 
 /// Requests of a link, other than polls for events.
 #[derive(Debug, Default)]
-pub(crate) struct Use {
+pub(crate) struct LinkUsage {
     under_way: AtomicU64,
     /// When the last one began, ns.
     last: AtomicU64,
 }
 
 /// A request that is counted.
-pub(super) struct UnderWay<'a>(Option<&'a Use>);
+pub(super) struct InFlightRequest<'a>(Option<&'a LinkUsage>);
 
-impl Use {
+impl LinkUsage {
     /// Counts a request until the guard is dropped.
-    pub(super) fn begin(&self, request: &MetaRequest, now: Instant) -> UnderWay<'_> {
+    pub(super) fn begin(&self, request: &MetaRequest, now: Instant) -> InFlightRequest<'_> {
         if matches!(request, MetaRequest::PollEvents { .. }) {
-            return UnderWay(None);
+            return InFlightRequest(None);
         }
         self.last.fetch_max(now.0, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        UnderWay(Some(self))
+        InFlightRequest(Some(self))
     }
 
     fn is_idle(&self, now: Instant, ms: u64) -> bool {
@@ -41,7 +41,7 @@ impl Use {
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if let Some(of) = self.0 {
             of.under_way.fetch_sub(1, Ordering::SeqCst);
@@ -50,10 +50,10 @@ impl Drop for UnderWay<'_> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Ends the session of a link that was idle for the time that [`crate::Options`] says and
+    /// Ends the session of a link that was idle for the time that [`crate::ClientOptions`] says and
     /// through which nothing is held: no open or unwritten file, no lock, nothing that the shard is
     /// to be told. Call it between polls for events; true where there is no session now, and
-    /// nothing is to be polled until [`crate::net::News::Opened`].
+    /// nothing is to be polled until [`crate::net::ClientNotice::Opened`].
     pub async fn leave_idle(&self, link: &Link) -> bool {
         let idle_ms = self.options.leave_idle_ms;
         if !link.used.is_idle(self.net.now(), idle_ms) || !self.holds_nothing(link) {

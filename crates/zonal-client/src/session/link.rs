@@ -6,9 +6,9 @@
 //! arrive late). Lock order: `opening` (async) before `state`; `state` is never held across an
 //! await.
 
-use super::idle_sessions::Use;
+use super::idle_sessions::LinkUsage;
 use super::request::is_unsure;
-use crate::unsynced_changes::Changes;
+use crate::unsynced_changes::UnsyncedChanges;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use zonal_wire::AppendPlace;
 /// What this client has at one shard.
 pub struct Link {
     pub(crate) shard: ShardId,
-    pub(super) used: Use,
+    pub(super) used: LinkUsage,
     pub(super) opening: async_lock::Mutex<()>,
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,
@@ -31,24 +31,24 @@ pub struct Link {
     /// Events seen; a reply that was asked for before the latest one is not cached.
     pub(super) events: AtomicU64,
     /// Appends whose bytes are on their way to places that the shard reserved.
-    pub(super) appending: Mutex<Vec<Appending>>,
+    pub(super) appending: Mutex<Vec<AppendInFlight>>,
     /// How often places were lost that were this session's.
     places_lost: AtomicU64,
     /// Files whose ends, lent to this client, others want.
     wanted_ends: Mutex<BTreeSet<Ino>>,
     /// Appends that their callers gave up.
-    pub(super) given_up: Mutex<super::abandoned_appends::GivenUp>,
+    pub(super) given_up: Mutex<super::abandoned_appends::AbandonedAppends>,
     /// Held while the shard is told of them.
     pub(super) giving_up: async_lock::Mutex<()>,
     /// Changes that are not durable yet.
-    pub(crate) changes: Mutex<Changes>,
+    pub(crate) changes: Mutex<UnsyncedChanges>,
     /// Held while an open ends and its close is queued, and while what is open is counted to be
     /// told. Before the files' locks.
     telling: Mutex<()>,
 }
 
 /// An append under way: file, and where it writes how much.
-pub(crate) type Appending = (Ino, AppendPlace);
+pub(crate) type AppendInFlight = (Ino, AppendPlace);
 
 #[derive(Default)]
 pub(super) struct LinkState {
@@ -74,7 +74,7 @@ pub(super) struct LinkState {
     closing: Vec<Ino>,
     /// A request with closes that was not answered. It keeps its slot: the shard may have executed
     /// it.
-    late_closes: Option<Closes>,
+    late_closes: Option<CloseRequest>,
     /// How often a shard was told what is held.
     tellings: u64,
     /// Closes are being sent: what else is to be closed waits, so that no more than one such
@@ -83,7 +83,7 @@ pub(super) struct LinkState {
 }
 
 /// A request with closes.
-pub(crate) struct Closes {
+pub(crate) struct CloseRequest {
     pub(crate) inos: Vec<Ino>,
     pub(super) place: SlotPlace,
     /// How often the shard had been told what is held when they were sent.
@@ -122,7 +122,7 @@ impl Link {
         let slots = SESSION_SLOTS_MAX;
         Self {
             shard,
-            used: Use::default(),
+            used: LinkUsage::default(),
             opening: async_lock::Mutex::new(()),
             slots: async_lock::Semaphore::new(slots as usize),
             state: Mutex::new(LinkState {
@@ -189,7 +189,7 @@ impl Link {
 
     /// The request with closes to be sent: the late one, or one with all that wait. Until
     /// [`Self::closes_ended`] they count as open, and nobody else gets any.
-    pub(crate) async fn take_closes(&self) -> Option<Closes> {
+    pub(crate) async fn take_closes(&self) -> Option<CloseRequest> {
         {
             let mut state = lock(&self.state);
             if state.is_closing || (state.closes.is_empty() && state.late_closes.is_none()) {
@@ -207,7 +207,7 @@ impl Link {
         state.closing.extend(&inos);
         let tellings = state.tellings;
         drop(state);
-        Some(Closes {
+        Some(CloseRequest {
             inos,
             place: slot.keep(),
             tellings,
@@ -216,7 +216,7 @@ impl Link {
 
     /// Their request has ended with `outcome`: they are executed, or late, or not executed for
     /// certain and wait again.
-    pub(crate) fn closes_ended(&self, closes: Closes, outcome: Result<(), ErrorCode>) {
+    pub(crate) fn closes_ended(&self, closes: CloseRequest, outcome: Result<(), ErrorCode>) {
         let mut state = lock(&self.state);
         state.is_closing = false;
         let is_waiting = outcome == Err(ErrorCode::NotReady);
@@ -281,12 +281,12 @@ impl Link {
     }
 
     /// An append's bytes begin to be written: a restarted shard is told of its place.
-    pub(crate) fn begin_append(&self, append: Appending) {
+    pub(crate) fn begin_append(&self, append: AppendInFlight) {
         lock(&self.appending).push(append);
     }
 
     /// Whether its place is this session's.
-    pub(crate) fn is_appending(&self, append: Appending) -> bool {
+    pub(crate) fn is_appending(&self, append: AppendInFlight) -> bool {
         lock(&self.appending).contains(&append)
     }
 
@@ -297,7 +297,7 @@ impl Link {
     }
 
     /// A restarted shard has given its place to others, perhaps.
-    pub(super) fn lose_append(&self, append: Appending) {
+    pub(super) fn lose_append(&self, append: AppendInFlight) {
         self.end_append(append);
         self.places_lost.fetch_add(1, Ordering::SeqCst);
     }
@@ -323,7 +323,7 @@ impl Link {
     }
 
     /// They are written, and the shard knows, or has forgotten it.
-    pub(crate) fn end_append(&self, append: Appending) {
+    pub(crate) fn end_append(&self, append: AppendInFlight) {
         let mut appending = lock(&self.appending);
         if let Some(at) = appending.iter().position(|known| *known == append) {
             appending.swap_remove(at);

@@ -1,10 +1,10 @@
 //! Requests to shards: which link, a slot for what changes something, repeated until the deadline,
 //! how long a reply may be cached.
 
-use super::link::{Closes, Link, SlotPlace, lock};
+use super::link::{CloseRequest, Link, SlotPlace, lock};
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
-use crate::operation::{ClientCall, Ends};
+use crate::operation::{ClientCall, OperationEnds};
 use crate::unsynced_changes::touched;
 use std::sync::atomic::Ordering;
 use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
@@ -15,7 +15,7 @@ pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 
 /// When a request was sent, to tell how long its reply may be cached.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestStart {
     at: Instant,
     events: u64,
     listening: bool,
@@ -23,8 +23,8 @@ pub(crate) struct Asked {
 
 impl<N: Net> Client<N> {
     /// Notes the time before a request whose reply may be cached.
-    pub(crate) fn asking(&self, link: &Link) -> Asked {
-        Asked {
+    pub(crate) fn asking(&self, link: &Link) -> RequestStart {
+        RequestStart {
             at: self.net.now(),
             events: link.events.load(Ordering::SeqCst),
             listening: lock(&link.state).listening,
@@ -32,7 +32,7 @@ impl<N: Net> Client<N> {
     }
 
     /// What is left of the time that a shard granted.
-    pub(crate) fn granted_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+    pub(crate) fn granted_ms(&self, link: &Link, asked: RequestStart, granted_ms: u32) -> u32 {
         if !asked.listening || link.events.load(Ordering::SeqCst) != asked.events {
             return 0;
         }
@@ -41,7 +41,7 @@ impl<N: Net> Client<N> {
     }
 
     /// The same of what others may cache.
-    pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+    pub(crate) fn cache_ms(&self, link: &Link, asked: RequestStart, granted_ms: u32) -> u32 {
         if self.caches() {
             self.granted_ms(link, asked, granted_ms)
         } else {
@@ -53,7 +53,7 @@ impl<N: Net> Client<N> {
 impl<N: Net> ClientCall<'_, N> {
     /// How long the kernel may believe it: what is left of the granted time, or as long as was said
     /// of a tree that nobody else writes.
-    pub(crate) fn kernel_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+    pub(crate) fn kernel_ms(&self, link: &Link, asked: RequestStart, granted_ms: u32) -> u32 {
         let left = self.cache_ms(link, asked, granted_ms);
         if link.events.load(Ordering::SeqCst) == asked.events {
             left.max(self.options.exclusive_ms)
@@ -62,7 +62,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    pub(crate) fn cut_entry(&self, link: &Link, asked: Asked, entry: &mut Entry) {
+    pub(crate) fn cut_entry(&self, link: &Link, asked: RequestStart, entry: &mut Entry) {
         entry.entry_ms = self.kernel_ms(link, asked, entry.entry_ms);
         entry.attr_ms = self.kernel_ms(link, asked, entry.attr_ms);
     }
@@ -140,7 +140,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) async fn close_inos(
         &self,
         link: &Link,
-        closes: &mut Closes,
+        closes: &mut CloseRequest,
     ) -> Result<(), ErrorCode> {
         let inos = closes.inos.clone();
         let request = MetaRequest::Close { inos };
@@ -336,7 +336,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// How long an attempt waits: not beyond the end of the operation.
     fn attempt_ms(&self) -> u64 {
-        let left = |ends: Ends| ends.all.ms_since(self.net.now()).max(1);
+        let left = |ends: OperationEnds| ends.all.ms_since(self.net.now()).max(1);
         let left = self.context().ends().map_or(u64::MAX, left);
         self.options.attempt_ms.min(left)
     }

@@ -3,8 +3,8 @@
 use super::jobs::LastByte;
 use crate::fs::ZonalFs;
 use crate::listing_cache::SETTLE;
-use crate::name_cache::Believed;
-use crate::page_tails::Stale;
+use crate::name_cache::CachedNames;
+use crate::page_tails::StalePages;
 use std::time::Duration;
 use zonal_fuse::Notifier;
 use zonal_types::Ino;
@@ -51,7 +51,7 @@ impl ZonalFs {
 
     /// Drops pages; returns when that is done, but after `limit` in any case. True where it is
     /// done.
-    pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) -> bool {
+    pub(crate) fn drop_range_within(&self, ino: Ino, pages: StalePages, limit: Duration) -> bool {
         let notifier = self.notifier.get();
         notifier.is_some_and(|notifier| {
             let signal = &self.signal;
@@ -96,8 +96,8 @@ impl ZonalFs {
 
     /// Has the kernel ask for names at their next use; for those whose answers may be on their way
     /// into it, again later.
-    fn expire(&self, notifier: &Notifier, dir: Ino, believed: Believed) {
-        let Believed { names, fresh } = believed;
+    fn expire(&self, notifier: &Notifier, dir: Ino, believed: CachedNames) {
+        let CachedNames { names, fresh } = believed;
         if names.is_empty() || !notifier.has_expire_only() {
             return;
         }
@@ -163,11 +163,11 @@ fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
 pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64, to: u64) {
     let from = i64::try_from(from).unwrap_or(i64::MAX);
     let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
-    let drop = fs.tails.drop_begins(Ino(ino));
+    let drop = fs.page_tails.drop_begins(Ino(ino));
     if let Err(error) = notifier.inval_inode(ino, from, length) {
         tracing::debug!(ino, %error, "the kernel refused an invalidation");
     }
-    fs.tails.drop_ends(Ino(ino), drop, false);
+    fs.page_tails.drop_ends(Ino(ino), drop, false);
 }
 
 /// Makes the kernel take a file, whose pages were just dropped, to be as long as it is.
@@ -179,13 +179,13 @@ pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64,
 /// way.
 pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastByte) {
     let size = last.at + 1;
-    if fs.tails.show(Ino(ino), size).is_some() {
+    if fs.page_tails.show(Ino(ino), size).is_some() {
         // Another one has read the page that was the last one again: it would show zeros. The
         // kernel has to ask.
         return;
     }
     match notifier.store(ino, last.at, &last.byte) {
-        Ok(_known) => fs.tails.lengthened(Ino(ino), size),
+        Ok(_known) => fs.page_tails.lengthened(Ino(ino), size),
         Err(error) => tracing::debug!(ino, %error, "the kernel did not take a byte"),
     }
     drop_range(fs, notifier, ino, last.at, size);
@@ -194,12 +194,12 @@ pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastB
 /// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for:
 /// the kernel takes no attributes from an answer during which pages are dropped.
 pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
-    let pages = fs.tails.whole(Ino(ino));
-    let drop = fs.tails.drop_begins(Ino(ino));
+    let pages = fs.page_tails.whole(Ino(ino));
+    let drop = fs.page_tails.drop_begins(Ino(ino));
     drop_pages(notifier, ino, true);
-    fs.tails.drop_ends(Ino(ino), drop, true);
+    fs.page_tails.drop_ends(Ino(ino), drop, true);
     if let Some(pages) = pages {
-        fs.tails.dropped(Ino(ino), pages);
+        fs.page_tails.dropped(Ino(ino), pages);
     }
 }
 

@@ -4,14 +4,14 @@
 //! who finds the queue full is told.
 
 use super::invalidation::{drop_file, drop_range, lengthen};
-use super::{Signal, lock};
+use super::{MountSignal, lock};
 use crate::fs::ZonalFs;
-use crate::page_tails::Stale;
+use crate::page_tails::StalePages;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use zonal_client::page_validity::Changed;
+use zonal_client::page_validity::PendingPageVersion;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
@@ -25,7 +25,7 @@ pub const HELD_MAX: usize = 96;
 
 /// A lock request that was taken back: its shard is to hear of it soon.
 #[derive(Debug, Clone, Copy)]
-pub struct Cancel {
+pub struct LockCancel {
     /// The inode.
     pub ino: Ino,
     /// The range asked for.
@@ -49,23 +49,23 @@ enum Job {
         ino: u64,
         /// What the pages show from then on, where that is known; and how long the file is, where
         /// the kernel has to be told.
-        changed: Option<(Changed, Option<LastByte>)>,
+        changed: Option<(PendingPageVersion, Option<LastByte>)>,
         then: Then,
     },
     DropRange {
         notifier: Notifier,
         ino: u64,
-        pages: Stale,
+        pages: StalePages,
         then: Then,
     },
-    Cancel(Cancel),
+    Cancel(LockCancel),
     Interrupted(u64),
-    Seek(Seek),
+    Seek(SeekRequest),
 }
 
 /// A question for data or a hole, to be asked again when the kernel has written the pages of a
 /// hole.
-pub struct Seek {
+pub struct SeekRequest {
     /// The inode.
     pub ino: Ino,
     /// From where on.
@@ -128,7 +128,7 @@ impl Jobs {
     }
 }
 
-impl Signal {
+impl MountSignal {
     /// Jobs that wait now.
     pub fn queued(&self) -> usize {
         lock(&self.jobs.queue).jobs.len()
@@ -144,7 +144,7 @@ impl Signal {
         &self,
         notifier: &Notifier,
         ino: u64,
-        changed: (Changed, Option<LastByte>),
+        changed: (PendingPageVersion, Option<LastByte>),
         reply: ReplyEmpty,
     ) {
         self.jobs.push(Job::Drop {
@@ -176,7 +176,7 @@ impl Signal {
         &self,
         notifier: &Notifier,
         ino: Ino,
-        pages: Stale,
+        pages: StalePages,
         limit: Duration,
     ) -> bool {
         let (done, ended) = mpsc::channel::<()>();
@@ -191,7 +191,7 @@ impl Signal {
     }
 
     /// Gives the question back where the queue is full.
-    pub fn seek(&self, seek: Seek) -> Result<(), Seek> {
+    pub fn seek(&self, seek: SeekRequest) -> Result<(), SeekRequest> {
         match self.seeks.offer(Job::Seek(seek)) {
             Err(Job::Seek(seek)) => Err(seek),
             _taken => Ok(()),
@@ -200,7 +200,7 @@ impl Signal {
 
     /// Takes a lock request back; false where the queue is full.
     #[must_use]
-    pub fn cancel(&self, cancel: Cancel) -> bool {
+    pub fn cancel(&self, cancel: LockCancel) -> bool {
         self.jobs.push(Job::Cancel(cancel))
     }
 
@@ -250,7 +250,7 @@ fn run_job(fs: &ZonalFs, job: Job) {
             then,
         } => {
             drop_range(fs, &notifier, ino, pages.from, pages.to);
-            fs.tails.dropped(Ino(ino), pages);
+            fs.page_tails.dropped(Ino(ino), pages);
             then();
         }
         Job::Cancel(cancel) => {
@@ -261,7 +261,7 @@ fn run_job(fs: &ZonalFs, job: Job) {
         Job::Seek(seek) => {
             fs.seek_again(&fs.client.background(), seek);
         }
-        Job::Interrupted(unique) => fs.callers.cancel_if_dying(unique),
+        Job::Interrupted(unique) => fs.in_flight.cancel_if_dying(unique),
     }
 }
 
@@ -269,7 +269,7 @@ impl ZonalFs {
     /// Calls `then`, which tells the kernel a size, when no page is left that would show zeros with
     /// it.
     pub(crate) fn after_size(&self, ino: Ino, size: u64, then: impl FnOnce() + Send + 'static) {
-        match self.tails.show(ino, size) {
+        match self.page_tails.show(ino, size) {
             None => then(),
             Some(pages) => self.after_drop(ino, pages, then),
         }
@@ -277,7 +277,12 @@ impl ZonalFs {
 
     /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a
     /// worker. Where the queue is full the pages are dropped later.
-    pub(crate) fn after_drop(&self, ino: Ino, pages: Stale, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn after_drop(
+        &self,
+        ino: Ino,
+        pages: StalePages,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let Some(notifier) = self.notifier.get() else {
             return then();
         };
@@ -290,7 +295,7 @@ impl ZonalFs {
         if let Err(Job::DropRange { then, .. }) = self.signal.jobs.offer(job) {
             self.signal.later(notifier, ino.0);
             // No thread is left that could end what is masked.
-            self.tails.dropped(ino, pages);
+            self.page_tails.dropped(ino, pages);
             then();
         }
     }
@@ -301,7 +306,7 @@ impl ZonalFs {
     pub(crate) fn after_drop_of_write(
         &self,
         ino: Ino,
-        pages: Stale,
+        pages: StalePages,
         answer: impl FnOnce() + Send + 'static,
     ) {
         let held = self.signal.held.clone();
@@ -332,8 +337,8 @@ mod tests {
 
     #[test]
     fn a_lock_that_finds_the_queue_full_is_not_forgotten() {
-        let signal = Signal::default();
-        let cancel = Cancel {
+        let signal = MountSignal::default();
+        let cancel = LockCancel {
             ino: Ino(5),
             range: LockRange {
                 whole_file: true,

@@ -3,30 +3,30 @@
 use super::*;
 
 const F: Ino = Ino(5);
-const KEPT: Access = Access {
+const KEPT: PageAccess = PageAccess {
     writes: false,
     keeps_pages: true,
 };
-const MAPPED: Access = Access {
+const MAPPED: PageAccess = PageAccess {
     writes: true,
     keeps_pages: true,
 };
 
-fn range(stale: Option<Stale>) -> Option<(u64, u64)> {
+fn range(stale: Option<StalePages>) -> Option<(u64, u64)> {
     stale.map(|stale| (stale.from, stale.to))
 }
 
-fn open(tails: &Tails, size: u64, access: Access) {
+fn open(tails: &PageTails, size: u64, access: PageAccess) {
     tails.open(F, (size, size), access);
 }
 
 /// A write round the pages, whole; what is to be dropped then.
-fn wrote(tails: &Tails, from: u64, to: u64) -> Option<Stale> {
+fn wrote(tails: &PageTails, from: u64, to: u64) -> Option<StalePages> {
     let change = tails.change_begins(F, (from, to), || false);
     change.and_then(|change| tails.change_ends(F, change, (from, to), true))
 }
 
-fn read(tails: &Tails, from: u64, to: u64) -> bool {
+fn read(tails: &PageTails, from: u64, to: u64) -> bool {
     let asks = tails.read_begins(F, (from, to), 1);
     tails.read_ends(F, (from, to), 1);
     asks
@@ -34,7 +34,7 @@ fn read(tails: &Tails, from: u64, to: u64) -> bool {
 
 #[test]
 fn a_short_page_is_dropped_before_a_greater_size_is_told() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert_eq!(tails.show(F, 10), None, "nobody reads it");
     open(&tails, 10, KEPT);
     assert_eq!(tails.show(F, 10), None);
@@ -59,7 +59,7 @@ fn a_short_page_is_dropped_before_a_greater_size_is_told() {
 
 #[test]
 fn a_size_waits_for_nothing_where_all_pages_were_dropped() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert_eq!(tails.whole(F), None);
     open(&tails, 10, KEPT);
     let stale = tails.whole(F);
@@ -73,7 +73,7 @@ fn a_size_waits_for_nothing_where_all_pages_were_dropped() {
 
 #[test]
 fn a_write_is_crossed_by_a_read_of_its_pages_under_way() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert_eq!(tails.crossed(F, 0, 10), None);
     open(&tails, 100, KEPT);
     assert!(!tails.read_begins(F, (0, 50), 1) && !tails.read_begins(F, (40, 60), 1));
@@ -89,7 +89,7 @@ fn a_write_is_crossed_by_a_read_of_its_pages_under_way() {
 
 #[test]
 fn a_write_is_crossed_by_a_read_that_was_answered_after_a_drop() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     open(&tails, 100, MAPPED);
     let filled_by = |thread| {
         tails.open_drops(F);
@@ -119,11 +119,11 @@ fn a_write_is_crossed_by_a_read_that_was_answered_after_a_drop() {
 
 #[test]
 fn pages_under_a_write_are_dropped_and_the_short_one_before_it() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert_eq!(wrote(&tails, 0, 10), None);
     assert_eq!(tails.len(), 0);
     for _ in 0..2 {
-        tails.open(F, (100, 100), Access::default());
+        tails.open(F, (100, 100), PageAccess::default());
     }
     tails.close(F, false);
     assert_eq!(wrote(&tails, 20, 30), None, "there are no pages");
@@ -145,7 +145,7 @@ fn pages_under_a_write_are_dropped_and_the_short_one_before_it() {
 
 #[test]
 fn pages_of_earlier_handles_are_dropped_once() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     open(&tails, 100, KEPT);
     let stale = wrote(&tails, 20, 30);
     assert_eq!(range(stale), Some((0, u64::MAX)));
@@ -159,7 +159,7 @@ fn pages_of_earlier_handles_are_dropped_once() {
 
 #[test]
 fn bytes_stored_behind_the_end_are_left_out_where_the_file_grows() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert_eq!(tails.growth_begins(F, 9000), None);
     open(&tails, 5000, MAPPED);
     assert!(tails.growth_begins(F, 5000).is_none() && tails.growth_begins(F, 400).is_none());
@@ -189,9 +189,9 @@ fn bytes_stored_behind_the_end_are_left_out_where_the_file_grows() {
 
 #[test]
 fn who_may_have_stored_into_a_page_is_known_to_take_space() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert_eq!(tails.space(F, 10, 0), 0);
-    let access = Access {
+    let access = PageAccess {
         writes: true,
         keeps_pages: false,
     };
@@ -208,7 +208,7 @@ fn who_may_have_stored_into_a_page_is_known_to_take_space() {
 
 #[test]
 fn a_change_waits_for_a_write_of_its_pages_or_is_given_up() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     open(&tails, 5000, MAPPED);
     let (number, _) = tails.write_back_begins(F, 0, 4096);
     assert_eq!(tails.change_begins(F, (10, 20), || true), None);
@@ -226,7 +226,7 @@ fn a_change_waits_for_a_write_of_its_pages_or_is_given_up() {
 
 #[test]
 fn up_to_where_the_kernel_takes_a_file_to_be_long_is_known() {
-    let tails = Tails::default();
+    let tails = PageTails::default();
     assert!(!tails.may_be_longer(F, 10), "it is not open");
     open(&tails, 10, MAPPED);
     assert!(tails.may_be_longer(F, 10));

@@ -7,7 +7,7 @@ use crate::transport::RealNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_client::{Cancellation, ClientCall, Link, POLL_WAIT_MS, QueuedAgain};
+use zonal_client::{Cancellation, ClientCall, Link, POLL_WAIT_MS, RequeuedLock};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::Event;
 
@@ -106,8 +106,8 @@ fn queue_locks_again(
     let (over, are_all_queued) = block_on(call.queue_locks_again(shard));
     for queued in over {
         match queued {
-            QueuedAgain::Granted { ino, waiter } => listener.lock_was_granted(call, ino, waiter),
-            QueuedAgain::Refused { waiter, code } => listener.lock_was_refused(waiter, code),
+            RequeuedLock::Granted { ino, waiter } => listener.lock_was_granted(call, ino, waiter),
+            RequeuedLock::Refused { waiter, code } => listener.lock_was_refused(waiter, code),
         }
     }
     are_all_queued

@@ -11,13 +11,13 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
 /// What wakes the housekeeping thread.
 #[derive(Default)]
-pub(super) struct House {
+pub(super) struct HousekeepingSignal {
     has_work: AtomicBool,
     is_due: Mutex<bool>,
     wakes: Condvar,
 }
 
-impl House {
+impl HousekeepingSignal {
     /// Wakes the thread for the last time.
     pub(super) fn end(&self) {
         *lock(&self.is_due) = true;

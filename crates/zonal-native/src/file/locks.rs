@@ -4,11 +4,11 @@
 //! descriptions; a named owner may use several handles, and what it locked through one goes with
 //! that. A program that waits is freed by the grant, by its deadline, or where the shard refuses.
 
-use super::File;
+use super::OpenFile;
 use crate::block_on::block_on;
 use crate::error::Error;
-use crate::lock_waiters::{Queued, Taken, Waiter};
-use crate::native::{Call, Granted, granted};
+use crate::lock_waiters::{LockWaiter, QueueOutcome, SignalOutcome};
+use crate::native::{Call, GrantSender, granted};
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -99,7 +99,7 @@ impl Owners {
     }
 }
 
-impl File {
+impl OpenFile {
     fn range_of(&self, lock: Lock) -> LockRange {
         LockRange {
             whole_file: lock.whole_file,
@@ -119,8 +119,8 @@ impl File {
     /// Takes a lock; what its last holder wrote is seen then.
     ///
     /// ```no_run
-    /// # use zonal_native::{Error, File, Lock, LockKind, Wait};
-    /// # fn example(file: &File) -> Result<(), Error> {
+    /// # use zonal_native::{Error, OpenFile, Lock, LockKind, Wait};
+    /// # fn example(file: &OpenFile) -> Result<(), Error> {
     /// let all = Lock::whole(LockKind::Exclusive);
     /// file.lock(all, Wait::ForEver)?;
     /// file.pwrite(0, b"mine")?;
@@ -161,7 +161,7 @@ impl File {
         let (inner, ino) = (&*self.inner, self.file.ino);
         let number = inner.number();
         let (reply, told) = mpsc::sync_channel(1);
-        let waiter = Waiter::<Granted> {
+        let waiter = LockWaiter::<GrantSender> {
             ino,
             range,
             reply,
@@ -173,10 +173,14 @@ impl File {
         let outcome = block_on(call.lock(ino, range, Some(number)));
         match outcome {
             Ok(LockOutcome::Queued) => match inner.waiters.mark_sent(number) {
-                Queued::Waits | Queued::Gone => self.wait_until_told(call, number, &told, limit),
-                Queued::Granted(waiter) => granted(block_on(call.lock_granted(ino, waiter.range))),
+                QueueOutcome::Waits | QueueOutcome::Gone => {
+                    self.wait_until_told(call, number, &told, limit)
+                }
+                QueueOutcome::Granted(waiter) => {
+                    granted(block_on(call.lock_granted(ino, waiter.range)))
+                }
                 // Nobody gives it up before it is sent.
-                Queued::Interrupted(_) => Err(ErrorCode::Interrupted),
+                QueueOutcome::Interrupted(_) => Err(ErrorCode::Interrupted),
             },
             // Somebody else may have answered it.
             outcome => match inner.waiters.take(number) {
@@ -208,15 +212,17 @@ impl File {
             Err(RecvTimeoutError::Timeout) => {}
         }
         match inner.waiters.take_interrupted(number) {
-            Taken::Sent(waiter) => {
-                let Waiter { ino, range, .. } = waiter;
+            SignalOutcome::Sent(waiter) => {
+                let LockWaiter { ino, range, .. } = waiter;
                 call.take_back_later(ino, range, Some(number));
                 block_on(call.send_taken_back(ino, range));
                 inner.signal.wake();
                 Err(ErrorCode::WouldBlock)
             }
             // It is being granted.
-            Taken::NotSent | Taken::Unknown => told.recv().unwrap_or(Err(ErrorCode::WouldBlock)),
+            SignalOutcome::NotSent | SignalOutcome::Unknown => {
+                told.recv().unwrap_or(Err(ErrorCode::WouldBlock))
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 use crate::background::{Background, Listener, Signal, watch_all};
 use crate::block_on::block_on;
 use crate::error::{ConnectError, Error};
-use crate::lock_waiters::Waiters;
+use crate::lock_waiters::LockWaiters;
 use crate::transport::RealNet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,20 +22,20 @@ use zonal_wire::Event;
 /// How a connection behaves.
 ///
 /// ```
-/// use zonal_native::{Options, ZoneId};
-/// let options = Options::new(ZoneId(1)).named("nightly import").with_deadline_ms(5_000);
+/// use zonal_native::{ConnectOptions, ZoneId};
+/// let options = ConnectOptions::new(ZoneId(1)).named("nightly import").with_deadline_ms(5_000);
 /// # drop(options);
 /// ```
 #[derive(Debug, Clone)]
-pub struct Options {
-    core: zonal_client::Options,
+pub struct ConnectOptions {
+    core: zonal_client::ClientOptions,
 }
 
-impl Options {
+impl ConnectOptions {
     /// Defaults for a program on a machine of `zone`: new first-level directories are homed there.
     #[must_use]
     pub fn new(zone: ZoneId) -> Self {
-        let mut core = zonal_client::Options::new("", zone, zonal_types::ClientId(0));
+        let mut core = zonal_client::ClientOptions::new("", zone, zonal_types::ClientId(0));
         core.name = format!("process {}", std::process::id());
         Self { core }
     }
@@ -75,7 +75,7 @@ impl Options {
 pub(crate) type Call<'a> = ClientCall<'a, RealNet>;
 
 /// Where a request for a lock waits.
-pub(crate) type Granted = SyncSender<Result<(), ErrorCode>>;
+pub(crate) type GrantSender = SyncSender<Result<(), ErrorCode>>;
 
 /// The process that connected.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +96,7 @@ impl Process {
 pub(crate) struct Inner {
     pub(crate) client: Client<RealNet>,
     pub(crate) signal: Signal,
-    pub(crate) waiters: Waiters<Granted>,
+    pub(crate) waiters: LockWaiters<GrantSender>,
     /// Numbers of requests for locks, and of handles.
     numbers: AtomicU64,
     process: Process,
@@ -175,9 +175,9 @@ pub(crate) fn ask<T>(asked: impl Future<Output = Result<T, ErrorCode>>) -> Resul
 /// A connection to a cell. Dropping it closes it.
 ///
 /// ```no_run
-/// use zonal_native::{Identity, Native, NodeId, OpenOptions, Options, Role, User, ZoneId};
+/// use zonal_native::{Identity, Native, NodeId, OpenOptions, ConnectOptions, Role, User, ZoneId};
 /// let identity = Identity::new(Default::default(), Role::Client, NodeId(0), None);
-/// let cell = Native::connect("127.0.0.1:7100", identity, Options::new(ZoneId(1)))?;
+/// let cell = Native::connect("127.0.0.1:7100", identity, ConnectOptions::new(ZoneId(1)))?;
 /// let me = User::new(1000, 1000);
 /// cell.mkdir(&me, "/data/anna", 0o755)?;
 /// let file = cell.open(&me, "/data/anna/hello", OpenOptions::new().write(true).create(0o644))?;
@@ -203,7 +203,7 @@ impl Native {
     pub fn connect(
         manager: &str,
         identity: Identity,
-        options: Options,
+        options: ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let mut core = options.core;
         core.managers = vec![manager.to_owned()];
@@ -228,7 +228,7 @@ impl Native {
         let inner = Arc::new(Inner {
             client,
             signal: Signal::default(),
-            waiters: Waiters::default(),
+            waiters: LockWaiters::default(),
             numbers: AtomicU64::new(1),
             process: Process::this(),
             is_closed: AtomicBool::new(false),

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use zonal_client::directories::Part;
+use zonal_client::directories::ListingPage;
 use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::meta::flags::{R_OK, X_OK};
@@ -20,14 +20,14 @@ const PLUS_ENTRIES: u32 = 1024;
 
 /// One name of a directory. `.` and `..` are not told.
 #[derive(Debug, Clone)]
-pub struct DirEntry {
+pub struct ReadDirEntry {
     name: Name,
     ino: Ino,
     kind: FileKind,
     attr: Option<Attr>,
 }
 
-impl DirEntry {
+impl ReadDirEntry {
     /// The name, which may have any bytes but `/` and NUL.
     #[must_use]
     pub fn name(&self) -> &OsStr {
@@ -62,7 +62,7 @@ pub struct ReadDir {
     dir: Ino,
     plus: bool,
     cookie: u64,
-    ready: VecDeque<DirEntry>,
+    ready: VecDeque<ReadDirEntry>,
     is_over: bool,
 }
 
@@ -73,7 +73,7 @@ impl ReadDir {
             true => PLUS_ENTRIES,
             false => u32::try_from(READDIR_ENTRIES_MAX).unwrap_or(PLUS_ENTRIES),
         };
-        let part = Part::new(self.cookie, entries, self.plus);
+        let part = ListingPage::new(self.cookie, entries, self.plus);
         let listed = call.readdir(self.user.credentials(), self.dir, part);
         let (entries, end) = ask(listed)?;
         match entries.last() {
@@ -83,7 +83,7 @@ impl ReadDir {
         self.is_over |= end;
         self.ready = entries
             .into_iter()
-            .map(|item| DirEntry {
+            .map(|item| ReadDirEntry {
                 name: item.name,
                 ino: item.entry.ino,
                 kind: item.entry.kind,
@@ -95,7 +95,7 @@ impl ReadDir {
 }
 
 impl Iterator for ReadDir {
-    type Item = Result<DirEntry, Error>;
+    type Item = Result<ReadDirEntry, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.ready.is_empty() && !self.is_over {

@@ -1,6 +1,6 @@
 //! Names: made, renamed, linked, removed.
 
-use super::walk::{Last, Place, Word, find, look_up, place};
+use super::walk::{ParentAndName, PathTarget, SpecialName, find, look_up, place};
 use super::{Native, ask};
 use crate::error::Error;
 use crate::user::User;
@@ -11,10 +11,13 @@ use zonal_types::{Attr, Blob, ErrorCode, FileKind, ZoneId};
 use zonal_wire::NewKind;
 
 /// What cannot be renamed or removed, and the error where it is tried.
-fn named(last: Last, otherwise: impl Fn(Word) -> ErrorCode) -> Result<Place, Error> {
+fn named(
+    last: PathTarget,
+    otherwise: impl Fn(SpecialName) -> ErrorCode,
+) -> Result<ParentAndName, Error> {
     match last {
-        Last::Place(place) => Ok(place),
-        Last::Directory(_, word) => Err(otherwise(word).into()),
+        PathTarget::Place(place) => Ok(place),
+        PathTarget::Directory(_, word) => Err(otherwise(word).into()),
     }
 }
 
@@ -104,9 +107,9 @@ impl Native {
         let inner = &self.inner;
         let call = inner.begin()?;
         let place = named(place(&call, user, path.as_ref())?, |word| match word {
-            Word::Root => ErrorCode::Busy,
-            Word::Dot => ErrorCode::Invalid,
-            Word::DotDot => ErrorCode::NotEmpty,
+            SpecialName::Root => ErrorCode::Busy,
+            SpecialName::Dot => ErrorCode::Invalid,
+            SpecialName::DotDot => ErrorCode::NotEmpty,
         })?;
         let who = user.credentials();
         ask(call.rmdir(who, place.dir, place.name))

@@ -6,7 +6,9 @@ use crate::mount::near;
 use crate::mount::options::{Options as MountOptions, transport};
 use crate::out;
 use std::path::{Path, PathBuf};
-use zonal_native::{ConnectError, Error, ErrorCode, Identity, Native, NodeId, Options, Role, User};
+use zonal_native::{
+    ConnectError, ConnectOptions, Error, ErrorCode, Identity, Native, NodeId, Role, User,
+};
 use zonal_server::units::Millis;
 use zonal_types::OneLine;
 use zonal_types::limits::NAME_BYTES_MAX;
@@ -66,7 +68,7 @@ impl Access {
         let mut like_mount = MountOptions::new(String::new(), PathBuf::new());
         like_mount.zone = self.zone;
         let (zone, _note) = near::zone(&like_mount, &cell)?;
-        let mut options = Options::new(zone).named(&name(doing));
+        let mut options = ConnectOptions::new(zone).named(&name(doing));
         if let Some(deadline) = self.deadline {
             if !(1_000..=60_000).contains(&deadline.0) {
                 let text = format!("--deadline {deadline} is not between 1 s and 60 s");

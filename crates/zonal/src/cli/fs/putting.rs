@@ -18,7 +18,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use zonal_native::{ErrorCode, File, FileKind, NewTime, OpenOptions};
+use zonal_native::{ErrorCode, FileKind, NewTime, OpenFile, OpenOptions};
 
 /// A file that is to be copied.
 pub struct Job {
@@ -127,7 +127,7 @@ impl Sender<'_> {
         }
     }
 
-    fn copy_stdin(&self, file: &File, to: &Path) -> anyhow::Result<()> {
+    fn copy_stdin(&self, file: &OpenFile, to: &Path) -> anyhow::Result<()> {
         let mut input = std::io::stdin().lock();
         let mut buffer = vec![0; STEP];
         loop {
@@ -146,7 +146,7 @@ impl Sender<'_> {
     }
 
     /// Holes stay holes. What is added meanwhile is not copied.
-    fn copy_bytes(&self, from: &Path, file: &File, to: &Path) -> anyhow::Result<()> {
+    fn copy_bytes(&self, from: &Path, file: &OpenFile, to: &Path) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "read", from);
         let said = |error| self.work.said(error, "write", to);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

@@ -11,14 +11,14 @@ use zonal_types::ErrorCode;
 
 /// Up to which failure an open was told, and of which losses of locks by which of its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedFailures {
     failures: u64,
     write: u64,
     fsync: u64,
     close: u64,
 }
 
-impl Told {
+impl ReportedFailures {
     /// It was told of what either of them says.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
@@ -33,7 +33,7 @@ impl Told {
 
 /// The failures of one file.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Failures {
+pub(crate) struct WriteFailures {
     count: u64,
     last: Option<ErrorCode>,
     /// Somebody was told of the last one.
@@ -46,7 +46,7 @@ pub(crate) struct Failures {
     forfeits: u64,
 }
 
-impl Failures {
+impl WriteFailures {
     /// Bytes that were accepted are lost.
     pub(crate) fn note(&mut self, code: ErrorCode) {
         self.count += 1;
@@ -65,9 +65,9 @@ impl Failures {
     }
 
     /// Where a new open begins. What nobody was told of is news to it.
-    pub(crate) fn sample(&self) -> Told {
+    pub(crate) fn sample(&self) -> ReportedFailures {
         let forfeits = self.forfeits;
-        Told {
+        ReportedFailures {
             failures: self.count - u64::from(self.count > 0 && !self.is_known),
             write: forfeits,
             fsync: forfeits,
@@ -93,13 +93,13 @@ impl Failures {
     }
 
     /// Tells a close; of writes that failed the next fsync tells again.
-    pub(crate) fn tell_close(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
+    pub(crate) fn tell_close(&mut self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures);
         self.locks_since(&mut told.close).and(failed)
     }
 
     /// Tells an fsync.
-    pub(crate) fn tell(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
+    pub(crate) fn tell(&mut self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures);
         told.failures = self.count;
         self.locks_since(&mut told.fsync).and(failed)
@@ -107,7 +107,7 @@ impl Failures {
 
     /// Tells a call of write: of writes that failed one of those of all opens. An fsync tells of it
     /// all the same.
-    pub(crate) fn tell_writer(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
+    pub(crate) fn tell_writer(&mut self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures.max(self.writers));
         self.writer_told();
         self.locks_since(&mut told.write).and(failed)
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn each_open_is_told_once() {
-        let mut failures = Failures::default();
+        let mut failures = WriteFailures::default();
         let (mut first, mut second) = (failures.sample(), failures.sample());
         failures.note(ErrorCode::NoSpace);
         assert_eq!(failures.tell(&mut first), FULL);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_close_and_a_write_leave_it_to_fsync() {
-        let mut failures = Failures::default();
+        let mut failures = WriteFailures::default();
         let mut told = failures.sample();
         failures.note(ErrorCode::NoSpace);
         assert_eq!(failures.tell_close(&mut told), FULL);
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn locks_that_were_lost_are_told_by_each_call_of_each_open_once() {
         const LOST: Result<(), ErrorCode> = Err(ErrorCode::Io);
-        let mut failures = Failures::default();
+        let mut failures = WriteFailures::default();
         let (mut first, mut second) = (failures.sample(), failures.sample());
         failures.forfeit();
         let mut later = failures.sample();
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_new_open_is_told_of_what_nobody_knows() {
-        let mut failures = Failures::default();
+        let mut failures = WriteFailures::default();
         failures.note(ErrorCode::NoSpace);
         let mut opened = failures.sample();
         assert_eq!(failures.tell(&mut opened), FULL);

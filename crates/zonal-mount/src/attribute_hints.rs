@@ -9,7 +9,7 @@
 //! them, and an invalidation that came just before found nothing. So the table knows which inodes
 //! are new ([`NEW`]) and in which directory they were found: with an event about one of them its
 //! attributes are dropped once more when the kernel has given up that directory's lock
-//! ([`crate::name_expiry`]).
+//! ([`crate::expiries`]).
 //!
 //! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not
 //! enough, the kernel is told to cache nothing of the next ones: so the table is always complete,
@@ -36,7 +36,7 @@ const RECENT_MAX: usize = 256;
 /// Flags of an inode of which it is not known what it has: it may have everything.
 const ANY: u8 = u8::MAX;
 
-struct Known {
+struct HintEntry {
     flags: u8,
     until: Instant,
     /// When it was told to a kernel that perhaps did not know it, and the directory in which it was
@@ -48,7 +48,7 @@ struct Known {
 
 #[derive(Default)]
 struct State {
-    known: BTreeMap<Ino, Known>,
+    known: BTreeMap<Ino, HintEntry>,
     /// Inodes that events named, and the last of them.
     events: u64,
     recent: VecDeque<Ino>,
@@ -69,7 +69,7 @@ impl State {
         if is_full && !self.make_room(now) {
             return 0;
         }
-        let known = Known {
+        let known = HintEntry {
             flags,
             until: now + Duration::from_millis(ms.into()),
             new_at,
@@ -98,7 +98,7 @@ impl State {
     }
 
     /// Whether an event since then may have named the inode.
-    fn is_named_since(&self, mark: Mark, ino: Ino) -> bool {
+    fn is_named_since(&self, mark: EventMark, ino: Ino) -> bool {
         let count = usize::try_from(self.events - mark.0).unwrap_or(usize::MAX);
         count > self.recent.len() || self.recent.iter().rev().take(count).any(|of| *of == ino)
     }
@@ -106,13 +106,13 @@ impl State {
 
 /// Kinds of extended attributes by inode.
 #[derive(Default)]
-pub struct Hints(Mutex<State>);
+pub struct AttributeHints(Mutex<State>);
 
 /// A point in the order of events: what was asked before it is not remembered after it.
 #[derive(Clone, Copy)]
-pub struct Mark(u64);
+pub struct EventMark(u64);
 
-impl Hints {
+impl AttributeHints {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,24 +125,30 @@ impl Hints {
 
     /// To be taken before the request whose answer will be noted.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark(self.state().events)
+    pub fn mark(&self) -> EventMark {
+        EventMark(self.state().events)
     }
 
     /// Remembers what an answer said, for as long as it may be cached: that, ms.
     #[must_use]
-    pub fn note(&self, mark: Mark, attr: &Attr, attr_ms: u32) -> u32 {
+    pub fn note(&self, mark: EventMark, attr: &Attr, attr_ms: u32) -> u32 {
         self.note_answer(mark, attr, attr_ms, None)
     }
 
     /// The same of an answer that may tell the kernel of an inode for the first time: under the
     /// lock of that directory.
     #[must_use]
-    pub fn note_new(&self, mark: Mark, dir: Ino, attr: &Attr, attr_ms: u32) -> u32 {
+    pub fn note_new(&self, mark: EventMark, dir: Ino, attr: &Attr, attr_ms: u32) -> u32 {
         self.note_answer(mark, attr, attr_ms, Some(dir))
     }
 
-    fn note_answer(&self, mark: Mark, attr: &Attr, attr_ms: u32, found_in: Option<Ino>) -> u32 {
+    fn note_answer(
+        &self,
+        mark: EventMark,
+        attr: &Attr,
+        attr_ms: u32,
+        found_in: Option<Ino>,
+    ) -> u32 {
         if attr_ms == 0 {
             return 0;
         }
@@ -172,7 +178,7 @@ impl Hints {
 
     /// Whether an event since then may have named the inode.
     #[must_use]
-    pub fn is_named_since(&self, mark: Mark, ino: Ino) -> bool {
+    pub fn is_named_since(&self, mark: EventMark, ino: Ino) -> bool {
         self.state().is_named_since(mark, ino)
     }
 
@@ -238,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_may_cache_is_told_as_long_as_it_may() {
-        let hints = Hints::default();
+        let hints = AttributeHints::default();
         assert_eq!(hints.note_term(Ino(5), 60_000), 60_000);
         assert_eq!(hints.note_term(Ino(6), 0), 0);
         assert_eq!(hints.forget_all(), [Ino(5)]);
@@ -250,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_full_table_loses_what_nobody_may_cache_any_more() {
-        let hints = Hints::default();
+        let hints = AttributeHints::default();
         let long_ago = Instant::now().checked_sub(NEW * 2).unwrap();
         for ino in 0..HINTS_MAX as u64 {
             assert_eq!(hints.note_term(Ino(ino), 60_000), 60_000);
@@ -267,7 +273,7 @@ mod tests {
 
     #[test]
     fn of_what_a_full_table_does_not_take_the_kernel_caches_nothing() {
-        let hints = Hints::default();
+        let hints = AttributeHints::default();
         for ino in 0..HINTS_MAX as u64 {
             assert_eq!(hints.note_term(Ino(ino), 60_000), 60_000);
         }

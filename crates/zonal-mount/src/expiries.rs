@@ -8,7 +8,7 @@
 //! for the other until the leases are over.
 //!
 //! *Rule*: an event about D is acknowledged when its names are expired, or as soon as a change that
-//! holds D's lock is under way here ([`Expiries::change`] is called before its request is sent).
+//! holds D's lock is under way here ([`NameExpiries::change`] is called before its request is sent).
 //! The expiry then follows when the lock is free. So nobody waits in a ring: whoever waits for an
 //! acknowledgement waits for threads that wait for a lock of which no holder waits for an
 //! acknowledgement. What a removal or a rename takes besides is the lock of the directory that it
@@ -24,7 +24,7 @@
 //! bounded by the longest lease ([`LONGEST`]).
 
 use crate::fs::ZonalFs;
-use crate::name_cache::Bytes;
+use crate::name_cache::NameBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,17 +46,17 @@ const NO_NAME: &[u8] = b"\x01zonal: the lock alone";
 
 /// What is to be done about one directory.
 #[derive(Default)]
-struct Work {
-    names: Vec<Bytes>,
+struct ExpiryWork {
+    names: Vec<NameBytes>,
     /// Names whose answers may be on their way into the kernel.
-    fresh: Vec<Bytes>,
+    fresh: Vec<NameBytes>,
     /// Inodes that were found in it a moment ago, whose attributes are old.
     inodes: Vec<Ino>,
 }
 
 #[derive(Default)]
 struct State {
-    work: BTreeMap<Ino, Work>,
+    work: BTreeMap<Ino, ExpiryWork>,
     /// Directories that a thread works on.
     running: BTreeSet<Ino>,
     /// The directory that was begun last.
@@ -72,7 +72,7 @@ struct State {
 
 impl State {
     /// The next directory with work that no thread has: each has its turn.
-    fn next(&mut self) -> Option<(Ino, Work)> {
+    fn next(&mut self) -> Option<(Ino, ExpiryWork)> {
         let behind = self
             .work
             .range((Bound::Excluded(self.last), Bound::Unbounded));
@@ -92,7 +92,7 @@ impl State {
 
 /// Expiries that are to be carried out, and own changes under way.
 #[derive(Default)]
-pub struct Expiries {
+pub struct NameExpiries {
     state: Mutex<State>,
     has_work: Condvar,
     is_over: Condvar,
@@ -102,8 +102,8 @@ pub struct Expiries {
 }
 
 /// An own change that holds the locks of directories, until it is dropped.
-pub struct Changing<'a> {
-    expiries: &'a Expiries,
+pub struct DirectoryChange<'a> {
+    expiries: &'a NameExpiries,
     dirs: [Ino; 2],
     is_move: bool,
 }
@@ -121,7 +121,7 @@ fn uncount(of: &mut BTreeMap<Ino, u32>, dir: Ino) {
     }
 }
 
-impl Drop for Changing<'_> {
+impl Drop for DirectoryChange<'_> {
     fn drop(&mut self) {
         let mut state = self.expiries.state();
         for dir in self.dirs {
@@ -133,7 +133,7 @@ impl Drop for Changing<'_> {
     }
 }
 
-impl Expiries {
+impl NameExpiries {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,18 +141,18 @@ impl Expiries {
     /// A request of this mount is about to change `dir`, whose lock the kernel holds until it is
     /// answered.
     #[must_use]
-    pub fn change(&self, dir: Ino) -> Changing<'_> {
+    pub fn change(&self, dir: Ino) -> DirectoryChange<'_> {
         self.begin([dir, dir], false)
     }
 
     /// One that removes or renames what may be a directory, from the first to the second one: it
     /// holds the lock of that as well.
     #[must_use]
-    pub fn move_between(&self, from: Ino, to: Ino) -> Changing<'_> {
+    pub fn move_between(&self, from: Ino, to: Ino) -> DirectoryChange<'_> {
         self.begin([from, to], true)
     }
 
-    fn begin(&self, dirs: [Ino; 2], is_move: bool) -> Changing<'_> {
+    fn begin(&self, dirs: [Ino; 2], is_move: bool) -> DirectoryChange<'_> {
         let mut state = self.state();
         for dir in dirs {
             count(&mut state.changes, dir);
@@ -164,7 +164,7 @@ impl Expiries {
             self.is_over.notify_all();
         }
         drop(state);
-        Changing {
+        DirectoryChange {
             expiries: self,
             dirs,
             is_move,
@@ -177,7 +177,7 @@ impl Expiries {
     }
 
     /// Has names of a directory expired soon.
-    pub fn expire(&self, dir: Ino, names: Vec<Bytes>, fresh: Vec<Bytes>) {
+    pub fn expire(&self, dir: Ino, names: Vec<NameBytes>, fresh: Vec<NameBytes>) {
         self.add(dir, |work| {
             work.names.extend(names);
             work.fresh.extend(fresh);
@@ -190,7 +190,7 @@ impl Expiries {
         self.add(dir, |work| work.inodes.push(ino));
     }
 
-    fn add(&self, dir: Ino, add: impl FnOnce(&mut Work)) {
+    fn add(&self, dir: Ino, add: impl FnOnce(&mut ExpiryWork)) {
         let mut state = self.state();
         if !state.is_ended {
             add(state.work.entry(dir).or_default());
@@ -287,8 +287,8 @@ pub fn run(fs: &ZonalFs) {
     }
 }
 
-fn carry_out(expiries: &Expiries, notifier: &LoneNotifier, dir: Ino, work: &Work) {
-    let expire = |names: &[Bytes]| names.iter().for_each(|name| expire(notifier, dir, name));
+fn carry_out(expiries: &NameExpiries, notifier: &LoneNotifier, dir: Ino, work: &ExpiryWork) {
+    let expire = |names: &[NameBytes]| names.iter().for_each(|name| expire(notifier, dir, name));
     expire(&work.names);
     if !work.fresh.is_empty() {
         std::thread::sleep(CROSSING);
@@ -326,20 +326,20 @@ mod tests {
     }
 
     /// Waits for D's acknowledgement on a thread of its own, and tells how it went.
-    fn settling(expiries: &Arc<Expiries>) -> std::sync::mpsc::Receiver<bool> {
+    fn settling(expiries: &Arc<NameExpiries>) -> std::sync::mpsc::Receiver<bool> {
         let (done, settled) = std::sync::mpsc::channel();
         let expiries = expiries.clone();
         std::thread::spawn(move || done.send(expiries.settle(&[D], above)));
         settled
     }
 
-    fn work_of(expiries: &Expiries) -> (Ino, Work) {
+    fn work_of(expiries: &NameExpiries) -> (Ino, ExpiryWork) {
         expiries.state().next().unwrap()
     }
 
     #[test]
     fn an_acknowledgement_waits_for_the_expiry() {
-        let expiries = Arc::new(Expiries::default());
+        let expiries = Arc::new(NameExpiries::default());
         assert!(expiries.settle(&[D], above), "nothing to do");
         expiries.expire(D, vec![b"a".as_slice().into()], Vec::new());
         expiries.expire(D, vec![b"b".as_slice().into()], Vec::new());
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn an_own_change_that_holds_the_lock_lets_it_go() {
         for case in 0..4 {
-            let expiries = Arc::new(Expiries::default());
+            let expiries = Arc::new(NameExpiries::default());
             expiries.expire(D, vec![b"a".as_slice().into()], Vec::new());
             let _running = work_of(&expiries);
             let before = match case {
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn each_directory_has_its_turn() {
-        let expiries = Expiries::default();
+        let expiries = NameExpiries::default();
         let begin = |dir| expiries.expire(Ino(dir), vec![b"a".as_slice().into()], Vec::new());
         (1..4).for_each(begin);
         let order: Vec<u64> = (0..6)
