@@ -1,8 +1,8 @@
-//! Access times: reads that the shard is to apply relatime to. They are told together, a moment
-//! later: a read waits for none.
+//! Access times: the client gathers reads for which the shard applies relatime, and reports them
+//! together a moment later. No read waits for the report.
 //!
-//! Until then this mount sees the time of its read laid over what the shard says. One that cannot
-//! be told is lost: an access time is no reason to try again.
+//! Until then this mount lays the time of its read over the attributes from the shard. A report
+//! that fails is dropped: an access time is not worth a retry.
 
 use crate::net::Net;
 use crate::operation::ClientCall;
@@ -12,18 +12,18 @@ use zonal_types::limits::TOUCHES_MAX;
 use zonal_types::{Attr, ErrorCode, Ino, Timestamp};
 use zonal_wire::MetaRequest;
 
-/// Reads that are gathered before they are told at once.
+/// Reads gathered before they are reported together.
 const GATHERED_MAX: usize = 256;
 
-/// When what was read that the shard does not know of.
+/// Time of the last unreported read, by file.
 pub(crate) type Touches = BTreeMap<Ino, Timestamp>;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// A file was read whose access time may be due: its shard hears of it with the next
+    /// Notes a read of a file whose access time may be due. The shard hears of it with the next
     /// [`Self::keep_house`].
     ///
     /// # Errors
-    /// What the shard answers, where many wait.
+    /// Those of the shard, where many reads wait and are sent at once.
     pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
         let count = {
             let mut touches = lock(&self.access_times);
@@ -37,7 +37,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Tells the shards what was read.
+    /// Reports gathered reads to the shards.
     pub(crate) async fn send_touches(&self) -> Result<(), ErrorCode> {
         let touches = lock(&self.access_times).clone();
         let mut by_shard = BTreeMap::<_, Vec<(Ino, Timestamp)>>::new();
@@ -59,8 +59,8 @@ impl<N: Net> ClientCall<'_, N> {
                 };
                 done = done.and(told.map(drop));
                 self.readdir_prefetch.forget_touched(reads);
-                // Until here they were laid over what the shard said without them. One that was
-                // read again meanwhile stays.
+                // Until here the reads were laid over attributes that did not include them. An
+                // entry that was read again meanwhile stays.
                 let mut touches = lock(&self.access_times);
                 for (ino, read) in reads {
                     if touches.get(ino) == Some(read) {
@@ -72,7 +72,7 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Tells what was read of a file before its times are set: in that order.
+    /// Reports gathered reads before the times of a file are set, to keep that order.
     pub(crate) async fn settle_touch(&self, ino: Ino) {
         let is_waiting = lock(&self.access_times).contains_key(&ino);
         if is_waiting {
@@ -80,7 +80,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Lays the read of a file over what the shard says of it.
+    /// Lays an unreported read over the attributes from the shard.
     pub(crate) fn lay_touch(&self, attr: &mut Attr) {
         if let Some(read) = lock(&self.access_times).get(&attr.ino)
             && *read > attr.ctime

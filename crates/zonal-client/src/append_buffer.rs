@@ -1,17 +1,20 @@
-//! Appends that are gathered: records behind the end of a file that is lent to this client,
-//! published together as one long append.
+//! Append buffer: gathers records behind a lent end of a file and publishes them as one long
+//! append.
 //!
 //! The shard lends the end to a client that alone has the file open
-//! (docs/rfcs/2026-11-25-appends-gathered.md). From then on a record gets its offset here, and is
-//! kept like any other write. Only the shard's answer to `AppendAt` says whether the end is lent
-//! still.
+//! (docs/rfcs/2026-11-25-appends-gathered.md). From then on the client assigns offsets to records
+//! itself and keeps them like other writes. Only the shard's answer to `AppendAt` says whether the
+//! end is still lent.
 //!
-//! *Invariants*: (1) who changes anything here holds the file's gate, but for `is_recalled` and
-//! `cuts`; (2) records are gathered while nothing else of the file is unsent, and nothing else is
-//! sent before they are published: so they are older than what is in `dirty` and `inflight`; (3) a
-//! record's offset never changes: where its place is gone it is lost, and told; (4) an end of an
-//! append that was not answered keeps its slot, and is repeated there before anything else is asked
-//! of the file's end, or gathered.
+//! *Invariants*
+//!
+//! 1. The caller holds the file's gate for each change here, except of `is_recalled` and `cuts`.
+//! 2. Records are gathered only while nothing else of the file is unsent, and are published before
+//!    anything else is sent. So they are older than `dirty` and `inflight`.
+//! 3. A record's offset never changes. Where its place is gone, the record is lost and its writers
+//!    get an error.
+//! 4. An unanswered `AppendEnd` keeps its slot. The client repeats it there before it sends any
+//!    other request about the file's end, and before it gathers more.
 
 use crate::dirty_ranges::overlap;
 use crate::file::{File, FileState};
@@ -26,55 +29,55 @@ use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Ino, Instant, Timestamp};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest};
 
-/// Longer records go through.
+/// Longer records are not gathered.
 const RECORD_MAX: usize = 64 << 10;
-/// Records gathered of one file; past it they are published.
+/// Records gathered of one file, in bytes; beyond it they are published.
 const RECORDS_BYTES_MAX: usize = 1 << 20;
-/// How long a shard is not asked again for an end that it did not lend, or wanted back.
+/// Pause before the client asks again for an end that the shard did not lend or recalled, ms.
 const ASK_AGAIN_MS: u64 = 1_000;
 
-/// What is gathered of one file, and what it is gathered under.
+/// Gathered records of one file, and the lent end that permits gathering.
 #[derive(Default)]
 pub(crate) struct AppendBuffer {
     lent: Option<LentEnd>,
-    /// Where the records begin.
+    /// Offset of the first record.
     at: u64,
-    /// One behind the other.
+    /// The records, one behind the other.
     records: Arc<Vec<u8>>,
-    /// Of the newest.
+    /// Time of the newest record.
     mtime: Option<Timestamp>,
-    /// Of attempts to write them.
+    /// Change of allocated bytes by attempts to write the records.
     allocated_delta: i64,
-    /// An end of a part of them that was not answered.
+    /// An `AppendEnd` for the first records that was not answered.
     ending: Option<UnconfirmedEnd>,
-    /// Where the last append of this client ended.
+    /// End of this client's last append.
     last_end: Option<u64>,
-    /// The shard is not asked for the end before that.
+    /// Earliest time to ask the shard for the end.
     ask_from: Instant,
-    /// The shard wants it back.
+    /// The shard has recalled the end.
     is_recalled: bool,
-    /// Opens of this client that cut the file, under way.
+    /// Truncating opens of this client that are in flight.
     cuts: usize,
 }
 
-/// The end of the file as it is lent.
+/// A lent end of the file.
 struct LentEnd {
     append: AppendInFlight,
-    /// Of its link, then.
+    /// [`Link::places_lost`] when the shard lent the end.
     places_lost: u64,
 }
 
-/// An `AppendEnd` whose reply was not heard.
+/// An `AppendEnd` without a reply.
 struct UnconfirmedEnd {
     slot: SlotPlace,
     request: MetaRequest,
     append: AppendInFlight,
 }
 
-/// What an attempt to publish came to.
+/// Result of one attempt to publish.
 enum PublishOutcome {
     Published,
-    /// To be tried again at once.
+    /// Try again at once.
     Again(ErrorCode),
     /// The records stay gathered.
     Kept(ErrorCode),
@@ -82,17 +85,17 @@ enum PublishOutcome {
 }
 
 impl AppendBuffer {
-    /// Bytes that are not published.
+    /// Unpublished bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.records.len()
     }
 
-    /// True where there are none.
+    /// True where no records are gathered.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The end of them, or 0.
+    /// End of the records, or 0.
     pub(crate) fn end(&self) -> u64 {
         if self.is_empty() {
             return 0;
@@ -100,22 +103,22 @@ impl AppendBuffer {
         self.at + self.records.len() as u64
     }
 
-    /// When the last was written.
+    /// Time of the newest record.
     pub(crate) fn mtime(&self) -> Option<Timestamp> {
         self.mtime
     }
 
-    /// A copy of what lies within `offset..end`.
+    /// A copy of the records within `offset..end`.
     pub(crate) fn copies(&self, offset: u64, end: u64) -> Option<(u64, Vec<u8>)> {
         overlap(self.at, &self.records, offset, end)
     }
 
-    /// The first `length` bytes are published, or all are lost. Returns how many are gathered no
-    /// more.
+    /// Removes the first `length` bytes: they were published, or all are lost. Returns the number
+    /// of bytes removed.
     fn take(&mut self, length: usize) -> usize {
         let length = length.min(self.records.len());
         if length == self.records.len() {
-            // What was allocated for a flood goes with it.
+            // Frees the memory that a burst allocated.
             self.records = Arc::default();
             self.mtime = None;
         } else {
@@ -151,7 +154,7 @@ impl<N: Net> FileState<N> {
             && lent.places_lost == link.places_lost()
     }
 
-    /// The end of the file as the shard has to know it, where it is lent to us still.
+    /// End of the file as the shard must know it while the end is lent.
     fn published_end(&self) -> u64 {
         if self.append_buffer.is_empty() {
             self.size
@@ -160,7 +163,7 @@ impl<N: Net> FileState<N> {
         }
     }
 
-    /// The end is not ours any more, as far as is known here. True where it was.
+    /// Drops the lent end. True where one was held.
     fn unlend(&mut self, link: &Link) -> bool {
         let lent = self.append_buffer.lent.take();
         if let Some(lent) = &lent {
@@ -169,7 +172,8 @@ impl<N: Net> FileState<N> {
         lent.is_some()
     }
 
-    /// The file is forgotten: what was lent goes, and what was to be asked.
+    /// Drops the lent end, an unconfirmed `AppendEnd` and all records, because the file is
+    /// forgotten. Returns the number of bytes removed.
     pub(crate) fn forget_gathered(&mut self, link: &Link) -> usize {
         self.unlend(link);
         if let Some(ending) = self.append_buffer.ending.take() {
@@ -181,11 +185,11 @@ impl<N: Net> FileState<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Appends `bytes`, gathered where the end of the file is lent to this client, as
-    /// [`Self::append`] else; returns where they are.
+    /// Appends `bytes` and returns their offset. Gathers them where the end is lent to this client,
+    /// otherwise works as [`Self::append`].
     ///
     /// # Errors
-    /// As [`Self::append`]; what was gathered before and is lost now.
+    /// As [`Self::append`]; also the loss of records gathered before.
     pub async fn append_gathered(
         &self,
         file: &File<N>,
@@ -193,7 +197,7 @@ impl<N: Net> ClientCall<'_, N> {
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
         let _gate = self.wait_for(&file.gate).await?;
-        // Who may not keep set-id bits has the shard take them at once.
+        // A writer that may not keep set-id bits needs the shard to clear them at once.
         let is_fit = !kill_suid && !bytes.is_empty() && bytes.len() <= RECORD_MAX;
         if is_fit && let Some(at) = self.gather_record(file, bytes).await? {
             return Ok(at);
@@ -206,7 +210,7 @@ impl<N: Net> ClientCall<'_, N> {
         appended
     }
 
-    /// Gathers a record; `None` where it has to go through. The caller holds the gate.
+    /// Gathers a record; `None` where the record cannot be gathered. The caller holds the gate.
     async fn gather_record(&self, file: &File<N>, bytes: &[u8]) -> Result<Option<u64>, ErrorCode> {
         let Ok(link) = self.link_of(file.ino) else {
             return Ok(None);
@@ -241,8 +245,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(Some(at))
     }
 
-    /// An append went through, from and to these offsets, or failed: is the end to be had? The
-    /// caller holds the gate.
+    /// Asks the shard for the end, if this append (its start and end, or `None` after a failure)
+    /// suggests a sequence. The caller holds the gate.
     async fn after_append(&self, file: &File<N>, appended: Option<(u64, u64)>) {
         let Ok(link) = self.link_of(file.ino) else {
             return;
@@ -251,14 +255,14 @@ impl<N: Net> ClientCall<'_, N> {
         {
             let mut state = file.state();
             let is_lent = state.gathers(&link);
-            // What is gathered was gathered behind it: a restarted shard has to hear of both.
+            // Gathered records lie behind the lent end: a restarted shard must hear of both.
             if !is_lent && state.append_buffer.is_empty() {
                 state.unlend(&link);
             }
             let gathered = &mut state.append_buffer;
             let last_end = std::mem::replace(&mut gathered.last_end, appended.map(|(_, end)| end));
             let follows = appended.is_some_and(|(at, _end)| last_end == Some(at));
-            // What was given up may get a place yet.
+            // An abandoned append may still get a place.
             let is_quiet = gathered.cuts == 0 && link.given_up() == 0;
             let may_ask = !is_lent && gathered.is_empty() && is_quiet && now >= gathered.ask_from;
             if !follows || !may_ask {
@@ -282,8 +286,8 @@ impl<N: Net> ClientCall<'_, N> {
         link.begin_append(append);
         let mut state = file.state();
         state.take_data(data);
-        // A shard that was restarted since was told without it, and a session that was opened since
-        // does not have it.
+        // A shard that restarted meanwhile has not heard of this place, and a session opened
+        // meanwhile does not own it.
         if link.life() == life && state.size == offset {
             state.append_buffer.lent = Some(LentEnd {
                 append,
@@ -294,11 +298,11 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Publishes what is gathered of appends. The caller holds the gate.
+    /// Publishes the gathered records. The caller holds the gate.
     ///
     /// # Errors
-    /// A server that does not answer: they stay gathered. Else they are lost, and their writers
-    /// will be told.
+    /// After a passing error the records stay gathered. After any other error they are lost, and
+    /// their writers get an error.
     pub(crate) async fn publish_gathered(&self, file: &File<N>) -> Result<(), ErrorCode> {
         if file.state().append_buffer.is_empty() {
             return Ok(());
@@ -361,7 +365,8 @@ impl<N: Net> ClientCall<'_, N> {
         let append = (file.ino, place);
         link.begin_append(append);
         if link.boot() != boot || !is_lent() {
-            // A restarted shard was told without it, perhaps; in another session it is nobody's.
+            // A restarted shard may not have heard of the place, and in another session nobody owns
+            // it.
             link.end_append(append);
             return PublishOutcome::Again(ErrorCode::TimedOut);
         }
@@ -394,7 +399,7 @@ impl<N: Net> ClientCall<'_, N> {
             Err(code) if leaves_gathered(code) || code == ErrorCode::UnknownLease => {
                 link.end_append(append);
                 return match code {
-                    // The shard is asked again whether the end is ours.
+                    // The next attempt asks the shard whether the end is still lent.
                     ErrorCode::UnknownLease => PublishOutcome::Again(ErrorCode::TimedOut),
                     passing => PublishOutcome::Kept(passing),
                 };
@@ -429,7 +434,8 @@ impl<N: Net> ClientCall<'_, N> {
         PublishOutcome::Lost(code)
     }
 
-    /// Tells the shard that a place is written, in the slot in which it was told before, perhaps.
+    /// Tells the shard that a place is written. A repeated request uses the slot of the first
+    /// attempt.
     async fn end_gathered(
         &self,
         file: &File<N>,
@@ -470,15 +476,15 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 PublishOutcome::Published
             }
-            // Not executed. The shard is asked again whether the end is ours.
+            // Not executed. The next attempt asks the shard whether the end is still lent.
             Err(ErrorCode::UnknownLease) => PublishOutcome::Again(ErrorCode::TimedOut),
             Err(code) if is_unsure(code) => PublishOutcome::Kept(code),
             Err(code) => PublishOutcome::Lost(code),
         }
     }
 
-    /// A restarted shard may have heard of a place after it had executed its end: then it holds up
-    /// the appends behind it.
+    /// Ends a place again: a restarted shard may have reclaimed it after it executed `AppendEnd`,
+    /// and the place would block the appends behind it.
     async fn end_again(&self, file: &File<N>, link: &Link, place: AppendPlace) {
         let over = MetaRequest::AppendEnd {
             ino: file.ino,
@@ -491,11 +497,11 @@ impl<N: Net> ClientCall<'_, N> {
             inline: None,
         };
         self.meta(link, &over).await.ok();
-        // It may have numbered a shrink.
+        // The shard may have given this a truncation number.
         file.state().outdate();
     }
 
-    /// What is gathered is lost. Returns what who waits for it is told.
+    /// Drops the gathered records as lost. Returns the error for the waiting caller.
     async fn lose_gathered(&self, file: &File<N>, link: &Link, code: ErrorCode) -> ErrorCode {
         zonal_types::mark!(AppendsLost);
         let told = match code {
@@ -506,7 +512,7 @@ impl<N: Net> ClientCall<'_, N> {
             let mut state = file.state();
             let delta = state.append_buffer.allocated_delta;
             if delta != 0 {
-                // What was written took its space.
+                // The written bytes take space.
                 state.report_mut().allocated_delta += delta;
             }
             let gone = state.forget_gathered(link);
@@ -528,14 +534,14 @@ impl<N: Net> ClientCall<'_, N> {
         self.meta(link, &asked).await.map(|_done| ())
     }
 
-    /// A place as a restarted shard is to hear of it: an end is where it is now.
+    /// The place to report to a restarted shard. A lent end is reported where it is now.
     pub(crate) fn place_to_tell(&self, (ino, place): AppendInFlight) -> AppendInFlight {
         let file = self.file(ino).filter(|_file| place.length == 0);
         let offset = file.map_or(place.offset, |file| file.state().published_end());
         (ino, AppendPlace { offset, ..place })
     }
 
-    /// The shard wants an end back: nothing more is gathered behind it.
+    /// Notes a recall of the end: no further record is gathered.
     pub(crate) fn end_recalled(&self, link: &Link, ino: Ino) {
         if let Some(file) = self.file(ino) {
             file.state().append_buffer.is_recalled = true;
@@ -543,8 +549,8 @@ impl<N: Net> ClientCall<'_, N> {
         link.want_end(ino);
     }
 
-    /// Publishes what was appended to files whose ends others want, and gives these back. True
-    /// where some stay.
+    /// Publishes records of files whose ends were recalled and returns the ends. True where some
+    /// could not be returned.
     pub async fn return_ends(&self) -> bool {
         let mut some_stay = false;
         for link in self.all_links() {
@@ -572,12 +578,12 @@ impl<N: Net> ClientCall<'_, N> {
             state.append_buffer.is_recalled = false;
             state.append_buffer.ask_from = self.net.now().plus_ms(ASK_AGAIN_MS);
         }
-        // Under the gate: it is not asked for meanwhile.
+        // Under the gate nobody asks for the end meanwhile.
         self.give_end_back(link, file.ino).await
     }
 
-    /// Before this client cuts a file by opening it: what was appended comes before that. Nothing
-    /// is gathered before [`Self::cut_ends`].
+    /// Publishes records before an open of this client truncates the file. No record is gathered
+    /// until [`Self::cut_ends`].
     ///
     /// # Errors
     /// A server that does not answer.
@@ -588,8 +594,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// It has cut the file, or has not: the end is another one. The caller need not hold the gate:
-    /// nothing is gathered.
+    /// Ends what [`Self::cut_begins`] began, whether the file was truncated or not: the lent end is
+    /// void. The caller need not hold the gate, because no record is gathered.
     pub(crate) fn cut_ends(&self, file: &File<N>) {
         let link = self.link_of(file.ino);
         let mut state = file.state();
@@ -599,8 +605,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The end is another one, or others may get it. The caller holds the gate, and has published
-    /// what was gathered.
+    /// Drops the lent end, which moves or may go to others. The caller holds the gate and has
+    /// published the records.
     pub(crate) fn end_moves(&self, file: &File<N>) {
         if let Ok(link) = self.link_of(file.ino) {
             file.state().unlend(&link);

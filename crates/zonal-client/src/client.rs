@@ -1,4 +1,4 @@
-//! The client of one cell: what it is made of and was told at its start.
+//! The client of one cell: its state and its options.
 
 use crate::file::FileTable;
 use crate::locks::LockState;
@@ -17,47 +17,46 @@ use zonal_types::{
 };
 use zonal_wire::LockRange;
 
-/// What a mount is told at its start.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// The cell, where it is known; all zeros: taken from the first map.
+    /// The cell, where it is known; all zeros: the client takes it from the first map.
     pub cell: CellId,
     /// Addresses of managers.
     pub managers: Vec<String>,
-    /// The zone in which the mount is: home of what it makes in the root.
+    /// The zone of the mount: home of directories that it makes in the root.
     pub zone: ZoneId,
-    /// Random, names this client in the whole cell.
+    /// Random number that names this client in the whole cell.
     pub client: ClientId,
-    /// For people.
+    /// Name for people, in lists of sessions.
     pub name: String,
-    /// Whether directories are listed as the superuser, after the right of their user was asked
-    /// for. Not where its credential does not let it speak for root.
+    /// Whether the mount lists directories as the superuser, after it has checked the right of the
+    /// user. False where its credential does not let it act for root.
     pub lists_as_root: bool,
-    /// Whether the kernel may cache names and attributes under call-back leases.
+    /// Whether the kernel may cache names and attributes under leases.
     pub cache: bool,
-    /// How long the kernel may believe names and attributes without a lease, ms: nobody else writes
-    /// what is mounted. Normally 0.
+    /// How long the kernel may trust names and attributes without a lease, ms, because nobody else
+    /// writes the mounted tree. Normally 0.
     pub exclusive_ms: u32,
-    /// How long a request is tried.
+    /// Deadline of a request, retries included, ms.
     pub deadline_ms: u64,
-    /// After how long without a request the session at a shard ends, where nothing is held there,
-    /// ms.
+    /// Idle time after which the session at a shard ends where nothing is held there, ms.
     pub leave_idle_ms: u64,
-    /// How long one attempt waits for its reply.
+    /// How long one attempt waits for its reply, ms.
     pub attempt_ms: u64,
-    /// Gathered writes of the whole mount.
+    /// Bound of gathered writes of the whole mount, bytes.
     pub write_behind_bytes: usize,
-    /// Gathered writes of one file.
+    /// Bound of gathered writes of one file, bytes.
     pub write_behind_file_bytes: usize,
-    /// Age at which they are flushed.
+    /// Age at which gathered writes are flushed, ms.
     pub write_behind_age_ms: u64,
 }
 
-/// Longer than any term that a shard grants.
+/// Longer than any lease that a shard grants, ms.
 const LEAVE_IDLE_MS: u64 = 60_000;
 
 impl ClientOptions {
-    /// Defaults for a mount in `zone` that asks `manager`.
+    /// Default options for a mount in `zone` whose manager listens at `manager`.
     #[must_use]
     pub fn new(manager: &str, zone: ZoneId, client: ClientId) -> Self {
         Self {
@@ -87,11 +86,11 @@ pub struct Client<N: Net> {
     pub(crate) links: Links,
     pub(crate) files: FileTable<N>,
     pub(crate) locks: Mutex<LockState>,
-    /// Change counter of inodes whose pages the kernel may hold.
+    /// Versions that the kernel's pages of files show.
     pub(crate) page_versions: Mutex<crate::page_validity::PageVersions>,
-    /// Attributes of what was removed here and may be open still.
+    /// Attributes of removed inodes that may still be open.
     pub(crate) removed_attributes: Mutex<crate::removed_attributes::RemovedAttributes>,
-    /// Directories after our own changes.
+    /// Attributes of directories after this client's own changes.
     pub(crate) parent_attributes: Mutex<crate::parent_attributes::ParentAttributes>,
     pub(crate) kept_listings: Mutex<crate::kept_listings::KeptListings>,
     pub(crate) readdir_prefetch: crate::readdir_prefetch::ReaddirPrefetch,
@@ -101,12 +100,12 @@ pub struct Client<N: Net> {
     pub(crate) inline_cache: Mutex<crate::inline_cache::InlineCache>,
     pub(crate) access_times: Mutex<crate::access_times::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
-    /// Writes that targets have not answered.
+    /// Writes in flight by target.
     pub(crate) writes_in_flight: crate::in_flight::WritesInFlight,
     pub(crate) silent_servers: crate::silent_servers::SilentServers,
-    /// Truncations of files that nobody here had open which have ended.
+    /// Completed truncations of files that this client did not have open.
     pub(crate) cuts_by_name: AtomicU64,
-    /// How often this client has begun.
+    /// Number of this client's incarnation.
     pub(crate) incarnation: AtomicU32,
     /// The highest number of an attempt.
     pub(crate) attempts: AtomicU32,
@@ -115,7 +114,7 @@ pub struct Client<N: Net> {
     dropper: OnceLock<Dropper>,
 }
 
-/// Drops what is cached of a shard's names and attributes; true where nothing of it is used any
+/// Drops everything cached of shards' names and attributes. True where no cached entry is used any
 /// more.
 type Dropper = Box<dyn Fn() -> bool + Send + Sync>;
 
@@ -123,7 +122,7 @@ impl<N: Net> Client<N> {
     /// Fetches the map and makes a client.
     ///
     /// # Errors
-    /// `Unreachable`, `TimedOut` where no manager answers; what a manager refuses with.
+    /// `Unreachable` or `TimedOut` where no manager answers; the refusal of a manager.
     pub async fn connect(net: N, options: ClientOptions) -> Result<Self, ErrorCode> {
         let first_trace = net.random();
         let client = Self {
@@ -156,29 +155,30 @@ impl<N: Net> Client<N> {
         Ok(client)
     }
 
-    /// What the client was told at its start.
+    /// The options of this client.
     #[must_use]
     pub fn options(&self) -> &ClientOptions {
         &self.options
     }
 
-    /// The kernel cannot drop what it caches when told: nothing may be cached.
+    /// Forbids caching: this kernel cannot drop cached entries on request.
     pub fn stop_caching(&self) {
         self.caches.store(false, Ordering::Relaxed);
     }
 
-    /// False where nothing may be cached.
+    /// Whether the kernel may cache.
     pub fn caches(&self) -> bool {
         self.caches.load(Ordering::Relaxed)
     }
 
-    /// How to drop everything that is cached: done after a restart of a shard, which is then told,
-    /// so that it does not wait for the old terms to end. Only the first call counts.
+    /// Sets how to drop everything that is cached. The client calls it after a restart of a shard
+    /// and then tells the shard, which need not wait for the old leases. Only the first call
+    /// counts.
     pub fn when_to_drop(&self, dropper: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.dropper.set(Box::new(dropper));
     }
 
-    /// True where nothing is used that was cached before.
+    /// Drops everything that is cached; true where nothing cached is used any more.
     pub(crate) fn drop_cached(&self) -> bool {
         self.dropper.get().is_some_and(|drop_all| drop_all())
     }
@@ -189,7 +189,7 @@ impl<N: Net> Client<N> {
         &self.net
     }
 
-    /// For the next operation.
+    /// The trace of the next operation.
     pub(crate) fn next_trace(&self) -> TraceId {
         TraceId(self.traces.fetch_add(1, Ordering::Relaxed))
     }
@@ -215,7 +215,7 @@ impl<N: Net> Client<N> {
         lock(&self.files).len()
     }
 
-    /// What the client keeps in memory: name, how much, its bound.
+    /// Gauges of the client's memory: name, value, bound.
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64, u64)> {
         let shards = self.map().shards.len() as u64;

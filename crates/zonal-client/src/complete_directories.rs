@@ -1,15 +1,20 @@
-//! Directories of which every name is known: nobody need be asked for a name that is not there.
+//! Complete directories: the client knows every name of a directory, so it answers look-ups of
+//! absent names itself.
 //!
-//! A directory is known from the moment this client makes it, while the lease on it goes on without
-//! a gap and no event names it. Each creation asks the kernel's question first (LOOKUP, then
-//! CREATE), so this halves its round trips.
+//! A directory is complete from the moment this client makes it, while its lease continues without
+//! a gap and no event names it. The kernel sends LOOKUP before each CREATE, so this halves the
+//! round trips of creations.
 //!
-//! *Invariants*: (1) a name is added before the request that makes it is sent, and never taken out,
-//! so that a name said to be absent is absent; (2) an event is counted at its link before it is
-//! looked for here, and a grant is checked against that count under the table's lock, so that no
-//! directory is known past an event. Names are kept as 64-bit sums: two that collide cost a round
-//! trip. Bounds: [`KNOWN_DIRECTORIES_MAX`], [`KNOWN_NAMES_MAX`]; a directory that would pass them
-//! is forgotten.
+//! *Invariants*
+//!
+//! 1. A name is added before the request that makes it is sent, and is never removed. So a name
+//!    that is reported absent is absent.
+//! 2. An event is counted at its link before the client looks it up here. A grant is checked
+//!    against that count under the table's lock. So no directory stays complete past an event.
+//!
+//! Names are kept as 64-bit hashes; two names with one hash cost a round trip. Bounds:
+//! [`KNOWN_DIRECTORIES_MAX`], [`KNOWN_NAMES_MAX`]; a directory that would go beyond them is
+//! forgotten.
 
 use crate::client::Client;
 use crate::net::Net;
@@ -18,9 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Attr, FileKind, Ino, Instant, Name};
 use zonal_wire::Entry;
 
-/// Directories known at once.
+/// Complete directories at once.
 pub const KNOWN_DIRECTORIES_MAX: usize = 4_096;
-/// Names known at once, in all directories (8 bytes and the tree's share each).
+/// Names at once, in all directories (8 bytes and the tree's share each).
 pub const KNOWN_NAMES_MAX: usize = 262_144;
 
 #[derive(Debug)]
@@ -37,7 +42,7 @@ pub(crate) struct CompleteDirectories {
 }
 
 impl CompleteDirectories {
-    /// `dir` was made and is empty; that may be believed until `until`.
+    /// Adds the new, empty directory `dir`, complete until `until`.
     fn begin(&mut self, dir: Ino, until: Instant, now: Instant) {
         if self.directories.len() >= KNOWN_DIRECTORIES_MAX {
             self.drop_expired(now);
@@ -50,7 +55,7 @@ impl CompleteDirectories {
         }
     }
 
-    /// The lease goes on until `until`, where it had not ended.
+    /// Extends the lease to `until`, unless it had ended.
     fn extend(&mut self, dir: Ino, until: Instant, now: Instant) {
         match self.directories.get_mut(&dir) {
             Some(known) if known.until > now => known.until = known.until.max(until),
@@ -59,7 +64,7 @@ impl CompleteDirectories {
         }
     }
 
-    /// A name that may be there from now on.
+    /// Adds a name that may exist from now on.
     fn add(&mut self, dir: Ino, name: &Name) {
         let Some(known) = self.directories.get_mut(&dir) else {
             return;
@@ -70,7 +75,7 @@ impl CompleteDirectories {
         }
     }
 
-    /// How long it may be believed that `dir` has no such name, ms.
+    /// How long the absence of a name in `dir` is certain, ms.
     fn absent_ms(&self, dir: Ino, name: &Name, now: Instant) -> Option<u32> {
         let known = self.directories.get(&dir)?;
         let left = u32::try_from(known.until.ms_since(now)).unwrap_or(u32::MAX);
@@ -96,7 +101,7 @@ impl CompleteDirectories {
             .sum();
     }
 
-    /// Directories and names held.
+    /// Number of directories and of names.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.directories.len(), self.names)
     }
@@ -111,32 +116,31 @@ fn sum(name: &Name) -> u64 {
 }
 
 impl<N: Net> Client<N> {
-    /// How long it is known that `dir` has no entry `name`, ms; `None` where the shard must be
-    /// asked.
+    /// How long the absence of `name` in `dir` is certain, ms; `None`: the shard must be asked.
     pub(crate) fn known_absent(&self, dir: Ino, name: &Name) -> Option<u32> {
         lock(&self.complete_directories).absent_ms(dir, name, self.net.now())
     }
 
-    /// To be called before a request that may make `name`.
+    /// Notes a name before the request that may make it.
     pub(crate) fn will_have(&self, dir: Ino, name: &Name) {
         lock(&self.complete_directories).add(dir, name);
     }
 
-    /// A directory was made by us; the reply covers it.
+    /// Adds a directory that this client made, under the reply's lease.
     pub(crate) fn note_made(&self, link: &Link, asked: RequestStart, attr: &Attr, granted_ms: u32) {
         if attr.kind != FileKind::Directory {
             return;
         }
         let mut known = lock(&self.complete_directories);
         let now = self.net.now();
-        // Under the lock: see (2) at the head.
+        // Under the lock: invariant 2.
         let left = self.cache_ms(link, asked, granted_ms);
         if left > 0 {
             known.begin(attr.ino, now.plus_ms(left.into()), now);
         }
     }
 
-    /// A reply renewed the lease on `dir`.
+    /// Extends the lease on `dir` by a reply.
     pub(crate) fn note_renewed(&self, link: &Link, asked: RequestStart, dir: Ino, entry: &Entry) {
         let mut known = lock(&self.complete_directories);
         let now = self.net.now();

@@ -1,37 +1,38 @@
-//! Gathered writes of one file: exact byte ranges, never rounded, sorted, not overlapping.
+//! Dirty ranges: gathered writes of one file as exact byte ranges, never rounded, sorted, not
+//! overlapping.
 //!
-//! Adjacent ranges are joined, so that a stream of small writes becomes one run; long ones that
-//! come with their memory are not.
+//! Adjacent ranges are joined, so that a stream of small writes becomes one run. Long runs that own
+//! their memory are not joined.
 
 use crate::run::Run;
 use std::collections::BTreeMap;
 
-/// What is copied at most from the front of a run to the one before it: there is room for as much
-/// behind a long write.
+/// Most bytes copied from the front of a run to the run before it. A long write has as much room
+/// behind it.
 const MISSING_MAX: u64 = 4096;
 
-/// A run of so many bytes may cover a stripe unit (from the end of a file's first bytes on less is
-/// enough), or soon does.
+/// A run of this length may cover a stripe unit, or soon does. (Behind a file's first bytes a
+/// shorter one is enough.)
 const LONG_BYTES: usize = 32 << 10;
 
-/// Byte ranges that are newer than what the targets have.
+/// Byte ranges that are newer than the targets' copies.
 #[derive(Debug, Default)]
 pub struct DirtyRanges {
     runs: BTreeMap<u64, Run>,
     bytes: usize,
-    /// A run may have become a long one since none was found that covers a unit: many short ones
-    /// are not looked through again and again.
+    /// A run may have become long since the last search found none that covers a unit. It avoids
+    /// repeated searches through many short runs.
     has_long: bool,
 }
 
 impl DirtyRanges {
-    /// Bytes held.
+    /// Number of bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Runs held.
+    /// Number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.runs.len()
@@ -43,24 +44,25 @@ impl DirtyRanges {
         self.has_long
     }
 
-    /// True where nothing is held.
+    /// True where there are no dirty bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Puts `data` at `offset`, over what was there.
+    /// Writes `data` at `offset` over earlier bytes.
     pub fn insert(&mut self, offset: u64, data: &[u8]) {
         self.insert_in(offset, data, Run::with_room);
     }
 
-    /// Takes `run` at `offset` as it is, without a copy, but for the few bytes that the run before
-    /// it lacks to a multiple of `unit`: a stream from memory that does not begin on a page comes
-    /// in pieces that end just before one. Not where it meets or touches another one otherwise: it
-    /// comes back then.
+    /// Takes `run` at `offset` without a copy, where it touches no other run.
+    ///
+    /// A run before it that ends short of a multiple of `unit` gets the few missing bytes as a
+    /// copy. A stream from memory that does not begin on a page comes in pieces that end just
+    /// before a unit.
     ///
     /// # Errors
-    /// The run.
+    /// Returns the run where it overlaps or touches another run in any other way.
     pub fn adopt(&mut self, offset: u64, mut run: Run, unit: u64) -> Result<(), Run> {
         let end = offset + run.len() as u64;
         let before = self.runs.range_mut(..=end).next_back();
@@ -86,13 +88,13 @@ impl DirtyRanges {
         Ok(())
     }
 
-    /// [`Self::insert`]; a new run is what `room` gives for so many bytes.
+    /// [`Self::insert`]; `room` makes the memory of a new run of so many bytes.
     pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl Fn(usize) -> Run) {
         if data.is_empty() {
             return;
         }
         let end = offset + data.len() as u64;
-        // The common case: the write continues the run before it, and nothing follows within it.
+        // The common case: the write continues the run before it, and no run begins within it.
         let follows = self.runs.range(offset..=end).next().is_some();
         if let Some((start, run)) = self.runs.range_mut(..offset).next_back() {
             let run_end = start + run.len() as u64;
@@ -145,7 +147,7 @@ impl DirtyRanges {
         self.runs.insert(start, run);
     }
 
-    /// Forgets `from..to`.
+    /// Removes `from..to`.
     pub fn cut(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
@@ -176,8 +178,8 @@ impl DirtyRanges {
         }
     }
 
-    /// Takes a run out that covers multiples of `unit`, the first of them from `behind` on at
-    /// least: the covered part of the first such run.
+    /// Takes out the covered part of the first run that covers multiples of `unit`, from `behind`
+    /// on.
     pub fn take_full(&mut self, unit: u64, behind: u64) -> Option<(u64, Run)> {
         if !self.has_long {
             return None;
@@ -199,7 +201,7 @@ impl DirtyRanges {
             self.runs.insert(to, run.split_off((to - start) as usize));
         }
         if from > start {
-            // What stays is the shorter part.
+            // The part that stays is the shorter one.
             self.runs
                 .insert(start, run.split_front((from - start) as usize));
         }
@@ -228,8 +230,7 @@ impl DirtyRanges {
         Some((start, run))
     }
 
-    /// Takes the first runs from `behind` on out: at most `runs`, and no more when they have
-    /// `bytes` bytes.
+    /// Takes out the first runs from `behind` on: at most `runs`, until they have `bytes` bytes.
     pub fn take_many(&mut self, behind: u64, runs: usize, bytes: usize) -> Vec<(u64, Run)> {
         let mut taken = Vec::new();
         let mut left = bytes;
@@ -254,13 +255,13 @@ impl DirtyRanges {
         Some((start, run))
     }
 
-    /// Whether something is held from `behind` on.
+    /// Whether there are dirty bytes behind `behind`.
     #[must_use]
     pub fn has_behind(&self, behind: u64) -> bool {
         self.end() > behind
     }
 
-    /// Copies what is held of `offset..offset + out.len()` over `out`.
+    /// Copies dirty bytes of `offset..offset + out.len()` over `out`.
     pub fn overlay(&self, offset: u64, out: &mut [u8]) {
         let end = offset + out.len() as u64;
         let first = self
@@ -273,7 +274,7 @@ impl DirtyRanges {
         }
     }
 
-    /// What is held of `offset..end`, copied: (offset, bytes).
+    /// Copies of the dirty bytes of `offset..end`: (offset, bytes).
     #[must_use]
     pub fn copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
         let first = self
@@ -287,7 +288,7 @@ impl DirtyRanges {
             .collect()
     }
 
-    /// The first byte behind the last range; 0 where there is none.
+    /// Offset behind the last range; 0 where there is none.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.runs
@@ -296,13 +297,13 @@ impl DirtyRanges {
     }
 }
 
-/// A run of so many bytes gets room for a unit: it is a stream, or becomes one out of what several
-/// processes write in turn.
+/// A run of this length gets room for a unit: it is a stream, or several processes write it in
+/// turn.
 const LARGE: usize = 64 << 10;
 const UNIT: usize = 1 << 20;
 
 /// Room for a run that begins with `bytes`. A large write that does not begin on a page comes in
-/// two requests, the second of a few bytes: they must not move the first.
+/// two requests. The second has a few bytes and must not move the first.
 fn room_for(bytes: usize) -> usize {
     if bytes < LARGE {
         bytes
@@ -311,8 +312,8 @@ fn room_for(bytes: usize) -> usize {
     }
 }
 
-/// Moves a run that becomes a large one to where there is room for a unit and the write that goes
-/// past it, so that what follows does not move it again and again.
+/// Moves a run that becomes large to memory with room for a unit and for the write that goes beyond
+/// it. So later writes do not move it again.
 fn make_room(run: &mut Run, more: usize, room: impl Fn(usize) -> Run) {
     let length = run.len() + more;
     if (LARGE..=UNIT).contains(&length) && !run.has_room(more) {
@@ -362,7 +363,7 @@ mod tests {
             match next(10) {
                 0..6 => {
                     let data: Vec<u8> = (0..length).map(|_index| next(256) as u8).collect();
-                    // Some come with their memory: a head before them, room behind.
+                    // Some runs own their memory, with a head before the bytes and room behind.
                     let memory = [&[0xdd; 8], &data[..], &[0xdd; 16]].concat();
                     let run = Run::new(Box::new(memory), 8..8 + length);
                     if next(2) == 0 || dirty.adopt(offset, run, 64).is_err() {
@@ -422,7 +423,7 @@ mod tests {
         let mut dirty = DirtyRanges::default();
         let mut at = 0;
         let mut places = Vec::new();
-        // As the kernel cuts 4 MiB at byte 32 of a page.
+        // The kernel splits 4 MiB that begin at byte 32 of a page like this.
         for (index, length) in [UNIT - 32, UNIT, UNIT, UNIT, 32].into_iter().enumerate() {
             let memory: Box<Vec<u8>> = Box::new(vec![index as u8; UNIT + 8192]);
             places.push(memory.as_ptr().addr());

@@ -1,4 +1,4 @@
-//! fallocate: reservation, holes, zeros.
+//! fallocate: reserves space, punches holes, writes zeros.
 
 use crate::file::File;
 use crate::inline_data::end_of_inline;
@@ -10,17 +10,17 @@ use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{Column, ErrorCode};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
-/// The longest range that a target changes in one step wherever it begins: all of it or nothing.
+/// The longest range that a target changes in one step at any offset: all of it or nothing.
 const ONE_STEP_BYTES: u64 = STORAGE_STEP_BYTES - CHUNK_BYTES as u64;
 
-/// What `fallocate` does to a range.
+/// Kinds of changes that `fallocate` makes to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
-    /// Space for holes; data stays.
+    /// Allocates space for holes; data stays.
     Allocate,
-    /// A hole.
+    /// Makes a hole.
     Punch,
-    /// Zeros, with space.
+    /// Writes zeros and allocates space.
     Zero,
 }
 
@@ -29,7 +29,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// unless `keep_size`.
     ///
     /// # Errors
-    /// `FileTooBig`, `NoSpace`, a target that does not answer.
+    /// `FileTooBig`, `NoSpace`, or a target that does not answer.
     pub async fn reserve(
         &self,
         file: &File<N>,
@@ -90,7 +90,7 @@ impl<N: Net> ClientCall<'_, N> {
                 reserved = outcome;
             }
         }
-        // What was taken before a failure is taken.
+        // Space taken before a failure stays taken.
         if reserved.is_err() && delta == 0 {
             return reserved;
         }
@@ -111,8 +111,8 @@ impl<N: Net> ClientCall<'_, N> {
         reserved.and(reported)
     }
 
-    /// One column of it: by how much its allocated bytes changed, also where it failed. `whole`:
-    /// the target does all of it or nothing.
+    /// Changes the range in one column. Returns the change of allocated bytes, also on failure.
+    /// `whole`: the target changes all of it or nothing.
     async fn reserve_column(
         &self,
         file: &File<N>,
@@ -140,7 +140,7 @@ impl<N: Net> ClientCall<'_, N> {
         (change, Err(failed))
     }
 
-    /// Bytes that a column's target holds for it.
+    /// Bytes that a column's target has allocated for it.
     async fn column_allocated(
         &self,
         file: &File<N>,
@@ -154,8 +154,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The part of [`Self::reserve`] that the shard has, for the report: zeros take space there,
-    /// also where they are a hole.
+    /// Handles the part of [`Self::reserve`] that the shard keeps, by way of the report. Zeros take
+    /// space there, also for a hole.
     fn reserve_inline(
         &self,
         file: &File<N>,
@@ -166,7 +166,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut state = file.state();
         let end = if keep_size { end.min(state.size) } else { end };
         if how == Reserve::Allocate {
-            // Only the shard knows what is not there, whoever else writes now.
+            // Only the shard knows which bytes are missing, because others may write now.
             let report = state.report_mut();
             report.allocate = report.allocate.max(end as u32);
             return;

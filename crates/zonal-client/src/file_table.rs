@@ -1,5 +1,4 @@
-//! The files that are open or dirty here: how they come into the table, are counted, and leave it
-//! again.
+//! The table of files that are open or dirty here: how files enter it, are counted, and leave it.
 
 use crate::client::Client;
 use crate::dirty_ranges::DirtyRanges;
@@ -12,7 +11,7 @@ use std::sync::atomic::Ordering;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, ShardId};
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Closes that are gathered before they are sent.
+/// Closes gathered before they are sent.
 const CLOSES_MAX: usize = 64;
 
 impl<N: Net> Client<N> {
@@ -24,12 +23,12 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// All files that are open here.
+    /// All files in the table.
     pub(crate) fn all_files(&self) -> Vec<Arc<File<N>>> {
         lock(&self.files).values().cloned().collect()
     }
 
-    /// Counts one more open of a file and takes the newest that the shard said of it.
+    /// Counts one more open of a file and takes the shard's newest data of it.
     pub(crate) fn open_file(&self, attr: &Attr, data: FileData) -> Arc<File<N>> {
         let mut files = lock(&self.files);
         let ino = attr.ino;
@@ -45,16 +44,16 @@ impl<N: Net> ClientCall<'_, N> {
         file.clone()
     }
 
-    /// A file that is not listed: for one operation on an inode that is not open.
+    /// A file outside the table, for one operation on an inode that is not open.
     pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
-        // What was sent for an earlier one of this inode may be on its way yet.
+        // Requests of an earlier file of this inode may still be in flight.
         File::new(ino, data, self.attempts.load(Ordering::Relaxed))
     }
 
-    /// One open less; what is dirty is flushed. The shard is told with the next batch of closes.
+    /// Ends one open and flushes dirty data. The shard hears of it with the next batch of closes.
     ///
     /// # Errors
-    /// What the flush failed with.
+    /// The failure of the flush or of sending the closes.
     pub async fn release(&self, ino: Ino) -> Result<(), ErrorCode> {
         let Some(file) = self.file(ino) else {
             return Ok(());
@@ -70,9 +69,8 @@ impl<N: Net> ClientCall<'_, N> {
             let mut state = file.state();
             state.opens = state.opens.saturating_sub(1);
             let is_last = state.opens == 0;
-            // What a server did not take is sent again later, although nobody has the file open any
-            // more. Until the shard knows of it others must not take what lies behind the end for
-            // nobody's.
+            // Unsent bytes are sent again later, although nobody has the file open. Until the shard
+            // knows of them, it must not let others disown the bytes behind the end.
             let is_late = is_last && flushed.is_err_and(leaves_gathered);
             let queued = if is_late {
                 state.late_closes += 1;
@@ -93,7 +91,7 @@ impl<N: Net> ClientCall<'_, N> {
         flushed.and(sent)
     }
 
-    /// Forgets a file, unless it was opened again, or is forgotten already.
+    /// Removes a file from the table, unless it was opened again or is removed already.
     pub(crate) fn forget_file(&self, file: &File<N>) {
         let link = self.link_of(file.ino).ok();
         let _ending = link.as_ref().map(|link| link.ending_open());
@@ -123,7 +121,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.leave_behind(file.ino, std::mem::take(&mut state.unsynced));
     }
 
-    /// Sends gathered closes. Those that are not answered are sent again by the next call.
+    /// Sends gathered closes. The next call repeats unanswered ones.
     pub(crate) async fn send_closes(&self, link: &Link) -> Result<(), ErrorCode> {
         let Some(mut closes) = link.take_closes().await else {
             return Ok(());
@@ -133,10 +131,10 @@ impl<N: Net> ClientCall<'_, N> {
         outcome
     }
 
-    /// Asks the shard for the newest size and layout of a file.
+    /// Fetches the newest size and layout of a file from the shard.
     ///
     /// # Errors
-    /// What the shard answers; `Stale` where the file is gone.
+    /// Those of the shard; `Stale` where the file is gone.
     pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
         let link = self.reach(file.ino).await?;
         let outdatings = file.state().outdatings;

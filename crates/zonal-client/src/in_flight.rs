@@ -1,10 +1,14 @@
-//! How many writes of this mount each target has not answered.
+//! Writes in flight: how many writes of this mount each target has not answered.
 //!
-//! Each holds a connection. A file that has writes under way waits for its own oldest before it
-//! sends more to a target that has [`TARGET_WRITES_MAX`] of this mount; a file that has none sends
-//! one batch all the same, as it would wait for others that may not look after theirs. So a target
-//! never has more than that of one mount, and a batch of each file that is written. Nobody waits
-//! for another file.
+//! Each holds a connection.
+//!
+//! | the file | the target has [`TARGET_WRITES_MAX`] writes in flight |
+//! | --- | --- |
+//! | has writes in flight | waits for its own oldest write before it sends more |
+//! | has none | sends one batch, because waiting for other files could take for ever |
+//!
+//! So a target has at most that many writes of one mount, plus one batch of each file. No file
+//! waits for another.
 
 use crate::session::lock;
 use std::collections::BTreeMap;
@@ -12,14 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use zonal_types::TargetId;
 
-/// Writes of one mount that a target has not answered, from which on a file waits for its own.
+/// Writes of one mount in flight at a target, from which on a file waits for its own.
 pub(crate) const TARGET_WRITES_MAX: usize = 16;
 
-/// Writes under way by target.
+/// Writes in flight by target.
 #[derive(Debug, Default)]
 pub(crate) struct WritesInFlight(Mutex<BTreeMap<TargetId, Arc<AtomicUsize>>>);
 
-/// One of them; its end when it is dropped.
+/// One write in flight; dropping it ends the count.
 #[derive(Debug)]
 pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
 
@@ -28,14 +32,14 @@ impl WritesInFlight {
         lock(&self.0).entry(target).or_default().clone()
     }
 
-    /// Counts one more.
+    /// Counts one more write.
     pub(crate) fn enter(&self, target: TargetId) -> InFlightGuard {
         let count = self.of(target);
         count.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(count)
     }
 
-    /// Whether the target has as many as it should.
+    /// Whether the target has enough writes in flight.
     pub(crate) fn is_full(&self, target: TargetId) -> bool {
         self.of(target).load(Ordering::Relaxed) >= TARGET_WRITES_MAX
     }

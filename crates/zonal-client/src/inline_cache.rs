@@ -1,14 +1,15 @@
-//! Bytes of small files that came with their opens, each until its first read: opening and reading
-//! one is one question.
+//! Inline cache: bytes of small files that came with an open, each kept until its first read.
+//! Opening and reading a small file takes one request.
 //!
-//! Good for as long as the open's attributes may be cached: whoever changes the file waits until
-//! this client has heard of it, or for that time to pass (docs/semantics.md). Dropped by that
-//! event, and by the change counter of a later answer or of a write of our own.
+//! An entry is valid as long as the open's attributes may be cached. A client that changes the file
+//! waits until this client has acknowledged the event, or for that time to pass
+//! (docs/semantics.md). That event removes the entry; so does a different change counter, of a
+//! later answer or an own write.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant};
 
-/// Files of which bytes are kept.
+/// Files whose bytes are kept.
 pub(crate) const SMALL_MAX: usize = 256;
 
 struct CachedBytes {
@@ -22,9 +23,9 @@ struct CachedBytes {
 pub(crate) struct InlineCache(BTreeMap<Ino, CachedBytes>);
 
 impl InlineCache {
-    /// An open of the file brought these, good until `until`.
+    /// Keeps the bytes that came with an open, valid until `until`.
     pub(crate) fn keep(&mut self, ino: Ino, change: u64, until: Instant, bytes: Vec<u8>) {
-        // Of many that are opened and not read the first ones go.
+        // Entries that are never read make room first.
         if self.0.len() >= SMALL_MAX {
             self.0.pop_first();
         }
@@ -36,24 +37,24 @@ impl InlineCache {
         self.0.insert(ino, kept);
     }
 
-    /// They are read, while the file's change counter is `change`.
+    /// Takes the bytes for a read, while the file's change counter is `change`.
     pub(crate) fn take(&mut self, ino: Ino, change: u64, now: Instant) -> Option<Vec<u8>> {
         let kept = self.0.remove(&ino)?;
         let is_good = kept.change == change && now < kept.until;
         is_good.then_some(kept.bytes)
     }
 
-    /// The file was changed by somebody, or is locked from now on.
+    /// Removes the entry of a file that was changed, or is locked from now on.
     pub(crate) fn forget(&mut self, ino: Ino) {
         self.0.remove(&ino);
     }
 
-    /// All leases are over.
+    /// Removes all entries: all leases have ended.
     pub(crate) fn forget_all(&mut self) {
         self.0.clear();
     }
 
-    /// Files of which bytes are kept.
+    /// Files whose bytes are kept.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

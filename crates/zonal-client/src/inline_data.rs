@@ -1,8 +1,8 @@
-//! The first bytes of a file, where its layout leaves them to its shard: written with reports, read
-//! with one request.
+//! Inline data: the first bytes of a file, where its layout leaves them to its shard. Reports write
+//! them; one request reads them.
 //!
-//! Per flush of a small file: one message, no target. Nothing of them is kept here but gathered
-//! writes, so that a read sees what other clients wrote, as reads of targets do.
+//! A flush of a small file is one message and reaches no target. The client keeps only gathered
+//! writes of these bytes. So a read sees the writes of other clients, as reads of targets do.
 
 use crate::batch::Batch;
 use crate::file::{File, FileState, InFlightBatch};
@@ -17,30 +17,30 @@ use zonal_wire::{MetaReply, MetaRequest};
 pub(crate) struct InlineRun(Arc<Batch>);
 
 impl InlineRun {
-    /// As a request has them.
+    /// The run as a request carries it.
     pub(crate) fn to_wire(&self) -> (u32, Blob) {
-        // The layout bounds it.
+        // The layout bounds both numbers.
         let bytes = self.0.runs().first().map_or(&[][..], |(_at, run)| run);
         (self.0.start() as u32, Blob(bytes.to_vec()))
     }
 
-    /// What they were taken as.
+    /// The batch that holds the run.
     pub(crate) fn batch(&self) -> &Batch {
         &self.0
     }
 
-    /// The first byte behind them.
+    /// Offset behind the run.
     pub(crate) fn end(&self) -> u64 {
         self.0.end()
     }
 }
 
-/// Where the bytes of the targets begin.
+/// Offset at which the bytes of the targets begin.
 pub(crate) fn end_of_inline(data: &FileData) -> u64 {
     u64::from(data.layout.inline_bytes())
 }
 
-/// Splits a range of a file: the part that its shard has, if any, and what follows it.
+/// Splits a range of a file. Returns the shard's part, if any, and its length.
 pub(crate) fn split(data: &FileData, offset: u64, bytes: &[u8]) -> (Option<(u32, Blob)>, usize) {
     let end = end_of_inline(data);
     let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -50,16 +50,16 @@ pub(crate) fn split(data: &FileData, offset: u64, bytes: &[u8]) -> (Option<(u32,
 }
 
 impl<N: Net> FileState<N> {
-    /// Takes the first gathered run of the shard's bytes; readers go on to see it. The caller holds
-    /// the gate, and nothing is under way.
+    /// Takes the first gathered run of the shard's bytes; readers still see it. The caller holds
+    /// the gate, and no batch is in flight.
     pub(crate) fn take_inline(&mut self) -> Option<InlineRun> {
         let end = end_of_inline(&self.data);
         let batch = self.take_batch(|dirty| dirty.take_before(end).into_iter().collect())?;
         Some(InlineRun(batch))
     }
 
-    /// The request with it has ended. Returns how many bytes are gathered again, and how many no
-    /// more.
+    /// Ends the request with `run`. Returns how many bytes are gathered again, and how many leave
+    /// flight.
     fn inline_ended(&mut self, run: &InlineRun, is_taken: bool) -> (usize, usize) {
         self.inflight
             .retain(|other: &InFlightBatch<N>| !Arc::ptr_eq(&other.batch, &run.0));
@@ -71,8 +71,8 @@ impl<N: Net> FileState<N> {
         (again, run.0.bytes())
     }
 
-    /// Puts the runs of a batch back among the gathered ones, below what is newer. Returns by how
-    /// much they grew.
+    /// Returns the runs of a batch to the dirty ranges, below newer bytes. Returns the growth in
+    /// bytes.
     pub(crate) fn give_batch_back(&mut self, batch: &Batch) -> usize {
         if self.is_forfeited(batch) {
             self.failures.note(ErrorCode::Io);
@@ -82,7 +82,7 @@ impl<N: Net> FileState<N> {
         runs.map(|(at, run)| self.give_back(*at, run)).sum()
     }
 
-    /// Puts bytes back among the gathered ones, below what is newer. Returns by how much they grew.
+    /// Returns bytes to the dirty ranges, below newer bytes. Returns the growth in bytes.
     pub(crate) fn give_back(&mut self, offset: u64, bytes: &[u8]) -> usize {
         let before = self.dirty.bytes();
         let newer = self.dirty.copies(offset, offset + bytes.len() as u64);
@@ -95,8 +95,8 @@ impl<N: Net> FileState<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The request with `run` has ended: the shard has it, or it is gathered again (`is_taken`
-    /// false).
+    /// Ends the request with `run`: the shard has the bytes (`is_taken`), or they are gathered
+    /// again.
     pub(crate) fn inline_ended(&self, file: &File<N>, run: Option<&InlineRun>, is_taken: bool) {
         let Some(run) = run else { return };
         let mut state = file.state();
@@ -111,7 +111,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
     }
 
-    /// The first bytes of a file, as its shard has them.
+    /// Fetches the first bytes of a file from its shard.
     pub(crate) async fn inline_bytes(&self, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
         let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::ReadInline { ino }).await? {
@@ -121,7 +121,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
-/// Copies what `inline` has from `offset` on to `out`; zeros behind it.
+/// Copies the bytes of `inline` from `offset` on to `out` and fills the rest with zeros.
 pub(crate) fn copy_out(inline: &[u8], offset: u64, out: &mut [u8]) {
     let rest = usize::try_from(offset).ok().and_then(|at| inline.get(at..));
     let rest = rest.unwrap_or_default();

@@ -1,11 +1,12 @@
-//! Directories whose listing the kernel may keep from one open to the next.
+//! Kept listings: directories whose listing the kernel may keep from one open to the next.
 //!
-//! The kernel keeps what a listing told it in pages of the directory. They are the directory's
-//! present names while the lease goes on under which the listing began, and no event names the
-//! directory; changes through this mount the kernel sees itself.
+//! The kernel keeps a listing in pages of the directory. The pages are valid while the lease under
+//! which the listing began continues and no event names the directory. The kernel itself sees
+//! changes through this mount.
 //!
-//! *Invariant*: an event is counted at its link before it is looked for here, and a grant is
-//! checked against that count under the table's lock, so that no listing is kept past an event.
+//! *Invariant*: an event is counted at its link before the client looks it up here. A grant is
+//! checked against that count under the table's lock. So no listing is kept past an event.
+//!
 //! Bound: [`LISTED_MAX`]; a full table is emptied. Per listing: one lock.
 
 use crate::client::Client;
@@ -15,14 +16,14 @@ use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant};
 use zonal_wire::DirEntry;
 
-/// Listings remembered.
+/// Kept listings at once.
 pub const LISTED_MAX: usize = 4_096;
 
-/// A kept listing must be worth that long, ms: its entries' names and attributes end with it, and
-/// would be asked for one by one.
+/// Least remaining time of a kept listing, ms. Its entries' names and attributes expire with it,
+/// and the kernel would look each up alone.
 const LEFT_MIN_MS: u64 = 1_000;
 
-/// Until when the listing of a directory may be kept.
+/// Expiry of the kept listing, by directory.
 #[derive(Debug, Default)]
 pub(crate) struct KeptListings(BTreeMap<Ino, Instant>);
 
@@ -34,7 +35,8 @@ impl KeptListings {
         self.0.insert(dir, until);
     }
 
-    /// Forgets it where it may not be kept any more: who opens it next begins anew.
+    /// Whether the listing may be kept. Where not, it is forgotten, and the next open begins a new
+    /// one.
     fn keeps(&mut self, dir: Ino, now: Instant) -> bool {
         let keeps = self.left_ms(dir, now) >= LEFT_MIN_MS;
         if !keeps {
@@ -55,14 +57,14 @@ impl KeptListings {
         self.0.clear();
     }
 
-    /// Listings held.
+    /// Number of kept listings.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
 impl<N: Net> Client<N> {
-    /// The first part of a listing came, and is about to be told; what came with it as well.
+    /// Notes the first page of a listing, before the kernel gets it.
     pub(crate) fn note_listed(
         &self,
         link: &Link,
@@ -71,7 +73,7 @@ impl<N: Net> Client<N> {
         entries: &[DirEntry],
     ) {
         let mut listed = lock(&self.kept_listings);
-        // Under the lock: see the head. Each entry has the directory's term.
+        // Under the lock: the head's invariant. Each entry has the directory's term.
         let granted = entries.first().map_or(0, |item| item.entry.entry_ms);
         match self.cache_ms(link, asked, granted) {
             0 => listed.forget(dir),
@@ -79,19 +81,19 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// How long what the kernel keeps of the last listing of `dir` is what it would be told, ms; 0:
-    /// it must not keep it.
+    /// How long the kernel's copy of the last listing of `dir` stays valid, ms; 0: it must not be
+    /// kept.
     pub fn listing_left_ms(&self, dir: Ino) -> u64 {
         lock(&self.kept_listings).left_ms(dir, self.net.now())
     }
 
-    /// `dir` has changed in a way that the kernel does not see.
+    /// Forgets the listing of `dir`, which has changed in a way that the kernel does not see.
     pub fn forget_listing(&self, dir: Ino) {
         lock(&self.kept_listings).forget(dir);
     }
 
-    /// Whether what the kernel kept of the last listing of `dir` is what it would be told now.
-    /// Where not, it has to be dropped before the next listing begins.
+    /// Whether the kernel's copy of the last listing of `dir` is still valid. Where not, it has to
+    /// be dropped before the next listing begins.
     pub fn keeps_listing(&self, dir: Ino) -> bool {
         lock(&self.kept_listings).keeps(dir, self.net.now())
     }

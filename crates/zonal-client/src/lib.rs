@@ -1,10 +1,10 @@
-//! The client: what a mount decides, without a kernel and without sockets.
+//! The client core: the decisions of a mount, without a kernel and without sockets.
 //!
-//! [`Client`] is async code without a runtime, generic over [`Net`]: a mount drives it with futures
+//! [`Client`] is async code without a runtime, generic over [`Net`]. A mount drives it with futures
 //! that are ready at once, the simulator with futures that wait for simulated messages.
 //!
-//! Whatever may wait is asked of a [`ClientCall`]: the client at work for one operation, with its
-//! [`OperationContext`].
+//! Operations that may wait are methods of [`ClientCall`]: the client at work for one operation,
+//! with its [`OperationContext`].
 #![forbid(unsafe_code)]
 
 mod access_times;

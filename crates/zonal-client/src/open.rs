@@ -33,10 +33,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Makes a file and opens it, or opens the one that is there (unless `O_EXCL`).
+    /// Makes and opens a file, or opens an existing one (unless `O_EXCL`).
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn create(
         &self,
         who: &Credentials,
@@ -50,10 +50,10 @@ impl<N: Net> ClientCall<'_, N> {
         self.opening(parent, &request).await
     }
 
-    /// Makes a file without a name and opens it.
+    /// Makes and opens a file without a name.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn tmpfile(
         &self,
         who: &Credentials,
@@ -76,7 +76,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Opens a file.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn open(
         &self,
         who: &Credentials,
@@ -98,7 +98,7 @@ impl<N: Net> ClientCall<'_, N> {
             return opened;
         }
         if let Some(file) = file {
-            // What was written here is part of what this open must see.
+            // This open must see own earlier writes.
             let is_clean = file.state().is_clean();
             if !is_clean {
                 self.settle(&file).await?;
@@ -107,8 +107,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.opening(ino, &request).await
     }
 
-    /// Somebody's truncation of the file that this opens to cut was never confirmed: it is finished
-    /// first.
+    /// Finishes another client's unconfirmed truncation of the file that this request truncates.
     async fn finish_truncate_before(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
         let ino = match request {
             MetaRequest::Open { ino, .. } => Some(*ino),
@@ -126,13 +125,13 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// An open failed that may have cut a file which others here have open.
+    /// Handles a failed open that may have truncated a file which others here have open.
     fn doubt_cut_by(&self, request: &MetaRequest, code: ErrorCode) {
         let files = match request {
             MetaRequest::Open {
                 ino, open_flags, ..
             } if open_flags & O_TRUNC != 0 => self.file(*ino).into_iter().collect(),
-            // Which one it found under its name is not known.
+            // The request does not tell which file has this name.
             MetaRequest::Create { open_flags, .. } if open_flags & O_TRUNC != 0 => self.all_files(),
             _cuts_nothing => Vec::new(),
         };
@@ -149,7 +148,7 @@ impl<N: Net> ClientCall<'_, N> {
         let deadline = self.deadline();
         let reply = loop {
             match self.meta(&link, request).await {
-                // Others may cut it again and again.
+                // Others may truncate it repeatedly.
                 Err(ErrorCode::TruncateUnconfirmed) if !self.is_over(deadline) => {
                     self.finish_truncate_before(request).await?;
                 }
@@ -174,7 +173,7 @@ impl<N: Net> ClientCall<'_, N> {
         let file = self.open_file(&attr, data.clone());
         self.note_privileges(&file, &attr, (&link, asked, granted));
         if self.cuts_by_name.load(Ordering::SeqCst) != cuts {
-            // One of them may have cut it after the shard had answered.
+            // A truncation by name may have come after the shard's answer.
             file.state().outdate();
         }
         if push || (attr.change == 1 && request.makes_file()) {
@@ -183,8 +182,8 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some(bytes) = bytes
             && entry.attr_ms > 0
         {
-            // Nobody reads them before it is sure that no event has come meanwhile, which would not
-            // have found them.
+            // Readers must not use the bytes before it is certain that no event came meanwhile,
+            // which would have found no entry to remove.
             let mut small = lock(&self.inline_cache);
             small.keep(entry.ino, attr.change, until, bytes);
             if self.cache_ms(&link, asked, entry.attr_ms) == 0 {
@@ -207,8 +206,8 @@ impl<N: Net> ClientCall<'_, N> {
             if keep_pages || is_new {
                 seen.note(entry.ino, attr.change, moment);
             }
-            // The kernel drops what it has when it hears the answer, which another program here may
-            // get ahead of.
+            // The kernel drops its pages when it receives the answer. Another program here may act
+            // before that.
             let drops = !keep_pages && !is_new;
             let changed = drops.then(|| PendingPageVersion::new(attr.change, moment));
             (keep_pages && !push, changed)

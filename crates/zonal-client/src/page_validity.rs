@@ -1,7 +1,8 @@
-//! Which version of a file the kernel's pages show: decides whether an open may keep them.
+//! Page validity: which version of a file the kernel's pages show. It decides whether an open may
+//! keep the pages.
 //!
-//! Bounded: the oldest entries are forgotten first; a forgotten file's pages are dropped at its
-//! next open.
+//! Bound: [`SEEN_MAX`]; the oldest entries are forgotten first, and the next open of a forgotten
+//! file drops its pages.
 
 use std::collections::BTreeMap;
 use zonal_types::Ino;
@@ -9,24 +10,24 @@ use zonal_types::Ino;
 /// Files remembered.
 pub const SEEN_MAX: usize = 65_536;
 
-/// Change counters by inode.
+/// Change counters that the kernel's pages show, by inode.
 #[derive(Debug, Default)]
 pub struct PageVersions {
     changes: BTreeMap<Ino, (u64, u64)>,
     order: BTreeMap<u64, Ino>,
     clock: u64,
-    /// When changes of our own were told last, by file.
+    /// Time of the last own change, by file.
     own: BTreeMap<Ino, u64>,
-    /// When pages of any file were doubted last.
+    /// Time at which pages of any file were last doubted.
     doubted: u64,
 }
 
-/// A moment, to be taken before the shard is asked.
+/// A time of the table's own clock, taken before a request to the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(u64);
 
-/// What the kernel's pages of a file show from the moment on in which it has dropped those it had.
-/// Only then it is noted: until then others who ask must not take them for newer than they are.
+/// The version that the kernel's pages of a file will show once it has dropped the old ones. It is
+/// noted only then, so that concurrent requests do not take the pages for newer than they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingPageVersion {
     change: u64,
@@ -34,7 +35,7 @@ pub struct PendingPageVersion {
 }
 
 impl PendingPageVersion {
-    /// As the shard said that was asked then.
+    /// The version in an answer to a request of that time.
     #[must_use]
     pub fn new(change: u64, asked: Moment) -> Self {
         Self { change, asked }
@@ -42,14 +43,14 @@ impl PendingPageVersion {
 }
 
 impl PageVersions {
-    /// Now.
+    /// The present time.
     #[must_use]
     pub fn moment(&self) -> Moment {
         Moment(self.clock)
     }
 
-    /// True where pages of `ino` show `change`, as the shard said that was asked then, or what we
-    /// have changed since.
+    /// True where the pages of `ino` show `change` (of an answer to a request at `asked`), or own
+    /// later changes.
     #[must_use]
     pub fn shows(&self, ino: Ino, change: u64, asked: Moment) -> bool {
         let known = self.changes.get(&ino).map(|(known, _at)| *known);
@@ -57,13 +58,13 @@ impl PageVersions {
         known.is_some_and(|known| known == change || (known > change && is_own()))
     }
 
-    /// The kernel has dropped its pages of `ino`, if they were older.
+    /// Notes that the kernel has dropped older pages of `ino`.
     pub fn dropped(&mut self, ino: Ino, changed: PendingPageVersion) {
         self.note(ino, changed.change, changed.asked);
     }
 
-    /// Notes that pages of `ino` show `change`, as the shard said that was asked then; true where
-    /// they already did, or show what we have changed since.
+    /// Notes that the pages of `ino` show `change`, of an answer to a request at `asked`. True
+    /// where they already showed it, or own later changes.
     pub fn note(&mut self, ino: Ino, change: u64, asked: Moment) -> bool {
         if asked.0 < self.doubted {
             return false;
@@ -90,7 +91,8 @@ impl PageVersions {
         old.is_some_and(|(known, _at)| known == change)
     }
 
-    /// After a change of our own that led to `change`: goes along where nobody else's came between.
+    /// Notes an own change that led to `change`: the version follows where no other client's change
+    /// came between.
     pub fn own_change(&mut self, ino: Ino, change: u64) {
         if let Some((known, _at)) = self.changes.get_mut(&ino) {
             if known.checked_add(1) == Some(change) {
@@ -98,13 +100,13 @@ impl PageVersions {
                 self.clock += 1;
                 self.own.insert(ino, self.clock);
             } else if *known != change {
-                // The same where an open heard of it before we did.
+                // The version is equal where an open heard of the change before this call.
                 self.forget(ino);
             }
         }
     }
 
-    /// True where pages of `ino` may show something else than `change`.
+    /// True where the pages of `ino` may show another version than `change`.
     #[must_use]
     pub fn differs(&self, ino: Ino, change: u64) -> bool {
         self.changes
@@ -118,21 +120,21 @@ impl PageVersions {
         self.changes.len()
     }
 
-    /// True where none is.
+    /// True where no file is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Pages of `ino` may be older than is known: what was asked before this moment says nothing of
-    /// them. Nor of others, which are then dropped once more.
+    /// Marks the pages of `ino` as possibly older than assumed. Earlier requests prove nothing
+    /// about them any more. The same then holds for other files, whose pages are dropped once more.
     pub fn doubt(&mut self, ino: Ino) {
         self.forget(ino);
         self.clock += 1;
         self.doubted = self.clock;
     }
 
-    /// Nothing is known of the pages any more.
+    /// Forgets the version that the pages show.
     pub fn forget(&mut self, ino: Ino) {
         if let Some((_change, at)) = self.changes.remove(&ino) {
             self.order.remove(&at);
@@ -158,7 +160,7 @@ mod tests {
         assert!(note(&mut seen, Ino(5), 11));
         seen.own_change(Ino(5), 13);
         assert!(!note(&mut seen, Ino(5), 13));
-        // A shard may say any number.
+        // A shard may send any number.
         note(&mut seen, Ino(5), u64::MAX);
         seen.own_change(Ino(5), 0);
         assert!(!note(&mut seen, Ino(5), 0));
@@ -173,7 +175,7 @@ mod tests {
         assert!(seen.note(Ino(5), 10, before));
         assert!(note(&mut seen, Ino(5), 11));
         assert!(!note(&mut seen, Ino(5), 10), "it went back");
-        // An open heard of our own change before we did.
+        // An open heard of the own change before this client noted it.
         assert!(!note(&mut seen, Ino(5), 11));
         seen.own_change(Ino(5), 11);
         assert!(note(&mut seen, Ino(5), 11));
@@ -185,8 +187,8 @@ mod tests {
         assert!(seen.differs(Ino(5), 10));
         note(&mut seen, Ino(5), 10);
         assert!(!seen.differs(Ino(5), 10));
-        // Another mount's change came between: an event about it is on its way, its pages are not
-        // yet dropped.
+        // Another mount's change came between: its event is on its way, and the pages are not yet
+        // dropped.
         seen.own_change(Ino(5), 12);
         assert!(seen.differs(Ino(5), 12));
         note(&mut seen, Ino(5), 12);

@@ -1,15 +1,18 @@
-//! Directories as they were after the last change that this client made in them: the kernel asks
-//! for a directory's attributes before it looks at the next name in it, each time after it made or
-//! removed one. The reply of the change has them.
+//! Parent attributes: the state of a directory after this client's last change in it. The kernel
+//! asks for a directory's attributes after each creation or removal, before it looks up the next
+//! name there. The reply to the change contains them.
 //!
-//! *Invariants*: (1) an event is counted at its link before it is looked for here, and a grant is
-//! checked against that count under the table's lock, so that nothing is kept past an event; (2)
-//! what another request of this client may have changed is not kept from a reply to what was asked
-//! before that one ended; (3) of two changes of entries the later one stays, whichever reply comes
-//! first: also one that may not be believed stays, as the least that a later one must have. Bound:
-//! [`FRESH_MAX`]; a full table is emptied.
+//! *Invariants*
 //!
-//! Per change: one lock; per hit: one lock instead of a round trip.
+//! 1. An event is counted at its link before the client looks it up here. A grant is checked
+//!    against that count under the table's lock. So no entry is kept past an event.
+//! 2. A reply is not kept if another request of this client, which may have changed the directory,
+//!    ended after the reply's request was sent.
+//! 3. Of two changes of entries the later one stays, whichever reply comes first. An entry without
+//!    a lease also stays, as the least version to accept.
+//!
+//! Bound: [`FRESH_MAX`]; a full table is emptied. Per change: one lock; per hit: one lock instead
+//! of a round trip.
 
 use crate::client::Client;
 use crate::net::Net;
@@ -21,11 +24,11 @@ use zonal_wire::{DirAfter, MetaReply, MetaRequest};
 /// Directories remembered.
 pub const FRESH_MAX: usize = 4_096;
 
-/// Directories by inode.
+/// Attributes and their expiry, by directory.
 #[derive(Debug, Default)]
 pub(crate) struct ParentAttributes {
     directories: BTreeMap<Ino, (Attr, Instant)>,
-    /// Changes of which no reply tells what a directory is after them.
+    /// Changes whose replies do not contain the directory's state.
     others: u64,
 }
 
@@ -46,14 +49,14 @@ impl ParentAttributes {
         (left > 0).then_some((*attr, left))
     }
 
-    /// It changed, and what it is now is not known, nor what replies say that are on their way.
+    /// Forgets a directory that changed in an unknown way. Replies in flight are not kept either.
     pub(crate) fn forget(&mut self, ino: Ino) {
         self.others += 1;
         self.directories.remove(&ino);
     }
 
-    /// An event named it. Replies on their way are judged by the events that their link has
-    /// counted.
+    /// Forgets a directory that an event names. The event count of their link decides about replies
+    /// in flight.
     pub(crate) fn drop_named(&mut self, ino: Ino) {
         self.directories.remove(&ino);
     }
@@ -63,19 +66,19 @@ impl ParentAttributes {
         self.directories.clear();
     }
 
-    /// Directories held.
+    /// Directories in the table.
     pub(crate) fn len(&self) -> usize {
         self.directories.len()
     }
 }
 
-/// What a request changes of directories' attributes.
+/// Directories whose attributes a request changes.
 enum ChangeScope {
-    /// The entries of this one: the reply tells what it is then.
+    /// The entries of this directory: the reply contains its new attributes.
     Entries(Ino),
-    /// This inode, which may be one.
+    /// This inode, which may be a directory.
     Inode(Ino),
-    /// Some that the request does not name.
+    /// Directories that the request does not name.
     Some,
 }
 
@@ -97,9 +100,9 @@ fn what(request: &MetaRequest) -> Option<ChangeScope> {
     }
 }
 
-/// Whether no directory is another one than before: it was refused, an existing file was opened, or
-/// it was about no directory. (The attributes in the reply of a removal or a rename are of what
-/// lost its name.)
+/// Whether no directory has changed: the request was refused, it opened an existing file, or it was
+/// not about a directory. (The attributes in a reply to a removal or a rename belong to the inode
+/// that lost its name.)
 fn is_nothing_changed(what: &ChangeScope, reply: &Result<MetaReply, ErrorCode>) -> bool {
     match reply {
         Ok(MetaReply::OpenedSmall { .. }) => true,
@@ -115,7 +118,7 @@ fn is_nothing_changed(what: &ChangeScope, reply: &Result<MetaReply, ErrorCode>) 
 }
 
 impl<N: Net> Client<N> {
-    /// To be called before a request is sent; `None` where it changes no directory.
+    /// Call it before a request is sent; `None` where the request changes no directory.
     pub(crate) fn changing(&self, link: &Link, request: &MetaRequest) -> Option<PendingChange> {
         let what = what(request)?;
         let others = lock(&self.parent_attributes).others;
@@ -127,7 +130,7 @@ impl<N: Net> Client<N> {
         })
     }
 
-    /// To be called with its reply, or why there is none.
+    /// Call it with the reply to the request, or with its error.
     pub(crate) fn changed(
         &self,
         link: &Link,
@@ -145,7 +148,7 @@ impl<N: Net> Client<N> {
         match (&changing.what, dir) {
             (ChangeScope::Entries(ino), Some(DirAfter { attr, attr_ms })) if attr.ino == *ino => {
                 let now = self.net.now();
-                // Under the lock: see (1) at the head.
+                // Under the lock: invariant 1.
                 let left = self.cache_ms(link, changing.asked, attr_ms);
                 let is_certain = fresh.others == changing.others;
                 let left = if is_certain { left } else { 0 };
@@ -155,7 +158,7 @@ impl<N: Net> Client<N> {
             (ChangeScope::Entries(ino) | ChangeScope::Inode(ino), _) => {
                 fresh.forget(*ino);
                 if reply.is_err() {
-                    // Done perhaps, and the kernel was not told.
+                    // The shard may have executed it, and the kernel does not know.
                     self.forget_listing(*ino);
                 }
             }
@@ -164,7 +167,7 @@ impl<N: Net> Client<N> {
         reply
     }
 
-    /// A directory as it is, and how long that may be cached, ms.
+    /// Attributes of a directory, and how long they may be cached, ms.
     pub(crate) fn fresh(&self, ino: Ino) -> Option<(Attr, u32)> {
         lock(&self.parent_attributes).get(ino, self.net.now())
     }

@@ -1,4 +1,4 @@
-//! Where the bytes of a file lie: the layout's pieces, and the map's target of each column.
+//! Placement: the pieces of a file range by its layout, and the map's target of each column.
 
 use crate::client::Client;
 use crate::net::Net;
@@ -7,7 +7,7 @@ use zonal_layout::{Piece, object_bytes};
 use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId};
 use zonal_wire::ObjectRef;
 
-/// The slot by which a target is asked for an object.
+/// The slot through which a request reaches a target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotAddress {
     pub(crate) target: TargetId,
@@ -15,7 +15,7 @@ pub(crate) struct SlotAddress {
     pub(crate) slot: u16,
 }
 
-/// That of a request which is made anew.
+/// The slot of a request that is made anew.
 impl From<&ObjectRef> for SlotAddress {
     fn from(object: &ObjectRef) -> Self {
         Self {
@@ -26,7 +26,7 @@ impl From<&ObjectRef> for SlotAddress {
     }
 }
 
-/// That of a place; of the target itself where that is meant.
+/// The slot of a place; slot 0 of set 0 for the target itself.
 impl From<&TargetPlace> for SlotAddress {
     fn from(place: &TargetPlace) -> Self {
         let (set, slot) = place.slot;
@@ -38,7 +38,7 @@ impl From<&TargetPlace> for SlotAddress {
     }
 }
 
-/// A target with what a request to it needs.
+/// A target with everything that a request to it needs.
 #[derive(Debug, Clone)]
 pub(crate) struct TargetPlace {
     pub(crate) target: TargetId,
@@ -46,7 +46,7 @@ pub(crate) struct TargetPlace {
     pub(crate) address: String,
     /// Set and slot; set 0: the target itself.
     pub(crate) slot: (StripeSetId, u16),
-    /// Of that slot.
+    /// Epoch of the slot.
     pub(crate) epoch: Epoch,
 }
 
@@ -58,7 +58,7 @@ impl<N: Net> ClientCall<'_, N> {
             .map_or(0, |set| u16::try_from(set.slots.len()).unwrap_or(u16::MAX))
     }
 
-    /// Splits a file range.
+    /// Splits a file range into pieces.
     pub(crate) fn pieces(
         &self,
         data: &FileData,
@@ -71,8 +71,7 @@ impl<N: Net> ClientCall<'_, N> {
         .map_err(zonal_layout::LayoutError::code)
     }
 
-    /// Fetches the map where a layout names a stripe set that ours does not have: one that was made
-    /// since.
+    /// Fetches a newer map where a layout names a stripe set that the known map lacks.
     pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
         if self.knows_sets(data) {
             return Ok(());
@@ -80,11 +79,10 @@ impl<N: Net> ClientCall<'_, N> {
         self.refresh_map().await
     }
 
-    /// [`Self::pieces`], with a newer map where ours lacks a stripe set.
+    /// [`Self::pieces`], with a newer map where the known one lacks a stripe set.
     ///
     /// # Errors
-    /// As [`Self::pieces`]; `Unreachable` or what else passes where no manager gives a map that has
-    /// the set.
+    /// As [`Self::pieces`]; a passing error where no manager gives a map with the set.
     pub(crate) async fn known_pieces(
         &self,
         data: &FileData,
@@ -108,7 +106,7 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// Where a column lies now.
+    /// The present target of a column.
     pub(crate) fn place(
         &self,
         component: &Component,
@@ -136,7 +134,7 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The object of a column, with what its target must know of truncations.
+    /// The object of a column, with the last truncation for its target.
     pub(crate) fn object(
         data: &FileData,
         component: &Component,
@@ -156,7 +154,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Where a target is, whatever slot it has.
+    /// Address of a target, independent of its slots.
     pub(crate) fn target_place(&self, target: TargetId) -> Result<TargetPlace, ErrorCode> {
         let map = self.map();
         let node = map.target(target).and_then(|target| map.node(target.node));

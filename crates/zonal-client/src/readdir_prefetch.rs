@@ -1,20 +1,21 @@
-//! Directories that are listed ahead: a walk through a tree (`ls -lR`, `find`, `du`, `tar`) lists a
-//! directory, and then those in it.
+//! Readdir prefetch for walks through a tree (`ls -lR`, `find`, `du`, `tar`): a walk lists a
+//! directory, and then its subdirectories.
 //!
-//! So the first of them is asked for together with some that lie beside it, and those are answered
-//! from here: a walk takes one round trip for up to [`READDIR_TOGETHER_MAX`] directories.
+//! When a walk lists the first subdirectory, the client requests listings of some siblings with it
+//! and answers the next requests from here. So a walk takes one round trip for up to
+//! [`READDIR_TOGETHER_MAX`] directories.
 //!
-//! *Invariant*: what is kept here is told only as it would be if its reply came at that moment.
-//! - No event has been counted at its link since it was asked for, and its lease goes on. A listing
-//!   of which something lies under no lease is not kept.
-//! - No change of this client's own was under way when it was asked for, or began since: a shard
-//!   tells nobody of their own changes. One that nobody has an answer to may be carried out within
-//!   the term of a lease; no directory is listed ahead meanwhile.
-//! - Access times that were told since are of files that it does not have.
+//! *Invariant*: a prefetched listing is used only while it equals a reply of that moment.
+//! - Since its request no event has been counted at its link, and its lease continues. A listing
+//!   with an entry without a lease is not kept.
+//! - During its request no own change was in flight, and none began since, because a shard sends a
+//!   client no events for its own changes. An unanswered change may be executed within the term of
+//!   a lease; no directory is prefetched meanwhile.
+//! - Access times reported since belong to files outside of the listing.
 //!
-//! Who changes something lists nothing ahead for [`QUIET_MS`]; nor does who had something here that
-//! could not be used any more. Bound: [`KEPT_MAX`] listings, each of what its walk asked for; what
-//! is too old makes room. Per listing: one lock; per change: four atomic operations.
+//! Prefetch pauses for [`QUIET_MS`] after an own change, and after a prefetched listing that had
+//! become unusable. Bound: [`KEPT_MAX`] listings, each with as many entries as its walk requested;
+//! expired ones make room. Per listing: one lock; per change: four atomic operations.
 
 mod siblings;
 
@@ -32,25 +33,26 @@ use zonal_types::{ErrorCode, FileKind, Ino, Instant, ShardId, Timestamp};
 use zonal_wire::meta::{Listing, flags};
 use zonal_wire::{DirEntry, MetaReply, MetaRequest};
 
-/// Listings kept.
+/// Prefetched listings at once.
 pub(crate) const KEPT_MAX: usize = 128;
-/// What is told under a lease that ends sooner would be asked for one by one, ms.
+/// Least lease of a listing to keep, ms. Under a shorter one the kernel would look up each entry
+/// again.
 const LEFT_MIN_MS: u32 = 1_000;
-/// How long nothing is listed ahead after a change, ms.
+/// Pause of prefetch after a change, ms.
 const QUIET_MS: u64 = 500;
 
-/// A listing that is to be asked for, and those that come with it.
+/// A request for a listing, and for its siblings.
 pub(crate) struct ListingRequest {
     pub(crate) asked: RequestStart,
-    /// Changes that had begun, and times that access times had been told.
+    /// Counts of own changes and of reported access times at the request.
     changes: u64,
     touches: u64,
-    /// Directories that are asked for with it.
+    /// Siblings to list with it.
     pub(crate) beside: Vec<Ino>,
 }
 
 impl ListingRequest {
-    /// Of one directory, of which nothing else is kept.
+    /// A request for one directory without prefetch.
     pub(crate) fn alone(asked: RequestStart) -> Self {
         Self {
             asked,
@@ -65,7 +67,7 @@ struct PrefetchedListing {
     asked: RequestStart,
     shard: ShardId,
     changes: u64,
-    /// Until then it may be told.
+    /// Expiry.
     until: Instant,
     listing: Listing,
 }
@@ -76,22 +78,22 @@ struct State {
     kept: BTreeMap<Ino, PrefetchedListing>,
 }
 
-/// What one client lists ahead.
+/// Prefetched listings of one client.
 #[derive(Default)]
 pub(crate) struct ReaddirPrefetch {
     state: Mutex<State>,
-    /// Changes that began.
+    /// Own changes begun.
     changes: AtomicU64,
-    /// Those that did not end.
+    /// Own changes in flight.
     under_way: AtomicU64,
-    /// Times that access times were told.
+    /// Reports of access times.
     touches: AtomicU64,
-    /// Until then nothing is listed ahead.
+    /// End of the pause of prefetch.
     quiet_until: AtomicU64,
 }
 
 impl State {
-    /// What to list together with a directory.
+    /// Siblings to list with a directory.
     fn wanted(&mut self, turn: &WalkPosition, now: Instant) -> Vec<Ino> {
         let most = READDIR_TOGETHER_MAX - 1;
         if self.kept.len() + most > KEPT_MAX {
@@ -105,9 +107,10 @@ impl State {
             .collect()
     }
 
-    /// Of what came, in the order in which it was asked for, keeps what `kept` makes something of.
-    /// Nothing else is asked for together with others again: it could not be listed, and who asks
-    /// for it alone hears why, or it may not be kept.
+    /// Keeps received listings for which `kept` returns one, in the order of the request.
+    ///
+    /// A directory that is missing or not kept is never prefetched again. The walk lists it alone,
+    /// and gets the error if there is one.
     fn take_in(
         &mut self,
         beside: &[Ino],
@@ -146,12 +149,12 @@ impl ReaddirPrefetch {
             && self.under_way.load(Ordering::SeqCst) == 0
     }
 
-    /// Nothing of it can be used any more.
+    /// Drops all prefetched listings.
     pub(crate) fn forget_all(&self) {
         lock(&self.state).kept.clear();
     }
 
-    /// These access times were told, of files in their order.
+    /// Drops listings with entries whose access times were reported. `reads` is sorted by inode.
     pub(crate) fn forget_touched(&self, reads: &[(Ino, Timestamp)]) {
         let mut state = lock(&self.state);
         self.touches.fetch_add(1, Ordering::SeqCst);
@@ -164,15 +167,15 @@ impl ReaddirPrefetch {
             .retain(|_dir, kept| !kept.listing.entries.iter().any(is_read));
     }
 
-    /// Listings kept, and directories remembered that lie beside others.
+    /// Numbers of prefetched listings and of remembered siblings.
     pub(crate) fn len(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.kept.len(), state.beside.len())
     }
 }
 
-/// Whether a request may change what a listing tells. Opens and closes are counted where nobody
-/// lists them; access times have a way of their own.
+/// Whether a request may change the contents of a listing. Open counts do not appear in listings;
+/// access times are handled by [`ReaddirPrefetch::forget_touched`].
 fn changes(request: &MetaRequest) -> bool {
     match request {
         MetaRequest::Open { open_flags, .. } => open_flags & flags::O_TRUNC != 0,
@@ -181,20 +184,20 @@ fn changes(request: &MetaRequest) -> bool {
     }
 }
 
-/// Whether all that a listing tells lies under leases.
+/// Whether every entry of a listing has a lease.
 fn is_leased(listing: &Listing) -> bool {
     let is_free = |item: &DirEntry| item.entry.attr.is_some() && item.entry.attr_ms == 0;
     !listing.entries.iter().any(is_free)
 }
 
-/// A change of our own that is under way.
+/// An own change in flight.
 pub(crate) struct OwnChange<'a, N: Net> {
     client: &'a Client<N>,
     is_sure: bool,
 }
 
 impl<N: Net> OwnChange<'_, N> {
-    /// It was answered, or given up.
+    /// Ends the change, which was answered or abandoned.
     pub(crate) fn end(mut self, reply: &Result<MetaReply, ErrorCode>) {
         self.is_sure = !reply.as_ref().is_err_and(|code| is_unsure(*code));
     }
@@ -214,7 +217,7 @@ impl<N: Net> Drop for OwnChange<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// To be held while a request is under way.
+    /// Hold the guard while the request is in flight.
     pub(crate) fn own_change(&self, request: &MetaRequest) -> Option<OwnChange<'_, N>> {
         changes(request).then(|| {
             self.readdir_prefetch
@@ -228,8 +231,8 @@ impl<N: Net> Client<N> {
         })
     }
 
-    /// A part of a listing came: the directories in it may be listed next. Another shard's are not
-    /// listed together with ours.
+    /// Remembers the subdirectories of a listing page as siblings. Those of another shard are left
+    /// out.
     pub(crate) fn note_beside(&self, entries: &[DirEntry]) {
         let dirs = entries
             .iter()
@@ -240,8 +243,8 @@ impl<N: Net> Client<N> {
             .add(dirs, self.net.now());
     }
 
-    /// A directory is listed from the start: its listing, where it may be told now, and otherwise
-    /// what to ask for.
+    /// Begins a listing from its start. Returns the prefetched listing if it is valid, otherwise
+    /// the request to send.
     pub(crate) fn begin_listing(
         &self,
         link: &Link,
@@ -259,7 +262,7 @@ impl<N: Net> Client<N> {
             if is_same && self.cache_ms(link, kept.asked, kept.listing.term_ms) > 0 {
                 return Ok((kept.asked, kept.listing));
             }
-            // Nor can the others be told: they are from before the same event or change.
+            // The others are from before the same event or change.
             state.kept.clear();
             ahead.disturb(now, QUIET_MS);
         }
@@ -273,7 +276,7 @@ impl<N: Net> Client<N> {
         })
     }
 
-    /// What was asked for beside a directory came: `entries` of each at most.
+    /// Keeps the siblings' listings of a reply, each with at most `entries` entries.
     pub(crate) fn keep_listings(
         &self,
         link: &Link,
@@ -304,7 +307,7 @@ mod tests {
     use super::*;
     use zonal_types::Name;
 
-    /// Directories 1 to 9 lie beside one another.
+    /// Directories 1 to 9 are siblings.
     fn state() -> State {
         let names: Vec<(Ino, Name)> = (1..10)
             .map(|ino| (Ino(ino), Name::new(ino.to_string().as_bytes()).unwrap()))
@@ -315,8 +318,8 @@ mod tests {
         state
     }
 
-    /// Of a reply with these directories, of which those from 5 on may not be kept: what is kept,
-    /// and what is asked for together next.
+    /// Takes in a reply with the listings `came`, of which only the first four may be kept. Returns
+    /// the kept directories and those to prefetch next.
     fn took_in(asked: &[u64], came: &[u64]) -> (Vec<u64>, Vec<u64>) {
         let mut state = state();
         let turn = state.beside.listed(Ino(1), Instant(1)).unwrap();

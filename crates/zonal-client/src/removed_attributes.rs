@@ -1,12 +1,13 @@
-//! Attributes of what a process may still have open or stand in when it has lost its last name,
-//! through this mount or another one: directories, devices, FIFOs, links.
+//! Removed attributes: the last attributes of directories, devices, FIFOs and links. A process may
+//! still have one open, or stand in it, after it lost its last name through this mount or another.
 //!
-//! Shards count the opens of files only, so that they know nothing more of other inodes once the
-//! last name is gone; and the kernel asks for the attributes of a directory before it does anything
-//! in it. So what was told of such inodes is kept here, and stands where the shard knows them no
-//! more. Inode numbers are never used again: what a shard does not know was removed. Names in it
-//! are refused by the shard (`NotFound`). Bounded by [`GHOSTS_MAX`]: what was not told for longest
-//! is forgotten.
+//! Shards count opens of files only. So they forget other inodes with their last name, while the
+//! kernel asks for a directory's attributes before each operation in it. The client keeps the
+//! attributes of these inodes and uses them where the shard no longer knows the inode. Inode
+//! numbers are never used again, so an unknown inode was removed. The shard refuses names in it
+//! (`NotFound`).
+//!
+//! Bound: [`GHOSTS_MAX`]; the entries updated longest ago are forgotten.
 
 use std::collections::BTreeMap;
 use zonal_types::{Attr, Ino};
@@ -14,7 +15,7 @@ use zonal_types::{Attr, Ino};
 /// Inodes remembered, removed or not.
 pub const GHOSTS_MAX: usize = 32_768;
 
-/// Attributes of inodes that are no files.
+/// Attributes of inodes that are not files.
 #[derive(Debug, Default)]
 pub struct RemovedAttributes {
     attrs: BTreeMap<Ino, (u64, Attr)>,
@@ -23,7 +24,7 @@ pub struct RemovedAttributes {
 }
 
 impl RemovedAttributes {
-    /// Remembers what an inode is.
+    /// Remembers the attributes of an inode.
     pub fn note(&mut self, attr: &Attr) {
         self.told += 1;
         if let Some((before, _)) = self.attrs.insert(attr.ino, (self.told, *attr)) {
@@ -43,13 +44,13 @@ impl RemovedAttributes {
         self.attrs.len()
     }
 
-    /// True where none is.
+    /// True where no inode is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.attrs.is_empty()
     }
 
-    /// What an inode was that its shard does not know any more.
+    /// Attributes of an inode that its shard does not know any more.
     #[must_use]
     pub fn get(&self, ino: Ino) -> Option<Attr> {
         let (_, attr) = self.attrs.get(&ino)?;

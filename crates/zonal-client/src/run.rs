@@ -1,15 +1,14 @@
-//! The bytes of one run: a part of a piece of memory that may have room behind it.
+//! Run: the bytes of a dirty range, as a part of a piece of memory that may have room behind it.
 //!
-//! A long write comes with its memory (a worker's buffer, whose first bytes are the request's
-//! head), so that nothing is copied between the kernel and the transport; a short one is copied to
-//! the end of the run it continues. What lies outside of the part is initialised and is
-//! overwritten, never shown.
+//! A long write comes with its memory: a worker's buffer that begins with the head of the request.
+//! So nothing is copied between the kernel and the transport. A short write is copied to the end of
+//! the run it continues. Bytes outside of the part are initialised, may be overwritten, and are
+//! never read.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Memory of a fixed length that a shell brings, from which its transport may take bytes without a
-/// copy.
+/// Memory of a fixed length from the shell; its transport may send from it without a copy.
 pub trait ShellMemory: DerefMut<Target = [u8]> + Debug + Send + Sync {}
 
 impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> ShellMemory for T {}
@@ -55,7 +54,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The part `range` of `memory`; cut to what is there.
+    /// The part `range` of `memory`, limited to its length.
     #[must_use]
     pub fn new(memory: Box<dyn ShellMemory>, range: Range<usize>) -> Self {
         let to = range.end.min(memory.len());
@@ -64,7 +63,7 @@ impl Run {
         Self { memory, from, to }
     }
 
-    /// Nothing yet, with room for `bytes`.
+    /// An empty run with room for `bytes`.
     #[must_use]
     pub fn with_room(bytes: usize) -> Self {
         let memory = Memory::Own(Vec::with_capacity(bytes));
@@ -72,7 +71,7 @@ impl Run {
         Self { memory, from, to }
     }
 
-    /// Whether so many bytes more fit behind it without moving it.
+    /// Whether `bytes` more bytes fit without a move.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         let room = match &self.memory {
@@ -82,13 +81,13 @@ impl Run {
         room - self.to >= bytes
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         let fit = bytes.len().min(self.memory.len() - self.to);
         let (here, behind) = bytes.split_at(fit);
         self.memory[self.to..self.to + fit].copy_from_slice(here);
         if !behind.is_empty() {
-            // It has to grow.
+            // The memory has to grow.
             let mut own = match std::mem::take(&mut self.memory) {
                 Memory::Own(own) => own,
                 Memory::Shell(brought) => brought.to_vec(),
@@ -99,23 +98,23 @@ impl Run {
         self.to += bytes.len();
     }
 
-    /// Writes over what is there from `at` on; both within the run.
+    /// Overwrites bytes from `at` on, within the run.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         let at = self.from + at;
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Leaves out the first `length` bytes.
+    /// Removes the first `length` bytes.
     pub fn skip(&mut self, length: usize) {
         self.from = self.to.min(self.from + length);
     }
 
-    /// Keeps the first `length` bytes at most.
+    /// Keeps at most the first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.to = self.to.min(self.from + length);
     }
 
-    /// Cuts at `at`: what follows, copied.
+    /// Splits at `at`; returns a copy of the rest.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         let behind = Self::from(&self[at..]);
@@ -123,7 +122,7 @@ impl Run {
         behind
     }
 
-    /// Cuts at `at`: what comes before, copied.
+    /// Splits at `at`; returns a copy of the front.
     #[must_use]
     pub fn split_front(&mut self, at: usize) -> Self {
         let front = Self::from(&self[..at]);
@@ -166,7 +165,7 @@ mod tests {
         assert_eq!(&run.split_off(9)[..], [2; 2]);
         assert_eq!(&run.split_front(4)[..], [7; 4]);
         assert_eq!(&run[..], [1, 1, 1, 1, 2]);
-        // What was cut off is room again.
+        // The removed bytes are room again.
         run.extend(&[3; 2]);
         run.put(4, &[4; 2]);
         assert_eq!(&run[..], [1, 1, 1, 1, 4, 4, 3]);

@@ -1,7 +1,7 @@
-//! Seeking, copying, and what lies where: what asks where a file has bytes.
+//! Seek, copy and location: operations that ask where a file has bytes.
 //!
-//! Data and holes are told by whole blocks: programs take a hole that begins inside a block for a
-//! mistake, or copy the rest of it as data.
+//! Data and holes are reported in whole blocks. Programs take a hole that begins inside a block for
+//! an error, or copy the rest of the block as data.
 
 use crate::client::Client;
 use crate::file::File;
@@ -14,13 +14,13 @@ use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use zonal_types::{Column, ErrorCode, FileData};
 use zonal_wire::{StorageReply, StorageRequest};
 
-/// Ranges that one Map request asks for.
+/// Most ranges of one Map request.
 const MAP_RANGES: u32 = 1024;
 /// Bytes of a block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// `SEEK_DATA` (`data` true) or `SEEK_HOLE` from `offset`.
+    /// Finds data (`data` true: `SEEK_DATA`) or a hole (`SEEK_HOLE`) from `offset` on.
     ///
     /// # Errors
     /// `NoDevice` past the end, or where no data follows.
@@ -89,7 +89,7 @@ impl<N: Net> ClientCall<'_, N> {
         from: u64,
         columns: &mut [ColumnRanges],
     ) -> Result<(), ErrorCode> {
-        // A block of which the target knows the first bytes only.
+        // The target may know only the first bytes of a block.
         let from = from - from % BLOCK;
         let make = |object| StorageRequest::Map {
             object,
@@ -109,11 +109,11 @@ impl<N: Net> ClientCall<'_, N> {
         take_ranges(known, from, ranges)
     }
 
-    /// Copies a range between files of the cell, through this client: from and to an offset.
-    /// `begins` hears of each range before it is written. Returns the bytes copied.
+    /// Copies a range between files of the cell through this client. Calls `begins` with each range
+    /// before it is written. Returns the bytes copied.
     ///
     /// # Errors
-    /// Of reading, of writing, or of `begins`, where nothing was copied.
+    /// Those of reading, of writing or of `begins`, where nothing was copied.
     pub async fn copy_range(
         &self,
         (from, from_offset): (&File<N>, u64),
@@ -159,7 +159,7 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// Bytes of a file by target, as its layout and size say, without those that its shard has.
+    /// Bytes of a file by target, by its layout and size, without the shard's bytes.
     #[must_use]
     pub fn bytes_by_target(
         &self,
@@ -181,10 +181,10 @@ impl<N: Net> Client<N> {
     }
 }
 
-/// Takes what a target told of a column from `from` on, as blocks.
+/// Adds the ranges that a target reported of a column from `from` on, as whole blocks.
 ///
 /// # Errors
-/// `Protocol` where that is no answer to the question: it would be asked for ever.
+/// `Protocol` where the ranges do not continue from `from`: the request would repeat for ever.
 fn take_ranges(
     known: &mut ColumnRanges,
     from: u64,
@@ -197,7 +197,7 @@ fn take_ranges(
         }
         end = start.checked_add(*length).ok_or(ErrorCode::Protocol)?;
     }
-    // Fewer than were asked for: that is all.
+    // Fewer than requested: these are all.
     let is_all = ranges.len() < MAP_RANGES as usize;
     known.known_to = if is_all { u64::MAX } else { end };
     for (start, length) in ranges {

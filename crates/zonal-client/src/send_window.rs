@@ -1,18 +1,20 @@
-//! Batches of gathered writes on their way: sent without waiting, within windows, acknowledged
-//! oldest first.
+//! Send window: batches of gathered writes in flight. The client sends them without waiting, within
+//! bounds, and takes acknowledgements oldest first.
 //!
-//! Under way of one file are at most [`WINDOW_BYTES`] and [`WINDOW_BATCHES`], and what one batch
-//! more brings; of a mount at one target `TARGET_WRITES_MAX`, and a batch of each file. Whoever
-//! would pass that waits for the oldest of the file: its replies are taken, in the order in which
-//! they were sent.
+//! A file has at most [`WINDOW_BYTES`] and [`WINDOW_BATCHES`] in flight, plus one batch. A mount
+//! has at most `TARGET_WRITES_MAX` writes in flight at one target, plus a batch of each file. At a
+//! bound, a writer waits for the oldest batch of its file. Replies are taken in the order of
+//! sending.
 //!
-//! A message is repeated as a whole: all its ranges are written again, by a later attempt, before
-//! anything that is gathered later may overtake it. Where a target refuses a message of many pieces
-//! for what may be the fault of one (a damaged block, no space), its halves are sent: one piece
-//! does not take the others with it.
+//! The client repeats a message as a whole: a later attempt writes all its ranges again, before any
+//! write gathered later can overtake it. A target may refuse a message of many pieces because of
+//! one (a damaged block, no space). Then the client sends its halves, so that a bad piece does
+//! not fail the others.
 //!
-//! *Invariants*: (1) two messages under way have no byte of the file in common; (2) the caller of
-//! everything here holds the file's gate.
+//! *Invariants*
+//!
+//! 1. Two messages in flight have no byte of the file in common.
+//! 2. The caller of every function here holds the file's gate.
 
 use crate::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
@@ -29,19 +31,19 @@ use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, FileData, TargetId};
 use zonal_wire::{ObjectRef, StorageReply};
 
-/// Bytes of one file under way before a writer waits.
+/// Bytes of one file in flight before a writer waits.
 pub const WINDOW_BYTES: usize = 4 << 20;
-/// Batches of one file under way before a writer waits.
+/// Batches of one file in flight before a writer waits.
 const WINDOW_BATCHES: usize = 8;
-/// How often the pieces of one refused message are sent in smaller ones.
+/// Most splits of one refused message.
 const HALVINGS_MAX: usize = 32;
 
-/// What became of a message: the reply, whose it is, and the last shrink that was known.
+/// Outcome of a message: the reply, its target, and the last truncation known at sending.
 type Outcome = Result<(StorageReply, TargetId, u64), ErrorCode>;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The pieces of the batch that was taken last. Where they are not known now, it is gathered
-    /// again.
+    /// Pieces of the batch that was taken last. Where their placement is unknown, the batch is
+    /// gathered again.
     pub(crate) async fn pieces_of_batch(
         &self,
         file: &File<N>,
@@ -76,7 +78,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(pieces)
     }
 
-    /// Sends the batch that was taken last; the first failure of what was waited for meanwhile.
+    /// Sends the batch that was taken last. Returns the first failure of batches that it waited
+    /// for.
     pub(crate) async fn send_batch(
         &self,
         file: &File<N>,
@@ -114,7 +117,7 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Err(code) => {
                     let outcome = self.rewrite(file, &pieces, batch, Some(code)).await;
-                    // The last batch: none under way is newer.
+                    // The last batch: none in flight is newer.
                     let noted = self.settle_message(file, &pieces, (batch, usize::MAX), outcome);
                     done = both(done, noted.await);
                 }
@@ -155,7 +158,7 @@ impl<N: Net> ClientCall<'_, N> {
         let object = Self::object(data, component, column, &place);
         let request = write_request(object, &pieces);
         let length = length_of(&pieces);
-        // Such as the transport need not copy again, where there is some.
+        // Memory from which the transport need not copy, where it has some.
         let brought = (pieces.len() > 1 && length >= REGION_PAYLOAD_MIN)
             .then(|| self.net.memory(length))
             .flatten();
@@ -178,7 +181,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Waits for the oldest `count` batches: the first failure.
+    /// Waits for the oldest `count` batches; returns the first failure.
     pub(crate) async fn finish_oldest(
         &self,
         file: &File<N>,
@@ -206,7 +209,7 @@ impl<N: Net> ClientCall<'_, N> {
                     Err(code) => self.rewrite(file, &pieces, &batch, Some(code)).await,
                 };
                 drop(ticket);
-                // The first batch: all others under way are newer.
+                // The first batch: all others in flight are newer.
                 let noted = self.settle_message(file, &pieces, (&batch, 1), outcome);
                 done = both(done, noted.await);
             }
@@ -219,8 +222,8 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Notes what became of a message; the halves of one that was refused for what may be the fault
-    /// of one piece are sent before.
+    /// Notes the outcome of a message. Where one piece may have caused a refusal, sends the halves
+    /// first.
     async fn settle_message(
         &self,
         file: &File<N>,
@@ -250,10 +253,13 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Notes what became of pieces; batches under way are newer from the one numbered `newer` on.
-    /// Pieces whose target did not answer, or whose writer was killed while it waited (they may be
-    /// another process's), go back among the gathered writes, below what is newer: only the call
-    /// that waited is told. What is lost is told to each open of the file.
+    /// Notes the outcome of pieces. Batches in flight from the one numbered `newer` on are newer.
+    ///
+    /// | outcome | action |
+    /// | --- | --- |
+    /// | acknowledged | counted in the report for the shard |
+    /// | passing error, or a killed writer | gathered again below newer bytes; the caller gets it |
+    /// | other error | lost; each open of the file gets the error |
     fn note_outcome(
         &self,
         file: &File<N>,
@@ -296,7 +302,7 @@ impl<N: Net> ClientCall<'_, N> {
         Err(code)
     }
 
-    /// Writes pieces of one object again, after an attempt that ended as `first` says.
+    /// Writes pieces of one object again. `first`: the error of an earlier attempt.
     async fn rewrite(
         &self,
         file: &File<N>,
@@ -323,7 +329,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
-/// The bytes of pieces, one behind the other; those of one piece where they are.
+/// The bytes of the pieces, one behind the other; borrowed where there is one piece.
 fn payload_of<'a>(batch: &'a Batch, pieces: &[Piece]) -> Cow<'a, [u8]> {
     if let [piece] = pieces {
         return Cow::Borrowed(batch.bytes_of(piece));

@@ -1,33 +1,33 @@
-//! Servers that let a whole operation end without an answer: for a while no other call of a process
-//! waits long for them.
+//! Silent servers: after a server let a whole operation end without an answer, other calls of the
+//! process wait for it only briefly.
 //!
-//! The kernel lets calls that change one file, or one directory, through one by one. Where each
-//! waited its whole deadline for a server that stands still, the last of ten would wait for two
-//! minutes. The mount's own threads begin no silence, as they may wait for what takes long, and
-//! keep asking with all their patience. An answer to anybody ends a silence; so does time, as the
-//! server may be slow.
+//! The kernel admits calls that change one file or one directory one by one. If each waited its
+//! full deadline for a stopped server, the tenth call would wait two minutes. Only calls with a
+//! waiting caller start a silence. The mount's own threads may wait for long operations, and always
+//! use their full deadline. A silence ends with any answer of the server, and after some time,
+//! because the server may be slow.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::Instant;
 
-/// Of an operation's patience, what a call has for a silent server.
+/// A call waits this part of its deadline for a silent server.
 const BRIEF_SHARE: u64 = 16;
-/// In ms, at least.
+/// Least wait, ms.
 const BRIEF_MIN: u64 = 100;
-/// So many operations' patience long a silence is remembered.
+/// A silence lasts this many deadlines.
 const REMEMBERED: u64 = 2;
 
-/// Silent servers, with the end of what is remembered.
+/// Silent servers, with the end of each silence.
 #[derive(Debug, Default)]
 pub(crate) struct SilentServers {
     until: Mutex<BTreeMap<String, Instant>>,
-    /// There are some: all that a request and its reply look at in good times.
+    /// Whether there are any; in good times requests check only this.
     is_any: AtomicBool,
 }
 
-/// How long a call waits for a silent server, in ms.
+/// How long a call waits for a silent server, ms.
 pub(crate) fn brief_ms(patience_ms: u64) -> u64 {
     (patience_ms / BRIEF_SHARE).max(BRIEF_MIN)
 }
@@ -37,14 +37,14 @@ impl SilentServers {
         self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A server has let an operation end that had so much patience.
+    /// Begins a silence after an operation with this deadline got no answer.
     pub(crate) fn begin(&self, server: &str, now: Instant, patience_ms: u64) {
         let until = now.plus_ms(patience_ms * REMEMBERED);
         self.lock().insert(server.to_owned(), until);
         self.is_any.store(true, Ordering::SeqCst);
     }
 
-    /// A server has answered.
+    /// Ends a silence: the server has answered.
     pub(crate) fn end(&self, server: &str) {
         if self.is_any.load(Ordering::Relaxed) {
             let mut until = self.lock();
@@ -53,7 +53,7 @@ impl SilentServers {
         }
     }
 
-    /// Whether a call is not to wait long for this server.
+    /// Whether calls must wait only briefly for this server.
     pub(crate) fn is_silent(&self, server: &str, now: Instant) -> bool {
         self.is_any.load(Ordering::Relaxed)
             && self.lock().get(server).is_some_and(|until| now < *until)

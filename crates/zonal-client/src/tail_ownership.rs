@@ -1,14 +1,18 @@
-//! What lies behind a file's end at the targets: perhaps what a client wrote that is gone, and
-//! never told the shard.
+//! Tail ownership: the bytes behind a file's end at its targets may come from a client that died
+//! before it reported them.
 //!
-//! It must not show where the file grows over it (docs/rfcs/2026-11-22-files-grow-over-zeros.md). A
-//! truncation to a larger size sees to that at the shard. Before the first write, or reservation,
-//! that leaves a hole behind the end the shard is asked to make nobody's what is there: once an
-//! open file, not where it was made here, and again after [`REFUSED_MS`] where others had it open.
+//! These bytes must not show where the file grows over them
+//! (docs/rfcs/2026-11-22-files-grow-over-zeros.md). For a truncation to a larger size the shard
+//! sees to that. Before the first write or reservation that leaves a hole behind the end, the
+//! client asks the shard to disown the bytes there. It does so once per open file, except for files
+//! that it made. Where others had the file open it repeats the request after [`REFUSED_MS`].
 //!
-//! *Invariants*: (1) whoever asks has told the shard before of all that targets acknowledged: the
-//! rest is cut; (2) where the shard may still execute a question, nothing is sent to targets before
-//! a later one is answered: then the earlier one finds nothing to do.
+//! *Invariants*
+//!
+//! 1. The client has reported everything that targets acknowledged before it sends the request: the
+//!    rest is truncated.
+//! 2. While the shard may still execute a request, the client sends nothing to targets before a
+//!    later request is answered. Then the earlier one has no effect.
 
 use crate::file::{File, FileState};
 use crate::inline_data::end_of_inline;
@@ -18,24 +22,23 @@ use crate::session::{is_unsure, leaves_gathered};
 use zonal_types::{ErrorCode, Instant};
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// When to ask again where others had the file open: one of them may have died before that, and its
-/// session is over by then.
+/// Pause before the request is repeated where others had the file open, ms. By then the session of
+/// a client that died meanwhile has expired.
 const REFUSED_MS: u64 = 60_000;
 
-/// What is known of it.
+/// Known ownership of the bytes behind the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TailOwnership {
-    /// Nothing but what this client wrote.
+    /// Only this client wrote there.
     Ours,
-    /// Nothing; the shard is asked from then on.
+    /// Unknown; the client may ask the shard from this time on.
     Unknown(Instant),
-    /// The shard was asked, and may do it still.
+    /// Unknown, and the shard may still execute a request.
     Asked,
 }
 
 impl<N: Net> FileState<N> {
-    /// Whether a write or a reservation that begins at `offset` leaves a hole at the targets behind
-    /// the end.
+    /// Whether a write or a reservation at `offset` leaves a hole behind the end at the targets.
     fn leaves_hole(&self, offset: u64) -> bool {
         offset > self.size.max(end_of_inline(&self.data))
     }
@@ -48,8 +51,7 @@ impl<N: Net> FileState<N> {
         }
     }
 
-    /// A question, or a truncation, was not answered: what it may do is not to meet what is sent
-    /// from here on.
+    /// Notes an unanswered request or truncation: what it may do must not meet later writes.
     pub(crate) fn unsure_behind(&mut self, code: ErrorCode) {
         if is_unsure(code) {
             self.outdate();
@@ -59,7 +61,7 @@ impl<N: Net> FileState<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Before a write at `offset`.
+    /// Asks the shard before a write at `offset` that leaves a hole.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -77,9 +79,9 @@ impl<N: Net> ClientCall<'_, N> {
         self.own_behind(file, false).await.map(drop)
     }
 
-    /// Before space is reserved up to `end`, to stay there (`keep_size`), or as the file's: true
-    /// where the shard was asked, and told what the file is. The caller holds the gate, and has
-    /// settled what was written.
+    /// Asks the shard before space is reserved up to `end`, with or without growth (`keep_size`).
+    /// True where the shard was asked and returned the file's state. The caller holds the gate and
+    /// has flushed the file.
     ///
     /// # Errors
     /// As [`Self::own_hole`].
@@ -99,15 +101,15 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(false)
     }
 
-    /// Asks. The caller holds the gate, and has told the shard what it wrote; false: it could not,
-    /// or others may be writing there.
+    /// Sends the request. The caller holds the gate and has reported its writes. False: the report
+    /// failed, or others may be writing there.
     pub(crate) async fn own_behind(
         &self,
         file: &File<N>,
         reserves: bool,
     ) -> Result<bool, ErrorCode> {
         if file.state().report.is_some_and(|report| report.size > 0) {
-            // The shard did not take it: what it does not know would be cut.
+            // The report failed: unreported bytes would be truncated.
             return Ok(false);
         }
         let link = self.reach(file.ino).await?;
@@ -143,7 +145,7 @@ impl<N: Net> ClientCall<'_, N> {
                 if leaves_gathered(code) {
                     return Err(code);
                 }
-                // What the file is now is told by what comes next.
+                // The next request returns the file's state.
                 Ok(false)
             }
         }

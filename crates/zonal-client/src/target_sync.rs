@@ -1,4 +1,4 @@
-//! Has targets make durable what they acknowledged, all at once.
+//! Sends Sync to several targets in parallel and waits for all of them.
 
 use crate::net::Net;
 use crate::operation::{ClientCall, SentRequest};
@@ -8,14 +8,14 @@ use crate::unsynced_writes::UnsyncedWrites;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
-/// A target that was asked to make everything durable.
+/// A Sync request to one target.
 pub(crate) struct PendingSync<N: Net> {
     target: TargetId,
     started: Result<(TargetPlace, SentRequest<N>), ErrorCode>,
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Makes durable what targets acknowledged, all at once.
+    /// Makes the acknowledged writes of these targets durable, in parallel.
     pub(crate) async fn sync_targets(
         &self,
         unsynced: &mut UnsyncedWrites,
@@ -24,8 +24,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.finish_sync(started, unsynced).await
     }
 
-    /// Asks targets to make durable what they acknowledged; the replies are for
-    /// [`Self::finish_sync`].
+    /// Sends Sync to targets; [`Self::finish_sync`] takes the replies.
     pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<PendingSync<N>> {
         let start = |target: &TargetId| {
             let started = self.target_place(*target).map(|place| {
@@ -40,8 +39,8 @@ impl<N: Net> ClientCall<'_, N> {
         targets.iter().map(start).collect()
     }
 
-    /// Waits until all of them have; repeats what failed for as long as the deadline allows. What
-    /// is durable, or is lost (`Io`, once), leaves `unsynced`.
+    /// Waits for all replies and retries failures until the deadline. Targets that are durable, or
+    /// that lost bytes (`Io`, once), leave `unsynced`.
     pub(crate) async fn finish_sync(
         &self,
         started: Vec<PendingSync<N>>,
@@ -80,7 +79,7 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok(_other) => Err(ErrorCode::Protocol),
                 Err(code) => Err(code),
             };
-            // What is lost is told once, so nothing that passes may hide it.
+            // A loss is reported once, so a passing error must not hide it.
             if let Err(code) = outcome
                 && failed.is_none_or(leaves_gathered)
             {

@@ -1,30 +1,30 @@
-//! Changes of names and attributes that a shard acknowledged and has not been asked to make
-//! durable, and in which of its lives.
+//! Unsynced changes: changes of names and attributes that a shard acknowledged and has not made
+//! durable, with the shard's boot.
 //!
-//! A shard that lost its power may have lost them. Whoever syncs such an inode must hear of it,
-//! once. *Invariant*: a change is noted under the life that was known when it was asked for, so one
-//! that is too new to be lost may be told as lost, never the other way round.
+//! A shard that lost its power may have lost them, and a sync of an affected inode must report that
+//! once. *Invariant*: a change is noted under the boot known when its request was sent. So a change
+//! may be reported as lost although it is not, but never the other way round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::Ino;
 use zonal_wire::MetaRequest;
 
-/// Inodes that one link remembers; past it they are one.
+/// Most inodes of one link; beyond it they count as one.
 pub(crate) const CHANGES_MAX: usize = 65_536;
 
 /// Stands for inodes that are not remembered one by one.
 const ANY: Ino = Ino(0);
 
-/// What is remembered of one shard.
+/// Unsynced changes at one shard.
 #[derive(Debug, Default)]
 pub(crate) struct UnsyncedChanges {
-    /// By inode and life: number of the newest change.
+    /// Number of the newest change, by inode and boot.
     open: BTreeMap<Ino, BTreeMap<u32, u64>>,
-    /// Inodes with changes that are lost.
+    /// Inodes with lost changes.
     lost: BTreeSet<Ino>,
-    /// Changes that were acknowledged, of whatever inode.
+    /// Number of acknowledged changes.
     count: u64,
-    /// Those of them that are durable or lost.
+    /// Number of those that are durable or lost.
     settled: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn touched(request: &MetaRequest) -> [Option<Ino>; 2] {
         MetaRequest::ReportWrite {
             ino,
             inline: Some(_),
-            // Durable when it is acknowledged.
+            // Durable on acknowledgement.
             sync: false,
             ..
         }
@@ -58,7 +58,7 @@ pub(crate) fn touched(request: &MetaRequest) -> [Option<Ino>; 2] {
 }
 
 impl UnsyncedChanges {
-    /// A change was acknowledged by the shard in this life.
+    /// Notes a change that the shard acknowledged in this boot.
     pub(crate) fn note(&mut self, inodes: [Option<Ino>; 2], kept: u32) {
         self.count += 1;
         for ino in inodes.into_iter().flatten() {
@@ -80,17 +80,17 @@ impl UnsyncedChanges {
         self.open.insert(ANY, all);
     }
 
-    /// To be asked before a sync is sent: what it covers.
+    /// Number of changes that a sync covers; read it before the sync is sent.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether the shard acknowledged something that it was not asked to make durable.
+    /// Whether some acknowledged change is not durable.
     pub(crate) fn has_unsynced(&self) -> bool {
         self.count > self.settled
     }
 
-    /// The shard made durable, in this life, what was acknowledged up to `count`.
+    /// Notes that the shard, in this boot, made durable all changes up to `count`.
     pub(crate) fn synced(&mut self, kept: u32, count: u64) {
         self.settled = self.settled.max(count);
         let lost = &mut self.lost;
@@ -109,13 +109,13 @@ impl UnsyncedChanges {
         }
     }
 
-    /// Whether a change of this inode is lost; told once.
+    /// Whether a change of this inode is lost; true once.
     pub(crate) fn take_lost(&mut self, ino: Ino) -> bool {
         let one = self.lost.remove(&ino);
         self.lost.remove(&ANY) || one
     }
 
-    /// Whether any change is lost; told once.
+    /// Whether any change is lost; true once.
     pub(crate) fn take_any_lost(&mut self) -> bool {
         !std::mem::take(&mut self.lost).is_empty()
     }

@@ -1,53 +1,53 @@
-//! What targets and the shard acknowledged of a file and have not been asked to make durable, and
-//! in which of their lives.
+//! Unsynced writes: acknowledgements of targets and of the shard for one file that are not durable
+//! yet, with the verifier or boot of each.
 //!
-//! A target that lost its power may have lost what it acknowledged before; its verifier is another
-//! one then. A sync of the new life says nothing of the old one's writes: whoever syncs must hear
-//! of it. A restarted shard is asked what it knows, and told again.
+//! A target that lost its power may have lost acknowledged writes, and has a new verifier. Its Sync
+//! in the new boot does not cover the old one's writes: the fsync must report a loss. A restarted
+//! shard is asked for its state and gets the report again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{TargetId, Timestamp};
 
-/// What the shard was told of a file.
+/// State of a file that was reported to the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportedState {
     pub(crate) size: u64,
     pub(crate) mtime: Option<Timestamp>,
-    /// The last shrink known then: a smaller file after another one is not what was lost.
+    /// The last truncation known then: a smaller file after a later truncation has lost nothing.
     pub(crate) truncate_seq: u64,
 }
 
-/// What one target acknowledged.
+/// Acknowledgements of one target.
 #[derive(Debug, Clone, Default)]
 struct Acknowledged {
     verifiers: BTreeSet<u64>,
-    /// Rises with each acknowledgement: one of after a copy is not in it.
+    /// Rises with each acknowledgement, to tell those after a copy from those in it.
     count: u64,
 }
 
-/// Targets, each with the verifiers under which it acknowledged.
+/// Verifiers of acknowledgements by target, and the reported state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnsyncedWrites {
     targets: BTreeMap<TargetId, Acknowledged>,
-    /// The shard's boot when it was first told something; later ones may not know it.
+    /// The shard's boot at the first report; later boots may not know it.
     pub(crate) shard_boot: Option<u64>,
     pub(crate) told: Option<ReportedState>,
 }
 
 impl UnsyncedWrites {
-    /// A target acknowledged a change.
+    /// Notes an acknowledgement of a target.
     pub(crate) fn insert(&mut self, target: TargetId, verifier: u64) {
         let of_target = self.targets.entry(target).or_default();
         of_target.verifiers.insert(verifier);
         of_target.count += 1;
     }
 
-    /// A target that is to be synced whatever it acknowledged.
+    /// Adds a target that must be synced whatever it acknowledged.
     pub(crate) fn insert_any(&mut self, target: TargetId) {
         self.targets.entry(target).or_default();
     }
 
-    /// Takes over what another knows.
+    /// Adds the entries of another set.
     pub(crate) fn append(&mut self, other: Self) {
         for (target, more) in other.targets {
             let of_target = self.targets.entry(target).or_default();
@@ -59,7 +59,7 @@ impl UnsyncedWrites {
         }
     }
 
-    /// The shard, at `boot` or later, acknowledged `told` or made the file known to us.
+    /// Notes that the shard, at `boot` or later, acknowledged `told` or sent the file's state.
     pub(crate) fn tell(&mut self, boot: u64, told: Option<ReportedState>) {
         self.shard_boot.get_or_insert(boot);
         let Some(new) = told else { return };
@@ -74,8 +74,8 @@ impl UnsyncedWrites {
         });
     }
 
-    /// The shard made durable what it was told in this boot. False: it was told something in
-    /// another one.
+    /// Notes that the shard made its reports of this boot durable. False: it got a report in
+    /// another boot.
     #[must_use]
     pub(crate) fn shard_synced(&mut self, boot: u64) -> bool {
         if self.shard_boot.is_some_and(|known| known != boot) {
@@ -94,8 +94,8 @@ impl UnsyncedWrites {
         self.targets.keys().copied().collect()
     }
 
-    /// What a copy had is durable or lost, but for what concerns these targets. What was
-    /// acknowledged since stays, and what the shard was told.
+    /// Removes the targets of a copy that are now durable or lost, except those in `left`. Later
+    /// acknowledgements and the reported state stay.
     pub(crate) fn settle(&mut self, copy: &Self, left: &[TargetId]) {
         self.targets.retain(|target, now| {
             let then = copy.targets.get(target);
@@ -103,7 +103,7 @@ impl UnsyncedWrites {
         });
     }
 
-    /// What concerns targets.
+    /// A copy with the targets only.
     pub(crate) fn of_targets(&self) -> Self {
         Self {
             targets: self.targets.clone(),
@@ -111,7 +111,7 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Takes the targets out; what the shard was told stays.
+    /// Takes out the targets; the reported state stays.
     pub(crate) fn take_targets(&mut self) -> Self {
         Self {
             targets: std::mem::take(&mut self.targets),
@@ -119,8 +119,8 @@ impl UnsyncedWrites {
         }
     }
 
-    /// The target made durable what it acknowledged under `verifier`. False: it acknowledged
-    /// something in another life, which is lost.
+    /// Notes that the target made durable what it acknowledged under `verifier`. False: it
+    /// acknowledged writes under another verifier, which are lost.
     #[must_use]
     pub(crate) fn synced(&mut self, target: TargetId, verifier: u64) -> bool {
         let known = self.targets.remove(&target).unwrap_or_default();
@@ -164,7 +164,7 @@ mod tests {
         let copy = own.clone();
         let mut all = copy.clone();
         own.insert(busy, 7);
-        // The first target lost its power, the second one did not answer.
+        // The first target lost its power, and the second one did not answer.
         assert!(!all.synced(T, 8) && all.synced(busy, 7));
         own.settle(&copy, &all.targets());
         assert_eq!(own.targets(), [silent, busy]);

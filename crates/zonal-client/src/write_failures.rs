@@ -1,15 +1,16 @@
-//! Writes that failed after they had been accepted: a sequence, so that each open of the file is
-//! told of each failure once, whatever others were told before (as errseq of Linux, lib/errseq.c).
+//! Write failures: writes that failed after they had been accepted. A sequence number lets each
+//! open of the file get each failure once, independent of other opens (like errseq of Linux,
+//! lib/errseq.c).
 //!
-//! A failure that passes (a server that does not answer) is none: its bytes are gathered again, and
-//! only the call that waited is told.
+//! A passing error (a server that does not answer) is not counted: its bytes are gathered again,
+//! and only the waiting call gets the error.
 //!
-//! Locks that were lost are another matter: each open of then is told by its next write, its next
-//! fsync and its next close.
+//! Lost locks are separate: each open of that time gets the loss at its next write, its next fsync
+//! and its next close.
 
 use zonal_types::ErrorCode;
 
-/// Up to which failure an open was told, and of which losses of locks by which of its calls.
+/// Failures reported to an open, and losses of locks reported by each kind of call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReportedFailures {
     failures: u64,
@@ -19,7 +20,7 @@ pub struct ReportedFailures {
 }
 
 impl ReportedFailures {
-    /// It was told of what either of them says.
+    /// Everything that either of the two has reported.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
@@ -36,25 +37,25 @@ impl ReportedFailures {
 pub(crate) struct WriteFailures {
     count: u64,
     last: Option<ErrorCode>,
-    /// Somebody was told of the last one.
+    /// The last failure was reported to some caller.
     is_known: bool,
-    /// What calls of write were told: each failure by one of them.
+    /// Failures reported by writes: one write of all opens gets each.
     writers: u64,
-    /// What those were told who have no open of their own.
+    /// Failures reported to callers without an open of their own.
     others: u64,
     /// How often locks were lost.
     forfeits: u64,
 }
 
 impl WriteFailures {
-    /// Bytes that were accepted are lost.
+    /// Notes that accepted bytes are lost.
     pub(crate) fn note(&mut self, code: ErrorCode) {
         self.count += 1;
         self.last = Some(code);
         self.is_known = false;
     }
 
-    /// Others have got locks that were held here.
+    /// Notes that others have got locks which were held here.
     pub(crate) fn forfeit(&mut self) {
         self.forfeits += 1;
     }
@@ -64,7 +65,7 @@ impl WriteFailures {
         self.forfeits
     }
 
-    /// Where a new open begins. What nobody was told of is news to it.
+    /// The state of a new open, which also gets failures that nobody got.
     pub(crate) fn sample(&self) -> ReportedFailures {
         let forfeits = self.forfeits;
         ReportedFailures {
@@ -92,21 +93,21 @@ impl WriteFailures {
         }
     }
 
-    /// Tells a close; of writes that failed the next fsync tells again.
+    /// Reports to a close; the next fsync reports failed writes again.
     pub(crate) fn tell_close(&mut self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures);
         self.locks_since(&mut told.close).and(failed)
     }
 
-    /// Tells an fsync.
+    /// Reports to an fsync.
     pub(crate) fn tell(&mut self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures);
         told.failures = self.count;
         self.locks_since(&mut told.fsync).and(failed)
     }
 
-    /// Tells a call of write: of writes that failed one of those of all opens. An fsync tells of it
-    /// all the same.
+    /// Reports to a write: each failed write to one write of all opens. An fsync reports it all the
+    /// same.
     pub(crate) fn tell_writer(&mut self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         let failed = self.since(told.failures.max(self.writers));
         self.writer_told();
@@ -117,13 +118,13 @@ impl WriteFailures {
         self.writers = self.count;
     }
 
-    /// A call of write met the last one, and returns it.
+    /// Notes that a write met the last failure and returns it.
     pub(crate) fn writer_met(&mut self) {
         self.is_known = true;
         self.writer_told();
     }
 
-    /// Tells a caller that has no open of its own.
+    /// Reports to a caller that has no open of its own.
     pub(crate) fn tell_others(&mut self) -> Result<(), ErrorCode> {
         let failed = self.since(self.others);
         self.others = self.count;
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(failures.tell(&mut later), Ok(()));
         assert_eq!(failures.tell_close(&mut later), Ok(()));
         failures.forfeit();
-        // Calls at once: what either was told is told.
+        // Concurrent calls: what either reported counts as reported.
         let mut copy = first;
         assert_eq!(failures.tell(&mut copy), LOST);
         assert_eq!(failures.tell_writer(&mut first), LOST);

@@ -1,19 +1,24 @@
-//! Inodes whose attributes the kernel may cache under the shard's call-backs, and which extended
-//! attributes they have.
+//! Attribute hints: inodes whose attributes the kernel may cache under the shard's leases, and
+//! which extended attributes they have.
 //!
-//! `ls -l` asks two attributes of each file that nearly never exist; the answer "no" needs no round
-//! trip. And after a shard's restart the table says what the kernel has to drop.
+//! `ls -l` asks for two extended attributes of each file that almost never exist; the mount answers
+//! "none" without a round trip. After a restart of a shard the table lists what the kernel has to
+//! drop.
 //!
-//! The kernel takes what a look-up answered over after the reply. Of an inode that it knew before,
-//! it leaves attributes alone that are older than an invalidation; one that is new to it takes
-//! them, and an invalidation that came just before found nothing. So the table knows which inodes
-//! are new ([`NEW`]) and in which directory they were found: with an event about one of them its
-//! attributes are dropped once more when the kernel has given up that directory's lock
-//! ([`crate::expiries`]).
+//! The kernel takes over the answer to a look-up after the reply.
 //!
-//! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not
-//! enough, the kernel is told to cache nothing of the next ones: so the table is always complete,
-//! and a shard that is started again has to wait for no term.
+//! | the inode is | an invalidation just before |
+//! | --- | --- |
+//! | known to the kernel | the kernel ignores attributes older than the invalidation |
+//! | new to the kernel | found nothing, and the kernel takes the old attributes |
+//!
+//! So the table marks inodes as new ([`NEW`]), with the directory in which they were found. After
+//! an event about a new inode, its attributes are dropped once more, when the kernel has released
+//! that directory's lock ([`crate::expiries`]).
+//!
+//! Bound: [`HINTS_MAX`]; a full table drops expired entries. Where that is not enough, the kernel
+//! must not cache further inodes. So the table is always complete, and a restarted shard need not
+//! wait for leases to expire.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,40 +29,40 @@ use zonal_types::{Attr, Ino};
 /// Inodes remembered.
 pub const HINTS_MAX: usize = 65_536;
 
-/// The kernel has taken an answer over within this time.
+/// Time within which the kernel has taken over an answer.
 const NEW: Duration = Duration::from_secs(1);
 
-/// Pause before room is made again.
+/// Pause between two searches for expired entries.
 const ROOM: Duration = Duration::from_millis(200);
 
-/// Inodes of events that are remembered for answers under way.
+/// Inodes of recent events, remembered for answers in flight.
 const RECENT_MAX: usize = 256;
 
-/// Flags of an inode of which it is not known what it has: it may have everything.
+/// Flags of an inode with unknown extended attributes.
 const ANY: u8 = u8::MAX;
 
 struct HintEntry {
     flags: u8,
     until: Instant,
-    /// When it was told to a kernel that perhaps did not know it, and the directory in which it was
-    /// found.
+    /// When a kernel that may not have known the inode was told of it, and the directory in which
+    /// it was found.
     new_at: Option<(Instant, Ino)>,
-    /// The kernel has forgotten it since.
+    /// The kernel has forgotten the inode since.
     is_forgotten: bool,
 }
 
 #[derive(Default)]
 struct State {
     known: BTreeMap<Ino, HintEntry>,
-    /// Inodes that events named, and the last of them.
+    /// Number of inodes that events named, and the last of them.
     events: u64,
     recent: VecDeque<Ino>,
-    /// When room was made last.
+    /// Time of the last search for expired entries.
     room_made: Option<Instant>,
 }
 
 impl State {
-    /// For how long the kernel may cache it, ms.
+    /// Inserts an entry; returns how long the kernel may cache it, ms.
     fn insert(&mut self, ino: Ino, flags: u8, ms: u32, found_in: Option<Ino>) -> u32 {
         let now = Instant::now();
         let before = self.known.get(&ino);
@@ -79,7 +84,8 @@ impl State {
         ms
     }
 
-    /// False where there is none. Few insertions look at all of the table.
+    /// Drops expired entries; false where none could be dropped. Few insertions search the whole
+    /// table.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.room_made.is_some_and(|at| now < at + ROOM) {
             return false;
@@ -89,7 +95,7 @@ impl State {
         self.known.len() < HINTS_MAX
     }
 
-    /// An event named these.
+    /// Notes inodes that an event named.
     fn note_event(&mut self, inodes: &[Ino]) {
         self.events += inodes.len() as u64;
         self.recent.extend(inodes);
@@ -97,7 +103,7 @@ impl State {
         self.recent.drain(..too_many);
     }
 
-    /// Whether an event since then may have named the inode.
+    /// Whether an event since `mark` may have named the inode.
     fn is_named_since(&self, mark: EventMark, ino: Ino) -> bool {
         let count = usize::try_from(self.events - mark.0).unwrap_or(usize::MAX);
         count > self.recent.len() || self.recent.iter().rev().take(count).any(|of| *of == ino)
@@ -108,7 +114,8 @@ impl State {
 #[derive(Default)]
 pub struct AttributeHints(Mutex<State>);
 
-/// A point in the order of events: what was asked before it is not remembered after it.
+/// A point in the order of events: answers to requests from before it are not remembered after an
+/// event.
 #[derive(Clone, Copy)]
 pub struct EventMark(u64);
 
@@ -123,20 +130,20 @@ impl AttributeHints {
         self.state().known.len()
     }
 
-    /// To be taken before the request whose answer will be noted.
+    /// Take the mark before the request whose answer will be noted.
     #[must_use]
     pub fn mark(&self) -> EventMark {
         EventMark(self.state().events)
     }
 
-    /// Remembers what an answer said, for as long as it may be cached: that, ms.
+    /// Remembers an answer's attributes; returns how long the kernel may cache them, ms.
     #[must_use]
     pub fn note(&self, mark: EventMark, attr: &Attr, attr_ms: u32) -> u32 {
         self.note_answer(mark, attr, attr_ms, None)
     }
 
-    /// The same of an answer that may tell the kernel of an inode for the first time: under the
-    /// lock of that directory.
+    /// As [`Self::note`], for an answer that may tell the kernel of an inode for the first time,
+    /// under the lock of `dir`.
     #[must_use]
     pub fn note_new(&self, mark: EventMark, dir: Ino, attr: &Attr, attr_ms: u32) -> u32 {
         self.note_answer(mark, attr, attr_ms, Some(dir))
@@ -160,14 +167,14 @@ impl AttributeHints {
         state.insert(attr.ino, attr.xattrs, attr_ms, found_in)
     }
 
-    /// The kernel knows the inode no more.
+    /// Notes that the kernel has forgotten the inode.
     pub fn kernel_forgot(&self, ino: Ino) {
         if let Some(known) = self.state().known.get_mut(&ino) {
             known.is_forgotten = true;
         }
     }
 
-    /// Remembers that the kernel may cache an inode's attributes for so long: that, ms.
+    /// Remembers that the kernel may cache an inode's attributes; returns for how long, ms.
     #[must_use]
     pub fn note_term(&self, ino: Ino, attr_ms: u32) -> u32 {
         match attr_ms {
@@ -176,15 +183,14 @@ impl AttributeHints {
         }
     }
 
-    /// Whether an event since then may have named the inode.
+    /// Whether an event since `mark` may have named the inode.
     #[must_use]
     pub fn is_named_since(&self, mark: EventMark, ino: Ino) -> bool {
         self.state().is_named_since(mark, ino)
     }
 
-    /// Forgets what inodes have that changed (elsewhere or here). Returns those that are so new to
-    /// the kernel that it may take over later what it was told, with the directories in which they
-    /// were found.
+    /// Forgets the extended attributes of changed inodes. Returns those so new to the kernel that
+    /// it may take over an old answer later, with the directories in which they were found.
     pub fn forget(&self, inodes: &[Ino]) -> Vec<(Ino, Ino)> {
         let mut state = self.state();
         state.note_event(inodes);
@@ -199,7 +205,8 @@ impl AttributeHints {
         new
     }
 
-    /// Forgets what all inodes have. Returns those whose attributes the kernel may cache.
+    /// Forgets the extended attributes of all inodes. Returns the inodes whose attributes the
+    /// kernel may cache.
     pub fn forget_all(&self) -> Vec<Ino> {
         let mut state = self.state();
         state.events += 1;
@@ -212,7 +219,7 @@ impl AttributeHints {
         cached.map(|(ino, _)| *ino).collect()
     }
 
-    /// True where it is known that the inode has no attribute of this name.
+    /// True where the inode certainly has no attribute of this name.
     #[must_use]
     pub fn is_absent(&self, ino: Ino, name: &[u8]) -> bool {
         let Some(kind) = kind_of(name) else {
@@ -248,7 +255,7 @@ mod tests {
         assert_eq!(hints.note_term(Ino(5), 60_000), 60_000);
         assert_eq!(hints.note_term(Ino(6), 0), 0);
         assert_eq!(hints.forget_all(), [Ino(5)]);
-        // Forgetting what an inode has does not make the kernel forget its attributes.
+        // Forgetting extended attributes does not make the kernel forget the inode's attributes.
         hints.forget(&[Ino(5)]);
         assert_eq!(hints.forget_all(), [Ino(5)]);
         assert!(!hints.is_absent(Ino(5), b"user.a"));

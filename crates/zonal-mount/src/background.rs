@@ -1,5 +1,5 @@
 //! The threads beside the workers: those of the client ([`zonal_native::background`]), three for
-//! [`jobs`], some for expiries, one for listings.
+//! [`jobs`], several for expiries, one for listings.
 
 mod invalidation;
 mod jobs;
@@ -21,12 +21,12 @@ use zonal_wire::Event;
 #[derive(Default)]
 pub struct MountSignal {
     jobs: jobs::Jobs,
-    /// Of files whose servers do not answer, and of what others have changed: these may wait for
-    /// pages for long.
+    /// Jobs that may wait long for pages: of files whose servers do not answer, and of files that
+    /// others have changed.
     doubts: jobs::Jobs,
-    /// Questions for holes, which wait for pages and servers.
+    /// Requests for holes, which wait for pages and servers.
     seeks: jobs::Jobs,
-    /// Writes that are answered when pages are dropped.
+    /// Writes that are answered after pages are dropped.
     held: Arc<AtomicUsize>,
     /// The client's own threads.
     native: zonal_native::Signal,
@@ -43,7 +43,7 @@ impl MountSignal {
         self.seeks.end();
     }
 
-    /// There is something to flush or to close. Cheap where that is known already.
+    /// Signals work for housekeeping: a flush or a close. Cheap where it is known already.
     pub fn wake(&self) {
         self.native.wake();
     }
@@ -66,9 +66,8 @@ impl Listener for ZonalFs {
         dirs
     }
 
-    /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment
-    /// only. Names are expired beside it, too: how long it waits for that is said in
-    /// [`crate::expiries`].
+    /// Waits until the kernel has expired names, as long as [`crate::expiries`] says. Pages that
+    /// the kernel keeps locked are dropped in parallel, and waited for only briefly.
     fn settle(&self, dirs: &[Ino]) -> bool {
         self.settle_names(dirs)
     }
@@ -97,7 +96,7 @@ impl MountThreads {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Where no thread can be made.
+    /// The system cannot start a thread.
     pub fn start(fs: &Arc<ZonalFs>) -> std::io::Result<Self> {
         let mut background = Self {
             fs: fs.clone(),
@@ -124,7 +123,7 @@ impl MountThreads {
         Ok(())
     }
 
-    /// Ends all of them, flushes everything.
+    /// Ends all threads and flushes everything.
     pub fn end(self) {
         self.fs.signal.end();
         self.fs.signal.native.end();

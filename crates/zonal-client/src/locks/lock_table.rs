@@ -1,21 +1,21 @@
-//! What a client holds of locks, in the order in which it got them.
+//! Lock table: the locks that a client holds, in the order of their grants.
 //!
-//! A lock that was just granted may be taken back, and then shows again what its owner held there
-//! before. So the newest grants are kept apart; older ones are merged as the shard does, so that a
-//! thousand ranges side by side cost what one does.
+//! A new grant may be withdrawn; then the owner's earlier locks below it apply again. So the newest
+//! grants are kept apart. Older ones are merged as the shard merges them, so that a thousand
+//! adjacent ranges cost as much as one.
 //!
-//! *Invariants*: of one owner at most [`NEWEST_MAX`] grants are kept apart; a newer range decides
-//! where ranges overlap.
+//! *Invariants*: an owner has at most [`NEWEST_MAX`] grants kept apart; a newer range decides where
+//! ranges overlap.
 
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::Ino;
 use zonal_wire::{LockKind, LockRange, LockRanges};
 
-/// An owner, and whether it is about flock.
+/// An owner, and whether its locks are flocks.
 pub(crate) type Owner = (u64, bool);
 
-/// Grants of one owner that can be taken back. One that is taken back when as many newer ones came
-/// would stay until its owner ends.
+/// Grants of one owner that can be withdrawn. A grant withdrawn after this many newer ones would
+/// stay until its owner ends.
 const NEWEST_MAX: usize = 64;
 
 /// All locks of a client.
@@ -24,7 +24,7 @@ pub(crate) struct LockTable {
     owners: BTreeMap<(Ino, Owner), OwnerLocks>,
 }
 
-/// Those of one owner on one inode.
+/// Locks of one owner on one inode.
 #[derive(Debug)]
 struct OwnerLocks {
     older: LockRanges,
@@ -36,24 +36,24 @@ pub(super) fn owner_of(range: &LockRange) -> Owner {
 }
 
 impl LockTable {
-    /// Inodes with locks; some twice.
+    /// Inodes with locks; some come twice.
     pub(super) fn inos(&self) -> impl Iterator<Item = Ino> {
         self.owners.keys().map(|(ino, _owner)| *ino)
     }
 
-    /// How many ranges are kept.
+    /// Number of ranges kept.
     pub(crate) fn len(&self) -> usize {
         self.owners.values().map(OwnerLocks::len).sum()
     }
 
-    /// A lock was granted.
+    /// Adds a granted lock.
     pub(crate) fn hold(&mut self, ino: Ino, range: LockRange) {
         let of = self.owners.entry((ino, owner_of(&range))).or_default();
         of.newest.push_back(range);
         of.bound();
     }
 
-    /// True where the owner has anything there, got through `handle` if one is named.
+    /// True where the owner holds a lock there, got through `handle` if one is named.
     pub(crate) fn has_any(&self, ino: Ino, owner: Owner, handle: Option<u64>) -> bool {
         let of = self.owners.get(&(ino, owner));
         of.is_some_and(|of| {
@@ -62,7 +62,7 @@ impl LockTable {
         })
     }
 
-    /// Whether another owner holds something with which this range cannot be.
+    /// Whether another owner holds a lock that conflicts with this range.
     pub(super) fn excludes(&self, ino: Ino, range: &LockRange) -> bool {
         let own = owner_of(range);
         let others = self
@@ -73,12 +73,12 @@ impl LockTable {
         held.any(|held| [held.kind, range.kind].contains(&LockKind::Exclusive))
     }
 
-    /// All that is held on an inode is gone.
+    /// Removes all locks on an inode.
     pub(crate) fn forget_inode(&mut self, ino: Ino) {
         self.owners.retain(|(of, _owner), _| *of != ino);
     }
 
-    /// A request is taken back: what lies below it shows again.
+    /// Withdraws a request: the locks below it apply again.
     pub(super) fn forget(&mut self, ino: Ino, owner: Owner, number: u64) {
         let Some(of) = self.owners.get_mut(&(ino, owner)) else {
             return;
@@ -89,8 +89,8 @@ impl LockTable {
         }
     }
 
-    /// Forgets what `is_meant` of what the owner holds within `cut` (its last byte included), and
-    /// returns it, oldest first.
+    /// Removes the owner's locks within `cut` (last byte included) for which `is_meant` is true.
+    /// Returns them, oldest first.
     pub(super) fn give_up(
         &mut self,
         ino: Ino,
@@ -119,7 +119,7 @@ impl LockTable {
         released
     }
 
-    /// What the owner of `range` holds within it, each byte once.
+    /// Locks of the range's owner within the range, each byte once.
     pub(super) fn within(&self, ino: Ino, range: &LockRange) -> Vec<LockRange> {
         let owner = owner_of(range);
         let of = self.owners.get(&(ino, owner));
@@ -128,7 +128,7 @@ impl LockTable {
         })
     }
 
-    /// Everything on these inodes, each byte of an owner once.
+    /// All locks on the wanted inodes, each byte of an owner once.
     pub(crate) fn of_inodes(&self, is_wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, LockRange)> {
         let wanted = self.owners.iter().filter(|((ino, _), _)| is_wanted(*ino));
         wanted
@@ -154,7 +154,7 @@ impl OwnerLocks {
         self.older.len() + self.newest.len()
     }
 
-    /// Merges what is not among the newest any more.
+    /// Merges grants beyond the newest ones.
     fn bound(&mut self) {
         while self.newest.len() > NEWEST_MAX
             && let Some(old) = self.newest.pop_front()
@@ -163,7 +163,7 @@ impl OwnerLocks {
         }
     }
 
-    /// The newer decides where grants overlap; those of different requests stay apart.
+    /// Locks within `cut`, where the newer decides. Those of different requests stay apart.
     fn resolved(&self, cut: (u64, u64)) -> LockRanges {
         let mut resolved = LockRanges::default();
         for range in self.within(cut) {
@@ -172,7 +172,7 @@ impl OwnerLocks {
         resolved
     }
 
-    /// What lies within, oldest first.
+    /// Grants within the range, oldest first.
     fn within(&self, (from, to): (u64, u64)) -> impl Iterator<Item = LockRange> {
         let newest = self.newest.iter();
         let newest = newest.filter(move |range| range.start <= to && from <= range.end);
@@ -197,7 +197,7 @@ fn with_owner(
     named.collect()
 }
 
-/// What is left of a range.
+/// Parts of a range outside of another.
 fn outside(range: LockRange, (from, to): (u64, u64)) -> impl Iterator<Item = LockRange> {
     let is_apart = range.end < from || to < range.start;
     let before = (range.start < from).then(|| LockRange {
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(held.len(), 0);
     }
 
-    /// The kind at each place, as it follows from all grants in their order.
+    /// The kind at each place, computed from all grants in their order.
     fn kinds(grants: &[LockRange], owner: u64) -> Vec<Option<LockKind>> {
         let at = |place| {
             let mut grants = grants.iter().rev();

@@ -1,9 +1,9 @@
-//! What a shard must still hear of locks, as it did not answer in time: sent again until it does.
+//! Retries of lock releases: messages that a shard did not answer in time are sent again until it
+//! does.
 //!
-//! Whoever asked was told of an error, or is gone, so nobody else would tell the shard. A shard
-//! that starts anew forgets all locks and is not told of these, so what reaches it late changes
-//! nothing there; but locks under which something was written that has not arrived stay until it
-//! has.
+//! The original caller got an error or is gone, so nobody else would tell the shard. A restarted
+//! shard forgets all locks and is not told of these, so a late message changes nothing there. Locks
+//! over writes that have not arrived stay until the writes have arrived.
 
 use super::lock_table::{Owner, owner_of};
 use crate::client::Client;
@@ -13,18 +13,19 @@ use crate::session::{leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockRange, MetaRequest};
 
-/// How much is remembered; past it what is newest is dropped, and its lock stays until its session
+/// Most pending messages; beyond it the newest are dropped, and their locks stay until the session
 /// ends.
 const LATE_RELEASES_MAX: usize = 65_536;
 
-/// An owner that has closed: what it got before that is released, whoever has its name by now.
+/// A closed owner: its locks from before the close are released, even if another owner has its
+/// name now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClosedOwner {
     pub(super) ino: Ino,
     pub(super) owner: Owner,
-    /// Only what was got through this open file.
+    /// Only locks got through this open file.
     pub(super) handle: Option<u64>,
-    /// Requests below.
+    /// Only requests with a lower number.
     pub(super) number: u64,
 }
 
@@ -45,12 +46,12 @@ impl ClosedOwner {
     }
 }
 
-/// What a shard must still hear.
+/// A message that a shard must still get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PendingRelease {
-    /// An owner is gone.
+    /// An owner has closed.
     Owner(ClosedOwner),
-    /// A request failed that the shard may have granted, or queued under `waiter`.
+    /// A failed request that the shard may have granted, or queued under `waiter`.
     Request {
         ino: Ino,
         range: LockRange,
@@ -63,7 +64,7 @@ impl PendingRelease {
         self.owner().0
     }
 
-    /// Inode, owner, and whether it is about flock.
+    /// Inode, owner, and whether its locks are flocks.
     fn owner(&self) -> (Ino, Owner) {
         match self {
             Self::Owner(gone) => (gone.ino, gone.owner),
@@ -73,7 +74,7 @@ impl PendingRelease {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Takes a request back that may be queued or granted.
+    /// Withdraws a request that may be queued or granted.
     pub async fn take_back(&self, ino: Ino, range: LockRange, waiter: u64) {
         self.take_back_later(ino, range, Some(waiter));
         self.send_taken_back(ino, range).await;
@@ -81,9 +82,9 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// As [`Self::take_back`], with the next housekeeping, or [`Self::send_taken_back`]. From here
-    /// on the lock counts as not held. The caller of the request hears of its end after this: the
-    /// same request, made again, is sent behind it.
+    /// As [`Self::take_back`], sent with the next housekeeping or [`Self::send_taken_back`]. From
+    /// here on the lock counts as not held. The caller of the request gets its result after this
+    /// call: a repeated request goes behind the withdrawal.
     pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
         let mut locks = lock(&self.locks);
         locks.withdraw(ino, &range, waiter);
@@ -95,12 +96,12 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Tells the shard what it must still hear of the owner of a range.
+    /// Sends the pending messages of the range's owner to the shard.
     pub async fn send_taken_back(&self, ino: Ino, range: LockRange) {
         self.send_late_of(ino, owner_of(&range)).await.ok();
     }
 
-    /// The owner is gone.
+    /// Remembers a closed owner for later.
     pub(super) fn release_later(&self, gone: ClosedOwner) {
         let mut locks = lock(&self.locks);
         let late = PendingRelease::Owner(gone);
@@ -109,7 +110,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Sends what is late of one owner, before it asks for anything else.
+    /// Sends the pending messages of one owner, before its next request.
     pub(super) async fn send_late_of(&self, ino: Ino, owner: Owner) -> Result<(), ErrorCode> {
         let of_owner = |late: &PendingRelease| late.owner() == (ino, owner);
         let late: Vec<PendingRelease> = {
@@ -122,7 +123,7 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// Sends everything that is late; true where some stays.
+    /// Sends all pending messages; true where some remain.
     pub(crate) async fn send_late_releases(&self) -> bool {
         let late = lock(&self.locks).late.clone();
         for late in late {
@@ -147,7 +148,7 @@ impl<N: Net> ClientCall<'_, N> {
                     ino,
                     range,
                     waiter: waiter.unwrap_or(0),
-                    // What the owner held there before.
+                    // The owner's earlier locks there.
                     before: lock(&self.locks).held.within(ino, &range),
                 };
                 (ino, request)

@@ -1,11 +1,11 @@
-//! When a silence begins, what a call has for a silent server, and what gives a call up.
+//! Tests: the start of a silence, the wait for a silent server, and cancellation.
 
 use super::*;
 use std::task::Wake;
 
 const SERVER: &str = "127.0.0.1:9";
 const DEADLINE_MS: u64 = 100;
-/// What has lasted so long was waited for in vain.
+/// Age of a request that was waited for in vain, ms.
 const LONG: u64 = DEADLINE_MS;
 const NOW: u64 = 0;
 const TIMED_OUT: Option<NetFailure> = Some(NetFailure::TimedOut);
@@ -15,8 +15,8 @@ fn context(is_awaited: bool) -> OperationContext {
     OperationContext::new(TraceId(1), is_awaited, DEADLINE_MS, Cancellation::default())
 }
 
-/// Requests of an operation that end one after the other, each with its age and outcome; whether
-/// that begins a silence.
+/// Whether requests of one operation, each with its age and outcome, make the server count as
+/// silent.
 fn is_silent_after(is_awaited: bool, ends: &[(u64, Option<NetFailure>)]) -> bool {
     let (context, silences) = (context(is_awaited), SilentServers::default());
     let mut now = Instant(0).plus_ms(1_000);
@@ -32,14 +32,14 @@ fn is_silent_after(is_awaited: bool, ends: &[(u64, Option<NetFailure>)]) -> bool
 fn a_silence_begins_when_a_call_has_waited_in_vain() {
     assert!(is_silent_after(true, &[(LONG, TIMED_OUT)]));
     assert!(is_silent_after(true, &[(NOW, BROKEN), (NOW, BROKEN)]));
-    // A connection that breaks was one to a living server; a brief request has not waited for long.
+    // A broken connection was one to a living server, and a brief request has not waited long.
     assert!(!is_silent_after(true, &[(LONG, BROKEN)]));
     assert!(!is_silent_after(true, &[(NOW, TIMED_OUT)]));
-    // An answer in between.
+    // An answer in between ends the count.
     let answered = [(NOW, BROKEN), (NOW, None), (NOW, BROKEN)];
     assert!(!is_silent_after(true, &answered));
     assert!(!is_silent_after(true, &[(LONG, TIMED_OUT), (NOW, None)]));
-    // The client's own work waits for what takes long.
+    // The client's own work may take long.
     assert!(!is_silent_after(false, &[(LONG, TIMED_OUT)]));
 }
 
@@ -56,7 +56,7 @@ fn a_call_waits_briefly_for_a_silent_server_and_as_long_again_for_others() {
     };
     assert!(brief < 10_000);
     assert_eq!(call.ends(), Some(expected));
-    // Neither the client's own work nor what follows goes by that.
+    // Neither the client's own work nor later operations get the brief deadline.
     let own = context(false);
     assert_eq!(own.limit(&silences, SERVER, now, 10_000), 10_000);
     assert_eq!((own.ends(), context(true).ends()), (None, None));
@@ -70,7 +70,7 @@ fn an_operation_ends_a_fifth_after_the_deadline_of_its_first_request_without_an_
     call.note_answer(&silences, SERVER, (at(1_000), at(1_100)), TIMED_OUT);
     call.note_answer(&silences, "127.0.0.1:8", (at(1_100), at(1_110)), TIMED_OUT);
     assert_eq!(call.ends().map(|ends| ends.all), ends(1_000));
-    // Another server has answered: that is none of its business.
+    // An answer of another server changes nothing.
     call.note_answer(&silences, "127.0.0.1:8", (at(1_110), at(1_110)), None);
     assert_eq!(call.ends().map(|ends| ends.all), ends(1_000));
     call.note_answer(&silences, SERVER, (at(1_110), at(1_115)), None);

@@ -1,56 +1,55 @@
-//! Which directories lie beside one another: those that one part of a listing has told.
+//! Siblings: directories that came in one page of a listing.
 //!
-//! A walk lists them in the order in which they were told (`find`, `tar`), or by name (`ls -R`,
-//! `rsync`); which of the two it is, is seen from the one that it listed before. Bounds:
-//! [`BESIDE_MAX`] in all, [`FAMILY_MAX`] of one part; the oldest are forgotten.
+//! A walk lists siblings in listing order (`find`, `tar`) or by name (`ls -R`, `rsync`). The
+//! previously listed sibling shows which. Bounds: [`BESIDE_MAX`] in all, [`FAMILY_MAX`] of one
+//! page; the oldest groups are forgotten.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant, Name};
 
-/// Directories that were told together with others.
+/// Siblings remembered.
 pub(crate) const BESIDE_MAX: usize = 4_096;
-/// Of one part of a listing.
+/// Siblings of one page.
 const FAMILY_MAX: usize = 1_024;
-/// Who lists a directory this soon after the one above it walks through a tree, ms.
+/// A process that lists a subdirectory this soon after its parent walks the tree, ms.
 const SOON_MS: u64 = 1_000;
-/// Who lists a second one this soon after another walks, too: what lies below that one takes its
+/// A process that lists a second sibling this soon after another also walks: the subtree takes
 /// time, ms.
 const WALK_MS: u64 = 30_000;
 
 struct SiblingGroup {
     told: Vec<Ino>,
-    /// Places in `told`, in the order of names, and where each stands in it.
+    /// Indexes into `told` in the order of names, and the rank of each.
     by_name: Vec<usize>,
     rank: Vec<usize>,
-    /// Members that were not listed since.
+    /// Members not listed yet.
     left: usize,
-    /// The place of the last one that was listed.
+    /// Index of the member listed last.
     last: Option<usize>,
-    /// When that was, or when they were told.
+    /// Time of that, or of the page.
     at: Instant,
 }
 
-/// A member of a family is listed by somebody who walks.
+/// A walk's position in a group.
 pub(super) struct WalkPosition {
     family: u64,
     place: usize,
     by_name: bool,
 }
 
-/// Families by age.
+/// Groups by age.
 #[derive(Default)]
 pub(super) struct Siblings {
     families: BTreeMap<u64, SiblingGroup>,
-    /// Those that were not listed since: their family, and their place in it.
+    /// Group and index of members that are not listed yet.
     of: BTreeMap<Ino, (u64, usize)>,
     next: u64,
-    /// Members of all families.
+    /// Members of all groups.
     members: usize,
 }
 
 impl SiblingGroup {
-    /// Whether the one at `place` follows the one listed `before` it sooner by name than in the
-    /// order told.
+    /// Whether `place` follows `before` more closely by name than in listing order.
     fn goes_by_name(&self, before: Option<usize>, place: usize) -> bool {
         let rank = |place: usize| self.rank.get(place).copied().unwrap_or(0);
         let Some(before) = before else {
@@ -68,7 +67,7 @@ impl SiblingGroup {
 }
 
 impl Siblings {
-    /// These were told in one part of a listing.
+    /// Adds the subdirectories of one listing page.
     pub(super) fn add<'a>(&mut self, dirs: impl Iterator<Item = (Ino, &'a Name)>, now: Instant) {
         let dirs: Vec<(Ino, &Name)> = dirs.take(FAMILY_MAX).collect();
         if dirs.len() < 2 {
@@ -117,7 +116,7 @@ impl Siblings {
         self.families.insert(number, family);
     }
 
-    /// A directory is listed; `None` where nobody walks.
+    /// Notes that a directory is listed; `None` where no walk goes on.
     pub(super) fn listed(&mut self, dir: Ino, now: Instant) -> Option<WalkPosition> {
         let (number, place) = self.of.remove(&dir)?;
         let family = self.families.get_mut(&number)?;
@@ -134,7 +133,7 @@ impl Siblings {
         is_walk.then_some(turn)
     }
 
-    /// Those behind it that are listed next, perhaps.
+    /// Members behind the position that the walk may list next.
     pub(super) fn behind(&self, turn: &WalkPosition) -> impl Iterator<Item = Ino> {
         let family = self.families.get(&turn.family);
         let by_name = turn.by_name;
@@ -154,7 +153,7 @@ impl Siblings {
         })
     }
 
-    /// It is of no use to ask for it together with others.
+    /// Excludes a directory from prefetch.
     pub(super) fn forget(&mut self, dir: Ino) {
         if let Some((number, _)) = self.of.remove(&dir) {
             self.leave(number);
@@ -171,7 +170,7 @@ impl Siblings {
         }
     }
 
-    /// Its members.
+    /// Removes a group; returns its members.
     fn drop_family(&mut self, number: u64) -> Vec<Ino> {
         let family = self.families.remove(&number);
         let told = family.map_or_else(Vec::new, |family| family.told);
@@ -179,7 +178,7 @@ impl Siblings {
         told
     }
 
-    /// Directories remembered.
+    /// Siblings remembered.
     pub(super) fn len(&self) -> usize {
         self.members
     }
@@ -192,7 +191,7 @@ mod tests {
     const START: Instant = Instant(1);
 
     fn names(count: u64) -> Vec<(Ino, Name)> {
-        // By name the other way round.
+        // Names in reverse order.
         (0..count)
             .map(|at| (Ino(100 + at), format!("d{:05}", count - at)))
             .map(|(ino, text)| (ino, Name::new(text.as_bytes()).unwrap()))
@@ -252,7 +251,7 @@ mod tests {
         let last = all[all.len() - 2].0;
         assert_eq!(next(&mut beside, last.0, START).len(), 3);
         assert!(next(&mut beside, 100, START).is_empty());
-        // All of them listed, or told again: nothing stays.
+        // Once all are listed or came again, no group stays.
         for _ in 0..2 {
             add(&mut beside, &all[..FAMILY_MAX * 2]);
         }

@@ -1,12 +1,13 @@
-//! Appends that their caller gave up, and whose place the shard may hold for them still: all later
-//! appends of the file would wait for it.
+//! Abandoned appends: their caller was killed or its deadline passed, while the shard may still
+//! hold their places. All later appends of the file would wait for them.
 //!
-//! A place is given up where a caller was killed or its time is over. The shard hears at once that
-//! nobody is to wait for it; and, when no other write of the file is under way here, that it has
-//! ended with no bytes, which gives what lies behind the end of the file a new number. What was
-//! asked for and never heard of keeps its slot, in which the request is repeated: the shard
-//! remembers what it gave, or gives it now. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; past them a
-//! place waits for the end of its time at the shard.
+//! The client tells the shard at once that no caller waits for the place. When no other write of
+//! the file is in flight here, it also ends the place with no bytes. The shard then gives the bytes
+//! behind the file's end a new truncation number.
+//!
+//! An unanswered request for a place keeps its slot, in which the client repeats it. The shard then
+//! returns the place it assigned, or assigns one now. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; beyond
+//! them a place stays until its term at the shard ends.
 
 use super::link::{Link, SlotPlace, lock};
 use super::request::{is_passing, is_unsure};
@@ -16,13 +17,13 @@ use zonal_types::limits::SESSION_SLOTS_MAX;
 use zonal_types::{Codec, ErrorCode, Ino, SessionId};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, Service};
 
-/// Requests of one link that keep their slot.
+/// Unanswered requests of one link that keep their slot.
 const ASKED_MAX: usize = SESSION_SLOTS_MAX as usize / 4;
 
-/// Places of one link that are to be ended.
+/// Abandoned places of one link.
 const PLACES_MAX: usize = 4_096;
 
-/// What one link's shard must still hear.
+/// Abandoned appends of one link.
 #[derive(Default)]
 pub(super) struct AbandonedAppends {
     asked: Vec<UnansweredAppend>,
@@ -41,15 +42,15 @@ struct AbandonedPlace {
     offset: u64,
     reserved: u32,
     session: SessionId,
-    /// The life of the shard in which it was given up: the next one has forgotten it, and may give
-    /// the same place to another append.
+    /// The shard's boot in which the place was abandoned. The next boot has forgotten it, and may
+    /// assign the same place to another append.
     boot: u64,
-    /// The shard knows that nobody waits.
+    /// The shard knows that no caller waits.
     is_told: bool,
 }
 
 impl Link {
-    /// How much waits to be told.
+    /// Number of messages still to send.
     pub(crate) fn given_up(&self) -> usize {
         let given_up = lock(&self.given_up);
         given_up.asked.len() + given_up.places.len()
@@ -70,8 +71,8 @@ impl Link {
         }
     }
 
-    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later
-    /// session, or this one after a restart of the shard, may have been given the same one.)
+    /// Abandons a place that this session got. The message is sent later. (A later session, or this
+    /// one after a restart of the shard, may have got the same place.)
     pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
         self.give_up_place(ino, place.offset, place.length, session);
     }
@@ -84,7 +85,7 @@ impl AbandonedPlace {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Asks where to append. An answer that does not come in time is waited for by housekeeping.
+    /// Requests a place for an append. Housekeeping waits for an answer that does not come in time.
     pub(crate) async fn ask_for_place(
         &self,
         link: &Link,
@@ -108,10 +109,10 @@ impl<N: Net> ClientCall<'_, N> {
         reply
     }
 
-    /// Tells the shard what was given up; true where some stays.
+    /// Reports abandoned appends to the shard; true where some remain.
     pub(crate) async fn send_given_up(&self, link: &Link) -> bool {
-        // One at a time: while one tells of a place, another would end it, and what is told late
-        // would mean the next append there.
+        // One at a time: otherwise a second call could end a place while the first one reports it.
+        // A late report would then name the next append there.
         let Some(_turn) = link.giving_up.try_lock() else {
             return true;
         };
@@ -129,7 +130,7 @@ impl<N: Net> ClientCall<'_, N> {
         link.given_up() > 0
     }
 
-    /// Nobody is to wait for these.
+    /// Tells the shard that no caller waits for these places.
     async fn tell_given_up(&self, link: &Link) {
         let mut header = self.header(Service::Meta);
         let untold: Vec<AbandonedPlace> = {
@@ -151,7 +152,8 @@ impl<N: Net> ClientCall<'_, N> {
         let request = MetaRequest::GiveUpAppends {
             appends: appends.collect(),
         };
-        // In this life or not at all: a later one may have been given the same places.
+        // Sent in this boot or not at all: a later boot may have assigned the same places to
+        // others.
         let (body, name) = (request.to_bytes(), request.name());
         if let Ok(MetaReply::Done) = self.send(link, header, &body, name, 0).await {
             for place in &mut lock(&link.given_up).places {
@@ -160,11 +162,11 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Hears what became of a request, and gives up the place that it got.
+    /// Repeats an unanswered request, and abandons the place that it got.
     async fn hear(&self, link: &Link, mut asked: UnansweredAppend) {
         let session = lock(&link.state).session;
         if !asked.place.was_sent_in(session) {
-            // What it got went with its session.
+            // The place went with its session.
             link.free_slot(&asked.place);
             return;
         }
@@ -181,13 +183,13 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// An error: later.
+    /// Ends an abandoned place with no bytes; an error means later.
     async fn end(&self, link: &Link, place: AbandonedPlace) -> Result<(), ErrorCode> {
         if link.life() != place.life() {
             return Ok(());
         }
         let file = self.file(place.ino);
-        // What is written here and not reported lies behind the end, too.
+        // Own unreported writes also lie behind the end.
         let _gate = match &file {
             Some(file) => Some(file.gate.try_lock().ok_or(ErrorCode::Busy)?),
             None => None,
@@ -210,7 +212,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let reply = self.meta(link, &end).await;
         if let Some(file) = &file {
-            // What lies behind the end is nobody's now, and has a number of its own.
+            // The bytes behind the end are disowned, and have a new truncation number.
             file.state().outdate();
         }
         match reply {

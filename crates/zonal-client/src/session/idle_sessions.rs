@@ -1,9 +1,9 @@
-//! Leaving: a client that uses nothing of a shard ends its session there, so that a shard has
+//! Idle sessions: a client that uses nothing of a shard ends its session there, so that a shard has
 //! sessions of its users only.
 //!
-//! The race with a request that begins: it is counted before it looks whether the session is open,
-//! and the session is shut before requests are counted. So either the request waits and opens the
-//! session anew, or the session stays.
+//! A request may begin at the same time. It is counted before it checks whether the session is
+//! open; the session is shut before requests are counted. So either the request waits and opens the
+//! session again, or the session stays.
 
 use super::{Link, lock};
 use crate::client::Client;
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::{Codec, Ino, Instant, ShardId};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
-/// Requests of a link, other than polls for events.
+/// Requests of a link, except polls for events.
 #[derive(Debug, Default)]
 pub(crate) struct LinkUsage {
     under_way: AtomicU64,
-    /// When the last one began, ns.
+    /// Start of the last request, ns.
     last: AtomicU64,
 }
 
-/// A request that is counted.
+/// Guard of a counted request.
 pub(super) struct InFlightRequest<'a>(Option<&'a LinkUsage>);
 
 impl LinkUsage {
@@ -50,10 +50,11 @@ impl Drop for InFlightRequest<'_> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Ends the session of a link that was idle for the time that [`crate::ClientOptions`] says and
-    /// through which nothing is held: no open or unwritten file, no lock, nothing that the shard is
-    /// to be told. Call it between polls for events; true where there is no session now, and
-    /// nothing is to be polled until [`crate::net::ClientNotice::Opened`].
+    /// Ends an idle session through which nothing is held: no open or unwritten file, no lock, no
+    /// message for the shard. [`crate::ClientOptions`] has the idle time.
+    ///
+    /// Call it between polls for events. True where there is no session now: do not poll until
+    /// [`crate::net::ClientNotice::Opened`].
     pub async fn leave_idle(&self, link: &Link) -> bool {
         let idle_ms = self.options.leave_idle_ms;
         if !link.used.is_idle(self.net.now(), idle_ms) || !self.holds_nothing(link) {
@@ -78,14 +79,14 @@ impl<N: Net> ClientCall<'_, N> {
             return false;
         }
         lock(&link.state).listening = false;
-        // What was granted is the shard's again: nothing under way may be kept, and nothing that
-        // was.
+        // Leases return to the shard: nothing cached may stay, and no reply in flight may be
+        // cached.
         link.count_event();
         self.forget_granted();
         let request = MetaRequest::CloseSession;
         let body = request.to_bytes();
         let sent = self.send(link, header, &body, request.name(), 0);
-        // Where no answer comes it may be there still: then the next opening resumes it.
+        // Without an answer the session may remain: then the next opening resumes it.
         if let Ok(MetaReply::Done) = sent.await {
             zonal_types::mark!(SessionLeft);
         }
@@ -94,7 +95,7 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// After how long without a request a session may end.
+    /// Idle time after which a session may end, ms.
     #[must_use]
     pub fn leave_idle_ms(&self) -> u64 {
         self.options.leave_idle_ms
