@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_in_the_object_is_one_range() {
+    fn adjacent_pieces_of_an_object_become_one_range() {
         let touching = [piece(0, 0, 100), piece(0, 100, 50)];
         let request = write_request(object(), &touching);
         assert!(matches!(request, StorageRequest::Write { offset: 0, .. }));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_tells_what_it_has() {
+    fn a_batch_reports_its_bounds_bytes_and_overlaps() {
         let one = batch(&[(10, b"abc"), (20, b"defg"), (30, b"h")]);
         assert_eq!((one.start(), one.end(), one.bytes()), (10, 31, 8));
         let copies: Vec<_> = one.copies(12, 22).collect();

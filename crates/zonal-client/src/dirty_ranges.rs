@@ -347,7 +347,7 @@ mod tests {
 
     /// Random inserts, cuts and takes against a plain array of optional bytes.
     #[test]
-    fn behaves_like_an_array() {
+    fn dirty_ranges_behave_like_an_array() {
         let mut seed = 7_u64;
         let mut next = move |below: u64| {
             seed = seed
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn first_bytes_are_kept_back() {
+    fn inline_bytes_are_not_taken_for_targets() {
         let mut dirty = DirtyRanges::default();
         dirty.insert(0, &[1; 1024]);
         dirty.has_long = true;

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_read_once_unchanged_and_soon() {
+    fn bytes_are_read_once_unchanged_and_before_they_expire() {
         let mut small = InlineCache::default();
         let keep = |small: &mut InlineCache| small.keep(Ino(7), 3, at(1_000), vec![1]);
         keep(&mut small);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_kept() {
+    fn the_inline_cache_is_bounded() {
         let mut small = InlineCache::default();
         for ino in 0..1_000 {
             small.keep(Ino(ino), 0, at(1), vec![0; 4]);

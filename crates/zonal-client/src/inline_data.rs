@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_stored_is_zero() {
+    fn missing_inline_bytes_read_as_zeros() {
         let mut out = [9; 4];
         copy_out(&[1, 2, 3], 1, &mut out);
         assert_eq!(out, [2, 3, 0, 0]);

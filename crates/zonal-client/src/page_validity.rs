@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_kept_only_where_nothing_but_our_own_changes_came() {
+    fn pages_are_valid_only_after_own_changes() {
         let mut seen = PageVersions::default();
         assert!(!note(&mut seen, Ino(5), 10));
         assert!(note(&mut seen, Ino(5), 10));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_before_a_change_of_our_own_says_nothing_of_the_pages() {
+    fn an_answer_from_before_an_own_change_does_not_invalidate_pages() {
         let mut seen = PageVersions::default();
         note(&mut seen, Ino(5), 10);
         let before = seen.moment();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_which_nothing_is_known_may_be_old() {
+    fn unknown_pages_count_as_old() {
         let mut seen = PageVersions::default();
         assert!(seen.differs(Ino(5), 10));
         note(&mut seen, Ino(5), 10);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_that_was_asked_for_before_pages_were_doubted_says_nothing_of_them() {
+    fn a_drop_requested_before_a_doubt_does_not_validate_pages() {
         let mut seen = PageVersions::default();
         note(&mut seen, Ino(5), 10);
         let before = seen.moment();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_remembered_is_bounded() {
+    fn the_table_of_page_versions_is_bounded() {
         let mut seen = PageVersions::default();
         for ino in 0..SEEN_MAX as u64 + 10 {
             note(&mut seen, Ino(ino), 1);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lost_its_name_says_nothing_of_its_directory() {
+    fn attributes_of_a_removed_inode_are_not_its_directorys() {
         let attr = Attr {
             kind: FileKind::Symlink,
             ..attr(7, 1)

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_none_for_as_long_as_the_latest_answer_says() {
+    fn a_file_has_no_privileges_while_the_latest_answer_says_so() {
         let mut known = Privileges::default();
         assert!(!known.are_none(Instant(0)));
         known.note(3, PrivilegeAnswer::None, Instant(9));

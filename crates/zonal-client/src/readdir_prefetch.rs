@@ -345,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn what_came_is_kept_and_what_could_not_be_is_asked_for_alone() {
+    fn received_listings_are_kept_and_missing_ones_are_not_prefetched_again() {
         assert_eq!(took_in(&[2, 3], &[2, 3]).1, [4, 5, 6, 7, 8, 9]);
         let left_out = took_in(&[2, 3, 4, 5, 6, 7], &[2, 4, 5]);
         assert_eq!(left_out, (vec![2, 4], vec![6, 7, 8, 9]));
     }
 
     #[test]
-    fn what_was_not_asked_for_is_not_kept() {
+    fn a_listing_that_was_not_requested_is_not_kept() {
         for came in [&[2, 2, 2][..], &[2, 77, 3], &[2, 1, 3], &[2]] {
             assert_eq!(took_in(&[2, 3], came).0, [2], "{came:?}");
         }

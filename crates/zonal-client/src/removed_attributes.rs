@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_last_is_kept_and_only_so_many() {
+    fn the_newest_attributes_are_kept_within_the_bound() {
         let mut ghosts = RemovedAttributes::default();
         let most = GHOSTS_MAX as u64;
         (0..most).for_each(|ino| ghosts.note(&directory(ino)));

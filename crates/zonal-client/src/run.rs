@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_within_its_memory_and_beyond_and_is_cut_at_both_ends() {
+    fn a_run_grows_within_and_beyond_its_memory_and_splits_at_both_ends() {
         let mut run = Run::new(Box::new(vec![7; 10]), 2..6);
         let place = run.as_ptr();
         run.extend(&[1; 4]);

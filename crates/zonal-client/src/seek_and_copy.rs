@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_a_column_goes_on_from_the_question() {
+    fn ranges_of_a_column_must_continue_from_the_request() {
         let mut known = ColumnRanges::default();
         let many = |first: u64| (0..u64::from(MAP_RANGES)).map(move |at| (first + at * 10, 5));
         assert_eq!(take_ranges(&mut known, 100, many(100).collect()), Ok(()));

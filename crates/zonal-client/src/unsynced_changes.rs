@@ -134,7 +134,7 @@ mod tests {
     const B: Ino = Ino(11);
 
     #[test]
-    fn a_change_of_another_life_is_lost_and_told_once() {
+    fn a_change_of_an_earlier_boot_is_reported_lost_once() {
         let mut changes = UnsyncedChanges::default();
         changes.note([Some(A), Some(B)], 1);
         changes.synced(1, changes.count());

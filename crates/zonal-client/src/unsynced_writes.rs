@@ -136,7 +136,7 @@ mod tests {
     const T: TargetId = TargetId(1);
 
     #[test]
-    fn a_sync_covers_one_life_only() {
+    fn a_sync_covers_one_verifier_only() {
         let mut unsynced = UnsyncedWrites::default();
         unsynced.insert(T, 7);
         unsynced.insert(T, 7);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_asked_stays_and_what_came_since() {
+    fn unreachable_targets_and_later_acknowledgements_stay_unsynced() {
         let (silent, busy) = (TargetId(2), TargetId(3));
         let mut own = UnsyncedWrites::default();
         for target in [T, silent, busy] {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_shard_is_told_the_largest_size_since_the_last_shrink() {
+    fn a_restarted_shard_gets_the_largest_size_since_the_last_truncation() {
         let told = |size, truncate_seq| ReportedState {
             size,
             mtime: None,

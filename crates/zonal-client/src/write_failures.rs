@@ -139,7 +139,7 @@ mod tests {
     const FULL: Result<(), ErrorCode> = Err(ErrorCode::NoSpace);
 
     #[test]
-    fn each_open_is_told_once() {
+    fn each_open_gets_a_failure_once() {
         let mut failures = WriteFailures::default();
         let (mut first, mut second) = (failures.sample(), failures.sample());
         failures.note(ErrorCode::NoSpace);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_and_a_write_leave_it_to_fsync() {
+    fn a_failure_reported_to_close_and_write_is_reported_to_fsync_again() {
         let mut failures = WriteFailures::default();
         let mut told = failures.sample();
         failures.note(ErrorCode::NoSpace);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_that_were_lost_are_told_by_each_call_of_each_open_once() {
+    fn a_lost_lock_is_reported_once_by_each_kind_of_call_of_each_open() {
         const LOST: Result<(), ErrorCode> = Err(ErrorCode::Io);
         let mut failures = WriteFailures::default();
         let (mut first, mut second) = (failures.sample(), failures.sample());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_open_is_told_of_what_nobody_knows() {
+    fn a_new_open_gets_a_failure_that_nobody_got() {
         let mut failures = WriteFailures::default();
         failures.note(ErrorCode::NoSpace);
         let mut opened = failures.sample();

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_may_cache_is_told_as_long_as_it_may() {
+    fn inodes_are_listed_while_the_kernel_may_cache_them() {
         let hints = AttributeHints::default();
         assert_eq!(hints.note_term(Ino(5), 60_000), 60_000);
         assert_eq!(hints.note_term(Ino(6), 0), 0);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_loses_what_nobody_may_cache_any_more() {
+    fn a_full_table_drops_expired_inodes() {
         let hints = AttributeHints::default();
         let long_ago = Instant::now().checked_sub(NEW * 2).unwrap();
         for ino in 0..HINTS_MAX as u64 {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_full_table_does_not_take_the_kernel_caches_nothing() {
+    fn the_kernel_may_not_cache_inodes_beyond_a_full_table() {
         let hints = AttributeHints::default();
         for ino in 0..HINTS_MAX as u64 {
             assert_eq!(hints.note_term(Ino(ino), 60_000), 60_000);

@@ -1,4 +1,4 @@
-//! Between the kernel's values and the core's.
+//! Conversions between the kernel's types and the core's.
 
 use std::time::Duration;
 use zonal_client::names::FoundEntry;
@@ -14,15 +14,15 @@ pub fn errno(code: ErrorCode) -> Errno {
     Errno::from_raw_os_error(code.errno())
 }
 
-/// A checked name.
+/// Checks a name.
 ///
 /// # Errors
-/// `NameTooLong`, `Invalid`.
+/// `NameTooLong` or `Invalid`.
 pub fn name(bytes: &[u8]) -> Result<Name, ErrorCode> {
     Name::new(bytes)
 }
 
-/// Milliseconds as the kernel's time-out.
+/// Milliseconds as a time-out for the kernel.
 #[must_use]
 pub fn valid(ms: u32) -> Duration {
     Duration::from_millis(ms.into())

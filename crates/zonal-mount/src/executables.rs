@@ -1,22 +1,22 @@
-//! Files that are open to be executed.
+//! Executables: files that are open to be executed.
 //!
-//! The kernel refuses to write a running program (ETXTBSY) when a handle for writing is opened, or
-//! a size set. Where an open with O_TRUNC is one request (ATOMIC_O_TRUNC), it does so before that
-//! request, too, but not where the handle is to read only: it looks after the open, when the
-//! program is gone. So that one is refused here. The kernel holds a handle opened to be executed
-//! for as long as it refuses. *Bound*: open handles. Per operation: nothing, but for those opens
-//! and the ends of such handles.
+//! The kernel refuses writes to a running program (ETXTBSY) when a handle for writing is opened, or
+//! a size set. An open with O_TRUNC is one request (ATOMIC_O_TRUNC). The kernel checks before the
+//! request where the handle may write. For a read-only handle it checks only after the open, when
+//! the program is already truncated. So the mount refuses that case.
+//!
+//! The kernel keeps a handle opened for execution exactly as long as it refuses writes. *Bound*:
+//! open handles. Cost: only at those opens and at the ends of these handles.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zonal_types::Ino;
 
-/// The kernel says that a program has ended, and that its handle is released, at about the same
-/// time.
+/// The kernel reports the end of a program and releases its handle within about this time.
 const RELEASED: Duration = Duration::from_millis(50);
 
-/// How many handles to be executed each file has.
+/// Number of handles for execution, by file.
 #[derive(Debug, Default)]
 pub struct Executables {
     handles: Mutex<BTreeMap<Ino, u64>>,
@@ -28,12 +28,12 @@ impl Executables {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more.
+    /// Counts a handle.
     pub fn open(&self, ino: Ino) {
         *self.handles().entry(ino).or_default() += 1;
     }
 
-    /// One less.
+    /// Ends a handle.
     pub fn close(&self, ino: Ino) {
         let mut handles = self.handles();
         let Some(count) = handles.get_mut(&ino) else {
@@ -46,7 +46,7 @@ impl Executables {
         }
     }
 
-    /// Whether it is executed, also a moment from now.
+    /// Whether the file is executed, and still is a moment from now.
     #[must_use]
     pub fn is_busy(&self, ino: Ino) -> bool {
         let is_executed = |handles: &mut BTreeMap<Ino, u64>| handles.contains_key(&ino);
@@ -72,8 +72,8 @@ mod tests {
         executed.close(other);
         assert!(executed.is_busy(one) && !executed.is_busy(other));
         std::thread::scope(|scope| {
-            // Each waits for a while; however long this thread pauses before the next line, one of
-            // them sees the end.
+            // Each call waits for a while. One of them sees the end, however long this thread
+            // pauses before the next line.
             let asked = scope.spawn(|| (0..200).any(|_| !executed.is_busy(one)));
             executed.close(one);
             assert_eq!(asked.join().ok(), Some(true), "it ended meanwhile");

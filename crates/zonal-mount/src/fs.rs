@@ -1,7 +1,6 @@
 //! The kernel's operations, each handed to the client core on the worker that took it.
 //!
-//! What an operation does is in `ops_*`; this file only names them, so that the list can be read at
-//! a glance.
+//! The operations are in `ops_*`; this file lists them.
 
 use crate::attribute_hints::AttributeHints;
 use crate::background::MountSignal;
@@ -40,8 +39,8 @@ pub struct ZonalFs {
     pub(crate) open_invalidations: crate::open_invalidation::OpenInvalidations,
     pub(crate) handle_errors: crate::handle_errors::HandleErrors,
     pub(crate) next_handle: AtomicU64,
-    /// Files whose access time is due at their next read; true: an open stands for it where none
-    /// comes soon.
+    /// Files whose access time is due at their next read. True: the open counts as a read where
+    /// none follows soon.
     pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
     pub(crate) in_flight: crate::in_flight::OperationsInFlight,
     pub(crate) page_tails: crate::page_tails::PageTails,
@@ -49,13 +48,13 @@ pub struct ZonalFs {
     pub(crate) write_handles: crate::write_handles::WriteHandles,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
-    /// Of the mount.
+    /// Flags of the mount.
     pub(crate) flags: Flags,
     pub(crate) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ZonalFs {
-    /// The file system of a connected client, served by so many workers, mounted with these flags.
+    /// The file system of a connected client, with so many workers and these mount flags.
     #[must_use]
     pub fn new(client: Client<RealNet>, workers: usize, flags: Flags) -> Self {
         Self {
@@ -83,7 +82,7 @@ impl ZonalFs {
         }
     }
 
-    /// Calls `tell` when the mount is gone, whoever took it away. Only the first call counts.
+    /// Calls `tell` when the mount is gone, however it ended. Only the first call counts.
     pub fn when_gone(&self, tell: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_end.set(Box::new(tell));
     }
@@ -184,9 +183,9 @@ impl FileSystem for ZonalFs {
                 reply.attr(&crate::conversions::kernel_attr(&attr), crate::conversions::valid(ms));
             };
             if change.size.is_some() {
-                // Until it has this answer the kernel sends no page that a mapping has changed, and
-                // who drops one waits for that. It drops all pages itself where the size is another
-                // one than it knew.
+                // Until it has this answer, the kernel sends no page that a mapping has changed,
+                // and a drop of pages waits for that. Where the size differs from its own, the
+                // kernel drops all pages itself.
                 let pages = self.page_tails.show(attr.ino, attr.size);
                 tell();
                 for pages in pages.into_iter().chain(behind) {
@@ -305,7 +304,7 @@ impl FileSystem for ZonalFs {
 
     fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
         let outcome = self.do_write(ctx, Ino(ino), write, data);
-        // Of its own pages the kernel knows where they end.
+        // The kernel knows the end of its own pages.
         if outcome.is_err() && !write.from_cache {
             self.doubt_size(Ino(ino), write.fh & HANDLE_PAGES != 0);
         }
@@ -442,7 +441,7 @@ impl FileSystem for ZonalFs {
     }
 }
 
-/// An errno that has no code of its own.
+/// The error code of an errno without a code of its own.
 pub(crate) fn refused(errno: Errno) -> ErrorCode {
     match errno {
         Errno::OPNOTSUPP => ErrorCode::NotSupported,

@@ -1,11 +1,11 @@
-//! Up to which lost write, and lost lock, each handle was told. Most files never lose one: only
-//! handles that differ from the start are kept. *Bound*: open handles.
+//! Handle errors: the write failures and lock losses already reported to each handle. Most files
+//! have none: only handles that differ from the default are kept. *Bound*: open handles.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_client::ReportedFailures;
 
-/// By handle.
+/// Reported failures by handle.
 #[derive(Default)]
 pub struct HandleErrors(Mutex<BTreeMap<u64, ReportedFailures>>);
 
@@ -14,20 +14,20 @@ impl HandleErrors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle of a file whose failures stand at `told`.
+    /// Adds a handle of a file whose failures are now at `told`.
     pub fn open(&self, fh: u64, told: ReportedFailures) {
         if told != ReportedFailures::default() {
             self.map().insert(fh, told);
         }
     }
 
-    /// What it was told.
+    /// Failures reported to the handle.
     #[must_use]
     pub fn of(&self, fh: u64) -> ReportedFailures {
         self.map().get(&fh).copied().unwrap_or_default()
     }
 
-    /// It was told of everything up to here. Of two calls at once each stays told.
+    /// Notes reported failures. Concurrent calls add up.
     pub fn set(&self, fh: u64, told: ReportedFailures) {
         if told != ReportedFailures::default() {
             let mut map = self.map();
@@ -36,7 +36,7 @@ impl HandleErrors {
         }
     }
 
-    /// It is released.
+    /// Removes a released handle.
     pub fn close(&self, fh: u64) {
         self.map().remove(&fh);
     }

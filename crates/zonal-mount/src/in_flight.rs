@@ -1,7 +1,7 @@
-//! Operations that are under way for callers in the kernel: who waits for each, and what gives it
-//! up.
+//! Operations in flight for callers in the kernel: the waiting thread of each, and its
+//! cancellation.
 //!
-//! *Bound*: one for each worker.
+//! *Bound*: one per worker.
 
 use crate::caller::is_dying;
 use std::ops::Deref;
@@ -9,18 +9,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_client::{Cancellation, ClientCall};
 use zonal_native::RealNet;
 
-/// Requests that begin at the same time seldom meet in one part.
+/// Concurrent requests rarely share a part.
 const PARTS: usize = 64;
 
 struct InFlightOperation {
-    /// The request, as the kernel names it.
+    /// The kernel's number of the request.
     unique: u64,
-    /// The thread that waits; 0: nobody does.
+    /// The waiting thread; 0: none waits.
     tid: u32,
     cancellation: Cancellation,
 }
 
-/// Operations under way.
+/// Operations in flight.
 pub struct OperationsInFlight {
     parts: [Mutex<Vec<InFlightOperation>>; PARTS],
 }
@@ -36,7 +36,7 @@ impl Default for OperationsInFlight {
 /// The client core at work for one operation.
 pub type KernelCall<'a> = ClientCall<'a, RealNet>;
 
-/// One of a request of the kernel.
+/// The operation of a kernel request.
 pub struct KernelOperation<'a> {
     call: KernelCall<'a>,
     callers: &'a OperationsInFlight,
@@ -52,7 +52,7 @@ impl<'a> Deref for KernelOperation<'a> {
 }
 
 impl KernelOperation<'_> {
-    /// Whoever waited for it does so no more, and may be gone.
+    /// Notes that the waiting thread does not wait any more, and may be gone.
     pub fn is_left(&self) {
         let mut part = self.callers.part_of(self.unique);
         if let Some(known) = part.iter_mut().find(|known| known.unique == self.unique) {
@@ -72,12 +72,12 @@ impl Drop for KernelOperation<'_> {
 
 impl OperationsInFlight {
     fn part_of(&self, unique: u64) -> MutexGuard<'_, Vec<InFlightOperation>> {
-        // The kernel counts in twos.
+        // The kernel's numbers are even.
         let part = &self.parts[(unique / 2) as usize % PARTS];
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request `unique` of thread `tid` is worked on, until what is returned is dropped.
+    /// Registers the request `unique` of thread `tid` until the returned guard is dropped.
     pub fn begin<'a>(&'a self, call: KernelCall<'a>, unique: u64, tid: u32) -> KernelOperation<'a> {
         let cancellation = call.context().cancellation().clone();
         self.part_of(unique).push(InFlightOperation {
@@ -93,7 +93,7 @@ impl OperationsInFlight {
         }
     }
 
-    /// Gives a request up, where it is under way.
+    /// Cancels a request in flight.
     pub fn cancel(&self, unique: u64) {
         let part = self.part_of(unique);
         let known = part.iter().find(|known| known.unique == unique);
@@ -104,7 +104,7 @@ impl OperationsInFlight {
         }
     }
 
-    /// The same, where whoever waits for it is about to die.
+    /// Cancels a request in flight whose waiting thread is about to die.
     pub fn cancel_if_dying(&self, unique: u64) {
         let tid = {
             let part = self.part_of(unique);

@@ -1,19 +1,19 @@
-//! Listings that the kernel takes in and keeps, and what has to be done about them later.
+//! Listing cache: listings that the kernel takes over and keeps, and later work on them.
 //!
-//! The kernel takes attributes of a READDIRPLUS over after the reply, in the thread that lists;
-//! what an invalidation finds absent at that moment appears a moment later, old, with its whole
-//! time-out. So an event that comes within [`SETTLE`] of a listing is carried out again after that
-//! time, and once more after [`SETTLE_LATE`] for a thread that lost its processor meanwhile, by a
-//! thread of its own. Without listings this costs one load of a number per event. The same is done
-//! for names that were expired within that time of a look-up that told them: the kernel takes the
-//! answer for a name that it knew over without any lock.
+//! The kernel takes over the attributes of a READDIRPLUS after the reply, in the listing thread. An
+//! invalidation at that moment finds nothing, and the old attributes appear a moment later with
+//! their whole time-out. So an event within [`SETTLE`] of a listing is carried out again after that
+//! time. It is carried out once more after [`SETTLE_LATE`], for a thread that lost its processor
+//! meanwhile. A thread of its own does this. Without listings the cost is one load per event.
 //!
-//! What the kernel keeps of a listing it never asks about again, as long as a handle of the
-//! directory is open and rewound. So it is dropped when the lease ends under which it was told; a
-//! listing that has none, as soon as it was taken in.
+//! The same holds for names expired within that time of a look-up: the kernel takes over the answer
+//! for a known name without any lock.
 //!
-//! Bounds: [`AGAIN_MAX`] events wait; past that one is not repeated, and its five seconds at most
-//! are waited for. [`KEPT_MAX`] listings are kept; with one more all of them are dropped.
+//! The kernel never refreshes a kept listing while a handle of the directory is open and rewound.
+//! So the mount drops it when its lease ends, and a listing without a lease once it was taken over.
+//!
+//! Bounds: [`AGAIN_MAX`] events wait; beyond it an event is not repeated, and stale attributes may
+//! last five seconds. [`KEPT_MAX`] listings are kept; one more drops all of them.
 
 use crate::fs::ZonalFs;
 use crate::name_cache::NameBytes;
@@ -25,38 +25,38 @@ use zonal_client::kept_listings::LISTED_MAX;
 use zonal_types::Ino;
 use zonal_wire::Event;
 
-/// A kernel thread takes a listing in within this time.
+/// Time within which a kernel thread takes over a listing.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
-/// One that others kept from running, within this.
+/// The same, for a thread that others kept from running.
 const SETTLE_LATE: Duration = Duration::from_millis(400);
-/// Events that wait to be carried out again.
+/// Events that wait for their repetition.
 const AGAIN_MAX: usize = 65_536;
 /// Listings that the kernel keeps.
 const KEPT_MAX: usize = LISTED_MAX;
-/// What is due so soon is done at once: one wake-up serves many.
+/// Work due within this time is done at once: one wake-up serves many.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// What is done again.
+/// Work to repeat.
 #[derive(Clone)]
 enum Repeat {
     Event(Event),
-    /// Names whose look-ups were answered when they were expired.
+    /// Names whose look-ups were answered just before their expiry.
     Names(Ino, Vec<NameBytes>),
 }
 
 #[derive(Default)]
 struct Queue {
-    /// What is to be carried out again, and when: soon, and late.
+    /// Work to repeat and its time: soon, and late.
     events: [VecDeque<(Instant, Repeat)>; 2],
-    /// Directories whose listing the kernel keeps, and when that has to be dropped.
+    /// Directories whose listing the kernel keeps, and the time to drop it.
     kept: BTreeMap<Ino, Instant>,
-    /// When the thread looks at them next.
+    /// Time at which the thread looks at `kept` next.
     looks_at: Option<Instant>,
     is_ended: bool,
 }
 
 impl Queue {
-    /// When there is something to do.
+    /// Time of the next work.
     fn next(&self) -> Option<Instant> {
         let events = self.events.iter().filter_map(|queue| queue.front());
         let events = events.map(|(at, _)| *at).min();
@@ -64,7 +64,7 @@ impl Queue {
         events.into_iter().chain(kept).min()
     }
 
-    /// Takes out the events whose time has come.
+    /// Takes out the events that are due.
     fn events_due(&mut self, now: Instant) -> Vec<Repeat> {
         let mut due = Vec::new();
         for queue in &mut self.events {
@@ -74,7 +74,7 @@ impl Queue {
         due
     }
 
-    /// Takes out what is due by `now`, and finds the next time.
+    /// Takes out the listings due by `now`, and computes the next time.
     fn due(&mut self, now: Instant) -> Vec<Ino> {
         let is_due = |until: &Instant| *until <= now;
         let due: Vec<Ino> = self
@@ -89,7 +89,7 @@ impl Queue {
     }
 }
 
-/// When the last listing was answered, and what is to be done again because of it.
+/// Time of the last listing, and work to repeat because of listings.
 pub struct ListingCache {
     start: Instant,
     /// Nanoseconds from `start` to the last listing; 0: none.
@@ -118,12 +118,12 @@ impl ListingCache {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A listing with attributes is about to be answered.
+    /// Notes that a listing with attributes is about to be answered.
     pub fn note(&self) {
         self.last.store(self.now().max(1), Ordering::SeqCst);
     }
 
-    /// An event was carried out: again later, if a listing may be on its way.
+    /// Repeats an event later, if a listing may be on its way into the kernel.
     pub fn carried_out(&self, event: &Event) {
         let last = self.last.load(Ordering::SeqCst);
         if last == 0 || self.now().saturating_sub(last) > SETTLE.as_nanos() as u64 {
@@ -132,7 +132,7 @@ impl ListingCache {
         self.again(&Repeat::Event(event.clone()));
     }
 
-    /// Names were expired whose look-ups were answered a moment before: again later.
+    /// Repeats the expiry of names whose look-ups were answered a moment before.
     pub fn expire_again(&self, dir: Ino, names: Vec<NameBytes>) {
         self.again(&Repeat::Names(dir, names));
     }
@@ -148,9 +148,9 @@ impl ListingCache {
         self.has_events.notify_one();
     }
 
-    /// The kernel is about to be told the first part of a listing, which is true for so long.
+    /// Notes the first page of a listing, valid for `left_ms`, before the kernel gets it.
     pub fn keep(&self, dir: Ino, left_ms: u64) {
-        // Not before the kernel has taken it in.
+        // Not before the kernel has taken it over.
         let settles = Instant::now() + SETTLE + TOGETHER;
         let until = settles.max(Instant::now() + Duration::from_millis(left_ms));
         let mut queue = self.queue();
@@ -170,7 +170,7 @@ impl ListingCache {
         }
     }
 
-    /// All directories whose listing the kernel keeps: they are dropped now.
+    /// Takes all directories with a kept listing, to drop them now.
     pub fn take_kept(&self) -> Vec<Ino> {
         let mut queue = self.queue();
         queue.looks_at = None;
@@ -184,7 +184,7 @@ impl ListingCache {
     }
 }
 
-/// Carries events out again and drops what is kept no longer, until the end.
+/// Repeats events and drops expired listings until the end.
 pub fn run(fs: &ZonalFs) {
     let listings = &fs.listings;
     loop {
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_listing_is_due_when_its_term_ends_or_there_are_too_many() {
+    fn a_kept_listing_is_dropped_when_its_lease_ends_or_the_table_is_full() {
         let (listings, start) = (ListingCache::default(), Instant::now());
         listings.keep(Ino(5), 60_000);
         listings.keep(Ino(6), 0);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn only_events_near_a_listing_wait() {
+    fn only_events_near_a_listing_are_repeated() {
         let listings = ListingCache::default();
         let event = Event::Invalidate {
             entries: Ino(0),
@@ -257,7 +257,7 @@ mod tests {
         listings.carried_out(&event);
         assert!(listings.queue().events[0].is_empty(), "nobody listed");
         let count = || listings.queue().events.each_ref().map(VecDeque::len);
-        // A thread that loses its processor in between comes too late.
+        // If this thread loses its processor in between, the event comes too late.
         for _try in 0..100 {
             if count() == [0, 0] {
                 listings.note();

@@ -1,4 +1,4 @@
-//! From options to a running mount, and down again.
+//! Start and end of a mount.
 
 use crate::background::MountThreads;
 use crate::fs::ZonalFs;
@@ -14,15 +14,15 @@ use zonal_region::Regions;
 use zonal_types::ErrorCode;
 use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
 
-/// How long open files may hold up a clean end.
+/// How long open files may delay a clean end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Everything a mount needs.
+/// Configuration of a mount.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
     /// The client core's options.
     pub client: ClientOptions,
-    /// Who this process is towards servers, with the cell's key.
+    /// The identity of this process towards servers, with the cell's key.
     pub identity: Identity,
     /// Connections.
     pub pool: PoolConfig,
@@ -32,19 +32,19 @@ pub struct MountConfig {
     pub session: SessionConfig,
 }
 
-/// Why there is no mount.
+/// Why a mount did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum MountStartError {
-    /// No manager, or one that refuses.
+    /// No manager answers, or one refuses.
     #[error("fetching the zone map: {0}")]
     Connect(#[source] ErrorCode),
-    /// The kernel.
+    /// The kernel refused the mount.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The cell has no such zone.
+    /// The cell does not have this zone.
     #[error("the cell has no zone {0}")]
     NoZone(zonal_types::ZoneId),
-    /// The system.
+    /// The system cannot start a thread.
     #[error("starting threads")]
     Threads(#[source] std::io::Error),
 }
@@ -57,7 +57,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts a cell on `path`. The mount answers when this returns.
+    /// Mounts a cell on `path`. The mount serves requests when this returns.
     ///
     /// # Errors
     /// See [`MountStartError`].
@@ -79,7 +79,7 @@ impl Mounted {
             config.session.workers,
             config.mount.flags,
         ));
-        // The core must not keep alive what it is a part of.
+        // A weak reference: the core must not own the file system that owns it.
         let weak = Arc::downgrade(&fs);
         fs.client
             .when_to_drop(move || weak.upgrade().is_some_and(|fs| fs.drop_all_cached()));
@@ -98,13 +98,13 @@ impl Mounted {
         &self.fs
     }
 
-    /// True where somebody unmounted it.
+    /// True where the mount was unmounted.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.session.is_ended()
     }
 
-    /// Waits until somebody unmounts it, then flushes and ends.
+    /// Waits for an unmount, then flushes and ends.
     pub fn wait(self) {
         self.session.wait();
         self.background.end();
@@ -113,7 +113,7 @@ impl Mounted {
     /// Unmounts, flushes and ends.
     ///
     /// # Errors
-    /// Where the mount cannot be taken away.
+    /// The kernel refused to unmount.
     pub fn unmount(self) -> Result<(), MountStartError> {
         let outcome = self.session.unmount(PATIENCE);
         self.background.end();

@@ -1,17 +1,19 @@
-//! Names that the kernel may believe without asking, so that each can be expired when it changes
-//! elsewhere.
+//! Name cache: names that the kernel may trust without asking, so that the mount can expire each
+//! when it changes elsewhere.
 //!
-//! An expired name is looked up at its next use; the directory entry itself stays, with the mounts
-//! on it, working directories below it and overlays above it. The kernel expires one name of one
-//! directory at a time, so the mount has to know which names it told.
+//! The kernel looks an expired name up at its next use. The directory entry itself stays, with
+//! mounts on it, working directories below it and overlays above it. The kernel expires one name of
+//! one directory at a time, so the mount has to know which names it has sent.
 //!
-//! *Invariants*: (1) a name is in the table before the reply that tells it is sent; (2) an event is
-//! counted ([`crate::attribute_hints`]) before the table is searched for its directory, and an answer is put
-//! into the table before it is compared with that count: so of an answer and an event that cross,
-//! either the event finds the name or the answer is told without a term.
+//! *Invariants*
 //!
-//! Bounded by [`NAMES_MAX`]; a full table loses names whose term is over. Where that is not enough,
-//! the kernel is told to believe nothing of the next ones.
+//! 1. A name is in the table before the reply with it is sent.
+//! 2. An event is counted ([`crate::attribute_hints`]) before the table is searched for its
+//!    directory. An answer enters the table before it is compared with that count. So if an answer
+//!    and an event cross, the event finds the name, or the answer is sent without a term.
+//!
+//! Bound: [`NAMES_MAX`]; a full table drops expired names. Where that is not enough, the kernel
+//! must not cache further names.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +23,7 @@ use zonal_types::Ino;
 /// Names remembered.
 pub const NAMES_MAX: usize = 65_536;
 
-/// Pause before room is made again.
+/// Pause between two searches for expired names.
 const ROOM: Duration = Duration::from_millis(200);
 
 /// A name, shared by the table and the queues of expiries.
@@ -30,7 +32,8 @@ pub type NameBytes = Box<[u8]>;
 #[derive(Clone, Copy)]
 struct NameEntry {
     until: Instant,
-    /// When a look-up was answered: the kernel may take that over without the directory's lock.
+    /// Time of the answer to a look-up, which the kernel may take over without the directory's
+    /// lock.
     looked_up: Option<Instant>,
 }
 
@@ -40,12 +43,13 @@ type DirectoryNames = BTreeMap<NameBytes, NameEntry>;
 struct State {
     directories: BTreeMap<Ino, DirectoryNames>,
     names: usize,
-    /// When room was made last.
+    /// Time of the last search for expired names.
     room_made: Option<Instant>,
 }
 
 impl State {
-    /// False where there is none. Few insertions look at all of the table.
+    /// Drops expired names; false where none could be dropped. Few insertions search the whole
+    /// table.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.room_made.is_some_and(|at| now < at + ROOM) {
             return false;
@@ -90,17 +94,16 @@ impl State {
     }
 }
 
-/// Names of one directory that the kernel may believe.
+/// Names of one directory that the kernel may trust.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CachedNames {
-    /// All of them.
+    /// All names.
     pub names: Vec<NameBytes>,
-    /// Those among them that a look-up answered a moment ago: the kernel may take that answer over
-    /// only now.
+    /// Names whose look-up was answered a moment ago: the kernel may take over the answer only now.
     pub fresh: Vec<NameBytes>,
 }
 
-/// The table.
+/// Names that the kernel may trust.
 #[derive(Default)]
 pub struct NameCache(Mutex<State>);
 
@@ -115,8 +118,8 @@ impl NameCache {
         self.state().names
     }
 
-    /// The kernel is about to be told a name that it may believe for so long: that, ms.
-    /// `is_look_up`: in the answer of a LOOKUP.
+    /// Notes a name before the kernel gets it; returns how long the kernel may trust it, ms.
+    /// `is_look_up`: in the answer to a LOOKUP.
     #[must_use]
     pub fn note(&self, dir: Ino, name: &[u8], ms: u32, is_look_up: bool) -> u32 {
         if ms == 0 {
@@ -134,14 +137,14 @@ impl NameCache {
         }
     }
 
-    /// This mount removed the name: the kernel believes nothing of it.
+    /// Removes a name that this mount removed.
     pub fn removed(&self, dir: Ino, name: &[u8]) {
         self.state().remove(dir, name);
     }
 
-    /// This mount is about to rename: what the kernel believes of the first name it will believe of
-    /// the second one, and with `is_exchange` the other way round. True where it believes any of
-    /// it. (The first name stays here until the rename is over: an event may come before that.)
+    /// Copies the state of the first name to the second before a rename, and back with
+    /// `is_exchange`. True where the kernel trusts either. (The first name stays until the rename
+    /// has ended: an event may come before.)
     #[must_use]
     pub fn will_rename(&self, ends: [(Ino, &[u8]); 2], is_exchange: bool) -> bool {
         let now = Instant::now();
@@ -159,8 +162,8 @@ impl NameCache {
         is_believed
     }
 
-    /// Takes out what the kernel may believe of a directory's names. `fresh`: within that time of
-    /// the answer of a look-up.
+    /// Takes out the names of a directory. `fresh`: time within which the answer to a look-up may
+    /// be on its way into the kernel.
     #[must_use]
     pub fn take(&self, dir: Ino, fresh: Duration) -> CachedNames {
         let mut state = self.state();
@@ -170,7 +173,7 @@ impl NameCache {
         believed(names, fresh)
     }
 
-    /// The same of all directories.
+    /// As [`Self::take`], for all directories.
     #[must_use]
     pub fn take_all(&self, fresh: Duration) -> Vec<(Ino, CachedNames)> {
         let all = std::mem::take(&mut *self.state()).directories;
@@ -180,8 +183,7 @@ impl NameCache {
     }
 }
 
-/// A name whose term is over the kernel asks for anyway, but for one whose answer it may not have
-/// taken over yet.
+/// The kernel looks expired names up anyway, except one whose answer it has not yet taken over.
 fn believed(names: DirectoryNames, fresh: Duration) -> CachedNames {
     let now = Instant::now();
     let mut believed = CachedNames::default();
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_told_the_names_that_may_be_believed_and_no_others() {
+    fn only_names_that_the_kernel_may_trust_are_taken() {
         let names = NameCache::default();
         assert_eq!(names.note(Ino(5), b"a", 60_000, false), 60_000);
         assert_eq!(names.note(Ino(5), b"b", 60_000, true), 60_000);
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_name_is_believed_where_it_goes() {
+    fn a_renamed_name_is_trusted_under_its_new_name() {
         let names = NameCache::default();
         let rename = |from: (u64, &[u8]), to: (u64, &[u8]), is_exchange| {
             names.will_rename([(Ino(from.0), from.1), (Ino(to.0), to.1)], is_exchange)
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_full_table_does_not_take_the_kernel_believes_nothing() {
+    fn the_kernel_may_not_trust_names_beyond_a_full_table() {
         let names = NameCache::default();
         for number in 0..NAMES_MAX as u64 {
             let name = number.to_le_bytes();

@@ -1,25 +1,25 @@
-//! Opens at which the kernel drops the pages that it has of the file: it does so when it hears the
-//! answer, on the thread of the program, which others of this mount may get ahead of. So whoever
-//! has to know is told with the first use of the handle: then it is done.
+//! Open invalidation: opens at which the kernel drops its pages of the file. It drops them when it
+//! receives the answer, on the program's thread, and other threads may act before that. So the
+//! first use of the handle shows that the pages are gone.
 //!
-//! *Bound*: one entry for each open file.
+//! *Bound*: one entry per open file.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use zonal_client::page_validity::PendingPageVersion;
 
-/// What the pages show then, where that is not known already, by handle.
+/// By handle: the version that the pages show afterwards, where it is not known already.
 #[derive(Default)]
 pub struct OpenInvalidations(Mutex<BTreeMap<u64, Option<PendingPageVersion>>>);
 
 impl OpenInvalidations {
-    /// A handle is being given to the kernel.
+    /// Notes a handle before the kernel gets it.
     pub fn note(&self, fh: u64, changed: Option<PendingPageVersion>) {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         map.insert(fh, changed);
     }
 
-    /// The kernel uses the handle: what its open dropped is gone. Told once.
+    /// Notes a use of the handle: the pages from before its open are gone. Returned once.
     #[must_use]
     pub fn take(&self, fh: u64) -> Option<Option<PendingPageVersion>> {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,7 +33,7 @@ mod tests {
     use zonal_client::page_validity::PageVersions;
 
     #[test]
-    fn it_is_told_once_and_for_its_own_handle() {
+    fn an_invalidation_is_returned_once_for_its_own_handle() {
         let opening = OpenInvalidations::default();
         opening.note(
             7,

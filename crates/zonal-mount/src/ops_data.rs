@@ -1,4 +1,4 @@
-//! Reading, flushing, space, copies.
+//! Reading, flushing, fallocate and copies.
 
 use crate::caller::is_dying;
 use crate::conversions::errno;
@@ -23,11 +23,11 @@ use zonal_native::RealNet;
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
-/// How often a read that ended short is done again because a longer file was told meanwhile.
+/// How often a short read is repeated because the kernel was told a longer file meanwhile.
 const REREADS: u32 = 3;
-/// Bytes that one copy_file_range moves at most: the kernel asks again.
+/// Most bytes moved by one copy_file_range; the kernel repeats it for the rest.
 const COPY_MAX: u64 = 8 << 20;
-/// Whether the kernel reads into pages: where it does not, it says whose locks count.
+/// Whether the kernel reads into pages: a direct read names a lock owner.
 fn is_for_pages(read: &Read) -> bool {
     read.lock_owner.is_none()
 }
@@ -101,8 +101,7 @@ impl ZonalFs {
         });
     }
 
-    /// The first read after a change moves the access time. A failure of that is no reason to fail
-    /// the read.
+    /// Moves the access time at the first read after a change. A failure does not fail the read.
     fn touch_if_due(&self, call: &KernelCall<'_>, ino: Ino) {
         let due = {
             let mut due = self
@@ -116,8 +115,8 @@ impl ZonalFs {
         }
     }
 
-    /// Opens that stand for reads: none came meanwhile, so the kernel had the pages. It is to ask
-    /// for the time, too.
+    /// Counts opens as reads where none followed, because the kernel had the pages. The kernel must
+    /// fetch the new access time.
     pub(crate) fn touch_opened(&self) {
         let opened: Vec<Ino> = {
             let due = self.touch_due.lock();
@@ -132,7 +131,7 @@ impl ZonalFs {
         }
     }
 
-    /// A file is read now.
+    /// Moves the access time of a file.
     fn touch(&self, call: &KernelCall<'_>, ino: Ino) {
         if let Err(error) = block_on(call.touch(ino)) {
             tracing::debug!(%ino, %error, "access time not updated");
@@ -156,7 +155,7 @@ impl ZonalFs {
                 self.handle_errors.set(fh, told);
                 flushed
             }
-            // Whoever only read lost nothing.
+            // A handle for reading has lost nothing.
             Some(file) => block_on(call.settle(&file)),
             None => Ok(()),
         };
@@ -173,7 +172,7 @@ impl ZonalFs {
         self.fsync_handle(&call, &*self.file(ino)?, fh)
     }
 
-    /// The kernel uses the handle: at its open it has dropped the pages that were older.
+    /// Notes a use of the handle: at its open the kernel has dropped older pages.
     pub(crate) fn is_opened(&self, ino: Ino, fh: u64) {
         let Some(changed) = self.open_invalidations.take(fh) else {
             return;
@@ -184,7 +183,7 @@ impl ZonalFs {
         }
     }
 
-    /// Makes a file durable, and tells this handle what was lost since it was told last.
+    /// Makes a file durable and returns losses not yet reported to this handle.
     pub(crate) fn fsync_handle(
         &self,
         call: &KernelCall<'_>,
@@ -197,8 +196,8 @@ impl ZonalFs {
         outcome
     }
 
-    /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never
-    /// arrives here.
+    /// fsync of the mount's root makes everything durable that this mount wrote, because the kernel
+    /// sends no syncfs.
     pub(crate) fn do_fsyncdir(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
         let call = self.begin(ctx);
         if ino == Ino::ROOT {
@@ -215,7 +214,7 @@ impl ZonalFs {
         release: &Release,
     ) -> Result<(), ErrorCode> {
         let call = self.begin(ctx);
-        // It may never have been used: its opener was killed.
+        // The handle may never have been used, because its opener was killed.
         if self.open_invalidations.take(release.fh).is_some() {
             self.page_tails.open_dropped(ino);
         }
@@ -225,9 +224,9 @@ impl ZonalFs {
         if release.fh & HANDLE_WRITES != 0 {
             self.write_handles.close(ino, release.fh);
         }
-        // Whoever closed it waits no more, and may be gone.
+        // The closing thread does not wait any more, and may be gone.
         call.is_left();
-        // The open ends, whatever becomes of the locks.
+        // The open ends even if the release of locks fails.
         let unlocked = self.release_handle_locks(&call, ino, release.fh);
         self.handle_errors.close(release.fh);
         if release.fh & HANDLE_READS != 0 {
@@ -236,7 +235,7 @@ impl ZonalFs {
         let outcome = block_on(call.release(ino)).and(unlocked);
         self.signal.wake();
         if let Err(error) = outcome {
-            // There is nobody left to be told.
+            // No caller is left to get the error.
             tracing::warn!(%ino, %error, "the end of an open file failed");
         }
         outcome
@@ -258,12 +257,12 @@ impl ZonalFs {
         };
         let file = self.file(ino)?;
         if ctx.uid != 0 {
-            // The kernel does not say who has no right to keep set-id bits, and goes by a mode that
-            // it may have from before.
+            // The kernel does not say whether the caller may keep set-id bits, and uses a mode that
+            // may be stale.
             self.before_write(&call, ctx, &file)?;
         }
         let end = change.offset.saturating_add(change.length);
-        // Space for holes changes no byte.
+        // Allocation changes no byte.
         let from = match how {
             Reserve::Allocate => end,
             Reserve::Punch | Reserve::Zero => change.offset,
@@ -316,8 +315,8 @@ impl ZonalFs {
         Ok((done, stale))
     }
 
-    /// What is to be dropped before a change is answered; where it failed it is dropped when it can
-    /// be.
+    /// Returns the pages to drop before the answer to a change. After a failure they are dropped as
+    /// soon as possible.
     pub(crate) fn dropped_unless(
         &self,
         ino: Ino,
@@ -334,7 +333,7 @@ impl ZonalFs {
         }
     }
 
-    /// Bytes are about to be changed round the pages.
+    /// Begins a change of bytes that bypasses the pages.
     pub(crate) fn change_begins(
         &self,
         ctx: &Context<'_>,

@@ -2,16 +2,15 @@
 //! miss it.
 //!
 //! *Owners*. The kernel names an owner by the address of an open file (flock, OFD) or of a
-//! process's table of them (fcntl), and uses it again: for flock and OFD locks perhaps before the
-//! end of the former open file, which is told without waiting for us, has arrived. A handle's
-//! number is never used again. So a flock belongs to the handle itself, and the end of a handle
-//! releases only what was locked through it. The end of a process's locks (FLUSH) is awaited by the
-//! kernel.
+//! process's file table (fcntl), and reuses addresses. For flock and OFD locks the reuse may come
+//! before the RELEASE of the earlier open file, which the kernel sends without waiting. A handle's
+//! number is never reused. So a flock belongs to the handle, and the end of a handle releases only
+//! locks taken through it. The kernel waits for the end of a process's locks (FLUSH).
 //!
-//! *Signals*. A program that hears EINTR may ask again at once. So EINTR is answered when the
-//! request has been remembered as taken back (the same owner's next request is sent behind that),
-//! and never while it is on its way: the worker that sent it then knows what came of it. A grant is
-//! then a grant. Where that takes long the request is given up first (`lingers`).
+//! *Signals*. A program that gets EINTR may repeat the request at once. So EINTR is answered only
+//! after the withdrawal is noted; the owner's next request goes behind it. It is never answered
+//! while the request is in flight: the worker that sent it learns the outcome, and a grant stays a
+//! grant. If that takes long, the request is cancelled first (`lingers`).
 
 use crate::background::{LastByte, LockCancel};
 use crate::conversions::errno;
@@ -152,14 +151,14 @@ impl ZonalFs {
         }
     }
 
-    /// The shard granted a request that waited.
+    /// Handles the grant of a waiting request.
     pub(crate) fn finish_waiter(&self, call: &KernelCall<'_>, ino: Ino, unique: u64) {
         if let Some(waiter) = self.waiters.take_granted(unique) {
             self.finish_granted(call, ino, waiter);
         }
     }
 
-    /// A restarted shard did not queue it again.
+    /// Handles a restarted shard's refusal to queue a request again.
     pub(crate) fn refuse_waiter(&self, unique: u64, code: ErrorCode) {
         if let Some(waiter) = self.waiters.take(unique) {
             waiter.reply.err(errno(code));
@@ -186,16 +185,16 @@ impl ZonalFs {
         }
     }
 
-    /// A shard that did not answer is to be told that the lock is not wanted: housekeeping does.
+    /// Answers an error. Housekeeping tells a shard that did not answer that the lock is not
+    /// wanted.
     fn answer_failed(&self, code: ErrorCode, reply: ReplyEmpty) {
         self.signal.wake();
         reply.err(errno(code));
     }
 
-    /// Pages that are older than the lock are dropped before its holder can read them. Done by the
-    /// notifier's thread, as that waits for pages which are being read, and this worker may be the
-    /// one to read them. Until it is done others that get a lock of the file have them dropped as
-    /// well.
+    /// Answers a grant after pages older than the lock are dropped. The notifier's thread does
+    /// that: a drop waits for pages being read, and this worker may have to read them. Until then,
+    /// other grants on the file drop the pages as well.
     fn answer_granted(
         &self,
         call: &KernelCall<'_>,
@@ -213,7 +212,7 @@ impl ZonalFs {
         }
     }
 
-    /// The last byte of a file that the kernel may take to be shorter, and the size.
+    /// The last byte of a file, where the kernel may know a shorter length.
     fn last_byte(&self, call: &KernelCall<'_>, ino: Ino) -> Option<LastByte> {
         let file = self.client.file(ino)?;
         let size = file.size();
@@ -226,7 +225,7 @@ impl ZonalFs {
         (read == Ok(1)).then_some(LastByte { at, byte })
     }
 
-    /// A signal hit the caller of a request: true where it waits for a lock.
+    /// Handles a signal to the caller of a request: true where it waits for a lock.
     pub(crate) fn interrupt_waiter(&self, unique: u64) -> bool {
         match self.waiters.take_interrupted(unique) {
             SignalOutcome::Sent(waiter) => {
@@ -234,7 +233,7 @@ impl ZonalFs {
                 true
             }
             SignalOutcome::NotSent => {
-                // A caller that is to die does not wait for the worker.
+                // A dying caller does not wait for the worker.
                 self.signal.interrupted(unique);
                 true
             }
@@ -245,8 +244,8 @@ impl ZonalFs {
         }
     }
 
-    /// What is still locked through a handle when its last descriptor is closed are flocks and OFD
-    /// locks.
+    /// Releases the flocks and OFD locks that remain when the last descriptor of a handle is
+    /// closed.
     pub(crate) fn release_handle_locks(
         &self,
         call: &KernelCall<'_>,
@@ -264,7 +263,7 @@ impl ZonalFs {
     }
 }
 
-/// A request that was given up, and that the client takes back at its shard.
+/// Whether a cancelled request remains uncertain, and the client withdraws it at its shard.
 fn leaves_unsure(code: ErrorCode) -> bool {
     use ErrorCode::{Interrupted, NotReady, Overloaded, TimedOut, Unreachable};
     matches!(

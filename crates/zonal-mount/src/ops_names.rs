@@ -16,7 +16,7 @@ use zonal_wire::meta::flags::RENAME_EXCHANGE;
 use zonal_wire::{AttrChange, NewKind};
 
 impl ZonalFs {
-    /// `mark`: of before the request.
+    /// Answers an entry. `mark`: from before the request.
     pub(crate) fn answer_entry(
         &self,
         mark: EventMark,
@@ -35,8 +35,8 @@ impl ZonalFs {
         }
     }
 
-    /// For how long the kernel may believe a name, ms, in an answer that is about to be sent.
-    /// `mark`: of before the request.
+    /// How long the kernel may trust a name in an answer about to be sent, ms. `mark`: from before
+    /// the request.
     pub(crate) fn note_name(
         &self,
         mark: EventMark,
@@ -45,19 +45,19 @@ impl ZonalFs {
         is_look_up: bool,
     ) -> u32 {
         let ms = self.names.note(dir, bytes, ms, is_look_up);
-        // In this order: see the table's head.
+        // In this order: invariant 2 of the table.
         if ms > 0 && self.hints.is_named_since(mark, dir) {
             return 0;
         }
         ms
     }
 
-    /// Whether the kernel may hear of a size at once; else it is as if nothing had been told.
+    /// Whether the kernel may get a size at once. Where not, the answer omits the attributes.
     pub(crate) fn may_show(&self, attr: &Attr) -> bool {
         !self.page_tails.holds_back(attr.ino, attr.size)
     }
 
-    /// Space of which nobody knows yet counts.
+    /// Adds space that only the kernel may know of.
     pub(crate) fn space(&self, attr: &mut Attr) {
         attr.allocated = self.page_tails.space(attr.ino, attr.size, attr.allocated);
     }
@@ -175,7 +175,7 @@ impl ZonalFs {
                 Err(ErrorCode::NotPermitted)
                     if change == AttrChange::default() && self.write_handles.has(ino, ctx.uid) =>
                 {
-                    // Through a handle that was opened when its user might write.
+                    // The handle was opened when its user was allowed to write.
                     self.take_privileges(&call, ctx, &*self.file(ino)?)?;
                     block_on(call.getattr(ino))
                 }
@@ -278,7 +278,7 @@ impl ZonalFs {
         let zone = u16::try_from(number(10)?).map_err(|_error| ErrorCode::Invalid)?;
         let mode = number(8)? & 0o7777;
         if self.client.map().zone(ZoneId(zone)).is_none() {
-            // It may have joined since.
+            // The zone may have joined since.
             block_on(call.refresh_map())?;
         }
         let map = self.client.map();
@@ -292,8 +292,8 @@ impl ZonalFs {
         let bytes = parts.next().unwrap_or_default();
         let name = name(bytes)?;
         block_on(call.mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))))?;
-        // The kernel did not ask for the name, and may remember that there was none. It holds the
-        // directory's lock until this is answered; who asked looks the name up afresh then.
+        // The kernel did not look the name up, and may cache its absence. It holds the directory's
+        // lock until the answer; then the caller looks the name up afresh.
         self.expiries.expire(parent, vec![bytes.into()], Vec::new());
         self.drop_listing(parent);
         Ok(())
@@ -344,7 +344,7 @@ impl ZonalFs {
             self.names.removed(parent, rename.name);
         }
         if is_believed && parent != new_parent {
-            // They were told under the lease on the other directory: nobody would call them back.
+            // These names came under the other directory's lease: no event would name them.
             for (dir, bytes) in ends {
                 self.expiries.expire(dir, vec![bytes.into()], Vec::new());
             }
@@ -381,7 +381,7 @@ impl ZonalFs {
             inodes,
             names_left,
         } = block_on(call.statfs(ino))?;
-        // Programs of 32 bits fail where it is more.
+        // 32-bit programs fail with a larger number.
         let ffree = names_left.min(u32::MAX.into());
         Ok(StatFs {
             blocks: total / 4096,

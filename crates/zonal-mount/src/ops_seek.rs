@@ -1,10 +1,10 @@
 //! SEEK_DATA and SEEK_HOLE.
 //!
-//! The kernel may have bytes that a program stored into a mapping, where we know of none. So before
-//! a hole is told of a file that somebody may write through a mapping, the kernel writes and drops
-//! the pages of that hole, and the question is asked anew. A thread of its own does that: the
-//! pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which
-//! writing pages does not take.
+//! The kernel may have bytes that a program stored into a mapping and that the mount does not know.
+//! So before the mount reports a hole of a file with a writable mapping, the kernel writes and
+//! drops its pages. Then the search is repeated. A thread of its own does that, because writing the
+//! pages needs workers. The thread holds no lock that they need. The kernel holds the inode's lock,
+//! which writing pages does not take.
 
 use crate::background::SeekRequest;
 use crate::conversions::errno;
@@ -18,7 +18,7 @@ use zonal_types::{ErrorCode, Ino};
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Where, or why not.
+/// The offset, or the error.
 type SeekResult = Result<u64, ErrorCode>;
 
 impl ZonalFs {
@@ -57,7 +57,7 @@ impl ZonalFs {
         block_on(call.seek(&file, offset, for_data))
     }
 
-    /// The hole, or its rest, that was found where the kernel may have bytes.
+    /// The hole found, or its rest, if the kernel may have bytes there.
     fn doubted(
         &self,
         call: &KernelCall<'_>,
@@ -81,13 +81,13 @@ impl ZonalFs {
         (from < to).then_some((from, to))
     }
 
-    /// Asks again when the pages of the hole are written.
+    /// Repeats the search after the pages of the hole are written.
     pub(crate) fn seek_again(&self, call: &KernelCall<'_>, seek: SeekRequest) {
         let SeekRequest { ino, hole, .. } = seek;
         self.drop_hole(ino, hole);
         let mut found = self.seek(call, ino, seek.offset, seek.for_data);
         if !seek.for_data && found != seek.found {
-            // There were. The next hole is told of when all the rest is written.
+            // There were bytes. The next hole is reported when all pages behind are written.
             self.drop_hole(ino, (found.unwrap_or(hole.0), u64::MAX));
             found = self.seek(call, ino, seek.offset, false);
         }

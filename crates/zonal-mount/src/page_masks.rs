@@ -1,26 +1,29 @@
-//! Bytes of one file that were changed round the kernel's pages: a page that the kernel filled
-//! before must not bring the old ones back.
+//! Page masks: bytes of one file that were changed bypassing the kernel's pages. An older page must
+//! not bring the old bytes back.
 //!
-//! The kernel writes a page that a mapping has changed as a whole. So a write of pages leaves out
-//! what was changed since they were filled, by a write round them, by fallocate, by a copy, or by
-//! growth over bytes that were stored behind the end. The bytes of a change are masked
-//! 1. before it is carried out, and it waits for writes of pages under way that overlap them: those
-//!    took no notice of it;
-//! 2. until the pages are dropped, which waits for their writes; or, once it is carried out, until
-//!    the kernel asks for a page anew: then the old page is gone, with all its writes; or until a
-//!    program writes the bytes through the pages.
+//! The kernel writes a page that a mapping has changed as a whole. So writeback omits bytes changed
+//! since the page was filled. They were changed by a bypassing write, by fallocate, by a copy, or
+//! by growth over bytes stored behind the end.
 //!
-//! Only bytes that are changed are masked. A store into one of these that is left out was made
-//! while the change was under way: it came before it. A store that is made after the change
-//! returned goes into a page that was filled after it.
+//! The bytes of a change are masked before it is carried out. The change first waits for
+//! overlapping writeback in flight, which did not know of it. The mask ends with one of these:
 //!
-//! Bounded: by changes under way, and jobs of the thread that drops pages. Per write of pages: one
-//! look at a list that is nearly always empty.
+//! - The pages are dropped, which waits for their writes.
+//! - The kernel reads a page again after the change: then the old page is gone, with all its
+//!   writes.
+//! - A program writes the bytes through the pages.
+//!
+//! Only changed bytes are masked. A store into a masked byte was made while the change was in
+//! flight, so it came before the change. A store after the change returned goes into a page that
+//! was filled after it.
+//!
+//! Bound: changes in flight, and jobs of the thread that drops pages. Cost per writeback: one look
+//! at a list that is almost always empty.
 
-/// Behind the last byte, from the first.
+/// First byte, and the offset behind the last.
 pub type ByteRange = (u64, u64);
 
-/// A change of bytes round the pages.
+/// A change of bytes that bypasses the pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectChange(u64);
 
@@ -28,7 +31,7 @@ pub struct DirectChange(u64);
 struct Mask {
     change: DirectChange,
     ranges: Vec<ByteRange>,
-    /// Carried out.
+    /// Whether the change is carried out.
     is_done: bool,
 }
 
@@ -36,7 +39,7 @@ struct Mask {
 #[derive(Debug, Default)]
 pub struct PageMasks {
     masks: Vec<Mask>,
-    /// Writes of pages under way.
+    /// Writeback in flight.
     writing: Vec<(u64, ByteRange)>,
     next: u64,
 }
@@ -47,7 +50,7 @@ impl PageMasks {
         self.next
     }
 
-    /// A change of these bytes begins. It is to be carried out when [`Self::is_crossed`] is false.
+    /// Begins a change of these bytes. Carry it out when [`Self::is_crossed`] is false.
     pub fn begin(&mut self, ranges: impl IntoIterator<Item = ByteRange>) -> DirectChange {
         let change = DirectChange(self.number());
         let ranges = Vec::from_iter(ranges);
@@ -60,7 +63,7 @@ impl PageMasks {
         change
     }
 
-    /// Whether writes of pages that began before it overlap the change.
+    /// Whether earlier writeback in flight overlaps the change.
     #[must_use]
     pub fn is_crossed(&self, change: DirectChange) -> bool {
         let mask = self.masks.iter().find(|mask| mask.change == change);
@@ -71,7 +74,7 @@ impl PageMasks {
         })
     }
 
-    /// It is carried out, or has failed.
+    /// Notes that a change is carried out, or has failed.
     pub fn done(&mut self, change: DirectChange) {
         let mut masks = self.masks.iter_mut();
         if let Some(mask) = masks.find(|mask| mask.change == change) {
@@ -79,20 +82,20 @@ impl PageMasks {
         }
     }
 
-    /// Pages that were filled before it are gone.
+    /// Removes a change: pages from before it are gone.
     pub fn end(&mut self, change: DirectChange) {
         self.masks.retain(|mask| mask.change != change);
     }
 
-    /// The kernel asks for the pages of these bytes, or has them from a program: what it writes of
-    /// them from now on is newer than the changes carried out.
+    /// Unmasks bytes that the kernel reads again, or gets from a program: its later writes of them
+    /// are newer than the changes carried out.
     pub fn refilled(&mut self, from: u64, to: u64) {
         for mask in self.masks.iter_mut().filter(|mask| mask.is_done) {
             mask.ranges = without(&mask.ranges, (from, to));
         }
     }
 
-    /// A write of pages begins: its number, and what of it is to be written.
+    /// Begins writeback: returns its number, and the ranges to write.
     pub fn write_begins(&mut self, from: u64, to: u64) -> (u64, Vec<ByteRange>) {
         let number = self.number();
         self.writing.push((number, (from, to)));
@@ -101,7 +104,7 @@ impl PageMasks {
         (number, left)
     }
 
-    /// It has ended.
+    /// Ends writeback.
     pub fn write_ends(&mut self, number: u64) {
         self.writing.retain(|(other, _)| *other != number);
     }
@@ -111,7 +114,7 @@ fn overlap(one: ByteRange, other: ByteRange) -> bool {
     one.0 < other.1 && other.0 < one.1
 }
 
-/// What is left of the ranges without `cut`.
+/// The ranges without `cut`.
 fn without(ranges: &[ByteRange], cut: ByteRange) -> Vec<ByteRange> {
     let parts = ranges.iter().flat_map(|&(from, to)| {
         let before = (from, to.min(cut.0));
@@ -130,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_leave_out_what_was_changed_until_they_are_gone() {
+    fn writeback_omits_changed_bytes_until_the_pages_are_dropped() {
         let mut masks = PageMasks::default();
         let change = masks.begin([(10, 20)]);
         let (one, left) = masks.write_begins(0, 100);
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_for_earlier_writes_of_its_bytes() {
+    fn a_change_waits_for_earlier_writeback_of_its_bytes() {
         let mut masks = PageMasks::default();
         let (one, _) = masks.write_begins(0, 10);
         let (other, _) = masks.write_begins(20, 30);
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_asked_for_anew_has_the_changes_carried_out() {
+    fn a_page_read_again_contains_the_changes_carried_out() {
         let mut masks = PageMasks::default();
         let (change, under_way) = (masks.begin([(10, 50)]), masks.begin([(30, 40)]));
         masks.refilled(0, 100);

@@ -1,35 +1,34 @@
-//! Writes through pages that a read has got ahead of: their page lacks them.
+//! Page races: writes through pages that were overtaken by a read, so that their page lacks them.
 //!
-//! The kernel copies a program's bytes into the page that it has, unlocks it, and only then asks
-//! the mount to write them. If that page is dropped meanwhile, another thread may read it again,
-//! and be answered before the write is carried out. Then the kernel has the bytes of before, and
-//! keeps them. So whoever carries out a write through pages asks whether that may have happened,
-//! and drops the page before the write is answered.
+//! The kernel copies a program's bytes into a page, unlocks it, and only then sends the write to
+//! the mount. If the page is dropped meanwhile, another thread may read it again and be answered
+//! before the write is carried out. The kernel would then keep the old bytes. So the mount checks
+//! for this at each write through pages, and drops the page before it answers the write.
 //!
-//! It may have where, since the write before was answered,
-//! 1. pages of the file were dropped: by the mount, or by the kernel at an open that does not keep
-//!    them; and
-//! 2. a read of the write's page began (it is under way still, or was answered), by another thread:
-//!    one's own came before one's write.
+//! A race is possible where, since the answer to the preceding write,
+//!
+//! 1. pages of the file were dropped, by the mount or by an open that does not keep them; and
+//! 2. a read of the write's page by another thread began, whether answered or not. (A thread's own
+//!    read came before its write.)
 //!
 //! The kernel lets one program at a time write through the pages of a file: the bytes were copied
-//! after the write before was answered. So at most the first write after a drop is in doubt. Files
-//! whose pages nobody drops, and those that nobody here may write through pages, cost nothing.
+//! after the preceding write was answered. So at most the first write after a drop is in doubt.
+//! Files without drops, and files that nobody here may write through pages, cost nothing.
 //!
-//! The kernel gives up no page for want of memory, nor at drop_caches(5) or POSIX_FADV_DONTNEED,
-//! while a write from it is under way.
+//! While a write from a page is in flight, the kernel drops the page neither for want of memory,
+//! nor at drop_caches(5) or POSIX_FADV_DONTNEED.
 
 use crate::page_masks::ByteRange;
 use std::time::{Duration, Instant};
 
-/// Answered reads that are kept apart; of more only what they span together is known.
+/// Answered reads kept apart; more are merged into one span.
 const FILLS_MAX: usize = 64;
-/// How long the kernel may take to drop pages at an open whose handle nobody uses.
+/// How long the kernel may take to drop pages at an open whose handle is not used.
 const OPEN: Duration = Duration::from_secs(30);
-/// The thread of a read that several made, or of a process that this mount cannot see.
+/// The thread of merged reads, or of a process that this mount cannot see.
 const UNKNOWN: u32 = 0;
 
-/// A drop that has begun: reads that were answered before.
+/// A drop in flight, with the number of reads answered before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageDrop(u64);
 
@@ -37,49 +36,49 @@ pub struct PageDrop(u64);
 struct AnsweredRead {
     range: ByteRange,
     thread: u32,
-    /// When it was answered.
+    /// The clock at the answer.
     at: u64,
 }
 
-/// What may have crossed the next write through pages of one file.
+/// Reads and drops that may race with the next write through pages of one file.
 #[derive(Debug, Default)]
 pub struct PageRaces {
-    /// Reads that are being answered.
+    /// Reads in flight, with their threads.
     reading: Vec<(ByteRange, u32)>,
-    /// Reads that were answered since the last write, as far as it matters.
+    /// Reads answered since the last write, where they matter.
     fills: Vec<AnsweredRead>,
-    /// Counts the answers of reads.
+    /// Number of answered reads.
     clock: u64,
-    /// Drops by the mount that are under way.
+    /// Drops by the mount in flight.
     drops: u32,
-    /// Opens at which the kernel drops pages, whose handles were not used yet.
+    /// Opens that drop pages, whose handles were not used yet.
     opens: u32,
-    /// When the last of them was answered.
+    /// Time of the last of them.
     opened: Option<Instant>,
-    /// Pages were dropped since the last write was answered.
+    /// Whether pages were dropped since the answer to the last write.
     is_dropped: bool,
 }
 
 impl PageRaces {
-    /// An open is about to be answered at which the kernel drops the pages.
+    /// Notes an open that drops pages, before its answer.
     pub fn open_begins(&mut self, now: Instant) {
         self.opens += 1;
         self.opened = Some(now);
     }
 
-    /// Its handle is used: they are dropped.
+    /// Notes the first use of its handle: the pages are dropped.
     pub fn open_ends(&mut self) {
         self.opens = self.opens.saturating_sub(1);
         self.is_dropped = true;
     }
 
-    /// Pages are about to be dropped.
+    /// Begins a drop of pages.
     pub fn drop_begins(&mut self) -> PageDrop {
         self.drops += 1;
         PageDrop(self.clock)
     }
 
-    /// They are dropped; `is_whole`: all of the file.
+    /// Ends a drop; `is_whole`: of all pages of the file.
     pub fn drop_ends(&mut self, drop: PageDrop, is_whole: bool) {
         self.drops = self.drops.saturating_sub(1);
         self.is_dropped = true;
@@ -88,12 +87,12 @@ impl PageRaces {
         }
     }
 
-    /// A read for pages begins to be answered.
+    /// Begins a read into pages.
     pub fn read_begins(&mut self, range: ByteRange, thread: u32) {
         self.reading.push((range, thread));
     }
 
-    /// It is answered. `may_write`: somebody here may write through the pages.
+    /// Ends a read. `may_write`: a handle here may write through the pages.
     pub fn read_ends(&mut self, range: ByteRange, thread: u32, may_write: bool) {
         let read = (range, thread);
         let Some(at) = self.reading.iter().position(|known| *known == read) else {
@@ -130,13 +129,13 @@ impl PageRaces {
         }
     }
 
-    /// No read is being answered.
+    /// True where no read is in flight.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.reading.is_empty()
     }
 
-    /// Nothing is to come of which only this knows.
+    /// True where nothing remains in flight that only this table knows.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.opens == 0 && self.drops == 0
@@ -150,14 +149,13 @@ impl PageRaces {
         self.is_dropped || self.drops > 0 || is_opening()
     }
 
-    /// A read of these bytes is being answered.
+    /// Whether a read of these bytes is in flight.
     #[must_use]
     pub fn is_read(&self, range: ByteRange) -> bool {
         self.reading.iter().any(|read| overlap(read.0, range))
     }
 
-    /// A write of a program through pages is carried out: whether a read may have filled them
-    /// without it.
+    /// Whether a read may have filled pages without this write, which was carried out.
     #[must_use]
     pub fn is_crossed(&self, range: ByteRange, thread: u32) -> bool {
         let is_other = |fill: &AnsweredRead| fill.thread == UNKNOWN || fill.thread != thread;
@@ -165,7 +163,7 @@ impl PageRaces {
         self.is_read(range) || fills.any(|fill| is_other(fill) && overlap(fill.range, range))
     }
 
-    /// It is about to be answered, and the next one's bytes are not copied before that.
+    /// Notes the answer to a write: the next write's bytes are copied after it.
     pub fn write_ends(&mut self) {
         self.fills.clear();
         self.is_dropped = false;
@@ -194,7 +192,7 @@ mod tests {
         crossings.drop_ends(drop, true);
     }
 
-    /// The bytes of a write through pages; it is answered.
+    /// Carries out a write through pages and answers it; true where a read raced with it.
     fn writes(crossings: &mut PageRaces, range: ByteRange, thread: u32) -> bool {
         let is_crossed = crossings.is_crossed(range, thread);
         crossings.write_ends();
@@ -202,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_was_answered_after_a_drop_crosses_the_write_of_another_thread() {
+    fn a_read_answered_after_a_drop_races_with_the_write_of_another_thread() {
         let mut file = PageRaces::default();
         drops(&mut file);
         reads(&mut file, PAGE, P);
-        // P's bytes are copied into the page, and it is dropped; then Q reads it, and P's write
-        // comes.
+        // P's bytes are copied into the page, which is then dropped; Q reads it again, and P's
+        // write arrives.
         drops(&mut file);
         reads(&mut file, PAGE, Q);
         assert!(!file.is_crossed((4096, 4104), P), "another page");
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_the_writers_own_came_before_its_write() {
+    fn a_threads_own_read_does_not_race_with_its_write() {
         let mut file = PageRaces::default();
         for thread in [P, Q, P] {
             drops(&mut file);
@@ -232,15 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_read_before_it_was_dropped_crosses_nothing() {
+    fn a_page_read_before_it_was_dropped_does_not_race() {
         let mut file = PageRaces::default();
         drops(&mut file);
         reads(&mut file, PAGE, Q);
         drops(&mut file);
         reads(&mut file, PAGE, P);
         assert!(!writes(&mut file, (8, 16), P));
-        // Not so where it was answered while the drop was under way, and where only a part was
-        // dropped.
+        // Not so where the read was answered during the drop, or where only a part was dropped.
         drops(&mut file);
         let drop = file.drop_begins();
         reads(&mut file, PAGE, Q);
@@ -254,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_under_way_counts_until_the_first_write_that_begins_when_it_has_ended() {
+    fn a_drop_counts_until_the_first_write_that_begins_after_its_end() {
         let mut file = PageRaces::default();
         let drop = file.drop_begins();
         reads(&mut file, PAGE, Q);
@@ -267,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_drops_until_its_handle_is_used_or_long_enough() {
+    fn an_open_counts_as_a_drop_until_its_handle_is_used_or_time_passes() {
         let mut file = PageRaces::default();
         file.open_begins(Instant::now());
         assert!(!file.is_over());
@@ -288,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_pages_nobody_drops_or_writes_remembers_no_reads() {
+    fn a_file_without_drops_or_writers_remembers_no_reads() {
         let mut file = PageRaces::default();
         reads(&mut file, PAGE, Q);
         assert!(file.fills.is_empty());
@@ -299,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn many_reads_are_remembered_as_what_they_span() {
+    fn many_reads_are_merged_into_one_span() {
         let mut file = PageRaces::default();
         drops(&mut file);
         for at in 0..1000 {

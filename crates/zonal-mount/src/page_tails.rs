@@ -1,21 +1,22 @@
-//! What the kernel's pages show of files that are read through them: their ends, and what is
-//! changed round them.
+//! Page tails: what the kernel's pages show at the ends of files, and changes that bypass the
+//! pages.
 //!
-//! The kernel fills the page in which a read ends with zeros, and shows them as soon as it hears of
-//! a longer file, from an answer with attributes or from a write of this mount that goes round the
-//! pages. So a page that ends short is dropped before a greater size is told, and the pages under a
-//! write before it is answered. A read that meets a size told meanwhile is done again.
+//! The kernel fills the page in which a read ends with zeros. It shows the zeros as soon as it
+//! learns of a longer file, from attributes or from a bypassing write of this mount. So a page that
+//! ends short is dropped before a greater size is sent, and the pages under a write before its
+//! answer. A read during which a greater size was sent is repeated.
 //!
-//! Behind the end a mapping may hold bytes that a program stored there; the kernel sends none of
-//! them while it knows the old end. So where a file grows they are dropped before it hears of that,
-//! or masked: before a truncation is answered it writes no page.
+//! A mapping may hold bytes that a program stored behind the end. The kernel sends none of them
+//! while it knows the old end. So where a file grows, these bytes are dropped before the kernel
+//! learns of it. For a truncation they are masked, because the kernel writes no page before its
+//! answer.
 //!
-//! Pages come from reads, from writes through them, and from handles of before; a file has none
-//! where there was neither, and nothing is dropped then. Whoever may write a file that has pages
-//! may have stored into one: nobody else knows before the kernel writes it.
+//! Pages come from reads, from writes through them, and from earlier handles; a file without these
+//! has none, and nothing is dropped. A handle that may write a file may have stored into its pages.
+//! The mount learns of that only when the kernel writes them.
 //!
-//! Kept for files that are open for reading, or are changed round the pages just now: bounded by
-//! those. Per operation: one lock, one look-up.
+//! Bound: files open for reading, and files with a bypassing change in flight. Cost per operation:
+//! one lock, one look-up.
 
 use crate::page_masks::{ByteRange, DirectChange, PageMasks};
 use crate::page_races::{PageDrop, PageRaces};
@@ -26,65 +27,65 @@ use zonal_types::Ino;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// How often a change that waits for a write of pages looks whether its caller is dying.
+/// How often a change that waits for writeback checks whether its caller is dying.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 struct Tail {
     /// Handles that may read through pages.
     opens: u32,
-    /// Of those, handles that may write: a mapping may be stored into through them.
+    /// Those of them that may write, and so store through a mapping.
     writers: u32,
-    /// Changes round the pages that were not carried out yet.
+    /// Bypassing changes in flight.
     changes: u32,
-    /// The lowest end of a read that may be in pages.
+    /// Lowest end of a short read that may be in pages.
     short: Option<u64>,
-    /// How often a read ended short: what was dropped before the last of them is not all.
+    /// Number of short reads: a drop begun before the last of them does not cover it.
     reads: u64,
-    /// The size that the kernel was told last.
+    /// The size sent to the kernel last.
     shown: u64,
-    /// The kernel takes no byte behind this for the file's.
+    /// Offset behind which the kernel knows no byte of the file.
     end: u64,
-    /// The kernel takes all bytes before this for the file's. It may not have taken the size that
-    /// it was told last.
+    /// Offset before which the kernel certainly knows all bytes. It may have ignored the size sent
+    /// last.
     sure: u64,
-    /// The kernel may have pages.
+    /// Whether the kernel may have pages.
     has_pages: bool,
-    /// It has asked for some, or filled some, since the first handle was opened.
+    /// Whether the kernel read or filled a page since the first handle was opened.
     is_used: bool,
-    /// It was told that the file takes no space, though it has a length.
+    /// Whether the kernel was told that the file takes no space, though it has a length.
     is_told_empty: bool,
     masks: PageMasks,
     crossings: PageRaces,
 }
 
-/// Pages to be dropped.
+/// Pages to drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StalePages {
     /// The first byte.
     pub from: u64,
-    /// Behind the last byte.
+    /// Offset behind the last byte.
     pub to: u64,
-    /// Reads that had ended short then.
+    /// Number of short reads at that time.
     reads: u64,
-    /// What is masked until then.
+    /// The change masked until the drop.
     change: Option<DirectChange>,
 }
 
-/// What a handle may do.
+/// Access of a handle.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PageAccess {
-    /// Write.
+    /// Whether it may write.
     pub writes: bool,
-    /// See pages of earlier handles.
+    /// Whether it sees pages of earlier handles.
     pub keeps_pages: bool,
 }
 
-/// Ends of files by inode.
+/// Tails of files by inode.
 #[derive(Debug, Default)]
 pub struct PageTails {
     files: Mutex<BTreeMap<Ino, Tail>>,
-    /// A write of pages has ended.
+    /// Notified when writeback ends.
     is_less: Condvar,
 }
 
@@ -109,7 +110,7 @@ impl Tail {
         self.stale(from, to, None)
     }
 
-    /// Bytes behind the end that may have been stored, up to `to`: those of the last page.
+    /// Bytes of the last page behind the end, up to `to`, that a program may have stored.
     fn behind(&self, to: u64) -> Option<ByteRange> {
         let is_mapped = self.writers > 0 && self.short.is_some();
         let range = (self.end, to.min(self.end.next_multiple_of(PAGE)));
@@ -120,8 +121,7 @@ impl Tail {
         self.writers > 0 && self.has_pages
     }
 
-    /// The kernel fills pages. True where what it was told of the file's space is no longer so,
-    /// perhaps.
+    /// Notes that the kernel fills pages. True where the space sent to it may be wrong now.
     fn uses(&mut self) -> bool {
         let was_clean = !self.may_be_dirty();
         self.has_pages = true;
@@ -139,14 +139,14 @@ impl PageTails {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Files known now.
+    /// Files in the table.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all().len()
     }
 
-    /// One more handle that may read through pages, of a file of this size that takes so much
-    /// space. True where the kernel is to ask for attributes.
+    /// Adds a handle that may read through pages, of a file of this size and space. True where the
+    /// kernel must fetch the attributes.
     pub fn open(&self, ino: Ino, (size, allocated): (u64, u64), access: PageAccess) -> bool {
         let mut all = self.all();
         let tail = all.entry(ino).or_default();
@@ -163,7 +163,7 @@ impl PageTails {
         tail.may_be_dirty() && std::mem::take(&mut tail.is_told_empty)
     }
 
-    /// One handle less.
+    /// Ends a handle.
     pub fn close(&self, ino: Ino, writes: bool) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
@@ -176,14 +176,14 @@ impl PageTails {
         }
     }
 
-    /// An open is about to be answered at which the kernel drops the file's pages.
+    /// Notes an open that drops the file's pages, before its answer.
     pub fn open_drops(&self, ino: Ino) {
         let mut all = self.all();
         let tail = all.entry(ino).or_default();
         tail.crossings.open_begins(Instant::now());
     }
 
-    /// Its handle is used, or closed: they are dropped.
+    /// Notes the first use or the close of its handle: the pages are dropped.
     pub fn open_dropped(&self, ino: Ino) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
@@ -195,14 +195,14 @@ impl PageTails {
         }
     }
 
-    /// Pages of the file are about to be dropped.
+    /// Begins a drop of pages of the file.
     #[must_use]
     pub fn drop_begins(&self, ino: Ino) -> PageDrop {
         let mut all = self.all();
         all.entry(ino).or_default().crossings.drop_begins()
     }
 
-    /// They are dropped; `is_whole`: all of them.
+    /// Ends a drop; `is_whole`: of all pages.
     pub fn drop_ends(&self, ino: Ino, drop: PageDrop, is_whole: bool) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
@@ -214,8 +214,8 @@ impl PageTails {
         }
     }
 
-    /// A read for pages begins to be answered, for that thread. True where the kernel is to ask for
-    /// attributes before it is.
+    /// Begins a read into pages by a thread. True where the kernel must fetch the attributes before
+    /// the answer.
     #[must_use]
     pub fn read_begins(&self, ino: Ino, (from, to): ByteRange, thread: u32) -> bool {
         let mut all = self.all();
@@ -227,7 +227,7 @@ impl PageTails {
         tail.uses()
     }
 
-    /// It is answered.
+    /// Ends a read.
     pub fn read_ends(&self, ino: Ino, range: ByteRange, thread: u32) {
         if let Some(tail) = self.all().get_mut(&ino) {
             let may_write = tail.writers > 0;
@@ -235,8 +235,8 @@ impl PageTails {
         }
     }
 
-    /// A program writes through pages. Returns a change where it leaves out bytes behind the end
-    /// that may have been stored; and whether the kernel is to ask for attributes.
+    /// Begins a write through pages. Returns a mask, if bytes behind the end may have been stored
+    /// and must be omitted. Also returns whether the kernel must fetch the attributes.
     #[must_use]
     pub fn page_write(
         &self,
@@ -256,9 +256,9 @@ impl PageTails {
         (gap, tail.uses())
     }
 
-    /// A write through pages is carried out, for that thread. The pages that a read may have filled
-    /// without it, see [`crate::page_races`]: they are to be dropped before
-    /// [`Self::page_write_ends`]. `None`: that is done.
+    /// Ends a write through pages by a thread. Returns pages that a read may have filled without
+    /// it, see [`crate::page_races`]. Drop them before [`Self::page_write_ends`]. `None`:
+    /// [`Self::page_write_ends`] is done.
     #[must_use]
     pub fn page_written(&self, ino: Ino, (from, to): ByteRange, thread: u32) -> Option<StalePages> {
         let mut all = self.all();
@@ -271,14 +271,14 @@ impl PageTails {
         Some(tail.crossed(from, to))
     }
 
-    /// It is about to be answered.
+    /// Notes that a write through pages is about to be answered.
     pub fn page_write_ends(&self, ino: Ino) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.crossings.write_ends();
         }
     }
 
-    /// Pages of a write of pages that a read under way may fill without it.
+    /// Pages of a writeback that a read in flight may fill without it.
     #[must_use]
     pub fn crossed(&self, ino: Ino, from: u64, to: u64) -> Option<StalePages> {
         let all = self.all();
@@ -287,8 +287,7 @@ impl PageTails {
         is_crossed.then(|| tail.crossed(from, to))
     }
 
-    /// The kernel writes pages that a mapping has changed: the write's number, and what of it is to
-    /// be written.
+    /// Begins writeback of a mapping: returns its number, and the ranges to write.
     #[must_use]
     pub fn write_back_begins(&self, ino: Ino, from: u64, to: u64) -> (u64, Vec<ByteRange>) {
         match self.all().get_mut(&ino) {
@@ -297,7 +296,7 @@ impl PageTails {
         }
     }
 
-    /// It has ended.
+    /// Ends writeback.
     pub fn write_back_ends(&self, ino: Ino, number: u64) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.masks.write_ends(number);
@@ -305,8 +304,8 @@ impl PageTails {
         }
     }
 
-    /// A change of bytes round the pages is about to be carried out: it may be when this returns.
-    /// `None`: `is_given_up` said so meanwhile.
+    /// Begins a bypassing change of bytes, after it has waited for overlapping writeback. `None`:
+    /// `is_given_up` returned true meanwhile.
     #[must_use]
     pub fn change_begins(
         &self,
@@ -342,8 +341,8 @@ impl PageTails {
         Some(change)
     }
 
-    /// Before a truncation to `size` is carried out: the bytes stored behind the end do not come
-    /// into the file.
+    /// Masks bytes stored behind the end before a truncation to `size`, so that they do not enter
+    /// the file.
     #[must_use]
     pub fn growth_begins(&self, ino: Ino, size: u64) -> Option<(DirectChange, ByteRange)> {
         let mut all = self.all();
@@ -353,9 +352,8 @@ impl PageTails {
         Some((tail.masks.begin([range]), range))
     }
 
-    /// A change is carried out, of these bytes, or has failed. The pages to be dropped before it is
-    /// answered, if there may be any. `grows`: the file is that long at least; then a change of no
-    /// bytes is growth alone.
+    /// Ends a change of these bytes, carried out or failed. Returns the pages to drop before its
+    /// answer. `grows`: the file is at least that long; a change of no bytes is then growth only.
     pub fn change_ends(
         &self,
         ino: Ino,
@@ -376,7 +374,7 @@ impl PageTails {
         let stale = match tail.is_used {
             _none if !is_any || from >= to => None,
             true => Some(tail.stale(from, to, Some(change))),
-            // Of handles of before: once, for all that follows.
+            // Pages of earlier handles: dropped once, for all later changes.
             false => Some(tail.stale(0, u64::MAX, Some(change))),
         };
         if stale.is_some() {
@@ -390,7 +388,7 @@ impl PageTails {
         stale
     }
 
-    /// Bytes behind the end were left out of the file: the page of them, to be dropped.
+    /// Ends a mask of bytes behind the end; returns their page, to be dropped.
     pub fn behind_ends(
         &self,
         ino: Ino,
@@ -404,8 +402,8 @@ impl PageTails {
         Some(tail.stale(range.0, range.1, Some(change)))
     }
 
-    /// A read ended at the end of the file, there. True where the kernel was told of a longer file:
-    /// it is to be done again.
+    /// Notes a read that ended at the end of the file. True where the kernel was told of a longer
+    /// file: repeat the read.
     #[must_use]
     pub fn read_short(&self, ino: Ino, end: u64) -> bool {
         let mut all = self.all();
@@ -416,7 +414,7 @@ impl PageTails {
         tail.shown > end
     }
 
-    /// The kernel is about to hear of this size. The pages to be dropped before.
+    /// Notes a size before the kernel gets it. Returns the pages to drop before.
     #[must_use]
     pub fn show(&self, ino: Ino, size: u64) -> Option<StalePages> {
         let mut all = self.all();
@@ -428,20 +426,20 @@ impl PageTails {
         Some(tail.stale(from, size, None))
     }
 
-    /// Whether the kernel may take an open file to be shorter than that.
+    /// Whether the kernel may know a shorter length of an open file.
     #[must_use]
     pub fn may_be_longer(&self, ino: Ino, size: u64) -> bool {
         self.all().get(&ino).is_some_and(|tail| tail.sure < size)
     }
 
-    /// The kernel has been made to take the file to be that long at least.
+    /// Notes that the kernel knows at least this length.
     pub fn lengthened(&self, ino: Ino, size: u64) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.sure = tail.sure.max(size);
         }
     }
 
-    /// The kernel is about to take this size, whatever it knew, and to drop all pages behind it.
+    /// Notes a size that the kernel is about to take, and behind which it drops all pages.
     pub fn cut(&self, ino: Ino, size: u64) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.end = size;
@@ -452,8 +450,8 @@ impl PageTails {
         }
     }
 
-    /// What the kernel is told that a file of this size takes: at least a page where it may have
-    /// bytes that nobody else knows. Programs take a file without space for one hole.
+    /// Space to send to the kernel: at least a page, where it may have bytes that nobody else
+    /// knows. Programs take a file without space for one hole.
     #[must_use]
     pub fn space(&self, ino: Ino, size: u64, allocated: u64) -> u64 {
         if allocated > 0 || size == 0 {
@@ -470,20 +468,19 @@ impl PageTails {
         0
     }
 
-    /// Whether the kernel may have bytes of the file that a program has stored into a mapping.
+    /// Whether the kernel may have bytes that a program stored into a mapping.
     #[must_use]
     pub fn may_be_dirty(&self, ino: Ino) -> bool {
         self.all().get(&ino).is_some_and(Tail::may_be_dirty)
     }
 
-    /// All pages of the file are about to be dropped: a greater size that is told then has nothing
-    /// to wait for.
+    /// All pages of the file, to be dropped: a greater size sent afterwards need not wait.
     #[must_use]
     pub fn whole(&self, ino: Ino) -> Option<StalePages> {
         Some(self.all().get(&ino)?.stale(0, u64::MAX, None))
     }
 
-    /// They are dropped. Until then whoever tells a size has to wait.
+    /// Notes that pages are dropped. Until then a greater size has to wait.
     pub fn dropped(&self, ino: Ino, stale: StalePages) {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
@@ -501,8 +498,8 @@ impl PageTails {
         }
     }
 
-    /// Whether pages are to be dropped before the kernel hears of this size. Where not, it is noted
-    /// as told.
+    /// Whether pages must be dropped before the kernel gets this size. If not, notes the size as
+    /// sent.
     #[must_use]
     pub fn holds_back(&self, ino: Ino, size: u64) -> bool {
         let mut all = self.all();

@@ -1,33 +1,32 @@
-//! Answers that tell the kernel a size, on their way into it.
+//! Size replies: answers with a size on their way into the kernel.
 //!
-//! A read behind the end that the kernel knows asks for attributes, once. The kernel takes none
-//! from an answer beside which the inode was invalidated, from the question on until the thread
-//! that asked has taken it over: then that read ends at the old end. So whoever invalidates an open
-//! file looks first whether a question for its attributes is under way, or was answered with
-//! another size a moment before, and comes later. A read or a write of the thread that asked says
-//! that it has taken the answer over.
+//! A read behind the kernel's known end asks for attributes once. The kernel ignores the answer if
+//! the inode was invalidated between the request and the takeover of the answer by the asking
+//! thread. Then the read ends at the old end. So an invalidation of an open file first checks for
+//! attribute requests in flight, or answered a moment before with another size, and waits. A read
+//! or a write of the asking thread shows that it has taken over the answer.
 
 use std::time::{Duration, Instant};
 
-/// A thread that others kept from running takes an answer over within this time.
+/// Time within which a thread that others kept from running takes over an answer.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Of one file.
+/// Size replies of one file.
 #[derive(Debug, Default)]
 pub struct SizeReplies {
-    /// Questions under way.
+    /// Requests in flight.
     asked: u32,
-    /// The last answer with another size than the one before: who asked, and when it was given.
+    /// The last answer with a new size: the asking thread, and the time.
     told: Option<(u32, Instant)>,
 }
 
 impl SizeReplies {
-    /// A question for attributes has come.
+    /// Begins a request for attributes.
     pub fn ask_begins(&mut self) {
         self.asked += 1;
     }
 
-    /// It is answered; `is_news`: with another size than the kernel was told before.
+    /// Ends a request; `is_news`: with another size than the kernel had.
     pub fn ask_ends(&mut self, thread: u32, is_news: bool, now: Instant) {
         self.asked = self.asked.saturating_sub(1);
         if is_news {
@@ -35,12 +34,12 @@ impl SizeReplies {
         }
     }
 
-    /// A thread reads or writes.
+    /// Notes a read or a write of a thread.
     pub fn goes_on(&mut self, thread: u32) {
         self.told.take_if(|(asker, _at)| *asker == thread);
     }
 
-    /// Whether an invalidation now may make the kernel leave a size out.
+    /// Whether an invalidation now may make the kernel ignore a size.
     #[must_use]
     pub fn are_awaited(&self, now: impl FnOnce() -> Instant) -> bool {
         let is_recent = |at| now().saturating_duration_since(at) < SETTLE;
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_awaited_from_the_question_on_until_its_asker_goes_on_or_long_enough() {
+    fn a_size_reply_is_in_flight_until_its_thread_continues_or_time_passes() {
         let (mut sizes, start) = (SizeReplies::default(), Instant::now());
         let at = |ms| move || start + Duration::from_millis(ms);
         assert!(!sizes.are_awaited(at(0)));

@@ -1,11 +1,11 @@
-//! A delay before each write of a program through pages, for tests: what may get ahead of one then
-//! does. Only builds with debug assertions have it.
+//! Write delay: a pause before each write of a program through pages, so that tests provoke races.
+//! Only in builds with debug assertions.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Waits for as many ms as the variable `ZONAL_LATE_WRITES` said when the first write came; else
-/// not at all.
+/// Waits for the milliseconds in the variable `ZONAL_LATE_WRITES`, read at the first write; without
+/// it, not at all.
 pub fn delay() {
     static DELAY: OnceLock<Option<Duration>> = OnceLock::new();
     let delay = DELAY.get_or_init(|| {

@@ -1,10 +1,11 @@
-//! Who has which file open for writing.
+//! Write handles: users with a handle for writing, by file.
 //!
-//! A write through the kernel's pages that takes set-id bits is preceded by a change of attributes,
-//! which does not say that it belongs to a write. The right to write is the handle's: where its
-//! user has lost it since, the shard refuses the change, and this says that it is right. The
-//! superuser needs no such word, and is not kept. *Bound*: open handles. Per operation: opens for
-//! writing and their releases by others than the superuser, one entry of a map.
+//! Before a write through pages that clears set-id bits, the kernel sends a change of attributes
+//! that does not name the write. The handle has the right to write. If its user has lost the right
+//! since, the shard refuses the change, and this table shows that it is legitimate.
+//!
+//! The superuser needs no entry. *Bound*: open handles. Cost: one map entry at opens for writing by
+//! other users.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,25 +20,25 @@ impl WriteHandles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle for writing that `uid` opened.
+    /// Adds a handle for writing that `uid` opened.
     pub fn open(&self, ino: Ino, fh: u64, uid: u32) {
         if uid != 0 {
             self.map().insert((ino, fh), uid);
         }
     }
 
-    /// It is released.
+    /// Removes a released handle.
     pub fn close(&self, ino: Ino, fh: u64) {
         self.map().remove(&(ino, fh));
     }
 
-    /// Handles kept.
+    /// Number of handles.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map().len()
     }
 
-    /// Whether a handle is open that `uid` opened for writing.
+    /// Whether `uid` has a handle for writing.
     #[must_use]
     pub fn has(&self, ino: Ino, uid: u32) -> bool {
         let map = self.map();

@@ -1,7 +1,7 @@
-//! Runs a future on the calling thread: where it must wait, the thread parks.
+//! Runs a future on the calling thread, which parks while it must wait.
 //!
-//! The client core's futures are ready at once except where they wait for another thread's lock, so
-//! the usual cost is one poll; the waker is made once a thread.
+//! The client core's futures are ready at once, except where they wait for another thread's lock.
+//! So the usual cost is one poll; each thread makes its waker once.
 
 use std::future::Future;
 use std::pin::pin;
@@ -24,7 +24,7 @@ thread_local! {
     static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
 }
 
-/// Waits for `future`.
+/// Runs `future` to its end.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     WAKER.with(|waker| {

@@ -1,13 +1,13 @@
 //! A client of a cell that needs no kernel.
 //!
-//! [`Native`] connects to a cell and offers what a mount offers, by paths: it looks names up
-//! through symbolic links and `..`, opens files that have positions, reads and writes them in
-//! parallel on all targets of their zone, takes locks, lists directories, tells where bytes lie. A
-//! program that uses it and programs on mounts see the same files at once, under the same rules
-//! (docs/semantics.md).
+//! [`Native`] connects to a cell and offers the operations of a mount, by paths. It looks names up
+//! through symbolic links and `..`, opens files with positions, reads and writes them in parallel
+//! on all targets of their zone. It takes locks, lists directories and reports the location of
+//! bytes. A program that uses it and programs on mounts see the same files at once, under the same
+//! rules (docs/semantics.md).
 //!
-//! # Who asks
-//! Each call names a [`User`]; the shards decide what that one may do. An open file keeps the user
+//! # Users
+//! Each call names a [`User`]; the shards decide what this user may do. An open file keeps the user
 //! of its open.
 //!
 //! # Threads and forks
@@ -15,12 +15,12 @@
 //! a fork the child's calls fail with [`Error::Forked`]: it must connect itself.
 //!
 //! # Errors
-//! [`Error`] has the errno that a mount would give. What a write accepted and a server then lost is
-//! told to each open file: at its next write, at its close, and once at its next fsync.
+//! [`Error`] has the errno that a mount would give. Each open file gets the loss of an accepted
+//! write: at its next write, at its close, and once at its next fsync.
 //!
-//! # What a mount uses
-//! [`RealNet`], [`background`] and [`lock_waiters`]: the client core's sockets, its threads, and callers
-//! that wait for locks. A mount puts the kernel before them.
+//! # Parts that a mount uses
+//! [`RealNet`], [`background`] and [`lock_waiters`]: the client core's sockets, its threads, and
+//! callers that wait for locks. A mount adds the kernel.
 
 pub mod background;
 mod block_on;

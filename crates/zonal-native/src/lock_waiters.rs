@@ -1,5 +1,5 @@
-//! Lock requests that wait: the reply to whoever asked is parked until the shard grants or a signal
-//! takes the request back.
+//! Lock waiters: each parks the reply to a waiting lock request, until the shard grants it or a
+//! signal withdraws it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,43 +11,43 @@ use zonal_wire::LockRange;
 pub struct LockWaiter<R> {
     /// The inode.
     pub ino: Ino,
-    /// The range asked for.
+    /// The requested range.
     pub range: LockRange,
-    /// How to answer; whoever takes the waiter does.
+    /// How to answer; the taker of the waiter answers.
     pub reply: R,
-    /// The shard has queued it. Before that the worker which sends it takes care of a signal.
+    /// The shard has queued it. Before that, the worker that sends it handles a signal.
     pub is_sent: bool,
-    /// The grant was quicker than the reply that it is queued: the worker that sent it answers.
+    /// The grant came before the reply "queued": the worker that sent it answers.
     pub is_granted: bool,
     /// A signal came while it was being sent: the worker that sends it answers.
     pub is_interrupted: bool,
 }
 
-/// What the worker that sent a request finds when the shard has queued it.
+/// State of a request after the shard has queued it, for the worker that sent it.
 #[derive(Debug)]
 pub enum QueueOutcome<R> {
     /// It waits.
     Waits,
-    /// It was granted already.
+    /// It is already granted.
     Granted(LockWaiter<R>),
-    /// A signal came before it waited: it must be taken back at the shard.
+    /// A signal came before it waited: withdraw it at the shard.
     Interrupted(LockWaiter<R>),
-    /// It was answered.
+    /// It is already answered.
     Gone,
 }
 
-/// What a signal found.
+/// State of a request at a signal.
 #[derive(Debug)]
 pub enum SignalOutcome<R> {
-    /// A request that the shard has queued: it must be taken back there.
+    /// The shard has queued it: withdraw it there.
     Sent(LockWaiter<R>),
-    /// A request that is being sent: its worker will see the signal.
+    /// It is being sent: its worker will see the signal.
     NotSent,
-    /// No request that waits for a lock.
+    /// No request waits for a lock.
     Unknown,
 }
 
-/// Waiting requests by the number of the request, which is also the waiter's number at the shard.
+/// Waiting requests by their number, which is also the waiter's number at the shard.
 #[derive(Debug)]
 pub struct LockWaiters<R>(Mutex<BTreeMap<u64, LockWaiter<R>>>);
 
@@ -62,7 +62,7 @@ impl<R> LockWaiters<R> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests that wait now.
+    /// Number of waiting requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map().len()
@@ -79,13 +79,13 @@ impl<R> LockWaiters<R> {
         self.map().insert(unique, waiter);
     }
 
-    /// Takes a request to answer it; `None` where somebody else did.
+    /// Takes a request to answer it; `None` where another thread did.
     #[must_use]
     pub fn take(&self, unique: u64) -> Option<LockWaiter<R>> {
         self.map().remove(&unique)
     }
 
-    /// The shard has queued it.
+    /// Notes that the shard has queued a request.
     #[must_use]
     pub fn mark_sent(&self, unique: u64) -> QueueOutcome<R> {
         let mut map = self.map();
@@ -103,7 +103,7 @@ impl<R> LockWaiters<R> {
         }
     }
 
-    /// The shard has granted it. `None` where its worker will see that, or a signal took it.
+    /// Takes a granted request. `None` where its worker will see the grant, or a signal took it.
     #[must_use]
     pub fn take_granted(&self, unique: u64) -> Option<LockWaiter<R>> {
         let mut map = self.map();
@@ -115,7 +115,7 @@ impl<R> LockWaiters<R> {
         None
     }
 
-    /// Takes a request because of a signal.
+    /// Takes a request after a signal.
     #[must_use]
     pub fn take_interrupted(&self, unique: u64) -> SignalOutcome<R> {
         let mut map = self.map();
@@ -131,7 +131,7 @@ impl<R> LockWaiters<R> {
         }
     }
 
-    /// True where a request's caller was hit by a signal while it is being sent.
+    /// True where a signal hit the caller of a request that is being sent.
     #[must_use]
     pub fn is_interrupted(&self, unique: u64) -> bool {
         let map = self.map();

@@ -1,4 +1,4 @@
-//! A cell by paths, for programs: what a mount does, without a kernel.
+//! A cell by paths, for programs: the operations of a mount, without a kernel.
 //!
 //! [`Native`] is a connection. It is safe to use from many threads; each call runs on the thread
 //! that makes it.

@@ -11,14 +11,14 @@ use zonal_types::{Attr, ErrorCode, FileKind};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_APPEND, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 
-/// How often a name that changes between two looks is looked at again.
+/// How often a name is looked up again that changes between two look-ups.
 const TRIES: usize = 8;
-/// An access time older than this is renewed by the next read (relatime), seconds.
+/// The next read renews an access time older than this (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
 
 use crate::transport::RealNet;
 
-/// How a file is opened.
+/// Options of an open.
 ///
 /// ```
 /// use zonal_native::OpenOptions;
@@ -41,7 +41,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is asked for yet; without more it is opened for reading.
+    /// Without further options the file is opened for reading.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -59,19 +59,19 @@ impl OpenOptions {
         Self { writes, ..self }
     }
 
-    /// For writing at the end, wherever that is when the write is carried out (O_APPEND).
+    /// For writing at the end, wherever that is when the write is executed (O_APPEND).
     #[must_use]
     pub fn append(self, appends: bool) -> Self {
         Self { appends, ..self }
     }
 
-    /// What is there is cut to nothing (O_TRUNC). Needs the right to write.
+    /// Truncates the file to nothing (O_TRUNC). Needs the right to write.
     #[must_use]
     pub fn truncate(self, cuts: bool) -> Self {
         Self { cuts, ..self }
     }
 
-    /// Makes the file where there is none (O_CREAT); `mode` is before the umask.
+    /// Makes the file where it does not exist (O_CREAT); `mode` is before the umask.
     #[must_use]
     pub fn create(self, mode: u32) -> Self {
         Self {
@@ -80,8 +80,7 @@ impl OpenOptions {
         }
     }
 
-    /// Makes the file; EEXIST where anything has the name, a symbolic link too (O_CREAT and
-    /// O_EXCL).
+    /// Makes the file; EEXIST where the name exists, even as a symbolic link (O_CREAT and O_EXCL).
     #[must_use]
     pub fn create_new(self, mode: u32) -> Self {
         Self {
@@ -103,7 +102,7 @@ impl OpenOptions {
         Self { no_follow, ..self }
     }
 
-    /// Reads do not move the access time (O_NOATIME).
+    /// Reads do not change the access time (O_NOATIME).
     #[must_use]
     pub fn no_atime(self, no_atime: bool) -> Self {
         Self { no_atime, ..self }
@@ -136,7 +135,7 @@ impl OpenOptions {
     }
 }
 
-/// An access time that the next read moves.
+/// Whether the next read changes the access time.
 fn is_touch_due(inner: &Inner, attr: &Attr) -> bool {
     let now = inner.client.net().wall();
     attr.atime <= attr.mtime
@@ -173,8 +172,7 @@ impl Native {
         let mut last = ErrorCode::Stale;
         for _ in 0..TRIES {
             match open_once(&call, user, path.as_ref(), options) {
-                // What had the name when it was looked up has been removed, or another thing has
-                // it.
+                // The inode of the look-up was removed, or the name was given to another one.
                 Err(Error::Cell(code @ (ErrorCode::Stale | ErrorCode::NotFound)))
                     if options.creates.is_some() || code == ErrorCode::Stale =>
                 {

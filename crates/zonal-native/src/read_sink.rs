@@ -1,13 +1,14 @@
-//! The data of a read on their way to whoever asked: in the memory that the target put them into.
+//! Read sink: carries the data of a read to the caller in the memory into which the target put
+//! them.
 
 use zonal_region::Memory;
 
-/// Where the data of a read are.
+/// The data of a read.
 #[derive(Debug, Default)]
 pub struct ReadSink(pub(crate) Option<Memory>);
 
 impl ReadSink {
-    /// What it was filled with, once.
+    /// Takes the memory, once.
     pub fn take(&mut self) -> Option<Memory> {
         self.0.take()
     }

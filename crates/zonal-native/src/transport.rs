@@ -1,8 +1,8 @@
-//! The core's transport, clock and randomness, for a real machine.
+//! Transport, clock and randomness of the client core on a real machine.
 //!
 //! A request is sent and received on the calling thread (2 system calls, no wake-up in this
-//! process). While a thread connects, sends, or waits for a reply or for another thread, it is
-//! freed when its operation is given up: a killed process must not wait for a dead server.
+//! process). A thread may connect, send, or wait for a reply or for another thread. Each of these
+//! ends when its operation is cancelled: a killed process must not wait for a dead server.
 
 use crate::read_sink::ReadSink;
 use std::collections::BTreeMap;
@@ -17,9 +17,9 @@ use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, ShardId, Timestamp};
 use zonal_wire::Service;
 
-/// At most one complaint about a server in this time.
+/// Interval of complaints about one server.
 const COMPLAINT_EVERY: Duration = Duration::from_secs(5);
-/// How often a pause looks whether it was cancelled.
+/// How often a pause checks for cancellation.
 const PAUSE_STEP: Duration = Duration::from_millis(20);
 
 /// Sockets, clock and randomness.
@@ -34,7 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request under way.
+/// A request in flight.
 pub struct RealPending {
     flight: Flight,
     canceller: Canceller,
@@ -52,19 +52,19 @@ impl RealNet {
         }
     }
 
-    /// Has `act` called whenever a session is opened at a shard where there was none. Only the
-    /// first counts.
+    /// Sets a function to call when a session is opened at a shard where there was none. Only the
+    /// first call counts.
     pub fn on_opened(&self, act: impl Fn(ShardId) + Send + Sync + 'static) {
         let _first = self.on_opened.set(Box::new(act));
     }
 
-    /// The connections.
+    /// The pool of connections.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Servers that lately gave no answer, by what the log calls them.
+    /// Servers that recently gave no answer, by their names in the log.
     #[must_use]
     pub fn unanswered(&self) -> Vec<String> {
         let complaints = lock(&self.complaints);
@@ -100,7 +100,7 @@ fn failure(error: &NetError) -> NetFailure {
     }
 }
 
-/// Waits for a reply until the operation is given up.
+/// Waits for a reply until the operation is cancelled.
 fn watched<T>(
     context: &OperationContext,
     pending: RealPending,
@@ -120,7 +120,7 @@ impl Net for RealNet {
     type Sink = ReadSink;
 
     fn memory(&self, bytes: usize) -> Option<Box<dyn ShellMemory>> {
-        // Shorter ones would leave most of their slot empty.
+        // Shorter ones would leave most of their buffer unused.
         let memory = (bytes >= REGION_PAYLOAD_MIN).then(|| self.pool.shared_memory(bytes));
         Some(Box::new(memory??))
     }
@@ -140,7 +140,7 @@ impl Net for RealNet {
     }
 
     fn random(&self) -> u64 {
-        // Without the kernel's randomness the clock must do: the number names a client, it keeps no
+        // Without the kernel's randomness the clock must do: the number names a client and is not a
         // secret.
         getrandom::u64().unwrap_or(self.wall().nanos.into())
     }
@@ -170,7 +170,7 @@ impl Net for RealNet {
             room: message.room,
         };
         let canceller = Canceller::default();
-        // It may have to connect.
+        // Sending may have to connect first.
         context.waits(&canceller.waker())?;
         let to = Address::new(tcp, message.node);
         let started = self.pool.start_cancellable(to, request, &canceller);
@@ -252,8 +252,8 @@ impl Net for RealNet {
                 tracing::info!(shard = shard.0, %client, incarnation, "a session is opened");
             }
             ClientNotice::Forfeited(ino) => {
-                tracing::error!(%ino, "others have got the locks that were held on a file: what was written under them and not sent is dropped, \
-                    and who has the file open gets EIO");
+                tracing::error!(%ino, "others have got the locks that were held on a file: unsent writes under them are dropped, \
+                    and each open of the file gets EIO");
             }
             ClientNotice::Incarnation(identity) => {
                 let client = format_args!("{:016x}", identity.client.0);

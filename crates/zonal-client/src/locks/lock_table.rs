@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_owner_got_excludes_what_it_cannot_be_beside() {
+    fn a_lock_of_another_owner_conflicts_if_either_is_exclusive() {
         let mut held = LockTable::default();
         held.hold(INO, range(1, 0, 9, LockKind::Exclusive));
         held.hold(INO, range(2, 20, 29, LockKind::Shared));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_side_by_side_become_one() {
+    fn adjacent_ranges_are_merged() {
         let mut held = LockTable::default();
         for at in 0..20_000 {
             held.hold(INO, range(1, at * 10, at * 10 + 9, LockKind::Exclusive));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_gives_up_what_was_got_through_its_open_file() {
+    fn a_close_releases_locks_got_through_its_open_file() {
         let mut held = LockTable::default();
         let by = |handle, number, start, end| LockRange {
             handle,
@@ -322,7 +322,7 @@ mod tests {
     const PLACES: u64 = 40;
 
     #[test]
-    fn it_is_as_if_all_grants_were_kept() {
+    fn merging_old_grants_changes_no_lock() {
         let mut rng = Rng(5);
         let (mut held, mut grants) = (LockTable::default(), Vec::<LockRange>::new());
         let (mut last, mut has_merged) = (None, false);

@@ -87,7 +87,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn what_is_given_up_is_woken_once_and_waits_no_more() {
+fn a_cancelled_operation_is_woken_once_and_cannot_wait() {
     let (call, [first, second]) = (context(true), [0; 2].map(|_| Arc::new(Woken::default())));
     let given_up = call.cancellation().clone();
     call.waits(&first.clone().into()).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_in_the_order_of_the_walk() {
+    fn siblings_follow_in_the_order_of_the_walk() {
         let mut beside = family(10);
         assert_eq!(next(&mut beside, 100, START), [101, 102, 103]);
         assert_eq!(next(&mut beside, 101, START), [102, 103, 104]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_late_does_not_walk() {
+    fn a_late_listing_is_not_part_of_a_walk() {
         let mut beside = family(10);
         let late = START.plus_ms(SOON_MS);
         assert!(next(&mut beside, 100, late).is_empty());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn the_oldest_sibling_groups_are_forgotten() {
         let mut beside = Siblings::default();
         let all = names(3 * BESIDE_MAX as u64);
         for part in all.chunks(200) {

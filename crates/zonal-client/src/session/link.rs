@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_the_largest_sequence_comes_0() {
+    fn the_largest_sequence_is_followed_by_0() {
         let link = Link::new(ShardId(1));
         let mut state = lock(&link.state);
         state.session = SessionId(5);

@@ -1,4 +1,4 @@
-//! What the kernel is made to drop: pages, attributes, names.
+//! Invalidation: makes the kernel drop pages, attributes and names.
 
 use super::jobs::LastByte;
 use crate::fs::ZonalFs;
@@ -12,14 +12,14 @@ use zonal_wire::Event;
 
 /// How long the acknowledgement of an event waits for pages.
 ///
-/// The kernel keeps pages locked that are being written, until the write is answered. That of an
-/// O_SYNC write may wait for another mount's acknowledgement, and that one for a write of its own:
-/// so an acknowledgement waits for no page for long. Who opens the file, or locks it, sees to it
-/// anyway that what is old is dropped before.
+/// The kernel keeps pages locked while they are written, until the write is answered. The answer of
+/// an O_SYNC write may wait for another mount's acknowledgement, which may wait for a write there.
+/// So an acknowledgement waits for pages only briefly. An open and a lock of the file drop old
+/// pages anyway.
 const EVENT: Duration = Duration::from_millis(20);
 
-/// How long the answer of what failed waits for pages. Those that a mapping has changed wait for
-/// the answer of a truncation.
+/// How long the answer to a failed request waits for pages. Pages changed by a mapping wait for the
+/// answer to a truncation.
 const DOUBT: Duration = Duration::from_millis(200);
 
 impl ZonalFs {
@@ -30,10 +30,10 @@ impl ZonalFs {
         }
     }
 
-    /// A truncation or a write failed, and the file may have another size all the same (a target
-    /// did not hear of it, bytes stay gathered). Before that is answered the kernel drops what it
-    /// has: it takes no size from an answer during which pages are dropped, and would read by the
-    /// old one. `holds_pages`: it keeps some locked until the answer.
+    /// Drops pages and attributes before a failed truncation or write is answered. The file may
+    /// have another size all the same: a target did not hear of it, or bytes stay gathered. The
+    /// kernel takes no size from an answer during which pages are dropped, and would read by the
+    /// old one. `holds_pages`: the kernel keeps some pages locked until the answer.
     pub(crate) fn doubt_size(&self, ino: Ino, holds_pages: bool) {
         self.hints.forget(&[ino]);
         if let Some(notifier) = self.notifier.get() {
@@ -42,15 +42,14 @@ impl ZonalFs {
         }
     }
 
-    /// Makes the kernel write the pages of a hole, and drop them.
+    /// Makes the kernel write the pages of a hole and drop them.
     pub(crate) fn drop_hole(&self, ino: Ino, (from, to): (u64, u64)) {
         if let Some(notifier) = self.notifier.get() {
             drop_range(self, notifier, ino.0, from, to);
         }
     }
 
-    /// Drops pages; returns when that is done, but after `limit` in any case. True where it is
-    /// done.
+    /// Drops pages and waits for it, at most `limit`. True where it is done.
     pub(crate) fn drop_range_within(&self, ino: Ino, pages: StalePages, limit: Duration) -> bool {
         let notifier = self.notifier.get();
         notifier.is_some_and(|notifier| {
@@ -68,7 +67,7 @@ impl ZonalFs {
     }
 
     /// Makes the kernel expire all names and drop all attributes that it caches. False where that
-    /// is not sure.
+    /// is not certain.
     pub(crate) fn drop_all_cached(&self) -> bool {
         let Some(notifier) = self.notifier.get() else {
             return false;
@@ -89,13 +88,13 @@ impl ZonalFs {
             (dirs.is_empty() || notifier.has_expire_only()) && self.settle_names(&dirs)
         };
         let is_sure = drop_known();
-        // What the kernel was taking over just then: once more.
+        // Once more, for answers that the kernel was taking over at that moment.
         std::thread::sleep(SETTLE);
         is_sure && drop_known()
     }
 
-    /// Has the kernel ask for names at their next use; for those whose answers may be on their way
-    /// into it, again later.
+    /// Makes the kernel look names up at their next use. Names whose answers may be on their way
+    /// into the kernel are expired again later.
     fn expire(&self, notifier: &Notifier, dir: Ino, believed: CachedNames) {
         let CachedNames { names, fresh } = believed;
         if names.is_empty() || !notifier.has_expire_only() {
@@ -115,7 +114,7 @@ impl ZonalFs {
                 .settle(dirs, |dir| self.directories.parent(dir))
     }
 
-    /// Makes the kernel ask for what an event says is old. Returns the directories for which the
+    /// Invalidates everything that an event names. Returns the directories for which the
     /// acknowledgement waits, see [`Self::settle_names`].
     pub(crate) fn drop_named(&self, event: &Event) -> Vec<Ino> {
         let Event::Invalidate {
@@ -125,7 +124,7 @@ impl ZonalFs {
             return Vec::new();
         };
         self.expiries.count_event();
-        // First: see the head of the table of names.
+        // First, by the invariants of [`crate::name_cache`].
         let new = self.hints.forget(inodes);
         let Some(notifier) = self.notifier.get() else {
             return Vec::new();
@@ -146,7 +145,7 @@ impl ZonalFs {
         dirs
     }
 
-    /// What an event says of attributes, listings and pages, once more.
+    /// Drops the attributes, listings and pages of an event once more.
     pub(crate) fn drop_again(&self, event: &Event) {
         if let Some(notifier) = self.notifier.get() {
             drop_inodes(self, notifier, event);
@@ -159,7 +158,7 @@ fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
     drop_pages(notifier, ino.0, false);
 }
 
-/// The pages of `from..to`.
+/// Drops the pages of `from..to`.
 pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64, to: u64) {
     let from = i64::try_from(from).unwrap_or(i64::MAX);
     let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
@@ -170,18 +169,18 @@ pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64,
     fs.page_tails.drop_ends(Ino(ino), drop, false);
 }
 
-/// Makes the kernel take a file, whose pages were just dropped, to be as long as it is.
+/// Makes the kernel use the true length of a file whose pages were just dropped.
 ///
-/// A read behind the end that the kernel knows asks for the attributes, once, and ends at the old
-/// end where the kernel does not take them: it takes none that were asked for before an
-/// invalidation, or before a write of this mount was answered. It always takes the end of what it
-/// is given to store. The byte is the file's; the page is dropped, for a newer one may be on its
-/// way.
+/// A read behind the kernel's known end asks for the attributes once. It ends at the old end where
+/// the kernel ignores them. The kernel ignores attributes requested before an invalidation, or
+/// before the answer to a write of this mount. It always accepts the end of bytes that it is given
+/// to store. So this stores the file's last byte. Then it drops the page, because a newer one may
+/// be on its way.
 pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastByte) {
     let size = last.at + 1;
     if fs.page_tails.show(Ino(ino), size).is_some() {
-        // Another one has read the page that was the last one again: it would show zeros. The
-        // kernel has to ask.
+        // A reader has filled the page at the old end again: it would show zeros, so the kernel
+        // must ask.
         return;
     }
     match notifier.store(ino, last.at, &last.byte) {
@@ -191,8 +190,8 @@ pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastB
     drop_range(fs, notifier, ino, last.at, size);
 }
 
-/// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for:
-/// the kernel takes no attributes from an answer during which pages are dropped.
+/// Drops all pages of a file and its attributes. A size sent afterwards waits for no page, because
+/// the kernel ignores attributes from an answer during which pages are dropped.
 pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
     let pages = fs.page_tails.whole(Ino(ino));
     let drop = fs.page_tails.drop_begins(Ino(ino));
@@ -203,7 +202,8 @@ pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
     }
 }
 
-/// Absent inodes are no error: then the kernel holds nothing.
+/// Makes the kernel drop an inode's pages or only its attributes. An unknown inode is not an error:
+/// the kernel caches nothing of it.
 pub(super) fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
     let offset = if data { 0 } else { -1 };
     if let Err(error) = notifier.inval_inode(ino, offset, 0) {
@@ -211,7 +211,7 @@ pub(super) fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
     }
 }
 
-/// Attributes, listings and pages that an event says are old.
+/// Drops the attributes, listings and pages that an event names.
 fn drop_inodes(fs: &ZonalFs, notifier: &Notifier, event: &Event) {
     let Event::Invalidate {
         entries,
@@ -222,7 +222,7 @@ fn drop_inodes(fs: &ZonalFs, notifier: &Notifier, event: &Event) {
         return;
     };
     if entries.0 != 0 {
-        // Its listing, of which open handles may be in the middle.
+        // The listing may be read through open handles.
         drop_pages(notifier, entries.0, true);
     }
     for ino in inodes {

@@ -1,4 +1,4 @@
-//! Ends of files, and changes round their pages, step by step.
+//! Tests of ends of files and of bypassing changes, step by step.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn open(tails: &PageTails, size: u64, access: PageAccess) {
     tails.open(F, (size, size), access);
 }
 
-/// A write round the pages, whole; what is to be dropped then.
+/// A complete bypassing write; returns the pages to drop.
 fn wrote(tails: &PageTails, from: u64, to: u64) -> Option<StalePages> {
     let change = tails.change_begins(F, (from, to), || false);
     change.and_then(|change| tails.change_ends(F, change, (from, to), true))
@@ -33,7 +33,7 @@ fn read(tails: &PageTails, from: u64, to: u64) -> bool {
 }
 
 #[test]
-fn a_short_page_is_dropped_before_a_greater_size_is_told() {
+fn a_short_page_is_dropped_before_a_greater_size_is_sent() {
     let tails = PageTails::default();
     assert_eq!(tails.show(F, 10), None, "nobody reads it");
     open(&tails, 10, KEPT);
@@ -72,7 +72,7 @@ fn a_size_waits_for_nothing_where_all_pages_were_dropped() {
 }
 
 #[test]
-fn a_write_is_crossed_by_a_read_of_its_pages_under_way() {
+fn a_read_in_flight_of_its_pages_races_with_a_write() {
     let tails = PageTails::default();
     assert_eq!(tails.crossed(F, 0, 10), None);
     open(&tails, 100, KEPT);
@@ -88,7 +88,7 @@ fn a_write_is_crossed_by_a_read_of_its_pages_under_way() {
 }
 
 #[test]
-fn a_write_is_crossed_by_a_read_that_was_answered_after_a_drop() {
+fn a_read_answered_after_a_drop_races_with_a_write() {
     let tails = PageTails::default();
     open(&tails, 100, MAPPED);
     let filled_by = |thread| {
@@ -106,7 +106,7 @@ fn a_write_is_crossed_by_a_read_that_was_answered_after_a_drop() {
     tails.page_write_ends(F);
     assert_eq!(tails.page_written(F, (8, 16), 1), None);
     tails.close(F, true);
-    // Of an open that goes round the pages.
+    // An open that bypasses the pages.
     tails.open_drops(F);
     assert_eq!(tails.len(), 1);
     tails.open_dropped(F);
@@ -158,7 +158,7 @@ fn pages_of_earlier_handles_are_dropped_once() {
 }
 
 #[test]
-fn bytes_stored_behind_the_end_are_left_out_where_the_file_grows() {
+fn bytes_stored_behind_the_end_are_omitted_where_the_file_grows() {
     let tails = PageTails::default();
     assert_eq!(tails.growth_begins(F, 9000), None);
     open(&tails, 5000, MAPPED);
@@ -174,7 +174,7 @@ fn bytes_stored_behind_the_end_are_left_out_where_the_file_grows() {
     assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 5000)]);
     stale.into_iter().for_each(|stale| tails.dropped(F, stale));
     assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 8192)]);
-    // By a write through pages: what lies between.
+    // A write through pages masks the gap before it.
     assert!(!tails.read_short(F, 9000));
     let (gap, _) = tails.page_write(F, 9100, 9200);
     assert_eq!(gap.map(|(_change, range)| range), Some((9000, 9100)));
@@ -188,7 +188,7 @@ fn bytes_stored_behind_the_end_are_left_out_where_the_file_grows() {
 }
 
 #[test]
-fn who_may_have_stored_into_a_page_is_known_to_take_space() {
+fn a_file_with_a_possibly_stored_page_takes_space() {
     let tails = PageTails::default();
     assert_eq!(tails.space(F, 10, 0), 0);
     let access = PageAccess {
@@ -207,7 +207,7 @@ fn who_may_have_stored_into_a_page_is_known_to_take_space() {
 }
 
 #[test]
-fn a_change_waits_for_a_write_of_its_pages_or_is_given_up() {
+fn a_change_waits_for_writeback_of_its_pages_or_is_cancelled() {
     let tails = PageTails::default();
     open(&tails, 5000, MAPPED);
     let (number, _) = tails.write_back_begins(F, 0, 4096);
@@ -225,7 +225,7 @@ fn a_change_waits_for_a_write_of_its_pages_or_is_given_up() {
 }
 
 #[test]
-fn up_to_where_the_kernel_takes_a_file_to_be_long_is_known() {
+fn the_length_that_the_kernel_surely_knows_is_tracked() {
     let tails = PageTails::default();
     assert!(!tails.may_be_longer(F, 10), "it is not open");
     open(&tails, 10, MAPPED);

@@ -1,8 +1,8 @@
-//! Locks of files: those of fcntl(2), by ranges with owners, and of flock(2), of a whole file.
+//! Locks of files: fcntl(2) locks on ranges with owners, and flock(2) locks on a whole file.
 //!
-//! A range is owned by the handle, where no owner is named, and goes with it, as with open file
-//! descriptions; a named owner may use several handles, and what it locked through one goes with
-//! that. A program that waits is freed by the grant, by its deadline, or where the shard refuses.
+//! A range without a named owner belongs to the handle and ends with it, like a lock of an open
+//! file description. A named owner may use several handles; its locks through one handle end with
+//! that handle. A waiting call returns with the grant, at its deadline, or when the shard refuses.
 
 use super::OpenFile;
 use crate::block_on::block_on;
@@ -18,10 +18,10 @@ use zonal_types::ErrorCode;
 pub use zonal_wire::LockKind;
 use zonal_wire::LockRange;
 
-/// Owners that programs name are apart from handles.
+/// Separates owners named by programs from handles.
 const NAMED: u64 = 1 << 63;
 
-/// A lock.
+/// A lock of a range or of a whole file.
 ///
 /// ```
 /// use zonal_native::{Lock, LockKind};
@@ -39,8 +39,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Of the bytes `start..=end`; `u64::MAX`: for ever behind. Meets the locks of fcntl(2) on
-    /// mounts.
+    /// A lock of the bytes `start..=end`; `u64::MAX`: without end. It conflicts with fcntl(2) locks
+    /// on mounts.
     #[must_use]
     pub fn range(kind: LockKind, start: u64, end: u64) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Lock {
         }
     }
 
-    /// Of the file. Meets the locks of flock(2) on mounts.
+    /// A lock of the whole file. It conflicts with flock(2) locks on mounts.
     #[must_use]
     pub fn whole(kind: LockKind) -> Self {
         Self {
@@ -61,8 +61,8 @@ impl Lock {
         }
     }
 
-    /// For an owner of the program's choice: one owner's locks do not exclude one another. A lock
-    /// of a whole file is always its handle's.
+    /// For an owner of the program's choice: locks of one owner do not conflict. A lock of a whole
+    /// file always belongs to its handle.
     #[must_use]
     pub fn owned_by(self, owner: u64) -> Self {
         Self {
@@ -75,15 +75,15 @@ impl Lock {
 /// How long a call waits for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: EAGAIN where it is another's.
+    /// Not at all: EAGAIN where another owner holds it.
     No,
-    /// So long: then EAGAIN.
+    /// At most this long, then EAGAIN.
     For(Duration),
     /// Until it is granted.
     ForEver,
 }
 
-/// Whose locks were taken through a handle. *Bound*: owners that hold locks, or that did.
+/// Owners of locks taken through a handle. *Bound*: owners that hold locks, or held some.
 #[derive(Default)]
 pub(super) struct Owners(Mutex<BTreeSet<u64>>);
 
@@ -179,10 +179,10 @@ impl OpenFile {
                 QueueOutcome::Granted(waiter) => {
                     granted(block_on(call.lock_granted(ino, waiter.range)))
                 }
-                // Nobody gives it up before it is sent.
+                // No other call withdraws it before it is sent.
                 QueueOutcome::Interrupted(_) => Err(ErrorCode::Interrupted),
             },
-            // Somebody else may have answered it.
+            // Another thread may have answered it.
             outcome => match inner.waiters.take(number) {
                 Some(waiter) if waiter.is_granted && outcome.is_err() => {
                     granted(block_on(call.lock_granted(ino, waiter.range)))
@@ -219,14 +219,14 @@ impl OpenFile {
                 inner.signal.wake();
                 Err(ErrorCode::WouldBlock)
             }
-            // It is being granted.
+            // The grant is in flight.
             SignalOutcome::NotSent | SignalOutcome::Unknown => {
                 told.recv().unwrap_or(Err(ErrorCode::WouldBlock))
             }
         }
     }
 
-    /// Releases a lock, or a part of one. What was written under it is sent first.
+    /// Releases a lock or a part of one, after it has sent the writes under it.
     ///
     /// # Errors
     /// A server that does not answer: then the lock stays.
@@ -238,8 +238,8 @@ impl OpenFile {
         Ok(unlocked?)
     }
 
-    /// The first lock that is in the way of this one: kind, first and last byte, and the process,
-    /// where it is of this machine.
+    /// The first conflicting lock: kind, first and last byte, and the process, if it runs on this
+    /// machine.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -253,7 +253,7 @@ impl OpenFile {
         Ok(held.map(|held| (held.kind, held.start, held.end, held.pid)))
     }
 
-    /// All that was locked through this handle.
+    /// Releases all locks taken through this handle.
     pub(super) fn release_locks(&self, call: &Call<'_>) -> Result<(), ErrorCode> {
         let (ino, handle) = (self.file.ino, self.handle);
         let mut outcome = block_on(call.release_locks(ino, handle, true, Some(handle)));

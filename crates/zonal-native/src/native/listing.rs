@@ -1,5 +1,5 @@
-//! Directories as streams of entries: a part at a time, so that a directory of any size takes as
-//! much memory.
+//! Directory listings as streams of entries, page by page, so that a directory of any size takes
+//! the same memory.
 
 use super::walk::find;
 use super::{Inner, Native, ask};
@@ -15,10 +15,10 @@ use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::meta::flags::{R_OK, X_OK};
 
-/// Entries of one part with attributes: one reply.
+/// Entries of a page with attributes: one reply.
 const PLUS_ENTRIES: u32 = 1024;
 
-/// One name of a directory. `.` and `..` are not told.
+/// One entry of a directory, except `.` and `..`.
 #[derive(Debug, Clone)]
 pub struct ReadDirEntry {
     name: Name,
@@ -28,7 +28,7 @@ pub struct ReadDirEntry {
 }
 
 impl ReadDirEntry {
-    /// The name, which may have any bytes but `/` and NUL.
+    /// The name: any bytes but `/` and NUL.
     #[must_use]
     pub fn name(&self) -> &OsStr {
         OsStr::from_bytes(self.name.as_bytes())
@@ -40,22 +40,22 @@ impl ReadDirEntry {
         self.ino
     }
 
-    /// What it is.
+    /// The kind of the inode.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// Its attributes, where they were asked for, its shard answers, and the user may search the
-    /// directory.
+    /// The attributes, if they were requested, the inode's shard answers, and the user may search
+    /// the directory.
     #[must_use]
     pub fn attr(&self) -> Option<&Attr> {
         self.attr.as_ref()
     }
 }
 
-/// A directory's entries, see [`Native::read_dir`]. What is there from the beginning to the end
-/// comes once; what is made or removed meanwhile comes once or not at all.
+/// A directory's entries, see [`Native::read_dir`]. An entry that exists throughout comes once; an
+/// entry made or removed meanwhile comes once or not at all.
 pub struct ReadDir {
     inner: Arc<Inner>,
     user: User,
@@ -127,7 +127,7 @@ impl Native {
         self.list(user, path.as_ref(), false)
     }
 
-    /// The same with attributes, a thousand or so a round trip.
+    /// As [`Self::read_dir`], with attributes, about a thousand entries per round trip.
     ///
     /// # Errors
     /// As [`Self::read_dir`].
@@ -146,7 +146,7 @@ impl Native {
         if !user.is_root() {
             let who = user.credentials();
             ask(call.access(who, attr.ino, R_OK))?;
-            // Who may not search it has no right to the attributes.
+            // Without the right to search, a user has no right to attributes.
             plus = plus && ask(call.access(who, attr.ino, X_OK)).is_ok();
         }
         Ok(ReadDir {

@@ -1,14 +1,14 @@
-//! From a path to an inode: name by name, as the kernel walks.
+//! Path walk: from a path to an inode, name by name, as the kernel walks.
 //!
-//! 1. Each name is looked up at its shard for the user who asks, who needs the right to search its
+//! 1. Each name is looked up at its shard for the calling user, who needs the right to search its
 //!    directory.
-//! 2. `..` leads to the directory that the walk came from, in the root to the root.
-//! 3. A symbolic link is followed where a name follows it, a slash, or the call says so: 40 of them
-//!    in all.
-//! 4. Whatever has a slash behind it must be a directory. A path without a slash in front begins in
-//!    the root, too.
+//! 2. `..` leads to the directory that the walk came from; in the root, to the root.
+//! 3. A symbolic link is followed before another name or a slash, or where the call says so, at
+//!    most 40 times.
+//! 4. A name with a slash behind it must be a directory. A path without a leading slash also begins
+//!    in the root.
 //!
-//! One look-up is one round trip, but in directories of which the client knows all names.
+//! A look-up takes one round trip, except in complete directories.
 
 use super::connect::{Call, ask};
 use crate::error::Error;
@@ -21,27 +21,27 @@ use zonal_types::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::meta::flags::X_OK;
 
-/// A name in a directory, that is there or not.
+/// A name in a directory, whether it exists or not.
 #[derive(Debug)]
 pub(crate) struct ParentAndName {
     /// The directory.
     pub(crate) dir: Ino,
     /// The name in it.
     pub(crate) name: Name,
-    /// A slash is behind it.
+    /// Whether a slash follows.
     pub(crate) is_directory: bool,
 }
 
-/// What a path names.
+/// Target of a path.
 #[derive(Debug)]
 pub(crate) enum PathTarget {
     /// A name in a directory.
     Place(ParentAndName),
-    /// A directory by other words: `/`, or with `.` or `..` at the end.
+    /// A directory named by `/`, or by `.` or `..` at the end.
     Directory(Ino, SpecialName),
 }
 
-/// How a path names a directory that is there.
+/// How a path names an existing directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpecialName {
     /// `/`.
@@ -52,12 +52,12 @@ pub(crate) enum SpecialName {
     DotDot,
 }
 
-/// Names that are still to be walked.
+/// The names that remain to walk.
 struct PathWalk {
-    /// The directories come through, the root first.
+    /// Directories on the way, the root first.
     through: Vec<Ino>,
     names: VecDeque<Vec<u8>>,
-    /// What is named last has a slash behind it.
+    /// Whether a slash follows the last name.
     is_directory: bool,
     links: usize,
 }
@@ -92,7 +92,7 @@ impl PathWalk {
         self.through.last().copied().unwrap_or(Ino::ROOT)
     }
 
-    /// The text of a link that is followed from here on.
+    /// Continues with the text of a symbolic link.
     fn follow(&mut self, text: &[u8]) -> Result<(), ErrorCode> {
         self.links += 1;
         if self.links > SYMLINKS_MAX {
@@ -112,7 +112,7 @@ impl PathWalk {
     }
 }
 
-/// `.` and `..` need the right to search the directory that they are in.
+/// Checks the right to search the directory of `.` or `..`.
 fn may_search(call: &Call<'_>, user: &User, dir: Ino) -> Result<(), Error> {
     if user.is_root() {
         return Ok(());
@@ -169,7 +169,7 @@ fn walk_to_last(call: &Call<'_>, user: &User, walk: &mut PathWalk) -> Result<Pat
                     }
                     _ => return Err(ErrorCode::NotDirectory.into()),
                 }
-                // What it led to was a directory, whatever its last name was.
+                // The link led to a directory, whatever its last name.
                 last = PathTarget::Directory(walk.here(), SpecialName::Dot);
             }
         }
@@ -177,12 +177,12 @@ fn walk_to_last(call: &Call<'_>, user: &User, walk: &mut PathWalk) -> Result<Pat
     Ok(last)
 }
 
-/// Where a path's last name is, or would be. A link under that name is not followed.
+/// Parent and name of a path's end, existing or not. A link at the end is not followed.
 pub(crate) fn place(call: &Call<'_>, user: &User, path: &Path) -> Result<PathTarget, Error> {
     walk_to_last(call, user, &mut PathWalk::of(path)?)
 }
 
-/// What a path names; `follows`: also where the last name is a link.
+/// Attributes of the inode at a path; `follows`: through a link at the end.
 pub(crate) fn find(
     call: &Call<'_>,
     user: &User,
@@ -195,7 +195,7 @@ pub(crate) fn find(
     }
 }
 
-/// The same, with where its last name is, behind all links, where nothing is there.
+/// As [`find`]. Where nothing exists there, returns the parent and name behind all links.
 pub(crate) fn find_or_place(
     call: &Call<'_>,
     user: &User,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_cut_at_its_slashes() {
+    fn a_path_is_split_at_its_slashes() {
         let walk = PathWalk::of(Path::new("//a///b/.//c/")).unwrap();
         assert_eq!(names(&walk), ["a", "b", ".", "c"]);
         assert!(walk.is_directory);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_goes_on_from_its_directory_or_from_the_root() {
+    fn a_link_continues_from_its_directory_or_from_the_root() {
         let mut walk = PathWalk::of(Path::new("/a/l/c")).unwrap();
         walk.names.drain(..2);
         walk.through.push(Ino(7));
