@@ -117,6 +117,7 @@ impl AppendBuffer {
     /// of bytes removed.
     fn take(&mut self, length: usize) -> usize {
         let length = length.min(self.records.len());
+        let end = self.at + self.records.len() as u64;
         if length == self.records.len() {
             // Frees the memory that a burst allocated.
             self.records = Arc::default();
@@ -125,6 +126,11 @@ impl AppendBuffer {
             Arc::make_mut(&mut self.records).drain(..length);
         }
         self.at += length as u64;
+        assert_eq!(
+            self.at + self.records.len() as u64,
+            end,
+            "records moved when the first left"
+        );
         self.allocated_delta = 0;
         length
     }
@@ -461,6 +467,13 @@ impl<N: Net> ClientCall<'_, N> {
                 self.note_own_change(file.ino, &reply);
                 let gone = {
                     let mut state = file.state();
+                    let buffer = &state.append_buffer;
+                    assert!(
+                        buffer.is_empty() || buffer.at == place.offset,
+                        "records at {} were published at {}",
+                        buffer.at,
+                        place.offset
+                    );
                     let gone = state.append_buffer.take(place.length as usize);
                     if state.is_clean() {
                         state.dirty_since = None;

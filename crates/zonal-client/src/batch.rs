@@ -31,6 +31,10 @@ pub(crate) struct Batch {
 impl Batch {
     /// A batch of runs that are in order and do not overlap.
     pub(crate) fn new(runs: Vec<(u64, Run)>, forfeits: u64) -> Self {
+        assert!(
+            runs.is_sorted_by(|one, other| end_of(one) <= other.0),
+            "runs of a batch overlap or are out of order"
+        );
         let bytes = runs.iter().map(|(_at, run)| run.len()).sum();
         Self {
             runs,
@@ -179,6 +183,11 @@ fn is_one_object(one: &Piece, other: &Piece) -> bool {
 
 /// The request that writes the pieces of a message.
 pub(crate) fn write_request(object: ObjectRef, pieces: &[Piece]) -> StorageRequest {
+    let first = pieces.first();
+    assert!(
+        first.is_some_and(|first| pieces.iter().all(|piece| is_one_object(first, piece))),
+        "a message has pieces of one object"
+    );
     let mut ranges: Vec<(u64, u32)> = Vec::with_capacity(pieces.len());
     for piece in pieces {
         // The bound of a message fits.
@@ -190,6 +199,11 @@ pub(crate) fn write_request(object: ObjectRef, pieces: &[Piece]) -> StorageReque
             _ => ranges.push((piece.object_offset, length)),
         }
     }
+    assert!(
+        ranges.len() <= WRITE_RANGES_MAX && ranges.is_sorted(),
+        "{} ranges in one message, or out of order",
+        ranges.len()
+    );
     match ranges.as_slice() {
         [(offset, _length)] => StorageRequest::Write {
             object,
@@ -285,6 +299,18 @@ mod tests {
             panic!("one range");
         };
         assert_eq!(ranges, [(0, 150), (151, 2)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "pieces of one object")]
+    fn pieces_of_two_objects_are_no_message() {
+        write_request(object(), &[piece(0, 0, 100), piece(1, 100, 50)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap or are out of order")]
+    fn overlapping_runs_are_no_batch() {
+        batch(&[(10, b"abc"), (12, b"d")]);
     }
 
     fn batch(runs: &[(u64, &[u8])]) -> Batch {

@@ -84,8 +84,20 @@ impl CompleteDirectories {
 
     pub(crate) fn forget(&mut self, dir: Ino) {
         if let Some(known) = self.directories.remove(&dir) {
-            self.names -= known.names.len();
+            let names = known.names.len();
+            assert!(
+                names <= self.names,
+                "{names} names leave, {} are counted",
+                self.names
+            );
+            self.names -= names;
         }
+        assert!(
+            self.names <= KNOWN_NAMES_MAX + 1 && (self.names == 0 || !self.directories.is_empty()),
+            "{} names in {} directories",
+            self.names,
+            self.directories.len()
+        );
     }
 
     pub(crate) fn forget_all(&mut self) {

@@ -85,6 +85,7 @@ impl DirtyRanges {
         self.bytes += run.len();
         self.has_long |= run.len() >= LONG_BYTES;
         self.runs.insert(begin, run);
+        self.assert_apart(begin);
         Ok(())
     }
 
@@ -145,6 +146,35 @@ impl DirtyRanges {
         self.bytes += data.len();
         self.has_long |= run.len() >= LONG_BYTES;
         self.runs.insert(start, run);
+        self.assert_apart(start);
+    }
+
+    /// Counts bytes that have left the runs.
+    fn uncount(&mut self, bytes: usize) {
+        assert!(
+            bytes <= self.bytes,
+            "{bytes} bytes left, {} were dirty",
+            self.bytes
+        );
+        self.bytes -= bytes;
+        assert!(
+            !self.runs.is_empty() || self.bytes == 0,
+            "{} dirty bytes are in no run",
+            self.bytes
+        );
+    }
+
+    /// The run at `start` overlaps neither of its neighbours.
+    fn assert_apart(&self, start: u64) {
+        let mut from = self.runs.range(start..);
+        let end = from.next().map_or(start, |(at, run)| at + run.len() as u64);
+        let behind = from.next().map(|(at, _run)| *at);
+        let before = self.runs.range(..start).next_back();
+        let before = before.map_or(0, |(at, run)| at + run.len() as u64);
+        assert!(
+            before <= start && behind.is_none_or(|behind| end <= behind),
+            "runs overlap: {before}, {start}..{end}, {behind:?}"
+        );
     }
 
     /// Removes `from..to`.
@@ -167,7 +197,6 @@ impl DirtyRanges {
                 self.runs.insert(at, run);
                 continue;
             }
-            self.bytes -= (end.min(to) - at.max(from)) as usize;
             if end > to {
                 self.runs.insert(to, run.split_off((to - at) as usize));
             }
@@ -175,6 +204,7 @@ impl DirtyRanges {
                 run.truncate((from - at) as usize);
                 self.runs.insert(at, run);
             }
+            self.uncount((end.min(to) - at.max(from)) as usize);
         }
     }
 
@@ -205,7 +235,7 @@ impl DirtyRanges {
             self.runs
                 .insert(start, run.split_front((from - start) as usize));
         }
-        self.bytes -= run.len();
+        self.uncount(run.len());
         Some((from, run))
     }
 
@@ -226,7 +256,7 @@ impl DirtyRanges {
                 (start, self.runs.remove(&start)?)
             }
         };
-        self.bytes -= run.len();
+        self.uncount(run.len());
         Some((start, run))
     }
 
@@ -251,7 +281,7 @@ impl DirtyRanges {
         if start + run.len() as u64 > end {
             self.runs.insert(end, run.split_off((end - start) as usize));
         }
-        self.bytes -= run.len();
+        self.uncount(run.len());
         Some((start, run))
     }
 
@@ -400,6 +430,23 @@ mod tests {
                 assert_eq!(model[at as usize + index].take(), Some(*byte));
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "runs overlap")]
+    fn overlapping_runs_are_noticed() {
+        let mut dirty = DirtyRanges::default();
+        dirty.insert(10, &[1; 10]);
+        dirty.runs.insert(15, Run::from(&[2; 10][..]));
+        dirty.assert_apart(15);
+    }
+
+    #[test]
+    #[should_panic(expected = "were dirty")]
+    fn bytes_that_leave_were_counted() {
+        let mut dirty = DirtyRanges::default();
+        dirty.runs.insert(0, Run::from(&[1; 10][..]));
+        let _taken = dirty.take_first(0);
     }
 
     #[test]

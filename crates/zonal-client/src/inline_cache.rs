@@ -35,6 +35,7 @@ impl InlineCache {
             bytes,
         };
         self.0.insert(ino, kept);
+        assert!(self.0.len() <= SMALL_MAX, "{} files are kept", self.0.len());
     }
 
     /// Takes the bytes for a read, while the file's change counter is `change`.

@@ -90,7 +90,12 @@ impl<N: Net> FileState<N> {
         for (at, newer) in newer {
             self.dirty.insert(at, &newer);
         }
-        self.dirty.bytes() - before
+        let after = self.dirty.bytes();
+        assert!(
+            after >= before,
+            "{before} dirty bytes became {after} by an insertion"
+        );
+        after - before
     }
 }
 

@@ -33,6 +33,11 @@ impl KeptListings {
             self.0.clear();
         }
         self.0.insert(dir, until);
+        assert!(
+            self.0.len() <= LISTED_MAX,
+            "{} listings are kept",
+            self.0.len()
+        );
     }
 
     /// Whether the listing may be kept. Where not, it is forgotten, and the next open begins a new

@@ -130,7 +130,12 @@ impl OperationContext {
 
     /// The deadlines, if a server did not answer.
     pub(crate) fn ends(&self) -> Option<OperationEnds> {
-        lock(&self.trouble).as_ref().map(|known| known.ends)
+        let ends = lock(&self.trouble).as_ref().map(|known| known.ends);
+        assert!(
+            ends.is_none_or(|ends| ends.repeats <= ends.all),
+            "retries end after the operation"
+        );
+        ends
     }
 
     /// How long to wait for a reply from this server, at most `deadline_ms`. For a silent server

@@ -53,6 +53,7 @@ impl PageVersions {
     /// later changes.
     #[must_use]
     pub fn shows(&self, ino: Ino, change: u64, asked: Moment) -> bool {
+        self.assert_past(asked);
         let known = self.changes.get(&ino).map(|(known, _at)| *known);
         let is_own = || self.own.get(&ino).is_some_and(|told| *told > asked.0);
         known.is_some_and(|known| known == change || (known > change && is_own()))
@@ -66,6 +67,7 @@ impl PageVersions {
     /// Notes that the pages of `ino` show `change`, of an answer to a request at `asked`. True
     /// where they already showed it, or own later changes.
     pub fn note(&mut self, ino: Ino, change: u64, asked: Moment) -> bool {
+        self.assert_past(asked);
         if asked.0 < self.doubted {
             return false;
         }
@@ -88,6 +90,7 @@ impl PageVersions {
             self.changes.remove(&oldest);
             self.own.remove(&oldest);
         }
+        self.assert_counts();
         old.is_some_and(|(known, _at)| known == change)
     }
 
@@ -140,6 +143,24 @@ impl PageVersions {
             self.order.remove(&at);
         }
         self.own.remove(&ino);
+        self.assert_counts();
+    }
+
+    fn assert_past(&self, asked: Moment) {
+        assert!(
+            asked.0 <= self.clock,
+            "a request of {} comes after {}",
+            asked.0,
+            self.clock
+        );
+    }
+
+    fn assert_counts(&self) {
+        let (files, ordered, own) = (self.changes.len(), self.order.len(), self.own.len());
+        assert!(
+            files == ordered && own <= files && files <= SEEN_MAX,
+            "{files} files, {ordered} in order, {own} changed here"
+        );
     }
 }
 
@@ -179,6 +200,12 @@ mod tests {
         assert!(!note(&mut seen, Ino(5), 11));
         seen.own_change(Ino(5), 11);
         assert!(note(&mut seen, Ino(5), 11));
+    }
+
+    #[test]
+    #[should_panic(expected = "comes after")]
+    fn a_request_of_the_future_is_noticed() {
+        PageVersions::default().note(Ino(5), 10, Moment(1));
     }
 
     #[test]

@@ -41,6 +41,15 @@ impl ParentAttributes {
         if kept.0.change < attr.change {
             *kept = (*attr, until);
         }
+        assert!(
+            kept.0.change >= attr.change,
+            "the later of two changes is lost"
+        );
+        assert!(
+            self.directories.len() <= FRESH_MAX,
+            "{} directories are kept",
+            self.directories.len()
+        );
     }
 
     fn get(&self, ino: Ino, now: Instant) -> Option<(Attr, u32)> {

@@ -36,6 +36,11 @@ impl RemovedAttributes {
         {
             self.attrs.remove(&oldest);
         }
+        let (inodes, ordered) = (self.attrs.len(), self.order.len());
+        assert!(
+            inodes == ordered && inodes <= GHOSTS_MAX,
+            "{inodes} inodes, {ordered} in order"
+        );
     }
 
     /// Inodes remembered now.

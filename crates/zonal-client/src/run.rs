@@ -60,7 +60,9 @@ impl Run {
         let to = range.end.min(memory.len());
         let from = range.start.min(to);
         let memory = Memory::Shell(memory);
-        Self { memory, from, to }
+        let run = Self { memory, from, to };
+        run.assert_within();
+        run
     }
 
     /// An empty run with room for `bytes`.
@@ -96,6 +98,17 @@ impl Run {
             self.memory = Memory::Own(own);
         }
         self.to += bytes.len();
+        self.assert_within();
+    }
+
+    fn assert_within(&self) {
+        let length = self.memory.len();
+        assert!(
+            self.from <= self.to && self.to <= length,
+            "a run {}..{} leaves its memory of {length} bytes",
+            self.from,
+            self.to
+        );
     }
 
     /// Overwrites bytes from `at` on, within the run.

@@ -55,7 +55,11 @@ impl<N: Net> ClientCall<'_, N> {
         }
         if let Err(code) = pieces {
             let mut state = file.state();
-            state.inflight.pop_back();
+            let newest = state.inflight.pop_back();
+            assert!(
+                newest.is_none_or(|newest| std::ptr::eq(&raw const *newest.batch, batch)),
+                "another batch is the newest"
+            );
             self.dirty_bytes.fetch_sub(batch.bytes(), Ordering::Relaxed);
             if leaves_gathered(code) {
                 let again = state.give_batch_back(batch);
@@ -215,6 +219,10 @@ impl<N: Net> ClientCall<'_, N> {
             }
             let over = file.state().inflight.pop_front();
             if let Some(over) = over {
+                assert!(
+                    Arc::ptr_eq(&over.batch, &batch),
+                    "another batch ended than the oldest"
+                );
                 self.dirty_bytes
                     .fetch_sub(over.batch.bytes(), Ordering::Relaxed);
             }

@@ -257,7 +257,13 @@ impl<N: Net> ClientCall<'_, N> {
     fn number_anew(&self, file: &File<N>) {
         // Under the lock: a file's number never falls.
         let mut state = file.state();
-        state.attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(
+            attempt > state.attempt,
+            "attempt {attempt} follows {}",
+            state.attempt
+        );
+        state.attempt = attempt;
     }
 
     /// Sends the same request to every column of the file in parallel. Returns the replies with

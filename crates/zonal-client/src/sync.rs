@@ -167,6 +167,11 @@ impl<N: Net> ClientCall<'_, N> {
             left.overflows += 1;
         }
         left.files.entry(ino).or_default().append(unsynced);
+        assert!(
+            left.files.len() <= LEFT_BEHIND_MAX,
+            "{} closed files",
+            left.files.len()
+        );
     }
 
     fn take_left_behind(&self, file: &File<N>) -> UnsyncedWrites {

@@ -232,9 +232,17 @@ impl<N: Net> ClientCall<'_, N> {
     /// Holds back the gathered bytes behind `size`.
     fn set_aside(&self, file: &File<N>, size: u64) {
         let mut state = file.state();
+        assert!(
+            state.inflight.is_empty(),
+            "bytes are held back while a batch is in flight"
+        );
         let before = state.dirty.bytes();
         let cut = state.dirty.copies(size, u64::MAX);
         state.dirty.cut(size, u64::MAX);
+        assert!(
+            !state.dirty.has_behind(size),
+            "dirty bytes stay behind {size}"
+        );
         self.dirty_bytes
             .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
         let unanswered = None;

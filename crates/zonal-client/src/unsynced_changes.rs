@@ -92,7 +92,16 @@ impl UnsyncedChanges {
 
     /// Notes that the shard, in this boot, made durable all changes up to `count`.
     pub(crate) fn synced(&mut self, kept: u32, count: u64) {
+        assert!(
+            count <= self.count,
+            "a sync covers {count} changes, there are {}",
+            self.count
+        );
         self.settled = self.settled.max(count);
+        assert!(
+            self.settled <= self.count,
+            "more changes are settled than there are"
+        );
         let lost = &mut self.lost;
         self.open.retain(|ino, lives| {
             lives.retain(|life, number| {
@@ -144,6 +153,14 @@ mod tests {
         changes.synced(2, changes.count());
         assert!(!changes.take_lost(B), "made durable");
         assert!(changes.take_lost(A) && !changes.take_lost(A));
+    }
+
+    #[test]
+    #[should_panic(expected = "a sync covers 2 changes, there are 1")]
+    fn a_sync_covers_no_change_of_the_future() {
+        let mut changes = UnsyncedChanges::default();
+        changes.note([Some(A), None], 1);
+        changes.synced(1, 2);
     }
 
     #[test]

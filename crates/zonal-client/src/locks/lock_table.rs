@@ -103,6 +103,12 @@ impl LockTable {
         };
         let meant = of.within(cut).filter(&is_meant);
         let released = with_owner(meant, owner);
+        assert!(
+            released
+                .iter()
+                .all(|range| cut.0 <= range.start && range.end <= cut.1),
+            "a release goes beyond {cut:?}"
+        );
         of.older.give_up(cut.0, cut.1, &is_meant);
         let newest = std::mem::take(&mut of.newest);
         for range in newest {
@@ -161,6 +167,11 @@ impl OwnerLocks {
         {
             self.older.replace(old.start, old.end, Some((&old).into()));
         }
+        assert!(
+            self.newest.len() <= NEWEST_MAX,
+            "{} grants are kept apart",
+            self.newest.len()
+        );
     }
 
     /// Locks within `cut`, where the newer decides. Those of different requests stay apart.

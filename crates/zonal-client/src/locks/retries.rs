@@ -92,6 +92,11 @@ impl<N: Net> Client<N> {
         if locks.late.len() < LATE_RELEASES_MAX && !locks.late.contains(&late) {
             locks.late.push(late);
         }
+        assert!(
+            locks.late.len() <= LATE_RELEASES_MAX,
+            "{} releases are pending",
+            locks.late.len()
+        );
     }
 }
 
@@ -108,6 +113,11 @@ impl<N: Net> ClientCall<'_, N> {
         if locks.late.len() < LATE_RELEASES_MAX && !locks.late.contains(&late) {
             locks.late.push(late);
         }
+        assert!(
+            locks.late.len() <= LATE_RELEASES_MAX,
+            "{} releases are pending",
+            locks.late.len()
+        );
     }
 
     /// Sends the pending messages of one owner, before its next request.

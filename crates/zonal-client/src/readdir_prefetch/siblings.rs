@@ -114,6 +114,12 @@ impl Siblings {
             at: now,
         };
         self.families.insert(number, family);
+        assert!(
+            self.members <= BESIDE_MAX && self.of.len() <= self.members,
+            "{} siblings, {} of them not listed",
+            self.members,
+            self.of.len()
+        );
     }
 
     /// Notes that a directory is listed; `None` where no walk goes on.
@@ -164,6 +170,7 @@ impl Siblings {
         let Some(family) = self.families.get_mut(&number) else {
             return;
         };
+        assert!(family.left > 0, "more siblings were listed than there are");
         family.left -= 1;
         if family.left == 0 {
             self.drop_family(number);
@@ -174,6 +181,12 @@ impl Siblings {
     fn drop_family(&mut self, number: u64) -> Vec<Ino> {
         let family = self.families.remove(&number);
         let told = family.map_or_else(Vec::new, |family| family.told);
+        assert!(
+            told.len() <= self.members,
+            "{} siblings leave, {} are counted",
+            told.len(),
+            self.members
+        );
         self.members -= told.len();
         told
     }

@@ -69,6 +69,11 @@ impl Link {
                 is_told: false,
             });
         }
+        assert!(
+            given_up.places.len() <= PLACES_MAX,
+            "{} places are abandoned",
+            given_up.places.len()
+        );
     }
 
     /// Abandons a place that this session got. The message is sent later. (A later session, or this

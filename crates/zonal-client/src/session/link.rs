@@ -111,6 +111,16 @@ impl LinkState {
         *sequence = sequence.wrapping_add(u32::from(is_new));
         *sequence
     }
+
+    fn free_slot(&mut self, index: u32) {
+        let slots = self.sequences.len();
+        assert!(
+            (index as usize) < slots && self.free.len() < slots,
+            "slot {index} of {slots} is freed, {} are free",
+            self.free.len()
+        );
+        self.free.push(index);
+    }
 }
 
 /// Locks a mutex. A poisoned one is taken as it is: no holder panics within a change that matters.
@@ -220,6 +230,7 @@ impl Link {
     /// The latter are queued again.
     pub(crate) fn closes_ended(&self, closes: CloseRequest, outcome: Result<(), ErrorCode>) {
         let mut state = lock(&self.state);
+        assert!(state.is_closing, "a request with closes ended twice");
         state.is_closing = false;
         let is_waiting = outcome == Err(ErrorCode::NotReady);
         // The shard may have restarted after it executed them, and was then told that they are
@@ -230,7 +241,12 @@ impl Link {
             return;
         }
         for ino in &closes.inos {
-            if let Some(at) = state.closing.iter().position(|known| known == ino) {
+            let at = state.closing.iter().position(|known| known == ino);
+            assert!(
+                at.is_some(),
+                "a close of {ino} ended that was not in flight"
+            );
+            if let Some(at) = at {
                 state.closing.swap_remove(at);
             }
         }
@@ -243,14 +259,16 @@ impl Link {
 
     /// Frees a kept slot.
     pub(crate) fn free_slot(&self, place: &SlotPlace) {
-        lock(&self.state).free.push(place.index);
+        lock(&self.state).free_slot(place.index);
         self.slots.add_permits(1);
     }
 
     pub(crate) async fn take_slot(&self) -> Slot<'_> {
         let permit = self.slots.acquire().await;
         // There are as many permits as slots, so one is free.
-        let index = lock(&self.state).free.pop().unwrap_or(0);
+        let index = lock(&self.state).free.pop();
+        assert!(index.is_some(), "there is a permit and no free slot");
+        let index = index.unwrap_or(0);
         Slot {
             link: self,
             index,
@@ -393,7 +411,7 @@ impl Slot<'_> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if self.permit.is_some() {
-            lock(&self.link.state).free.push(self.index);
+            lock(&self.link.state).free_slot(self.index);
         }
     }
 }
@@ -423,6 +441,23 @@ pub(crate) type Links = Mutex<BTreeMap<ShardId, std::sync::Arc<Link>>>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "is freed")]
+    fn a_slot_is_not_freed_twice() {
+        Link::new(ShardId(1)).free_slot(&SlotPlace::new(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "ended twice")]
+    fn a_request_with_closes_does_not_end_twice() {
+        let closes = CloseRequest {
+            inos: Vec::new(),
+            place: SlotPlace::new(3),
+            tellings: 0,
+        };
+        Link::new(ShardId(1)).closes_ended(closes, Ok(()));
+    }
 
     #[test]
     fn the_largest_sequence_is_followed_by_0() {
