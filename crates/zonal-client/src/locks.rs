@@ -56,7 +56,7 @@ pub enum LockOutcome {
     /// Held. `changed`: the file's data is newer than the kernel's pages, which must be dropped
     /// before the holder acts on the grant. Then call [`Client::pages_dropped`].
     Granted {
-        /// See above.
+        /// The newer version, where there is one.
         changed: Option<PendingPageVersion>,
     },
     /// Queued: an event will report the grant.

@@ -245,7 +245,7 @@ impl Native {
     /// with [`Error::Closed`], also on files that are still open.
     ///
     /// # Errors
-    /// The first failure of a flush that was not reported before.
+    /// A failure of a flush that was not reported before.
     pub fn close(self) -> Result<(), Error> {
         self.end()
     }
