@@ -1,26 +1,29 @@
-//! Appends: the shard says where, so that appends of several mounts lose nothing.
+//! Appends: the shard assigns the offset, so that appends of several mounts lose nothing.
 //!
-//! Three round trips: reserve, write, publish; two where all of it lies in bytes that the shard
-//! keeps. A reservation that is given up becomes a hole only where a later one was already written.
-//! A place is written to for as long as a restarted shard surely holds places back; then the shard
-//! is asked whether it is ours still. It stays ours where the file grew past it, and where it was
-//! then cut behind its beginning, as far as it is left.
+//! An append takes three round trips: reserve, write, publish. It takes two where all bytes lie in
+//! the part that the shard keeps. An abandoned reservation becomes a hole only where a later one
+//! was already written.
+//!
+//! The client writes to a place for as long as a restarted shard surely keeps places reserved.
+//! After that it asks the shard whether the place is still its own. The place stays its own where
+//! the file grew past it. After a truncation behind its beginning, the part before the new end
+//! stays its own.
 
-use crate::behind::Behind;
 use crate::file::File;
-use crate::inline::split;
+use crate::inline_data::split;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::session::{Appending, Link, is_unsure};
+use crate::session::{AppendInFlight, Link, is_unsure};
+use crate::tail_ownership::TailOwnership;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Appends `bytes`; returns where they are.
+    /// Appends `bytes` and returns their offset.
     ///
     /// # Errors
-    /// `FileTooBig`, `NoSpace`, a server that does not answer.
+    /// `FileTooBig`, `NoSpace`, or a server that does not answer.
     pub async fn append(
         &self,
         file: &File<N>,
@@ -51,7 +54,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
         };
         if appended.is_err() {
-            // It may hold a place behind the end still.
+            // The shard may still hold a place behind the end for this append.
             self.end_moves(file);
         }
         appended
@@ -81,14 +84,12 @@ impl<N: Net> ClientCall<'_, N> {
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(ErrorCode::Protocol);
         }
-        // What is written there is written under this shrink's number, whatever the file's others
-        // hear of meanwhile.
+        // Bytes in this place carry this truncation's number, whatever the file learns meanwhile.
         let given = data.clone();
         let truncate_seq = data.truncate_seq;
         file.state().take_data(data);
-        // From here on a restarted shard is told of the place before it gives places away. One that
-        // was restarted since we asked may have been told without it: then nothing is written
-        // there.
+        // From here on a restarted shard hears of the place before it assigns places again. A shard
+        // that restarted since the request may not have heard of it: then nothing is written there.
         let place = AppendPlace {
             offset,
             length,
@@ -97,7 +98,7 @@ impl<N: Net> ClientCall<'_, N> {
         let append = (file.ino, place);
         link.begin_append(append);
         let (inline, own) = split(&given, offset, bytes);
-        // What was written before a failure takes its space.
+        // Bytes written before a failure take space.
         let mut allocated_delta = 0;
         let written = if link.boot() == boot {
             let bytes = &bytes[own..];
@@ -120,12 +121,12 @@ impl<N: Net> ClientCall<'_, N> {
         let reply = self.meta(&link, &end).await;
         link.end_append(append);
         if reply.as_ref().is_err_and(|code| is_unsure(*code)) {
-            // The caller was killed, say: nobody else tells the shard.
+            // Nobody else tells the shard, for example where the caller was killed.
             link.give_up_append(file.ino, place, session);
         }
         if link.boot() != boot {
-            // The shard may have heard of this place after it had executed the end: then it holds
-            // up the appends behind it.
+            // A restarted shard may have reclaimed this place after it executed `AppendEnd`. The
+            // place would then block the appends behind it.
             let over = MetaRequest::AppendEnd {
                 ino: file.ino,
                 offset,
@@ -137,7 +138,7 @@ impl<N: Net> ClientCall<'_, N> {
                 inline: None,
             };
             self.meta(&link, &over).await.ok();
-            // It may have numbered a shrink.
+            // The shard may have given this a truncation number.
             file.state().outdate();
         }
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
@@ -145,8 +146,8 @@ impl<N: Net> ClientCall<'_, N> {
             let allocated = &mut state.report_mut().allocated_delta;
             *allocated = allocated.saturating_add(allocated_delta);
         }
-        // What is behind the end became nobody's, perhaps: what is written next must not be taken
-        // for that.
+        // The shard may have disowned the bytes behind the end. Later writes must not be taken for
+        // those.
         if reply.is_err() && written.is_err() {
             file.state().outdate();
         }
@@ -155,20 +156,20 @@ impl<N: Net> ClientCall<'_, N> {
         if let MetaReply::Attr { attr, data, .. } = reply {
             let mut state = file.state();
             if written.is_err() && data.is_none() {
-                // It may have left bytes there.
-                state.behind = Behind::Unknown(Instant::default());
+                // The failed write may have left bytes there.
+                state.tail_ownership = TailOwnership::Unknown(Instant::default());
             }
             state.refresh(&attr, data);
         }
         written.map(|()| offset)
     }
 
-    /// Writes the last of what is appended, without gathering; `delta` is the change of allocated
-    /// bytes, also where it fails.
+    /// Writes `bytes`, the last bytes of an append, without gathering. Adds the change of allocated
+    /// bytes to `delta`, also on failure.
     pub(crate) async fn write_pieces(
         &self,
         file: &File<N>,
-        (link, append, mut data): (&Link, Appending, FileData),
+        (link, append, mut data): (&Link, AppendInFlight, FileData),
         bytes: &[u8],
         mut until: Instant,
         delta: &mut i64,
@@ -187,8 +188,8 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 let part = &bytes[from..from + length as usize];
                 let component = &data.layout.components[piece.component];
-                // Of the file as it was when the place was given, or after the shrink that left
-                // this of it.
+                // The request names the file as it was when the place was assigned, or after the
+                // truncation that left a part of the place.
                 let make = |object: ObjectRef| StorageRequest::Write {
                     object: Self::object(&data, component, piece.column, &object),
                     offset: piece.object_offset,
@@ -223,9 +224,9 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// The shard has the place still. It is the session's that it was given to: another one of ours
-    /// may not claim it.
-    async fn still_ours(&self, link: &Link, append: Appending) -> Result<(), ErrorCode> {
+    /// Checks that the shard still holds the place. A place belongs to the session that got it; a
+    /// later session of this client must not claim it.
+    async fn still_ours(&self, link: &Link, append: AppendInFlight) -> Result<(), ErrorCode> {
         if !link.is_appending(append) {
             return Err(ErrorCode::UnknownLease);
         }
@@ -234,12 +235,13 @@ impl<N: Net> ClientCall<'_, N> {
         self.meta(link, &asked).await.map(|_done| ())
     }
 
-    /// Somebody cut the file, and a target knows. The file as it is now, where the cut left
-    /// something of the place; else the shard has given it up, and nothing of it was published.
+    /// Handles a target's report that the file was truncated. Returns the file as it is now, if the
+    /// truncation left a part of the place. Otherwise the shard has given up the place, and nothing
+    /// of it was published.
     async fn place_after_cut(
         &self,
         file: &File<N>,
-        (link, append): (&Link, Appending),
+        (link, append): (&Link, AppendInFlight),
     ) -> Result<FileData, ErrorCode> {
         self.refetch(file).await?;
         let data = file.state().data.clone();

@@ -1,4 +1,4 @@
-//! Attributes: what the shard says, with what was written here laid over it.
+//! Attributes: values from the shard with this mount's unreported writes laid over them.
 
 use crate::net::Net;
 use crate::operation::ClientCall;
@@ -7,11 +7,11 @@ use zonal_types::{Attr, Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::meta::SetTime;
 use zonal_wire::{AttrChange, MetaReply, MetaRequest};
 impl<N: Net> ClientCall<'_, N> {
-    /// Attributes as this mount sees them: with what it wrote and did not report yet.
+    /// Returns the attributes as this mount sees them, unreported writes included.
     pub(crate) fn lay_own_writes(&self, mut attr: Attr, attr_ms: u32) -> (Attr, u32) {
         self.lay_touch(&mut attr);
         if attr.kind != FileKind::File {
-            lock(&self.ghosts).note(&attr);
+            lock(&self.removed_attributes).note(&attr);
             return (attr, attr_ms);
         }
         let Some(file) = self.file(attr.ino) else {
@@ -19,13 +19,13 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let mut state = file.state();
         if state.is_doubted() {
-            // What was not sent was cut, perhaps: the shard's size is one that the file has had, or
-            // has.
+            // A truncation without an answer may have removed unsent bytes. The shard's size is one
+            // that the file had or has.
             return (attr, 0);
         }
         state.refresh(&attr, None);
-        // An answer from before a report that was answered meanwhile: the kernel would cut its
-        // pages at the old size.
+        // An answer from before a report that was answered meanwhile: by it the kernel would
+        // truncate its pages at the old size.
         let is_old = attr.change < state.change;
         if state.is_clean() && !is_old {
             return (attr, attr_ms);
@@ -38,20 +38,20 @@ impl<N: Net> ClientCall<'_, N> {
                 attr.ctime = attr.ctime.max(mtime);
             }
         }
-        if let Some(mtime) = state.gathered.mtime() {
+        if let Some(mtime) = state.append_buffer.mtime() {
             attr.mtime = attr.mtime.max(mtime);
             attr.ctime = attr.ctime.max(mtime);
         }
-        let gathered = state.dirty.bytes() + state.gathered.bytes();
+        let gathered = state.dirty.bytes() + state.append_buffer.bytes();
         let gathered = (gathered as u64).next_multiple_of(4096);
         attr.allocated = attr.allocated.saturating_add(gathered);
         (attr, 0)
     }
 
-    /// Attributes of an inode and how long they may be cached.
+    /// Attributes of an inode and how long they may be cached, ms.
     ///
     /// # Errors
-    /// `Stale` where it is gone.
+    /// `Stale` where the inode is gone.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
         if let Some(file) = self.file(ino)
             && file.state().is_doubted()
@@ -83,13 +83,13 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// What an inode was that is no file and that its shard does not know.
+    /// Last known attributes of a removed inode that is not a file.
     pub(crate) fn ghost(&self, ino: Ino) -> Option<Attr> {
-        lock(&self.ghosts).get(ino)
+        lock(&self.removed_attributes).get(ino)
     }
 
-    /// Changes attributes of what has no name any more and is no file: nobody else sees them. The
-    /// kernel has judged who may.
+    /// Changes attributes of a removed inode that is not a file. Only this mount sees the change;
+    /// the kernel has checked the permission.
     fn change_ghost(&self, ino: Ino, change: &AttrChange) -> Option<Attr> {
         let mut attr = self.ghost(ino)?;
         let now = self.net.wall();
@@ -104,30 +104,30 @@ impl<N: Net> ClientCall<'_, N> {
         attr.atime = time(change.atime, attr.atime);
         attr.mtime = time(change.mtime, attr.mtime);
         attr.ctime = now;
-        lock(&self.ghosts).note(&attr);
+        lock(&self.removed_attributes).note(&attr);
         Some(attr)
     }
 
     /// Checks permissions.
     ///
     /// # Errors
-    /// `Access` where they are missing.
+    /// `Access` where a permission is missing.
     pub async fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
         let who = who.clone();
         let request = MetaRequest::Access { who, ino, mask };
         match self.meta(&link, &request).await {
-            // The kernel has judged by the attributes that it was told.
+            // The kernel has checked the permission by the attributes that it has.
             Err(ErrorCode::Stale) if self.ghost(ino).is_some() => Ok(()),
             answer => answer.map(|_done| ()),
         }
     }
 
-    /// Changes attributes. Unreported writes are reported first, so that they do not undo a time
-    /// that is set here.
+    /// Changes attributes. Unreported writes are reported first, so that they do not overwrite a
+    /// time that is set here.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn setattr(
         &self,
         who: &Credentials,
@@ -156,7 +156,7 @@ impl<N: Net> ClientCall<'_, N> {
         match reply {
             MetaReply::Attr { attr, .. } => {
                 if attr.kind != FileKind::File {
-                    lock(&self.ghosts).note(&attr);
+                    lock(&self.removed_attributes).note(&attr);
                 }
                 Ok((attr, 0))
             }
@@ -167,7 +167,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Layout and size of a file.
     ///
     /// # Errors
-    /// `IsDirectory` and the like where it has none.
+    /// Those of the shard.
     pub async fn file_data(&self, ino: Ino) -> Result<(Attr, Option<FileData>), ErrorCode> {
         let link = self.reach(ino).await?;
         match self

@@ -1,37 +1,40 @@
-//! Runs that leave the gathered writes together, and the messages that carry them.
+//! Write batches: runs that leave the gathered writes together, and the messages that carry them.
 //!
-//! The pieces of a batch that lie in one object go in one message ([`pack`]): in order, each byte
-//! once, within the bounds of a storage write. A piece of [`ALONE_BYTES`] and more goes by itself,
-//! from where it lies: nothing of a stream is copied.
-//!
-//! *Invariant*: the runs of a batch are in order and do not overlap, so that no two messages of one
-//! batch write the same byte, and their order means nothing.
+//! The pieces of a batch in one object go in one message ([`pack`]), in order and each byte once.
+//! The bounds of a storage write apply. A piece of [`ALONE_BYTES`] or more is a message of its own
+//! and is sent without a copy.
+//! *Invariant*: the runs of a batch are in order and do not overlap. So no two messages of a batch
+//! write the same byte, and their order does not matter.
 
-use crate::dirty::overlap;
+use crate::dirty_ranges::overlap;
 use crate::run::Run;
 use zonal_layout::Piece;
 use zonal_types::limits::{STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
 use zonal_wire::{ObjectRef, StorageRequest};
 
-/// Runs of one batch.
+/// Most runs of one batch.
 pub(crate) const BATCH_RUNS_MAX: usize = 1024;
-/// Bytes from which on a batch is full: one run more may pass it.
+/// A batch of this many bytes is full; its last run may go beyond it.
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
-/// A piece of so many bytes is a message by itself.
+/// A piece of this many bytes is a message of its own.
 const ALONE_BYTES: u64 = 256 << 10;
 
-/// Runs under way.
+/// Runs that are in flight together.
 #[derive(Debug)]
 pub(crate) struct Batch {
     runs: Vec<(u64, Run)>,
     bytes: usize,
-    /// How often locks of the file had been lost when they were gathered.
+    /// How often locks of the file had been lost when the runs were gathered.
     forfeits: u64,
 }
 
 impl Batch {
-    /// Of runs in order that do not overlap.
+    /// A batch of runs that are in order and do not overlap.
     pub(crate) fn new(runs: Vec<(u64, Run)>, forfeits: u64) -> Self {
+        assert!(
+            runs.is_sorted_by(|one, other| end_of(one) <= other.0),
+            "runs of a batch overlap or are out of order"
+        );
         let bytes = runs.iter().map(|(_at, run)| run.len()).sum();
         Self {
             runs,
@@ -40,7 +43,7 @@ impl Batch {
         }
     }
 
-    /// How often locks of the file had been lost when they were gathered.
+    /// How often locks of the file had been lost when the runs were gathered.
     pub(crate) fn forfeits(&self) -> u64 {
         self.forfeits
     }
@@ -50,29 +53,29 @@ impl Batch {
         &self.runs
     }
 
-    /// How many bytes they have.
+    /// Number of bytes in all runs.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The first byte.
+    /// Offset of the first byte.
     pub(crate) fn start(&self) -> u64 {
         self.runs.first().map_or(0, |(at, _run)| *at)
     }
 
-    /// One behind the last byte.
+    /// Offset behind the last byte.
     pub(crate) fn end(&self) -> u64 {
         self.runs.last().map_or(0, end_of)
     }
 
-    /// The runs that have bytes of `offset..end`, perhaps.
+    /// Runs that may hold bytes of `offset..end`.
     pub(crate) fn within(&self, offset: u64, end: u64) -> &[(u64, Run)] {
         let first = self.runs.partition_point(|run| end_of(run) <= offset);
         let behind = self.runs.partition_point(|(at, _run)| *at < end);
         self.runs.get(first..behind).unwrap_or(&[])
     }
 
-    /// Whether both have a byte of the file.
+    /// Whether both batches hold a common byte of the file.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         if self.start() >= other.end() || other.start() >= self.end() {
             return false;
@@ -91,7 +94,7 @@ impl Batch {
         false
     }
 
-    /// Copies of what lies within `offset..end`.
+    /// Copies of the bytes within `offset..end`.
     pub(crate) fn copies(&self, offset: u64, end: u64) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let touched = self.within(offset, end).iter();
         touched.filter_map(move |(at, run)| overlap(*at, run, offset, end))
@@ -107,7 +110,7 @@ impl Batch {
         bytes.unwrap_or(&[])
     }
 
-    /// The bytes of the pieces, one behind the other.
+    /// Writes the bytes of the pieces one behind the other.
     pub(crate) fn gather_into(&self, pieces: &[Piece], out: &mut [u8]) {
         let mut rest = out;
         for piece in pieces {
@@ -123,12 +126,12 @@ fn end_of((at, run): &(u64, Run)) -> u64 {
     at + run.len() as u64
 }
 
-/// The bytes of pieces.
+/// Number of bytes in the pieces.
 pub(crate) fn length_of(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.length as usize).sum()
 }
 
-/// Sorts pieces by their objects and makes messages of them.
+/// Sorts pieces by object and groups them into messages.
 pub(crate) fn pack(mut pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| (piece.component, piece.column, piece.object_offset));
     let mut messages: Vec<Vec<Piece>> = Vec::new();
@@ -180,9 +183,14 @@ fn is_one_object(one: &Piece, other: &Piece) -> bool {
 
 /// The request that writes the pieces of a message.
 pub(crate) fn write_request(object: ObjectRef, pieces: &[Piece]) -> StorageRequest {
+    let first = pieces.first();
+    assert!(
+        first.is_some_and(|first| pieces.iter().all(|piece| is_one_object(first, piece))),
+        "a message has pieces of one object"
+    );
     let mut ranges: Vec<(u64, u32)> = Vec::with_capacity(pieces.len());
     for piece in pieces {
-        // A message bounds it.
+        // The bound of a message fits.
         let length = piece.length as u32;
         match ranges.last_mut() {
             Some((at, before)) if *at + u64::from(*before) == piece.object_offset => {
@@ -191,6 +199,11 @@ pub(crate) fn write_request(object: ObjectRef, pieces: &[Piece]) -> StorageReque
             _ => ranges.push((piece.object_offset, length)),
         }
     }
+    assert!(
+        ranges.len() <= WRITE_RANGES_MAX && ranges.is_sorted(),
+        "{} ranges in one message, or out of order",
+        ranges.len()
+    );
     match ranges.as_slice() {
         [(offset, _length)] => StorageRequest::Write {
             object,
@@ -261,7 +274,8 @@ mod tests {
         for message in pack(wide.collect()) {
             assert!(length_of(&message) <= BATCH_BYTES);
         }
-        // Long ones go by themselves, and what is behind one does not join what was before it.
+        // Long pieces are messages of their own, and a piece behind one does not join an earlier
+        // message.
         let mixed = vec![
             piece(0, 0, 100),
             piece(0, 1 << 20, 1 << 20),
@@ -276,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_in_the_object_is_one_range() {
+    fn adjacent_pieces_of_an_object_become_one_range() {
         let touching = [piece(0, 0, 100), piece(0, 100, 50)];
         let request = write_request(object(), &touching);
         assert!(matches!(request, StorageRequest::Write { offset: 0, .. }));
@@ -285,6 +299,18 @@ mod tests {
             panic!("one range");
         };
         assert_eq!(ranges, [(0, 150), (151, 2)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "pieces of one object")]
+    fn pieces_of_two_objects_are_no_message() {
+        write_request(object(), &[piece(0, 0, 100), piece(1, 100, 50)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap or are out of order")]
+    fn overlapping_runs_are_no_batch() {
+        batch(&[(10, b"abc"), (12, b"d")]);
     }
 
     fn batch(runs: &[(u64, &[u8])]) -> Batch {
@@ -297,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_tells_what_it_has() {
+    fn a_batch_reports_its_bounds_bytes_and_overlaps() {
         let one = batch(&[(10, b"abc"), (20, b"defg"), (30, b"h")]);
         assert_eq!((one.start(), one.end(), one.bytes()), (10, 31, 8));
         let copies: Vec<_> = one.copies(12, 22).collect();

@@ -1,8 +1,8 @@
-//! The client of one cell: what it is made of and was told at its start.
+//! The client of one cell: its state and its options.
 
-use crate::file::Files;
-use crate::locks::Locks;
-use crate::map::KnownMap;
+use crate::file::FileTable;
+use crate::locks::LockState;
+use crate::map::CachedMap;
 use crate::net::Net;
 use crate::session::{Links, lock};
 use std::collections::BTreeMap;
@@ -17,47 +17,46 @@ use zonal_types::{
 };
 use zonal_wire::LockRange;
 
-/// What a mount is told at its start.
+/// Options of a client.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// The cell, where it is known; all zeros: taken from the first map.
+pub struct ClientOptions {
+    /// The cell, where it is known; all zeros: the client takes it from the first map.
     pub cell: CellId,
     /// Addresses of managers.
     pub managers: Vec<String>,
-    /// The zone in which the mount is: home of what it makes in the root.
+    /// The zone of the mount: home of directories that it makes in the root.
     pub zone: ZoneId,
-    /// Random, names this client in the whole cell.
+    /// Random number that names this client in the whole cell.
     pub client: ClientId,
-    /// For people.
+    /// Name for people, in lists of sessions.
     pub name: String,
-    /// Whether directories are listed as the superuser, after the right of their user was asked
-    /// for. Not where its credential does not let it speak for root.
+    /// Whether the mount lists directories as the superuser, after it has checked the right of the
+    /// user. False where its credential does not let it act for root.
     pub lists_as_root: bool,
-    /// Whether the kernel may cache names and attributes under call-back leases.
+    /// Whether the kernel may cache names and attributes under leases.
     pub cache: bool,
-    /// How long the kernel may believe names and attributes without a lease, ms: nobody else writes
-    /// what is mounted. Normally 0.
+    /// How long the kernel may trust names and attributes without a lease, ms, because nobody else
+    /// writes the mounted tree. Normally 0.
     pub exclusive_ms: u32,
-    /// How long a request is tried.
+    /// Deadline of a request, retries included, ms.
     pub deadline_ms: u64,
-    /// After how long without a request the session at a shard ends, where nothing is held there,
-    /// ms.
+    /// Idle time after which the session at a shard ends where nothing is held there, ms.
     pub leave_idle_ms: u64,
-    /// How long one attempt waits for its reply.
+    /// How long one attempt waits for its reply, ms.
     pub attempt_ms: u64,
-    /// Gathered writes of the whole mount.
+    /// Bound of gathered writes of the whole mount, bytes.
     pub write_behind_bytes: usize,
-    /// Gathered writes of one file.
+    /// Bound of gathered writes of one file, bytes.
     pub write_behind_file_bytes: usize,
-    /// Age at which they are flushed.
+    /// Age at which gathered writes are flushed, ms.
     pub write_behind_age_ms: u64,
 }
 
-/// Longer than any term that a shard grants.
+/// Longer than any lease that a shard grants, ms.
 const LEAVE_IDLE_MS: u64 = 60_000;
 
-impl Options {
-    /// Defaults for a mount in `zone` that asks `manager`.
+impl ClientOptions {
+    /// Default options for a mount in `zone` whose manager listens at `manager`.
     #[must_use]
     pub fn new(manager: &str, zone: ZoneId, client: ClientId) -> Self {
         Self {
@@ -82,31 +81,31 @@ impl Options {
 /// The client of one cell.
 pub struct Client<N: Net> {
     pub(crate) net: N,
-    pub(crate) options: Options,
-    pub(crate) map: KnownMap,
+    pub(crate) options: ClientOptions,
+    pub(crate) map: CachedMap,
     pub(crate) links: Links,
-    pub(crate) files: Files<N>,
-    pub(crate) locks: Mutex<Locks>,
-    /// Change counter of inodes whose pages the kernel may hold.
-    pub(crate) seen: Mutex<crate::seen::Seen>,
-    /// Attributes of what was removed here and may be open still.
-    pub(crate) ghosts: Mutex<crate::ghosts::Ghosts>,
-    /// Directories after our own changes.
-    pub(crate) fresh: Mutex<crate::fresh::Fresh>,
-    pub(crate) listed: Mutex<crate::listed::Listed>,
-    pub(crate) ahead: crate::ahead::Ahead,
+    pub(crate) files: FileTable<N>,
+    pub(crate) locks: Mutex<LockState>,
+    /// Versions that the kernel's pages of files show.
+    pub(crate) page_versions: Mutex<crate::page_validity::PageVersions>,
+    /// Attributes of removed inodes that may still be open.
+    pub(crate) removed_attributes: Mutex<crate::removed_attributes::RemovedAttributes>,
+    /// Attributes of directories after this client's own changes.
+    pub(crate) parent_attributes: Mutex<crate::parent_attributes::ParentAttributes>,
+    pub(crate) kept_listings: Mutex<crate::kept_listings::KeptListings>,
+    pub(crate) readdir_prefetch: crate::readdir_prefetch::ReaddirPrefetch,
     /// Directories of which every name is known.
-    pub(crate) known: Mutex<crate::known::Known>,
-    pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
-    pub(crate) small: Mutex<crate::small::Small>,
-    pub(crate) touches: Mutex<crate::touches::Touches>,
+    pub(crate) complete_directories: Mutex<crate::complete_directories::CompleteDirectories>,
+    pub(crate) unsynced_closed_files: Mutex<crate::sync::UnsyncedClosedFiles>,
+    pub(crate) inline_cache: Mutex<crate::inline_cache::InlineCache>,
+    pub(crate) access_times: Mutex<crate::access_times::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
-    /// Writes that targets have not answered.
-    pub(crate) under_way: crate::under_way::UnderWay,
-    pub(crate) silences: crate::silence::Silences,
-    /// Truncations of files that nobody here had open which have ended.
+    /// Writes in flight by target.
+    pub(crate) writes_in_flight: crate::in_flight::WritesInFlight,
+    pub(crate) silent_servers: crate::silent_servers::SilentServers,
+    /// Completed truncations of files that this client did not have open.
     pub(crate) cuts_by_name: AtomicU64,
-    /// How often this client has begun.
+    /// Number of this client's incarnation.
     pub(crate) incarnation: AtomicU32,
     /// The highest number of an attempt.
     pub(crate) attempts: AtomicU32,
@@ -115,7 +114,7 @@ pub struct Client<N: Net> {
     dropper: OnceLock<Dropper>,
 }
 
-/// Drops what is cached of a shard's names and attributes; true where nothing of it is used any
+/// Drops everything cached of shards' names and attributes. True where no cached entry is used any
 /// more.
 type Dropper = Box<dyn Fn() -> bool + Send + Sync>;
 
@@ -123,29 +122,29 @@ impl<N: Net> Client<N> {
     /// Fetches the map and makes a client.
     ///
     /// # Errors
-    /// `Unreachable`, `TimedOut` where no manager answers; what a manager refuses with.
-    pub async fn connect(net: N, options: Options) -> Result<Self, ErrorCode> {
+    /// `Unreachable` or `TimedOut` where no manager answers; the refusal of a manager.
+    pub async fn connect(net: N, options: ClientOptions) -> Result<Self, ErrorCode> {
         let first_trace = net.random();
         let client = Self {
             net,
-            map: KnownMap::new(options.cell),
+            map: CachedMap::new(options.cell),
             caches: AtomicBool::new(options.cache),
             options,
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
             locks: Mutex::default(),
-            seen: Mutex::new(crate::seen::Seen::default()),
-            ghosts: Mutex::default(),
-            fresh: Mutex::default(),
-            listed: Mutex::default(),
-            ahead: crate::ahead::Ahead::default(),
-            known: Mutex::default(),
-            left_behind: Mutex::default(),
-            small: Mutex::default(),
-            touches: Mutex::default(),
+            page_versions: Mutex::new(crate::page_validity::PageVersions::default()),
+            removed_attributes: Mutex::default(),
+            parent_attributes: Mutex::default(),
+            kept_listings: Mutex::default(),
+            readdir_prefetch: crate::readdir_prefetch::ReaddirPrefetch::default(),
+            complete_directories: Mutex::default(),
+            unsynced_closed_files: Mutex::default(),
+            inline_cache: Mutex::default(),
+            access_times: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
-            under_way: crate::under_way::UnderWay::default(),
-            silences: crate::silence::Silences::default(),
+            writes_in_flight: crate::in_flight::WritesInFlight::default(),
+            silent_servers: crate::silent_servers::SilentServers::default(),
             cuts_by_name: AtomicU64::new(0),
             incarnation: AtomicU32::new(Incarnation::FIRST.0),
             attempts: AtomicU32::new(0),
@@ -156,29 +155,30 @@ impl<N: Net> Client<N> {
         Ok(client)
     }
 
-    /// What the client was told at its start.
+    /// The options of this client.
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &ClientOptions {
         &self.options
     }
 
-    /// The kernel cannot drop what it caches when told: nothing may be cached.
+    /// Forbids caching: this kernel cannot drop cached entries on request.
     pub fn stop_caching(&self) {
         self.caches.store(false, Ordering::Relaxed);
     }
 
-    /// False where nothing may be cached.
+    /// Whether the kernel may cache.
     pub fn caches(&self) -> bool {
         self.caches.load(Ordering::Relaxed)
     }
 
-    /// How to drop everything that is cached: done after a restart of a shard, which is then told,
-    /// so that it does not wait for the old terms to end. Only the first call counts.
+    /// Sets how to drop everything that is cached. The client calls it after a restart of a shard
+    /// and then tells the shard, which need not wait for the old leases. Only the first call
+    /// counts.
     pub fn when_to_drop(&self, dropper: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.dropper.set(Box::new(dropper));
     }
 
-    /// True where nothing is used that was cached before.
+    /// Drops everything that is cached; true where nothing cached is used any more.
     pub(crate) fn drop_cached(&self) -> bool {
         self.dropper.get().is_some_and(|drop_all| drop_all())
     }
@@ -189,7 +189,7 @@ impl<N: Net> Client<N> {
         &self.net
     }
 
-    /// For the next operation.
+    /// The trace of the next operation.
     pub(crate) fn next_trace(&self) -> TraceId {
         TraceId(self.traces.fetch_add(1, Ordering::Relaxed))
     }
@@ -215,7 +215,7 @@ impl<N: Net> Client<N> {
         lock(&self.files).len()
     }
 
-    /// What the client keeps in memory: name, how much, its bound.
+    /// Gauges of the client's memory: name, value, bound.
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64, u64)> {
         let shards = self.map().shards.len() as u64;
@@ -226,8 +226,8 @@ impl<N: Net> Client<N> {
             .map(|link| link.closes())
             .max()
             .unwrap_or(0);
-        let (known_directories, known_names) = lock(&self.known).len();
-        let (listed_ahead, known_beside) = self.ahead.len();
+        let (known_directories, known_names) = lock(&self.complete_directories).len();
+        let (listed_ahead, known_beside) = self.readdir_prefetch.len();
         vec![
             (
                 "open_files",
@@ -237,53 +237,53 @@ impl<N: Net> Client<N> {
             ("held_locks", locks as u64, shards * LOCKS_MAX as u64),
             (
                 "seen_pages",
-                lock(&self.seen).len() as u64,
-                crate::seen::SEEN_MAX as u64,
+                lock(&self.page_versions).len() as u64,
+                crate::page_validity::SEEN_MAX as u64,
             ),
             (
                 "fresh_directories",
-                lock(&self.fresh).len() as u64,
-                crate::fresh::FRESH_MAX as u64,
+                lock(&self.parent_attributes).len() as u64,
+                crate::parent_attributes::FRESH_MAX as u64,
             ),
             (
                 "kept_listings",
-                lock(&self.listed).len() as u64,
-                crate::listed::LISTED_MAX as u64,
+                lock(&self.kept_listings).len() as u64,
+                crate::kept_listings::LISTED_MAX as u64,
             ),
             (
                 "listed_ahead",
                 listed_ahead as u64,
-                crate::ahead::KEPT_MAX as u64,
+                crate::readdir_prefetch::KEPT_MAX as u64,
             ),
             (
                 "known_beside",
                 known_beside as u64,
-                crate::ahead::BESIDE_MAX as u64,
+                crate::readdir_prefetch::BESIDE_MAX as u64,
             ),
             (
                 "known_directories",
                 known_directories as u64,
-                crate::known::KNOWN_DIRECTORIES_MAX as u64,
+                crate::complete_directories::KNOWN_DIRECTORIES_MAX as u64,
             ),
             (
                 "known_names",
                 known_names as u64,
-                crate::known::KNOWN_NAMES_MAX as u64,
+                crate::complete_directories::KNOWN_NAMES_MAX as u64,
             ),
             (
                 "left_behind",
-                lock(&self.left_behind).len() as u64,
+                lock(&self.unsynced_closed_files).len() as u64,
                 crate::sync::LEFT_BEHIND_MAX as u64,
             ),
             (
                 "small_files",
-                lock(&self.small).len() as u64,
-                crate::small::SMALL_MAX as u64,
+                lock(&self.inline_cache).len() as u64,
+                crate::inline_cache::SMALL_MAX as u64,
             ),
             (
                 "ghosts",
-                lock(&self.ghosts).len() as u64,
-                crate::ghosts::GHOSTS_MAX as u64,
+                lock(&self.removed_attributes).len() as u64,
+                crate::removed_attributes::GHOSTS_MAX as u64,
             ),
             (
                 "unflushed_changes",
@@ -292,7 +292,7 @@ impl<N: Net> Client<N> {
                     .map(|link| lock(&link.changes).len() as u64)
                     .max()
                     .unwrap_or(0),
-                2 * crate::changes::CHANGES_MAX as u64,
+                2 * crate::unsynced_changes::CHANGES_MAX as u64,
             ),
             ("links", lock(&self.links).len() as u64, shards),
             (

@@ -1,29 +1,29 @@
-//! Directories: made, removed, listed with attributes in one round trip.
+//! Directories: mkdir, rmdir, and listings with attributes in one round trip.
 
-use crate::ahead::Asking;
-use crate::names::{Found, Looked};
+use crate::names::{FoundEntry, LookupResult};
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::session::{Asked, Link};
+use crate::readdir_prefetch::ListingRequest;
+use crate::session::{Link, RequestStart};
 use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::meta::Listing;
 use zonal_wire::{DirEntry, MetaReply, MetaRequest};
 
-/// What is asked of a directory's entries.
+/// A request for a page of a directory listing.
 #[derive(Debug, Clone, Copy)]
-pub struct Part {
-    /// Those behind it; 0: from the first.
+pub struct ListingPage {
+    /// Cookie behind which the page begins; 0: from the first entry.
     pub cookie: u64,
-    /// How many at most.
+    /// Most entries of the page.
     pub entries: u32,
-    /// With attributes.
+    /// Whether the page has attributes.
     pub plus: bool,
-    /// The kernel keeps what it is told: see [`Client::listing_left_ms`].
+    /// The kernel keeps the page: see [`Client::listing_left_ms`].
     pub is_kept: bool,
 }
 
-impl Part {
-    /// With attributes or without, for whoever keeps nothing.
+impl ListingPage {
+    /// A page for a caller that keeps nothing.
     #[must_use]
     pub fn new(cookie: u64, entries: u32, plus: bool) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Part {
     }
 }
 
-/// So many entries of it.
+/// Truncates a listing to `entries` entries.
 fn first_of(mut listing: Listing, entries: u32) -> Listing {
     listing.end &= listing.entries.len() <= entries as usize;
     listing.entries.truncate(entries as usize);
@@ -43,10 +43,11 @@ fn first_of(mut listing: Listing, entries: u32) -> Listing {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Makes a directory; in the root, with its home in `zone` (`None`: the mount's).
+    /// Makes a directory. A first-level directory gets its home in `zone` (`None`: the mount's
+    /// zone).
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn mkdir(
         &self,
         who: &Credentials,
@@ -54,7 +55,7 @@ impl<N: Net> ClientCall<'_, N> {
         name: Name,
         (mode, umask): (u32, u32),
         zone: Option<ZoneId>,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let zone = zone.unwrap_or(self.options.zone);
         self.will_have(parent, &name);
         let link = self.reach(parent).await?;
@@ -83,7 +84,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn rmdir(&self, who: &Credentials, parent: Ino, name: Name) -> Result<(), ErrorCode> {
         let link = self.reach(parent).await?;
         // The root shard does not know the attributes of a zone's directory.
@@ -98,26 +99,26 @@ impl<N: Net> ClientCall<'_, N> {
             name,
         };
         let reply = self.meta(&link, &request).await?;
-        if let Some(Looked::Found(found)) = looked {
+        if let Some(LookupResult::Found(found)) = looked {
             self.is_gone(&found.attr);
         }
         self.note_removed(&reply);
         Ok(())
     }
 
-    /// A part of a directory's entries; true: nothing follows.
+    /// Reads one page of a directory. Returns the entries, and whether the listing has ended.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn readdir(
         &self,
         who: &Credentials,
         dir: Ino,
-        part: Part,
+        part: ListingPage,
     ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
         let link = self.reach(dir).await?;
         let (asked, listing) = self.list(&link, who, dir, part).await?;
-        let Part {
+        let ListingPage {
             cookie,
             plus,
             is_kept,
@@ -132,12 +133,12 @@ impl<N: Net> ClientCall<'_, N> {
         let mut elsewhere = std::collections::BTreeMap::new();
         let others = entries.iter().filter(|item| item.entry.attr.is_none());
         for ino in others.map(|item| item.entry.ino).filter(|_| plus) {
-            // Another shard has it; without its attributes the entry is listed all the same.
+            // Another shard has the inode. If that fails, the entry is listed without attributes.
             if let Ok(found) = self.getattr(ino).await {
                 elsewhere.insert(ino, found);
             }
         }
-        // Behind the last wait: what an event said meanwhile is not told.
+        // Behind the last wait, so that a listing is not kept past an event.
         if is_kept && cookie == 0 {
             self.note_listed(&link, asked, dir, &entries);
         }
@@ -154,21 +155,21 @@ impl<N: Net> ClientCall<'_, N> {
         Ok((entries, end))
     }
 
-    /// What the shard says, now or when it was listed ahead.
+    /// Gets a page from the prefetched listings or from the shard.
     async fn list(
         &self,
         link: &Link,
         who: &Credentials,
         dir: Ino,
-        part: Part,
-    ) -> Result<(Asked, Listing), ErrorCode> {
-        let Part {
+        part: ListingPage,
+    ) -> Result<(RequestStart, Listing), ErrorCode> {
+        let ListingPage {
             cookie,
             entries,
             plus,
             ..
         } = part;
-        let mut asking = Asking::alone(self.asking(link));
+        let mut asking = ListingRequest::alone(self.asking(link));
         if cookie == 0 && self.lists_ahead(who, part) {
             match self.begin_listing(link, asking.asked, dir) {
                 Ok((asked, listing)) => return Ok((asked, first_of(listing, entries))),
@@ -208,17 +209,17 @@ impl<N: Net> ClientCall<'_, N> {
         Ok((asking.asked, first))
     }
 
-    /// Only the superuser may read whatever lies beside a directory: a mount asks as that one,
-    /// having asked for the right of whoever opens one, and tells what was listed ahead to those
-    /// alone. And nothing is kept without leases.
-    fn lists_ahead(&self, who: &Credentials, part: Part) -> bool {
+    /// Whether this page may use prefetch. Only the superuser may read every sibling directory. A
+    /// mount lists as the superuser after it has checked the right of the user at opendir. Nothing
+    /// is kept without leases.
+    fn lists_ahead(&self, who: &Credentials, part: ListingPage) -> bool {
         part.plus && self.caches() && *who == Credentials::root()
     }
 
     /// The file that has the bytes of a data id. For commands.
     ///
     /// # Errors
-    /// `Stale` where none has them; as the shard answers.
+    /// `Stale` where no file has them; those of the shard.
     pub async fn file_of(&self, data_id: DataId) -> Result<Ino, ErrorCode> {
         let link = self.reach_partition(data_id.partition()).await?;
         match self.meta(&link, &MetaRequest::FileOf { data_id }).await? {
@@ -227,10 +228,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The directory above a directory.
+    /// The parent directory of a directory.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn parent(&self, ino: Ino) -> Result<Ino, ErrorCode> {
         let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::Parent { ino }).await? {

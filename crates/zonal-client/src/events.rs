@@ -1,4 +1,4 @@
-//! What shards tell this client by themselves.
+//! Events that shards send to this client.
 
 use crate::client::Client;
 use crate::net::Net;
@@ -7,19 +7,20 @@ use crate::session::{Link, is_passing, lock};
 use zonal_types::ErrorCode;
 use zonal_wire::{Event, MetaReply, MetaRequest};
 
-/// How long a shard holds a poll without events. Also how soon a client that went away is noticed.
+/// How long a shard holds a poll without events, ms. Also the delay until it notices a client that
+/// went away.
 pub const POLL_WAIT_MS: u32 = 20_000;
 
 /// Events of one poll.
 #[derive(Debug)]
-pub struct Polled {
+pub struct PolledEvents {
     /// In order.
     pub events: Vec<Event>,
-    /// The shard was restarted: everything cached of it may be old.
+    /// The shard was restarted: everything cached of it may be stale.
     pub restarted: bool,
 }
 
-impl Polled {
+impl PolledEvents {
     /// Nothing has happened.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -28,12 +29,12 @@ impl Polled {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Acknowledges what was returned before, then waits for more. Call it again and again from one
-    /// place per shard; carry the events out between the calls.
+    /// Acknowledges the events of the last poll, then waits for more. Call it repeatedly from one
+    /// place per shard, and carry the events out between the calls.
     ///
     /// # Errors
     /// A shard that does not answer; nothing is cached until a poll succeeds again.
-    pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<Polled, ErrorCode> {
+    pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<PolledEvents, ErrorCode> {
         self.another().settle_doubts(false).await;
         self.another().send_closes(link).await.ok();
         let (boot, acked) = link.polled();
@@ -42,8 +43,8 @@ impl<N: Net> ClientCall<'_, N> {
             acked,
             wait_ms,
         };
-        // Events are queued at the shard from the session's start, so caching may begin with the
-        // first poll.
+        // The shard queues events from the session's start, so caching may begin with the first
+        // poll.
         link.set_listening(true);
         let boot_before = link.boot();
         let reply = match self.meta(link, &request).await {
@@ -60,13 +61,13 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(ErrorCode::Protocol);
         };
         if boot == boot_before && boot != link.boot() {
-            // The shard was restarted, and has heard what we hold, while this was on its way: its
-            // grants are void, and its numbers are not the new ones.
+            // The shard was restarted, and has heard what this client holds, while the reply was on
+            // its way. The reply's grants are void, and its numbers belong to the earlier boot.
             link.count_event();
             self.forget_granted();
             self.give_up_leases(link).await;
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
-            return Ok(Polled {
+            return Ok(PolledEvents {
                 events: events.into_iter().map(|(_seq, event)| event).collect(),
                 restarted: true,
             });
@@ -100,8 +101,8 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         if link.life() != life || life.0 != boot {
-            // As above, while they were noted: the new life may have heard what we hold without
-            // them.
+            // As above, while the grants were noted: the restarted shard may have heard what this
+            // client holds without them.
             let mut locks = lock(&self.locks);
             for (waiter, noted) in granted {
                 locks.ungrant(waiter, noted);
@@ -109,14 +110,14 @@ impl<N: Net> ClientCall<'_, N> {
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
             restarted = true;
         }
-        Ok(Polled {
+        Ok(PolledEvents {
             events: events.into_iter().map(|(_seq, event)| event).collect(),
             restarted,
         })
     }
 
-    /// Forgets what was kept of whatever an event names, after it was counted: their leases are
-    /// over, whatever they were for.
+    /// Forgets every cached entry that an event names, after the event was counted: their leases
+    /// have ended.
     fn forget_named(&self, event: &Event) {
         let Event::Invalidate {
             entries,
@@ -126,35 +127,34 @@ impl<N: Net> ClientCall<'_, N> {
         else {
             return;
         };
-        lock(&self.known).forget(*entries);
+        lock(&self.complete_directories).forget(*entries);
         for ino in inodes.iter().chain([entries]) {
-            lock(&self.fresh).drop_named(*ino);
-            lock(&self.listed).forget(*ino);
-            lock(&self.small).forget(*ino);
+            lock(&self.parent_attributes).drop_named(*ino);
+            lock(&self.kept_listings).forget(*ino);
+            lock(&self.inline_cache).forget(*ino);
             self.doubt_privileges(*ino);
             if *data {
-                lock(&self.seen).forget(*ino);
+                lock(&self.page_versions).forget(*ino);
             }
         }
     }
 
-    /// Forgets what shards let us keep here: a former life of one did, which the next one knows
-    /// nothing of.
+    /// Forgets everything cached under leases that an earlier boot of the shard granted.
     pub(crate) fn forget_granted(&self) {
-        lock(&self.known).forget_all();
-        lock(&self.fresh).forget_all();
-        lock(&self.listed).forget_all();
-        self.ahead.forget_all();
-        lock(&self.small).forget_all();
+        lock(&self.complete_directories).forget_all();
+        lock(&self.parent_attributes).forget_all();
+        lock(&self.kept_listings).forget_all();
+        self.readdir_prefetch.forget_all();
+        lock(&self.inline_cache).forget_all();
         for file in self.all_files() {
             file.state().privileges.doubt();
         }
     }
 
-    /// Drops what a former life of the shard let us cache, and tells it so.
+    /// Drops the kernel's caches after a restart of the shard, and tells the shard so.
     async fn give_up_leases(&self, link: &Link) {
         if self.drop_cached() {
-            // Where it does not hear of it, it waits until the terms are over.
+            // A shard that does not hear of it waits until the leases have expired.
             self.meta(link, &MetaRequest::DropLeases).await.ok();
         }
     }
@@ -169,7 +169,7 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends gathered closes and flushes old writes; true where something stays to be done.
+    /// Sends gathered closes and flushes old writes; true where work remains.
     pub async fn keep_house(&self) -> bool {
         let mut has_late = self.return_ends().await;
         for link in self.all_links() {
@@ -180,7 +180,7 @@ impl<N: Net> ClientCall<'_, N> {
         has_late |= self.send_late_releases().await;
         self.another().send_touches().await.ok();
         let has_gathered = self.flush_aged().await.is_some();
-        // Closes of what was flushed late follow soon.
+        // Closes of files that were flushed late follow soon.
         has_late |= self.all_links().iter().any(|link| link.closes() > 0);
         has_gathered || has_late
     }
@@ -188,7 +188,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Flushes everything and ends the sessions.
     ///
     /// # Errors
-    /// The first failure of a flush.
+    /// The last failure of a flush.
     pub async fn close(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
         for file in self.all_files() {

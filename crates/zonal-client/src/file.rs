@@ -1,24 +1,26 @@
 //! A file that this client has open or has unwritten data of.
 //!
-//! Lock order: `gate` (async, held across flush, truncation, append and the like) before `state`
-//! (never held across an await). Every byte that was written is in `gathered`, in `dirty`, in
-//! `inflight`, or acknowledged by its target; reads lay the first three over what the targets say,
-//! in that order of age. (Or, for a moment, aside: `truncate.rs`.)
+//! Lock order: `gate` before `state`. `gate` is async and held across flushes, truncations and
+//! appends; `state` is never held across an await.
+//!
+//! Every written byte is in `append_buffer`, in `inflight` or in `dirty`, or its target has
+//! acknowledged it. Reads lay these three over the targets' bytes in that order of age. (During a
+//! truncation bytes may also be in `aside`: `truncate.rs`.)
 
+use crate::append_buffer::AppendBuffer;
 use crate::batch::Batch;
-use crate::behind::Behind;
-use crate::dirty::{Dirty, copy_overlap};
-use crate::failures::{Failures, Told};
-use crate::gathered::Gathered;
-use crate::inline::end_of_inline;
+use crate::dirty_ranges::{DirtyRanges, copy_overlap};
+use crate::in_flight::InFlightGuard;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
-use crate::places::Place;
+use crate::placement::TargetPlace;
 use crate::privileges::Privileges;
 use crate::run::Run;
 use crate::session::lock;
-use crate::truncate::Aside;
-use crate::under_way::Ticket;
-use crate::unsynced::Unsynced;
+use crate::tail_ownership::TailOwnership;
+use crate::truncate::BytesPastEnd;
+use crate::unsynced_writes::UnsyncedWrites;
+use crate::write_failures::{ReportedFailures, WriteFailures};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
@@ -26,11 +28,11 @@ use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, 
 use zonal_wire::StorageReply;
 
 /// Open and dirty files by inode.
-pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
+pub(crate) type FileTable<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
 
 /// One file.
 pub struct File<N: Net> {
-    /// Its inode.
+    /// Its inode number.
     pub ino: Ino,
     pub(crate) gate: async_lock::Mutex<()>,
     state: Mutex<FileState<N>>,
@@ -38,77 +40,76 @@ pub struct File<N: Net> {
 
 pub(crate) struct FileState<N: Net> {
     pub(crate) data: FileData,
-    /// The shard may know of a later shrink: it is asked before anything is sent to targets, or
-    /// read.
+    /// The shard may know of a later truncation. The client asks it before it sends anything to
+    /// targets, or reads.
     pub(crate) is_outdated: bool,
-    /// How often it became so: an answer to an earlier question says nothing of it.
+    /// How often `is_outdated` was set: an answer to an earlier request does not clear it.
     pub(crate) outdatings: u64,
-    /// Size as this client sees it: what the shard said, and what was written here since.
+    /// Size as this client sees it: the shard's, and the end of own writes since.
     pub(crate) size: u64,
-    /// Change counter of the last answer that was taken: answers may arrive out of order.
+    /// Change counter of the last answer taken: answers may arrive out of order.
     pub(crate) change: u64,
-    /// Appends that are not published.
-    pub(crate) gathered: Gathered,
-    pub(crate) dirty: Dirty,
-    pub(crate) inflight: VecDeque<Inflight<N>>,
-    /// Up to where targets may have what is gathered again, since its writer was killed or its time
-    /// was over.
+    /// Unpublished appends.
+    pub(crate) append_buffer: AppendBuffer,
+    pub(crate) dirty: DirtyRanges,
+    pub(crate) inflight: VecDeque<InFlightBatch<N>>,
+    /// End of the gathered bytes that targets may already have, because their writer was killed or
+    /// its deadline passed.
     pub(crate) unsure_end: u64,
-    /// What the shard has not been told yet.
-    pub(crate) report: Option<Report>,
-    /// What the shard is being told: its answers do not have it yet.
-    pub(crate) reporting: Option<Report>,
+    /// Changes not yet reported to the shard.
+    pub(crate) report: Option<WriteReport>,
+    /// The report in flight: answers of the shard do not include it yet.
+    pub(crate) reporting: Option<WriteReport>,
     pub(crate) opens: usize,
-    /// What was acknowledged and is not durable yet.
-    pub(crate) unsynced: Unsynced,
+    /// Acknowledged changes that are not durable yet.
+    pub(crate) unsynced: UnsyncedWrites,
     /// Writes that failed after they were accepted.
-    pub(crate) failures: Failures,
+    pub(crate) failures: WriteFailures,
     pub(crate) dirty_since: Option<Instant>,
-    /// Its last flush by age met a server that did not answer.
+    /// The last flush by age met a server that did not answer.
     pub(crate) was_kept: bool,
-    /// What lies behind the end.
-    pub(crate) behind: Behind,
-    /// Gathered before a truncation that is under way, or was not answered.
-    pub(crate) aside: Option<Aside>,
-    /// Closes that the shard is not told before what was written.
+    /// Ownership of the bytes behind the end.
+    pub(crate) tail_ownership: TailOwnership,
+    /// Bytes gathered before a truncation that is in flight or was not answered.
+    pub(crate) aside: Option<BytesPastEnd>,
+    /// Closes that must wait until the shard knows of the writes before them.
     pub(crate) late_closes: usize,
-    /// The number of the next change that is sent to targets.
+    /// Number of the next change that is sent to targets.
     pub(crate) attempt: u32,
-    /// What is known of its set-id bits and capabilities.
+    /// Known set-id bits and capabilities.
     pub(crate) privileges: Privileges,
 }
 
-/// Runs on their way to the targets.
-pub(crate) struct Inflight<N: Net> {
+/// A batch on its way to the targets.
+pub(crate) struct InFlightBatch<N: Net> {
     pub(crate) batch: Arc<Batch>,
-    pub(crate) parts: Vec<Part<N>>,
-    /// The last shrink that was known when they were sent.
+    pub(crate) parts: Vec<InFlightMessage<N>>,
+    /// The last truncation known when the batch was sent.
     pub(crate) truncate_seq: u64,
 }
 
-/// A message with pieces of a batch, without its answer.
-pub(crate) struct Part<N: Net> {
+/// A message with pieces of a batch, without a reply yet.
+pub(crate) struct InFlightMessage<N: Net> {
     pub(crate) pieces: Vec<Piece>,
-    pub(crate) place: Place,
-    pub(crate) pending: crate::operation::Sent<N>,
-    /// Counted at its target until it is answered or given up.
-    pub(crate) ticket: Ticket,
+    pub(crate) place: TargetPlace,
+    pub(crate) pending: crate::operation::SentRequest<N>,
+    /// Counted at its target until it is answered or abandoned.
+    pub(crate) ticket: InFlightGuard,
 }
 
-/// What a flush tells the shard.
+/// A report of writes that a flush sends to the shard.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Report {
+pub(crate) struct WriteReport {
     pub(crate) size: u64,
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) allocated_delta: i64,
     pub(crate) kill_suid: bool,
-    /// Bytes that the shard keeps are allocated up to here.
+    /// End of the bytes that the shard keeps and allocates.
     pub(crate) allocate: u32,
 }
 
 impl<N: Net> File<N> {
-    /// That nobody has open, and whose size is not known yet. `attempt`: the first number of its
-    /// changes.
+    /// A file that nobody has open, of unknown size. `attempt`: number of its first change.
     pub(crate) fn new(ino: Ino, data: FileData, attempt: u32) -> Self {
         Self {
             ino,
@@ -119,18 +120,18 @@ impl<N: Net> File<N> {
                 outdatings: 0,
                 size: 0,
                 change: 0,
-                gathered: Gathered::default(),
-                dirty: Dirty::default(),
+                append_buffer: AppendBuffer::default(),
+                dirty: DirtyRanges::default(),
                 inflight: VecDeque::new(),
                 unsure_end: 0,
                 report: None,
                 reporting: None,
                 opens: 0,
-                unsynced: Unsynced::default(),
-                failures: Failures::default(),
+                unsynced: UnsyncedWrites::default(),
+                failures: WriteFailures::default(),
                 dirty_since: None,
                 was_kept: false,
-                behind: Behind::Unknown(Instant::default()),
+                tail_ownership: TailOwnership::Unknown(Instant::default()),
                 aside: None,
                 late_closes: 0,
                 attempt,
@@ -143,7 +144,7 @@ impl<N: Net> File<N> {
         lock(&self.state)
     }
 
-    /// Opens, as the shard is to count them.
+    /// Number of opens that the shard must count.
     pub(crate) fn open_count(&self) -> usize {
         let state = self.state();
         state.opens + state.late_closes
@@ -155,24 +156,24 @@ impl<N: Net> File<N> {
         self.state().size
     }
 
-    /// Before a write through an open that was told up to `told`: a loss that no write was told of.
+    /// Returns a loss that no write has reported yet, before a write through an open with the state
+    /// `told`.
     ///
     /// # Errors
-    /// That.
-    pub fn tell_writer(&self, told: &mut Told) -> Result<(), ErrorCode> {
+    /// The loss.
+    pub fn tell_writer(&self, told: &mut ReportedFailures) -> Result<(), ErrorCode> {
         self.state().failures.tell_writer(told)
     }
 
-    /// Where an open that begins now stands among the failures of writes.
+    /// The state of failures at which a new open begins.
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> ReportedFailures {
         self.state().failures.sample()
     }
 }
 
 impl<N: Net> FileState<N> {
-    /// Notes that a target acknowledged a change; returns by how much it changed the allocated
-    /// bytes.
+    /// Notes a target's acknowledgement; returns the change of allocated bytes.
     pub(crate) fn note_written(&mut self, target: TargetId, reply: &StorageReply) -> i64 {
         let StorageReply::Written {
             allocated_delta,
@@ -186,38 +187,39 @@ impl<N: Net> FileState<N> {
         *allocated_delta
     }
 
-    /// The shard may know what we have not heard of.
+    /// Marks the file as outdated: the shard may know something that this client does not.
     pub(crate) fn outdate(&mut self) {
         self.is_outdated = true;
         self.outdatings += 1;
     }
 
-    /// A truncation was not answered, and it is not known whether it was executed.
+    /// A truncation was not answered, and may or may not have been executed.
     pub(crate) fn is_doubted(&self) -> bool {
-        self.aside.as_ref().is_some_and(Aside::is_doubted)
+        self.aside.as_ref().is_some_and(BytesPastEnd::is_doubted)
     }
 
-    /// A batch was gathered under locks that others have got since: it is sent no more.
+    /// Whether the batch was gathered under locks that others have got since: it is not sent any
+    /// more.
     pub(crate) fn is_forfeited(&self, batch: &Batch) -> bool {
         batch.forfeits() != self.failures.forfeits()
     }
 
-    /// Nothing is written that the shard and the targets do not know.
+    /// True where the shard and the targets know of every write.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
-            && self.gathered.is_empty()
+            && self.append_buffer.is_empty()
             && self.aside.is_none()
             && self.inflight.is_empty()
             && self.report.is_none()
             && self.reporting.is_none()
     }
 
-    pub(crate) fn report_mut(&mut self) -> &mut Report {
-        self.report.get_or_insert_with(Report::default)
+    pub(crate) fn report_mut(&mut self) -> &mut WriteReport {
+        self.report.get_or_insert_with(WriteReport::default)
     }
 
-    /// Takes what the shard says of the file, unless a later answer was taken already; our own
-    /// unreported writes stay on top.
+    /// Takes the shard's attributes, unless a later answer was taken already. Own unreported writes
+    /// stay on top.
     pub(crate) fn refresh(&mut self, attr: &Attr, data: Option<FileData>) {
         if let Some(data) = data {
             self.take_data(data);
@@ -228,14 +230,14 @@ impl<N: Net> FileState<N> {
         }
     }
 
-    /// Takes a layout, unless it is older than ours.
+    /// Takes a layout, unless it is older than the known one.
     pub(crate) fn take_data(&mut self, data: FileData) {
         if data.truncate_seq >= self.data.truncate_seq
             && data.layout.layout_gen >= self.data.layout.layout_gen
         {
             let before = std::mem::replace(&mut self.data, data);
             if self.data.truncate_seq > before.truncate_seq {
-                // Targets refuse what they have not taken yet.
+                // Targets refuse older writes that arrive after this.
                 self.unsure_end = 0;
             }
             if let Some(mut report) = self.report.take() {
@@ -245,8 +247,8 @@ impl<N: Net> FileState<N> {
         }
     }
 
-    /// [`left_of`] what targets acknowledged. A file that others had made longer meanwhile, because
-    /// our session was over, has lost the rest: that is told.
+    /// [`left_of`] for bytes that targets acknowledged. Others may have truncated them because this
+    /// client's session had expired; that loss is noted.
     pub(crate) fn left_of(&mut self, truncate_seq: u64, end: u64) -> u64 {
         let left = left_of(&self.data, truncate_seq, end);
         if left < end
@@ -258,9 +260,8 @@ impl<N: Net> FileState<N> {
         left
     }
 
-    /// The parts of `bytes` at `offset` that no run under way covers, from the one numbered `newer`
-    /// on: what is sent again must not come after what was written over it, and is on its way
-    /// already.
+    /// Parts of `bytes` at `offset` that no batch in flight covers, from the batch numbered `newer`
+    /// on. A resent byte must not overwrite a newer one that is in flight.
     pub(crate) fn beneath<'a>(
         &self,
         newer: usize,
@@ -292,28 +293,28 @@ impl<N: Net> FileState<N> {
         parts
     }
 
-    /// The end of what was written here and the shard does not know.
+    /// End of own writes that the shard does not know.
     pub(crate) fn unreported_end(&self) -> u64 {
         let told = self.reporting.map_or(0, |report| report.size);
         let reported = self.report.map_or(told, |report| report.size.max(told));
         let under_way = self.inflight.iter().map(|run| run.batch.end()).max();
-        let aside = self.aside.as_ref().map_or(0, Aside::end);
-        let gathered = self.dirty.end().max(aside).max(self.gathered.end());
+        let aside = self.aside.as_ref().map_or(0, BytesPastEnd::end);
+        let gathered = self.dirty.end().max(aside).max(self.append_buffer.end());
         reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
-    /// Moves runs from the gathered writes to those under way, without a moment in which readers
-    /// miss them.
+    /// Moves runs from the dirty ranges into flight under one lock, so that readers never miss
+    /// them.
     pub(crate) fn take_batch(
         &mut self,
-        take: impl FnOnce(&mut Dirty) -> Vec<(u64, Run)>,
+        take: impl FnOnce(&mut DirtyRanges) -> Vec<(u64, Run)>,
     ) -> Option<Arc<Batch>> {
         let runs = take(&mut self.dirty);
         if runs.is_empty() {
             return None;
         }
         let batch = Arc::new(Batch::new(runs, self.failures.forfeits()));
-        self.inflight.push_back(Inflight {
+        self.inflight.push_back(InFlightBatch {
             batch: batch.clone(),
             parts: Vec::new(),
             truncate_seq: self.data.truncate_seq,
@@ -321,11 +322,11 @@ impl<N: Net> FileState<N> {
         Some(batch)
     }
 
-    /// Copies of everything unacknowledged within `offset..end`, oldest first.
+    /// Copies of all unacknowledged bytes within `offset..end`, oldest first.
     pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
         let under_way = self.inflight.iter();
         let under_way = under_way.flat_map(|run| run.batch.copies(offset, end));
-        let appended = self.gathered.copies(offset, end).into_iter();
+        let appended = self.append_buffer.copies(offset, end).into_iter();
         let mut copies: Vec<(u64, Vec<u8>)> = appended.chain(under_way).collect();
         let aside = self.aside.iter();
         copies.extend(aside.flat_map(|aside| aside.copies(offset, end)));
@@ -334,8 +335,8 @@ impl<N: Net> FileState<N> {
     }
 }
 
-/// Up to where bytes are left of those up to `end` that targets acknowledged when `truncate_seq`
-/// was the last shrink known: a later one cuts them.
+/// End of the bytes that remain of those up to `end` that targets acknowledged under
+/// `truncate_seq`. A later truncation removes the rest.
 pub(crate) fn left_of(data: &FileData, truncate_seq: u64, end: u64) -> u64 {
     if truncate_seq < data.truncate_seq {
         end.min(data.truncate_size)
@@ -344,7 +345,7 @@ pub(crate) fn left_of(data: &FileData, truncate_seq: u64, end: u64) -> u64 {
     }
 }
 
-/// Lays copies over `out`, which lies at `offset`.
+/// Lays copies over `out`, whose first byte has the offset `offset`.
 pub(crate) fn lay_over(copies: &[(u64, Vec<u8>)], offset: u64, out: &mut [u8]) {
     for (at, bytes) in copies {
         copy_overlap(*at, bytes, offset, out);

@@ -1,26 +1,26 @@
-//! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close,
-//! fsync, lock, and by age.
+//! Flush: sends gathered writes to their targets, waits for them and reports to the shard. A flush
+//! happens at close, fsync and lock, and by age.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
-use crate::failures::Told;
 use crate::file::File;
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{both, leaves_gathered, lock};
+use crate::write_failures::ReportedFailures;
 use zonal_types::{ErrorCode, Ino, Instant};
 use zonal_wire::MetaReply;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends to the targets what is gathered for them and waits for all of it: the first failure of
-    /// that. The caller holds the gate.
+    /// Sends gathered writes to the targets and waits for all of them; returns the first failure.
+    /// The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let mut done = self.publish_gathered(file).await;
         if done.is_err_and(leaves_gathered) {
-            // What was written later stays behind it.
+            // Later writes must stay behind these.
             return done;
         }
-        // What fails comes back among the gathered: each byte is tried once.
+        // Failed bytes return to the dirty ranges: each byte is tried once.
         let mut left = file.state().dirty.bytes();
         while left > 0 {
             let taken = {
@@ -47,28 +47,32 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Sends everything gathered, waits for it, and tells the shard.
+    /// Sends everything gathered, waits for it, and reports to the shard.
     ///
     /// # Errors
-    /// What fails now; what the shard answers.
+    /// A failure of this flush; those of the shard.
     pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = self.wait_for(&file.gate).await?;
         self.flush_gated(file).await
     }
 
-    /// [`Self::flush`] at a close: the open that ends is told what failed since it was told last.
-    /// Its fsync, or that of a descriptor that shares it, tells again.
+    /// [`Self::flush`] at a close: the open gets failures since its last report. Its fsync, or that
+    /// of a descriptor that shares it, reports them again.
     ///
     /// # Errors
-    /// As [`Self::flush`]; a write that had failed before.
-    pub async fn flush_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
+    /// As [`Self::flush`]; an earlier failure of a write.
+    pub async fn flush_open(
+        &self,
+        file: &File<N>,
+        told: &mut ReportedFailures,
+    ) -> Result<(), ErrorCode> {
         let flushed = self.flush(file).await;
         let failed = file.state().failures.tell_close(told);
         failed.and(flushed)
     }
 
-    /// [`Self::flush`] before something else is done with the file, perhaps by somebody who wrote
-    /// none of it: what is lost is told to those who have it open, and is no reason not to go on.
+    /// [`Self::flush`] before another operation on the file, perhaps by a process that wrote
+    /// nothing. A loss is reported to the opens of the file and does not stop the operation.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -93,19 +97,18 @@ impl<N: Net> ClientCall<'_, N> {
         both(written, reported)
     }
 
-    /// Follows the change counter where the last change was our own.
+    /// Advances the known change counter where this client made the last change.
     pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
         match reply {
             MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
-                lock(&self.seen).own_change(ino, attr.change);
+                lock(&self.page_versions).own_change(ino, attr.change);
                 self.note_own_privileges(attr);
             }
-            _other => lock(&self.seen).forget(ino),
+            _other => lock(&self.page_versions).forget(ino),
         }
     }
 
-    /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay,
-    /// if there are any.
+    /// Flushes files with old gathered writes. Returns the age of the oldest that remains, ms.
     pub async fn flush_aged(&self) -> Option<u64> {
         let mut oldest = None;
         let mut due = Vec::new();
@@ -113,7 +116,7 @@ impl<N: Net> ClientCall<'_, N> {
             let (since, was_kept) = {
                 let state = file.state();
                 let since = if state.aside.is_some() && !state.is_doubted() {
-                    // It is being truncated, which flushes it.
+                    // A truncation in flight flushes it.
                     Some(self.net.now())
                 } else if state.is_clean() {
                     None
@@ -124,8 +127,8 @@ impl<N: Net> ClientCall<'_, N> {
                 (since, state.was_kept)
             };
             let Some(since) = since else {
-                // One that was closed while its servers did not answer, and was flushed by somebody
-                // else.
+                // The file was closed while its servers did not answer, and another call flushed
+                // it.
                 self.forget_file(&file);
                 continue;
             };
@@ -136,18 +139,19 @@ impl<N: Net> ClientCall<'_, N> {
                 oldest = oldest.max(Some(age));
             }
         }
-        // A file whose servers do not answer takes no time from the others.
+        // A file whose servers do not answer must not delay the others.
         due.sort_by_key(|(was_kept, since, _file)| (*was_kept, *since));
         for (_was_kept, _since, file) in due {
             let flushed = self.another().flush(&file).await;
             let is_kept = flushed.is_err_and(leaves_gathered);
             file.state().was_kept = is_kept;
             if is_kept {
-                // Nothing is lost: later again. Closes are not to wait for it again and again.
+                // Nothing is lost: the next flush tries again. Closes must not wait for it
+                // repeatedly.
                 file.state().dirty_since = Some(self.net.now());
                 return oldest.max(Some(0));
             }
-            // Who wrote it is told by the file's failures. It may have been closed while its
+            // The file's failures inform its writers. The file may have been closed while its
             // servers did not answer.
             self.forget_file(&file);
         }

@@ -1,69 +1,69 @@
-//! The client: what a mount decides, without a kernel and without sockets.
+//! The client core: the decisions of a mount, without a kernel and without sockets.
 //!
-//! [`Client`] is async code without a runtime, generic over [`Net`]: a mount drives it with futures
+//! [`Client`] is async code without a runtime, generic over [`Net`]. A mount drives it with futures
 //! that are ready at once, the simulator with futures that wait for simulated messages.
 //!
-//! Whatever may wait is asked of a [`ClientCall`]: the client at work for one operation, with its
-//! [`OperationContext`].
+//! Operations that may wait are methods of [`ClientCall`]: the client at work for one operation,
+//! with its [`OperationContext`].
 #![forbid(unsafe_code)]
 
-mod ahead;
+mod access_times;
 pub mod append;
+pub mod append_buffer;
 pub mod attributes;
 mod batch;
-mod behind;
-mod changes;
 pub mod client;
+pub mod complete_directories;
 pub mod directories;
-pub mod dirty;
+pub mod dirty_ranges;
 pub mod events;
-mod failures;
+pub mod fallocate;
 pub mod file;
-pub mod files;
+pub mod file_table;
 mod flush;
-pub mod fresh;
-pub mod gathered;
-pub mod ghosts;
-mod inline;
-pub mod known;
-pub mod listed;
+mod in_flight;
+mod inline_cache;
+mod inline_data;
+pub mod kept_listings;
 pub mod locate;
 pub mod locks;
 pub mod map;
 pub mod names;
 pub mod net;
-pub mod opening;
+pub mod open;
 mod operation;
-mod places;
+pub mod page_validity;
+pub mod parent_attributes;
+mod placement;
 mod privileges;
 pub mod read;
+mod readdir_prefetch;
+pub mod removed_attributes;
 mod report;
-pub mod reserve;
 pub mod run;
-pub mod seen;
-mod sending;
+pub mod seek_and_copy;
+mod send_window;
 pub mod session;
-mod silence;
-pub mod size;
-mod small;
+mod silent_servers;
 pub mod statfs;
 mod storage;
 pub mod sync;
-mod syncing;
-mod touches;
+mod tail_ownership;
+mod target_sync;
 pub mod truncate;
-mod under_way;
-mod unsynced;
+mod unsynced_changes;
+mod unsynced_writes;
 pub mod write;
+mod write_failures;
 pub mod xattrs;
 
-pub use client::{Client, Options};
-pub use events::{POLL_WAIT_MS, Polled};
-pub use failures::Told;
+pub use client::{Client, ClientOptions};
+pub use events::{POLL_WAIT_MS, PolledEvents};
+pub use fallocate::Reserve;
 pub use file::File;
-pub use locks::{LockOutcome, QueuedAgain};
-pub use net::{Message, Net, NetFailure, Reply};
+pub use locks::{LockOutcome, RequeuedLock};
+pub use net::{Message, Net, NetFailure, ServerReply};
 pub use operation::{Cancellation, ClientCall, OperationContext};
-pub use reserve::Reserve;
 pub use run::Run;
 pub use session::Link;
+pub use write_failures::ReportedFailures;

@@ -1,13 +1,13 @@
-//! Where an inode's data is, in words for schedulers.
+//! Locations of an inode's data, for schedulers.
 
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use zonal_types::{ErrorCode, FileKind, Ino, TargetId, ZoneId};
 
-/// The answer to "where is it".
+/// Where the data of an inode lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     /// Inode number.
@@ -18,12 +18,12 @@ pub struct Located {
     pub zones: BTreeMap<ZoneId, u64>,
     /// Bytes by target.
     pub targets: BTreeMap<TargetId, u64>,
-    /// The map that this was computed with.
+    /// Version of the map that this was computed with.
     pub map_version: u64,
 }
 
 impl Located {
-    /// As one line of JSON (numbers only, so nothing needs quoting).
+    /// One line of JSON (numbers only, so nothing needs quoting).
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut out = format!(
@@ -57,10 +57,10 @@ fn join(out: &mut String, pairs: impl Iterator<Item = (u64, u64)>) {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Where an inode's data is.
+    /// Computes where an inode's data lies.
     ///
     /// # Errors
-    /// `Stale` where it is gone.
+    /// `Stale` where the inode is gone.
     pub async fn locate(&self, ino: Ino) -> Result<Located, ErrorCode> {
         let (attr, data) = self.file_data(ino).await?;
         let map = self.map();

@@ -1,37 +1,38 @@
-//! POSIX and flock locks: the shard decides; what is held is remembered for the shard's restart.
+//! POSIX and flock locks: the shard decides, and the client remembers held locks for a restart of
+//! the shard.
 //!
-//! The reply to a request may be from a life of the shard that is over, and the next life has heard
-//! what is held without it. So a grant is noted first, and counts only if the shard has not been
-//! heard to restart since the request was sent; else it is asked for again, under its number.
+//! A reply may come from an earlier boot of the shard, while the next boot has already heard what
+//! this client holds. So the client notes a grant first. The grant counts only if no restart was
+//! seen since the request was sent. Otherwise the client repeats the request under its number.
 
-mod held;
-pub(crate) mod late;
+mod lock_table;
+pub(crate) mod retries;
 mod state;
 
-use held::{Owner, owner_of};
-use late::Gone;
-pub(crate) use state::Locks;
-use state::Waiting;
+use lock_table::{Owner, owner_of};
+use retries::ClosedOwner;
+pub(crate) use state::LockState;
+use state::WaitingRequest;
 
 use crate::client::Client;
 use crate::net::Net;
 use crate::operation::ClientCall;
-use crate::seen::Changed;
+use crate::page_validity::PendingPageVersion;
 use crate::session::{Link, is_passing, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino, SessionId, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
-/// What became of a queued request at a restarted shard.
+/// Outcome of a requeued request at a restarted shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueuedAgain {
-    /// Held: as if the shard had told so.
+pub enum RequeuedLock {
+    /// Granted, as if by an event.
     Granted {
         /// The inode.
         ino: Ino,
         /// The request.
         waiter: u64,
     },
-    /// It waits no more.
+    /// No longer waiting.
     Refused {
         /// The request.
         waiter: u64,
@@ -40,41 +41,41 @@ pub enum QueuedAgain {
     },
 }
 
-/// What is to be done about one.
-enum Again {
+/// Next step for a requeued request.
+enum RequeueOutcome {
     Waits,
-    Over(QueuedAgain),
+    Over(RequeuedLock),
     TakenBack,
-    /// The shard is to be asked again.
+    /// The shard did not answer: ask again.
     Unanswered,
 }
 
 /// The outcome of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockOutcome {
-    /// Held. `changed`: the file's data is newer than what the kernel's pages show, which are to be
-    /// dropped before anybody acts on the grant; then [`Client::pages_dropped`] is told.
+    /// Held. `changed`: the file's data is newer than the kernel's pages, which must be dropped
+    /// before the holder acts on the grant. Then call [`Client::pages_dropped`].
     Granted {
-        /// See above.
-        changed: Option<Changed>,
+        /// The newer version, where there is one.
+        changed: Option<PendingPageVersion>,
     },
-    /// An event will tell.
+    /// Queued: an event will report the grant.
     Queued,
 }
 
 impl<N: Net> Client<N> {
-    /// A number for a lock request, which names it until it is over.
+    /// A number that names a lock request until it has ended.
     pub fn lock_number(&self) -> u64 {
         lock(&self.locks).next_number()
     }
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Asks for a lock. `waiter`: waits under this number where it is not free. The range has a
-    /// [`Self::lock_number`]; 0: it gets one.
+    /// Requests a lock. `waiter`: number under which to wait where the lock is not free. The range
+    /// carries a [`Self::lock_number`]; 0: it gets one.
     ///
     /// # Errors
-    /// `WouldBlock`, `Deadlock`, `NoLocks`, a shard that does not answer.
+    /// `WouldBlock`, `Deadlock`, `NoLocks`, or a shard that does not answer.
     pub async fn lock(
         &self,
         ino: Ino,
@@ -92,8 +93,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
         match outcome {
             Ok(LockOutcome::Granted { .. }) => lock(&self.locks).settle(ino, &range),
-            // The caller hears of an error and will not release it: the shard may have granted it,
-            // or grant it later.
+            // The caller gets an error and will not release the lock, which the shard may have
+            // granted or may grant later.
             Err(code) if leaves_gathered(code) => self.take_back_later(ino, range, waiter),
             Err(_refused) => {
                 let mut locks = lock(&self.locks);
@@ -105,7 +106,7 @@ impl<N: Net> ClientCall<'_, N> {
         outcome
     }
 
-    /// Asks until the answer is one of a shard that knows what we hold.
+    /// Repeats the request until the answer comes from a shard that knows what this client holds.
     async fn ask_for_lock(
         &self,
         link: &Link,
@@ -127,8 +128,8 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok(_done) => {
                     let mut locks = lock(&self.locks);
                     if waiter.is_some_and(|waiter| !locks.waiting.contains_key(&waiter)) {
-                        // An event was quicker, and counted: its waiter knows, and restarted shards
-                        // are told. To ask again would forget it.
+                        // The grant's event came first and was counted: the waiter has heard of it,
+                        // and restarted shards are told. A repeated request would forget it.
                         return Ok(LockOutcome::Queued);
                     }
                     locks.granted(ino, range, waiter);
@@ -137,7 +138,7 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(ErrorCode::LockQueued) => {
                     let mut locks = lock(&self.locks);
                     let waiting = waiter.and_then(|waiter| locks.waiting.get_mut(&waiter));
-                    // Where the grant was quicker, it is not there any more.
+                    // The entry is gone where the grant's event came first.
                     let Some(waiting) = waiting else {
                         return Ok(LockOutcome::Queued);
                     };
@@ -153,22 +154,23 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Queues again what a restarted shard has forgotten. Returns what waits no more, and whether
-    /// all was asked for: otherwise the shard did not answer, and this is to be called again.
-    pub async fn queue_locks_again(&self, shard: ShardId) -> (Vec<QueuedAgain>, bool) {
+    /// Requeues requests that a restarted shard has forgotten. Returns those that no longer wait,
+    /// and whether all were sent. Otherwise the shard did not answer, and the caller must try
+    /// again.
+    pub async fn queue_locks_again(&self, shard: ShardId) -> (Vec<RequeuedLock>, bool) {
         let map = self.map();
         let at_shard = |ino: Ino| {
             map.shard_of(ino.partition())
                 .is_some_and(|known| known.id == shard)
         };
-        let queued: Vec<(u64, Waiting)> = lock(&self.locks)
+        let queued: Vec<(u64, WaitingRequest)> = lock(&self.locks)
             .waiting
             .iter()
             .filter(|(_, waiting)| waiting.is_queued && at_shard(waiting.ino))
             .map(|(waiter, waiting)| (*waiter, *waiting))
             .collect();
         let mut over = Vec::new();
-        for (waiter, Waiting { ino, range, .. }) in queued {
+        for (waiter, WaitingRequest { ino, range, .. }) in queued {
             let call = self.another();
             let link = self.link(shard);
             let life = link.life();
@@ -182,24 +184,25 @@ impl<N: Net> ClientCall<'_, N> {
             lock(&self.locks).queued_again.insert(waiter, false);
             let answer = call.meta(&link, &request).await;
             match self.queued_again(&link, life, (ino, range, waiter), answer.map(drop)) {
-                Again::Waits => {}
-                Again::Over(queued) => over.push(queued),
-                // It is sent once more, as it may have come before the shard had queued it.
-                Again::TakenBack => call.take_back(ino, range, waiter).await,
-                Again::Unanswered => return (over, false),
+                RequeueOutcome::Waits => {}
+                RequeueOutcome::Over(queued) => over.push(queued),
+                // Sent again, because the first one may have come before the shard had queued the
+                // request.
+                RequeueOutcome::TakenBack => call.take_back(ino, range, waiter).await,
+                RequeueOutcome::Unanswered => return (over, false),
             }
         }
         (over, true)
     }
 
-    /// The answer to a request that was queued before the shard's restart.
+    /// Handles the answer to a requeued request.
     fn queued_again(
         &self,
         link: &Link,
         life: (u64, SessionId),
         (ino, range, waiter): (Ino, LockRange, u64),
         answer: Result<(), ErrorCode>,
-    ) -> Again {
+    ) -> RequeueOutcome {
         let mut locks = lock(&self.locks);
         let is_wanted = locks.waiting.contains_key(&waiter);
         let is_taken_back = locks.queued_again.remove(&waiter) == Some(true);
@@ -208,29 +211,29 @@ impl<N: Net> ClientCall<'_, N> {
                 if let Some(granted) = locks.grant(waiter)
                     && link.life() != life
                 {
-                    // Restarted once more.
+                    // The shard restarted once more.
                     locks.ungrant(waiter, granted);
-                    return Again::Unanswered;
+                    return RequeueOutcome::Unanswered;
                 }
-                Again::Over(QueuedAgain::Granted { ino, waiter })
+                RequeueOutcome::Over(RequeuedLock::Granted { ino, waiter })
             }
-            Ok(()) | Err(ErrorCode::LockQueued) if is_taken_back => Again::TakenBack,
-            // Or its grant was told before.
-            Ok(()) | Err(ErrorCode::LockQueued) => Again::Waits,
-            Err(code) if is_passing(code) => Again::Unanswered,
-            // A deadlock may have come up meanwhile.
+            Ok(()) | Err(ErrorCode::LockQueued) if is_taken_back => RequeueOutcome::TakenBack,
+            // Or its grant was reported before.
+            Ok(()) | Err(ErrorCode::LockQueued) => RequeueOutcome::Waits,
+            Err(code) if is_passing(code) => RequeueOutcome::Unanswered,
+            // A deadlock may have arisen meanwhile.
             Err(code) => {
                 locks.withdraw(ino, &range, Some(waiter));
                 locks.settle(ino, &range);
-                Again::Over(QueuedAgain::Refused { waiter, code })
+                RequeueOutcome::Over(RequeuedLock::Refused { waiter, code })
             }
         }
     }
 
-    /// A lock that was waited for is held: learns what the last holder wrote.
+    /// Refreshes the file after the grant of a queued lock, to see the last holder's writes.
     ///
     /// # Errors
-    /// A shard that does not answer: then the lock goes back.
+    /// A shard that does not answer: then the lock is released.
     pub async fn lock_granted(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
         let outcome = self.learn_of_holders(ino).await;
         if outcome.is_err() {
@@ -241,10 +244,10 @@ impl<N: Net> ClientCall<'_, N> {
         outcome
     }
 
-    /// The lock is held: learns what the last holder wrote.
+    /// Refreshes the file after a grant, to see the last holder's writes.
     async fn learn_of_holders(&self, ino: Ino) -> Result<LockOutcome, ErrorCode> {
-        lock(&self.small).forget(ino);
-        let asked = lock(&self.seen).moment();
+        lock(&self.inline_cache).forget(ino);
+        let asked = lock(&self.page_versions).moment();
         let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
@@ -255,30 +258,30 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some(file) = self.file(ino) {
             file.state().refresh(&attr, data);
         }
-        let differs = lock(&self.seen).differs(ino, attr.change);
-        let changed = differs.then(|| Changed::new(attr.change, asked));
+        let differs = lock(&self.page_versions).differs(ino, attr.change);
+        let changed = differs.then(|| PendingPageVersion::new(attr.change, asked));
         Ok(LockOutcome::Granted { changed })
     }
 }
 
 impl<N: Net> Client<N> {
-    /// The kernel has dropped the pages of a file that were there when `changed` was told: it shows
-    /// what is newer from here on.
-    pub fn pages_dropped(&self, ino: Ino, changed: Changed) {
-        lock(&self.seen).dropped(ino, changed);
+    /// Notes that the kernel has dropped the pages that a file had when `changed` was returned:
+    /// from here on it shows the newer version.
+    pub fn pages_dropped(&self, ino: Ino, changed: PendingPageVersion) {
+        lock(&self.page_versions).dropped(ino, changed);
     }
 
-    /// The kernel's pages of a file may be older than what is known of them: drops that were asked
-    /// for until now do not mend that.
+    /// Notes that the kernel's pages of a file may be older than assumed. Drops requested until now
+    /// do not cure that.
     pub fn doubt_pages(&self, ino: Ino) {
-        lock(&self.seen).doubt(ino);
+        lock(&self.page_versions).doubt(ino);
     }
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Releases a range. What was written under the lock is flushed first: where a server does not
-    /// take it, the lock stays, for whoever holds it next would not find it, and it would be
-    /// written over what they write.
+    /// Releases a range after it has flushed the writes under it. Where a server does not take them
+    /// the lock stays: otherwise the next holder would miss them, and they would overwrite newer
+    /// bytes.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -292,7 +295,7 @@ impl<N: Net> ClientCall<'_, N> {
             .await
     }
 
-    /// Sends a release. What it releases is held again where it fails.
+    /// Sends a release. Where it fails, the ranges are held again.
     async fn send_release(
         &self,
         ino: Ino,
@@ -307,8 +310,8 @@ impl<N: Net> ClientCall<'_, N> {
         if answer.is_err() {
             let mut locks = lock(&self.locks);
             for range in released {
-                // Where another owner here has been granted what excludes it, the shard has
-                // executed the release, and its answer is lost.
+                // A conflicting grant to another owner here proves that the shard has executed the
+                // release and its answer was lost.
                 if !locks.held.excludes(ino, &range) {
                     locks.held.hold(ino, range);
                 }
@@ -317,8 +320,8 @@ impl<N: Net> ClientCall<'_, N> {
         answer.map(drop)
     }
 
-    /// Releases the locks that an owner has got on an inode until now, where there may be any;
-    /// `handle`: through this open file only.
+    /// Releases all locks that an owner has got on an inode until now; `handle`: only those got
+    /// through this open file.
     ///
     /// # Errors
     /// As [`Self::unlock`].
@@ -337,14 +340,14 @@ impl<N: Net> ClientCall<'_, N> {
             }
             locks.next_number()
         };
-        let gone = Gone {
+        let gone = ClosedOwner {
             ino,
             owner: of,
             handle,
             number,
         };
         if let Err(code) = self.flush_if_dirty(ino).await {
-            // As in `unlock`. There is nobody left who could try again.
+            // As in `unlock`. No caller is left to try again.
             self.release_later(gone);
             return Err(code);
         }
@@ -354,14 +357,14 @@ impl<N: Net> ClientCall<'_, N> {
             .send_release(ino, &gone.request(), of, cut, is_meant)
             .await;
         if released.is_err_and(leaves_gathered) {
-            // There is nobody left who could try again; a shard that starts anew is not told of it.
+            // No caller is left to try again. A restarted shard is not told of the lock.
             self.release_later(gone);
             lock(&self.locks).held.give_up(ino, of, cut, is_meant);
         }
         released
     }
 
-    /// The first lock that is in the way of `range`.
+    /// The first lock that conflicts with `range`.
     ///
     /// # Errors
     /// A shard that does not answer.

@@ -1,5 +1,5 @@
-//! The zone map as this client knows it: fetched from a manager, followed as others name newer
-//! versions, and doubted where it leads nowhere.
+//! The cached zone map: the client fetches it from a manager, follows newer versions that servers
+//! name, and checks it after a failure.
 
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
@@ -11,20 +11,20 @@ use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{ManagerReply, Service};
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
-/// The map, and what is known of newer ones.
-pub(crate) struct KnownMap {
+/// The map, and hints of newer ones.
+pub(crate) struct CachedMap {
     current: Mutex<Arc<ZoneMap>>,
     /// The newest version that a server named.
     hint: AtomicU64,
-    /// A target did not answer where the map has it.
+    /// A target did not answer at the address in the map.
     is_doubted: AtomicBool,
     refreshing: async_lock::Mutex<()>,
-    /// The manager that answered last, by its place in the list.
+    /// Index of the manager that answered last.
     answered: AtomicUsize,
 }
 
-impl KnownMap {
-    /// Of a cell of which nothing is known yet.
+impl CachedMap {
+    /// A cache without a map yet.
     pub(crate) fn new(cell: CellId) -> Self {
         Self {
             current: Mutex::new(Arc::new(ZoneMap::unknown(cell))),
@@ -55,7 +55,7 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Fetches a newer map, once for all who ask at a time.
+    /// Fetches a newer map, once for all concurrent callers.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -68,25 +68,25 @@ impl<N: Net> ClientCall<'_, N> {
         self.fetch_map(before).await
     }
 
-    /// A target did not answer in time where the map has it.
+    /// Notes that a target did not answer in time at the address in the map.
     pub(crate) fn doubt_map(&self) {
         self.map.is_doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Has the manager's map, where ours was doubted, or where `is_sure`. The manager is believed
-    /// whatever version its map has: a map that nobody else has is never followed by a newer one.
+    /// Fetches the manager's map, if the known one is doubted or `is_sure`. Takes it whatever its
+    /// version: a map that no server has is never followed by a newer one.
     pub(crate) async fn settle_doubts(&self, is_sure: bool) {
         if !self.map.is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
             return;
         }
         if let Ok(_guard) = self.wait_for(&self.map.refreshing).await {
-            // Who does not answer either is asked at the next failure.
+            // A manager that does not answer is asked again at the next failure.
             self.fetch_map(MapVersion(0)).await.ok();
         }
     }
 
-    /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the
-    /// caller tries again later.
+    /// As [`Self::refresh_map`]. While no manager answers, the known map stays, and the caller
+    /// tries again later.
     pub(crate) async fn try_refresh_map(&self) -> Result<(), ErrorCode> {
         match self.refresh_map().await {
             Err(code) if is_passing(code) => Ok(()),
@@ -94,8 +94,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever
-    /// it is). The manager that answered last is asked first.
+    /// Fetches the map from the first manager that answers, if it is newer than `have` (0: any
+    /// version). The manager that answered last is asked first.
     pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
         let mut last = ErrorCode::Unreachable;
         let first = self.map.answered.load(Ordering::Relaxed);
@@ -109,13 +109,13 @@ impl<N: Net> ClientCall<'_, N> {
                     self.map.answered.store(place, Ordering::Relaxed);
                     return self.take_map(map);
                 }
-                Err(Unfetched::Silent(failure)) => {
+                Err(MapFetchFailure::Silent(failure)) => {
                     let server = format!("manager at {manager}");
                     self.net
                         .complain(self.context(), &server, "GetMap", failure);
                     last = failure_code(failure);
                 }
-                Err(Unfetched::Answer(error)) => return Err(error.code()),
+                Err(MapFetchFailure::Answer(error)) => return Err(error.code()),
             }
         }
         Err(last)
@@ -125,7 +125,7 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         manager: &str,
         have: MapVersion,
-    ) -> Result<Arc<ZoneMap>, Unfetched> {
+    ) -> Result<Arc<ZoneMap>, MapFetchFailure> {
         let mut fetch = match have {
             MapVersion(0) => Fetch::believing(self.map()),
             _ => Fetch::newer(self.map()),
@@ -141,7 +141,7 @@ impl<N: Net> ClientCall<'_, N> {
             };
             let sent = self.start(manager, message);
             let reply = self.finish(manager, sent, None).await;
-            let reply = reply.map_err(Unfetched::Silent)?;
+            let reply = reply.map_err(MapFetchFailure::Silent)?;
             let reply = ManagerReply::from_bytes(&reply.body)
                 .map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?;
             if let Some(map) = fetch.take(reply)? {
@@ -170,14 +170,14 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 /// Why a manager's map was not fetched.
-enum Unfetched {
-    /// It does not answer.
+enum MapFetchFailure {
+    /// The manager does not answer.
     Silent(NetFailure),
-    /// What it answers is of no use.
+    /// The manager's answer is unusable.
     Answer(FetchError),
 }
 
-impl From<FetchError> for Unfetched {
+impl From<FetchError> for MapFetchFailure {
     fn from(error: FetchError) -> Self {
         Self::Answer(error)
     }

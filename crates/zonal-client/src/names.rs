@@ -1,5 +1,5 @@
-//! Names: looked up, made, renamed, linked, removed. One round trip each, except where an inode
-//! lies in another shard than its name.
+//! Names: look-up, creation, rename, link, removal. Each takes one round trip, or two where the
+//! inode lies in another shard than its name.
 
 use crate::file::File;
 use crate::net::Net;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 use zonal_types::{Attr, Credentials, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::{Entry, MetaReply, MetaRequest, NewKind};
 
-/// What a look-up found, with attributes.
+/// A name found, with attributes.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct FoundEntry {
     /// Inode and attributes.
     pub attr: Attr,
     /// How long the name may be cached, ms.
@@ -20,29 +20,29 @@ pub struct Found {
     pub attr_ms: u32,
 }
 
-/// A name that leads somewhere, or to nothing.
+/// Result of a look-up.
 #[derive(Debug, Clone)]
-pub enum Looked {
-    /// There it is.
-    Found(Found),
-    /// Nothing; that may be cached this long, ms.
+pub enum LookupResult {
+    /// The name exists.
+    Found(FoundEntry),
+    /// The name does not exist; that may be cached for this long, ms.
     Absent(u32),
 }
 
 /// An opened file.
-pub struct Opened<N: Net> {
-    /// What it is.
-    pub found: Found,
+pub struct OpenedFile<N: Net> {
+    /// Its entry.
+    pub found: FoundEntry,
     /// The file; call `release` once for each open.
     pub file: Arc<File<N>>,
-    /// The kernel's pages of it are still right.
+    /// The kernel's pages of the file are current.
     pub keep_pages: bool,
-    /// The kernel drops them when it hears of the open; [`crate::Client::pages_dropped`] is told
-    /// then.
-    pub changed: Option<crate::seen::Changed>,
+    /// The version that the kernel's pages show after the open has dropped the old ones; then call
+    /// [`crate::Client::pages_dropped`].
+    pub changed: Option<crate::page_validity::PendingPageVersion>,
 }
 
-/// What and how to create.
+/// Parameters of a new inode.
 #[derive(Debug, Clone)]
 pub struct NewFile {
     /// Kind of inode.
@@ -57,15 +57,15 @@ impl<N: Net> ClientCall<'_, N> {
     /// Looks a name up.
     ///
     /// # Errors
-    /// As the shard answers; "no such name" is not an error.
+    /// Those of the shard; an absent name is not an error.
     pub async fn lookup(
         &self,
         who: &Credentials,
         parent: Ino,
         name: Name,
-    ) -> Result<Looked, ErrorCode> {
+    ) -> Result<LookupResult, ErrorCode> {
         if let Some(ms) = self.known_absent(parent, &name) {
-            return Ok(Looked::Absent(ms));
+            return Ok(LookupResult::Absent(ms));
         }
         let link = self.reach(parent).await?;
         let asked = self.asking(&link);
@@ -82,24 +82,23 @@ impl<N: Net> ClientCall<'_, N> {
         {
             Ok(MetaReply::Entry { mut entry }) => {
                 self.cut_entry(&link, asked, &mut entry);
-                self.complete(entry).await.map(Looked::Found)
+                self.complete(entry).await.map(LookupResult::Found)
             }
             Ok(MetaReply::NoEntry { entry_ms }) => {
-                Ok(Looked::Absent(self.kernel_ms(&link, asked, entry_ms)))
+                Ok(LookupResult::Absent(self.kernel_ms(&link, asked, entry_ms)))
             }
             Ok(_other) => Err(ErrorCode::Protocol),
-            Err(ErrorCode::NotFound) => Ok(Looked::Absent(0)),
+            Err(ErrorCode::NotFound) => Ok(LookupResult::Absent(0)),
             Err(code) => Err(code),
         }
     }
 
-    /// Fills in the attributes where another shard has the inode, and lays our own writes over
-    /// them.
-    pub(crate) async fn complete(&self, entry: Entry) -> Result<Found, ErrorCode> {
+    /// Fetches the attributes where another shard has the inode, and lays own writes over them.
+    pub(crate) async fn complete(&self, entry: Entry) -> Result<FoundEntry, ErrorCode> {
         match entry.attr {
             Some(attr) => {
                 let (attr, attr_ms) = self.lay_own_writes(attr, entry.attr_ms);
-                Ok(Found {
+                Ok(FoundEntry {
                     attr,
                     entry_ms: entry.entry_ms,
                     attr_ms,
@@ -108,10 +107,11 @@ impl<N: Net> ClientCall<'_, N> {
             None => {
                 let (attr, attr_ms) = self.getattr(entry.ino).await?;
                 if attr.kind == FileKind::Directory && attr.nlink == 0 {
-                    // Removed since the name was found; only what holds it already sees its ghost.
+                    // Removed since the look-up. Only processes that already hold it see its last
+                    // attributes.
                     return Err(ErrorCode::Stale);
                 }
-                Ok(Found {
+                Ok(FoundEntry {
                     attr,
                     entry_ms: entry.entry_ms,
                     attr_ms,
@@ -123,7 +123,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// The text of a symbolic link.
     ///
     /// # Errors
-    /// `Invalid` where it is none.
+    /// `Invalid` where the inode is not a symbolic link.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
         let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::Readlink { ino }).await? {
@@ -132,17 +132,17 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Makes something that is not a directory and is not opened.
+    /// Makes an inode that is neither a directory nor opened.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn make(
         &self,
         who: &Credentials,
         parent: Ino,
         name: Name,
         new: NewFile,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         self.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, None);
         let link = self.reach(parent).await?;
@@ -159,10 +159,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Removes a name that is not a directory's.
+    /// Removes a name, unless it names a directory.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn unlink(
         &self,
         who: &Credentials,
@@ -180,25 +180,25 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// Remembers what a removal tells of what lost its last name.
+    /// Remembers the attributes of an inode that lost its last name.
     pub(crate) fn note_removed(&self, reply: &MetaReply) {
         if let MetaReply::Attr { attr, .. } = reply {
             self.is_gone(attr);
         }
     }
 
-    /// It has no name any more, and nobody can be asked for it.
+    /// Remembers the attributes of an inode without a name, which no shard can report any more.
     pub(crate) fn is_gone(&self, attr: &Attr) {
         if attr.kind == FileKind::Directory {
-            lock(&self.fresh).forget(attr.ino);
+            lock(&self.parent_attributes).forget(attr.ino);
         }
-        lock(&self.ghosts).note(attr);
+        lock(&self.removed_attributes).note(attr);
     }
 
-    /// Renames. Both ends must lie in one shard.
+    /// Renames within one shard.
     ///
     /// # Errors
-    /// `CrossShard`, and as the shard answers.
+    /// `CrossShard` where the names lie in different shards; those of the shard.
     pub async fn rename(
         &self,
         who: &Credentials,
@@ -229,14 +229,14 @@ impl<N: Net> ClientCall<'_, N> {
     /// Gives an inode another name.
     ///
     /// # Errors
-    /// `CrossShard`, and as the shard answers.
+    /// `CrossShard` where the names lie in different shards; those of the shard.
     pub async fn hard_link(
         &self,
         who: &Credentials,
         ino: Ino,
         parent: Ino,
         name: Name,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let map = self.map();
         let shard = map.shard_of(parent.partition()).map(|shard| shard.id);
         if map.shard_of(ino.partition()).map(|shard| shard.id) != shard {

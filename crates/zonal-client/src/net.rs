@@ -1,11 +1,11 @@
-//! What the client core needs from outside: messages, time, randomness.
+//! The client core's interface to its environment: messages, time, randomness.
 //!
 //! In a mount, futures of this trait are ready when first polled: sending and receiving happen on
-//! the calling thread. In the simulator they wait for simulated messages. The core never knows
-//! which.
+//! the calling thread. In the simulator they wait for simulated messages. The core does not depend
+//! on which.
 
 use crate::operation::OperationContext;
-use crate::run::Brought;
+use crate::run::ShellMemory;
 use std::future::Future;
 use zonal_types::{ClientIdentity, ErrorCode, Ino, Instant, NodeId, ShardId, Timestamp};
 use zonal_wire::Header;
@@ -13,67 +13,67 @@ use zonal_wire::Header;
 /// One request to a server.
 #[derive(Debug)]
 pub struct Message<'a> {
-    /// The node expected at the address; 0: whichever answers.
+    /// The expected node; 0: any.
     pub node: NodeId,
-    /// Service, cell, session, slot, deadline and so on; lengths are filled in by the transport.
+    /// Service, cell, session, slot, deadline and other fields; the transport fills in lengths.
     pub header: Header,
     /// The encoded message.
     pub body: &'a [u8],
-    /// Raw data behind it, in pieces.
+    /// Raw data behind the message, in pieces.
     pub payload: &'a [&'a [u8]],
-    /// Bytes of payload that the reply may have, where a sink will take it ([`Net::finish_into`]).
+    /// Most payload bytes of the reply, where a sink will take it ([`Net::finish_into`]).
     pub room: usize,
 }
 
 /// A server's reply.
 #[derive(Debug)]
-pub struct Reply {
+pub struct ServerReply {
     /// Its header.
     pub header: Header,
     /// The encoded message.
     pub body: Vec<u8>,
-    /// How many payload bytes were put into the caller's buffer.
+    /// Payload bytes in the caller's buffer.
     pub payload_bytes: usize,
 }
 
 /// Why there is no reply. The request may or may not have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetFailure {
-    /// No connection, or it broke: nobody listens there.
+    /// No connection, or it broke: nothing listens there.
     Unreachable,
-    /// No connection: nobody answers there. It need not have taken the time that the caller has.
+    /// No connection, because the server does not react. This may take less time than the deadline.
     Silent,
     /// No reply within the deadline.
     TimedOut,
-    /// The server refused the connection for good (key, cell, version) or broke the protocol.
+    /// The server refused the connection for good (key, cell, version) or violated the protocol.
     Refused(ErrorCode),
 }
 
-/// What people are to hear of a client.
+/// A change of this client's state, for logs and for the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
-    /// It has a session at a shard, where it had none: its events are to be polled. For the shell
-    /// alone.
+pub enum ClientNotice {
+    /// It opened a session at a shard where it had none: its events must be polled. Only for the
+    /// shell.
     Opened(ShardId),
     /// A shard has given it its first session there.
     Session(ShardId, ClientIdentity),
-    /// It has begun anew: a shard has forgotten it.
+    /// It has a new incarnation, because a shard has forgotten it.
     Incarnation(ClientIdentity),
-    /// Others have got the locks that it held on a file: what was gathered under them is dropped.
+    /// Others have got its locks on a file: writes gathered under them are dropped.
     Forfeited(Ino),
 }
 
 /// Transport, clock and randomness.
 pub trait Net {
-    /// A request under way.
+    /// A request in flight.
     type Pending;
 
-    /// Where a payload may go that is not for a buffer of ours.
+    /// Target of payloads that do not go into the caller's buffer.
     type Sink;
 
-    /// Memory for gathered bytes, of which the transport sends without a copy; `None` where it has
-    /// none.
-    fn memory(&self, _bytes: usize) -> Option<Box<dyn Brought>> {
+    /// Memory for gathered bytes, from which the transport sends without a copy; `None` where it
+    /// has none.
+    fn memory(&self, _bytes: usize) -> Option<Box<dyn ShellMemory>> {
         None
     }
 
@@ -86,13 +86,13 @@ pub trait Net {
     /// Random bits.
     fn random(&self) -> u64;
 
-    /// Pauses, until the operation is given up.
+    /// Pauses until the time has passed or the operation is cancelled.
     fn sleep(&self, context: &OperationContext, ms: u64) -> impl Future<Output = ()>;
 
     /// Sends a request to `address`.
     ///
     /// # Errors
-    /// It was not sent; `Interrupted` where the operation is given up meanwhile.
+    /// The request was not sent; `Interrupted` where the operation was cancelled.
     fn start(
         &self,
         context: &OperationContext,
@@ -100,31 +100,31 @@ pub trait Net {
         message: &Message<'_>,
     ) -> Result<Self::Pending, NetFailure>;
 
-    /// Receives the reply; its payload goes into `payload` (one that does not fit is a protocol
-    /// violation). Ends at once where the operation is given up.
+    /// Receives the reply and puts its payload into `payload`. A payload that does not fit is a
+    /// protocol violation. Ends at once where the operation is cancelled.
     fn finish(
         &self,
         context: &OperationContext,
         pending: Self::Pending,
         payload: Option<&mut [u8]>,
-    ) -> impl Future<Output = Result<Reply, NetFailure>>;
+    ) -> impl Future<Output = Result<ServerReply, NetFailure>>;
 
-    /// Whether payloads from `address` can go into a sink for less than into a buffer.
+    /// Whether a payload from `address` costs less in a sink than in a buffer.
     fn suits_sink(&self, address: &str, node: NodeId) -> bool;
 
-    /// As [`Self::finish`] of a request that gave room for `bytes` bytes: they go into an empty
-    /// sink. Where the reply has no payload of that length, the sink is empty again.
+    /// As [`Self::finish`], for a request with room for `bytes` bytes, into an empty sink. Where
+    /// the reply's payload has another length, the sink stays empty.
     fn finish_into(
         &self,
         context: &OperationContext,
         pending: Self::Pending,
         sink: &mut Self::Sink,
         bytes: usize,
-    ) -> impl Future<Output = Result<Reply, NetFailure>>;
+    ) -> impl Future<Output = Result<ServerReply, NetFailure>>;
 
-    /// Tells people, once and rarely, that a server does not answer.
+    /// Logs that a server does not answer, at a limited rate.
     fn complain(&self, context: &OperationContext, server: &str, doing: &str, failure: NetFailure);
 
-    /// Tells people what became of this client.
-    fn tell(&self, _news: News) {}
+    /// Reports a change of this client's state.
+    fn tell(&self, _news: ClientNotice) {}
 }

@@ -1,38 +1,42 @@
-//! The context of an operation: for whom it is done, its trace, its deadline, and what gives it up.
+//! The context of an operation: its trace, its deadline, whether a caller waits for it, and its
+//! cancellation.
 //!
-//! Whoever begins an operation makes its context: a request of the kernel, a program's call, a
-//! round of the client's own work. It goes down to each request and each wait by reference
-//! ([`ClientCall`]); nothing of it is kept by a thread.
+//! The start of an operation makes its context: a kernel request, a program's call, or a round of
+//! the client's own work. The context goes down to each request and each wait by reference
+//! ([`ClientCall`]); no thread keeps any of it.
 //!
-//! *How long an operation takes at most*: each request is tried until its deadline. From the first
-//! that gets no answer the operation has one deadline and a fifth for everything that it still has
-//! to do, until that server answers. (The fifth is for asking the servers that live.) An operation
-//! whose servers answer has no end of its own. A server for which one has waited in vain is given
-//! little time by those that follow ([`crate::silence`]).
+//! # Deadline of an operation
+//!
+//! Each request is retried until its own deadline. The first request without an answer starts the
+//! operation's deadline: one request's deadline and a fifth for everything that remains. An answer
+//! of that server ends it. (The fifth is for requests to other servers.)
+//!
+//! An operation whose servers answer has no deadline of its own. After a wait in vain for a server,
+//! later operations wait for it only briefly ([`crate::silent_servers`]).
 
 use crate::client::Client;
-use crate::net::{Message, Net, NetFailure, Reply};
+use crate::net::{Message, Net, NetFailure, ServerReply};
 use crate::session::lock;
-use crate::silence::{Silences, brief_ms};
+use crate::silent_servers::{SilentServers, brief_ms};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use zonal_types::{ErrorCode, Instant, TraceId};
 
-/// Gives an operation up from elsewhere. It stays given up.
+/// Cancels an operation from elsewhere, for good.
 #[derive(Debug, Clone, Default)]
 pub struct Cancellation(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
     is_set: AtomicBool,
-    /// What the operation waits for.
+    /// Wakes the waiting operation.
     wakes: Mutex<Option<Waker>>,
 }
 
 impl Cancellation {
-    /// Ends what the operation waits for, now and later: that is `Interrupted`.
+    /// Ends the current wait and all later ones with `Interrupted`.
     pub fn cancel(&self) {
         self.0.is_set.store(true, Ordering::SeqCst);
         let wakes = lock(&self.0.wakes).take();
@@ -41,44 +45,44 @@ impl Cancellation {
         }
     }
 
-    /// Whether it was given up.
+    /// Whether it was cancelled.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::SeqCst)
     }
 }
 
-/// The end of an operation that meets a server without an answer.
+/// Deadlines of an operation after a server did not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ends {
-    /// From then on nothing is asked again; servers that were not asked before still are.
+pub(crate) struct OperationEnds {
+    /// No request is retried after this time; servers not asked before still are.
     pub(crate) repeats: Instant,
-    /// Nobody is waited for any more.
+    /// No reply is awaited after this time.
     pub(crate) all: Instant,
 }
 
 /// A server that did not answer the operation.
 #[derive(Debug)]
-struct Trouble {
+struct UnansweredServer {
     server: String,
-    /// Nothing was heard of it since then.
+    /// Time since which nothing was heard of it.
     unheard: Instant,
-    ends: Ends,
+    ends: OperationEnds,
 }
 
-/// For whom an operation is done, its trace, its deadline, and what gives it up.
+/// The context of one operation: trace, deadline, cancellation.
 #[derive(Debug)]
 pub struct OperationContext {
     trace: TraceId,
     is_awaited: bool,
-    /// From the first request without an answer to the end.
+    /// Time from the first unanswered request to the end, ms.
     patience_ms: u64,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<UnansweredServer>>,
     cancellation: Cancellation,
 }
 
 impl OperationContext {
-    /// `deadline_ms`: of one request.
+    /// `deadline_ms`: deadline of one request.
     pub(crate) fn new(
         trace: TraceId,
         is_awaited: bool,
@@ -94,23 +98,23 @@ impl OperationContext {
         }
     }
 
-    /// What its requests have in common, for whoever reads logs.
+    /// The trace that all its requests carry into logs.
     #[must_use]
     pub fn trace(&self) -> TraceId {
         self.trace
     }
 
-    /// What gives it up.
+    /// The operation's cancellation.
     #[must_use]
     pub fn cancellation(&self) -> &Cancellation {
         &self.cancellation
     }
 
-    /// It waits, and `waker` is woken where it is given up meanwhile. Until
-    /// [`Self::waits_no_more`], or the next wait.
+    /// Registers a wait: `waker` is woken where the operation is cancelled, until
+    /// [`Self::waits_no_more`] or the next wait.
     ///
     /// # Errors
-    /// It has been given up.
+    /// The operation is already cancelled.
     pub fn waits(&self, waker: &Waker) -> Result<(), NetFailure> {
         *lock(&self.cancellation.0.wakes) = Some(waker.clone());
         match self.cancellation.is_set() {
@@ -119,27 +123,32 @@ impl OperationContext {
         }
     }
 
-    /// It waits for nothing.
+    /// Ends a wait.
     pub fn waits_no_more(&self) {
         *lock(&self.cancellation.0.wakes) = None;
     }
 
-    /// When it must have ended, because a server that it needs does not answer.
-    pub(crate) fn ends(&self) -> Option<Ends> {
-        lock(&self.trouble).as_ref().map(|known| known.ends)
+    /// The deadlines, if a server did not answer.
+    pub(crate) fn ends(&self) -> Option<OperationEnds> {
+        let ends = lock(&self.trouble).as_ref().map(|known| known.ends);
+        assert!(
+            ends.is_none_or(|ends| ends.repeats <= ends.all),
+            "retries end after the operation"
+        );
+        ends
     }
 
-    /// How long a reply of a server that is asked now is waited for, which may take `deadline_ms`.
-    /// As long again is left for the servers that live.
-    fn limit(&self, silences: &Silences, server: &str, at: Instant, deadline_ms: u32) -> u32 {
+    /// How long to wait for a reply from this server, at most `deadline_ms`. For a silent server
+    /// this is brief, and as much time is left for other servers.
+    fn limit(&self, silences: &SilentServers, server: &str, at: Instant, deadline_ms: u32) -> u32 {
         if !self.is_awaited || !silences.is_silent(server, at) {
             return deadline_ms;
         }
         let brief = brief_ms(self.patience_ms);
-        lock(&self.trouble).get_or_insert_with(|| Trouble {
+        lock(&self.trouble).get_or_insert_with(|| UnansweredServer {
             server: server.to_owned(),
             unheard: at,
-            ends: Ends {
+            ends: OperationEnds {
                 repeats: at.plus_ms(brief),
                 all: at.plus_ms(2 * brief),
             },
@@ -148,24 +157,24 @@ impl OperationContext {
         deadline_ms.min(u32::try_from(brief).unwrap_or(u32::MAX))
     }
 
-    /// What the outcome of a request that was sent `at` says `now` of its server.
+    /// Notes the outcome of a request to a server, sent and answered at the two times.
     fn note_answer(
         &self,
-        silences: &Silences,
+        silences: &SilentServers,
         server: &str,
         (at, now): (Instant, Instant),
         failure: Option<NetFailure>,
     ) {
         let unheard = match failure {
             Some(NetFailure::TimedOut) => at,
-            // There was one until now, to which the connection was.
+            // The server was alive until now, because the connection to it existed.
             Some(NetFailure::Unreachable | NetFailure::Silent) => now,
-            // Not waited for.
+            // The client stopped waiting.
             Some(NetFailure::Refused(ErrorCode::Interrupted)) => {
                 zonal_types::mark!(OperationGivenUp);
                 return;
             }
-            // Not sent.
+            // The request was not sent.
             Some(NetFailure::Refused(ErrorCode::TooBig)) => return,
             None | Some(NetFailure::Refused(_)) => {
                 silences.end(server);
@@ -176,10 +185,10 @@ impl OperationContext {
         let unheard = {
             let mut trouble = lock(&self.trouble);
             let end = at.plus_ms(self.patience_ms);
-            let known = trouble.get_or_insert_with(|| Trouble {
+            let known = trouble.get_or_insert_with(|| UnansweredServer {
                 server: server.to_owned(),
                 unheard,
-                ends: Ends {
+                ends: OperationEnds {
                     repeats: end,
                     all: end,
                 },
@@ -193,7 +202,7 @@ impl OperationContext {
     }
 }
 
-/// A client at work for one operation: everything that may wait is asked of this.
+/// The client at work for one operation. Methods that may wait are here.
 pub struct ClientCall<'a, N: Net> {
     client: &'a Client<N>,
     context: OperationContext,
@@ -207,25 +216,25 @@ impl<N: Net> Deref for ClientCall<'_, N> {
     }
 }
 
-/// A request under way, or why it could not be sent.
-pub(crate) struct Sent<N: Net> {
+/// A request in flight, or why it could not be sent.
+pub(crate) struct SentRequest<N: Net> {
     pending: Result<N::Pending, NetFailure>,
     at: Instant,
 }
 
 impl<N: Net> Client<N> {
-    /// Begins an operation for somebody who waits.
+    /// Begins an operation for a waiting caller.
     pub fn begin(&self) -> ClientCall<'_, N> {
         self.call(true, Cancellation::default())
     }
 
-    /// Begins an operation of the client's own: it has all its patience with servers that are
-    /// silent.
+    /// Begins an operation of the client's own work, which waits its full deadline for silent
+    /// servers.
     pub fn background(&self) -> ClientCall<'_, N> {
         self.background_until(&Cancellation::default())
     }
 
-    /// The same, given up from elsewhere. One operation at a time waits under a cancellation.
+    /// As [`Self::background`], with a cancellation. One operation at a time waits under it.
     pub fn background_until(&self, cancellation: &Cancellation) -> ClientCall<'_, N> {
         self.call(false, cancellation.clone())
     }
@@ -244,8 +253,7 @@ impl<N: Net> Client<N> {
 }
 
 impl<'a, N: Net> ClientCall<'a, N> {
-    /// Another operation for the same caller: what went wrong before does not concern it. It is
-    /// given up with this one.
+    /// Another operation for the same caller, with a new deadline and the same cancellation.
     #[must_use]
     pub fn another(&self) -> ClientCall<'a, N> {
         let cancellation = self.context.cancellation.clone();
@@ -259,28 +267,30 @@ impl<'a, N: Net> ClientCall<'a, N> {
     }
 
     /// Sends a request.
-    pub(crate) fn start(&self, address: &str, mut message: Message<'_>) -> Sent<N> {
+    pub(crate) fn start(&self, address: &str, mut message: Message<'_>) -> SentRequest<N> {
         let at = self.net.now();
         if self.context.cancellation.is_set() {
             let pending = Err(NetFailure::Refused(ErrorCode::Interrupted));
-            return Sent { pending, at };
+            return SentRequest { pending, at };
         }
         let limit = &mut message.header.deadline_ms;
-        *limit = self.context.limit(&self.silences, address, at, *limit);
+        *limit = self
+            .context
+            .limit(&self.silent_servers, address, at, *limit);
         let pending = self.net.start(&self.context, address, &message);
         if let Err(failure) = &pending {
             self.note(address, at, Some(*failure));
         }
-        Sent { pending, at }
+        SentRequest { pending, at }
     }
 
-    /// Receives the reply from where the request was sent.
+    /// Receives the reply of a request.
     pub(crate) async fn finish(
         &self,
         address: &str,
-        sent: Sent<N>,
+        sent: SentRequest<N>,
         payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let outcome = self.net.finish(&self.context, sent.pending?, payload).await;
         self.note(address, sent.at, outcome.as_ref().err().copied());
         outcome
@@ -290,10 +300,10 @@ impl<'a, N: Net> ClientCall<'a, N> {
     pub(crate) async fn finish_into(
         &self,
         address: &str,
-        sent: Sent<N>,
+        sent: SentRequest<N>,
         sink: &mut N::Sink,
         bytes: usize,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let finish = self
             .net
             .finish_into(&self.context, sent.pending?, sink, bytes);
@@ -305,18 +315,18 @@ impl<'a, N: Net> ClientCall<'a, N> {
     fn note(&self, server: &str, at: Instant, failure: Option<NetFailure>) {
         let now = self.net.now();
         self.context
-            .note_answer(&self.silences, server, (at, now), failure);
+            .note_answer(&self.silent_servers, server, (at, now), failure);
     }
 
-    /// Pauses, until the operation is given up.
+    /// Pauses until the time has passed or the operation is cancelled.
     pub(crate) async fn sleep(&self, ms: u64) {
         self.net.sleep(&self.context, ms).await;
     }
 
-    /// Waits for another operation's lock, until this one is given up.
+    /// Waits for an async lock until it is free or this operation is cancelled.
     ///
     /// # Errors
-    /// `Interrupted`.
+    /// `Interrupted` where this operation is cancelled.
     pub(crate) async fn wait_for<'m, T>(
         &self,
         mutex: &'m async_lock::Mutex<T>,

@@ -1,38 +1,37 @@
-//! Reading: one request per target in parallel, payloads straight into the caller's buffer.
+//! Reading: one request per piece, all in parallel, payloads straight into the caller's buffer.
 //!
-//! Per call: one lock of the file's state, one allocation for the pieces, one request a piece; no
-//! copy of the data.
+//! Per call: one lock of the file's state, one allocation for the pieces, no copy of the data.
 
 use crate::file::{File, lay_over};
-use crate::inline::{copy_out, end_of_inline};
+use crate::inline_data::{copy_out, end_of_inline};
 use crate::net::{Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::lock;
 use zonal_types::{ErrorCode, FileData, Ino};
 use zonal_wire::{ObjectRef, StorageRequest};
 
-/// Reads shorter than this go into a buffer, sink or not: a copy of a few pages costs less than
+/// Shorter reads go into the buffer even where there is a sink: copying a few pages costs less than
 /// moving them.
 const SINK_BYTES_MIN: usize = 64 << 10;
 
-/// How often a read is done again that met a truncation.
+/// How often a read is repeated after it met a truncation.
 const REREADS: u32 = 16;
 
-/// Where the bytes of a read are.
+/// Location of the bytes that were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadInto {
-    /// So many at the front of the buffer.
+    /// This many bytes at the front of the buffer.
     Buffer(usize),
-    /// All that was asked for, in the sink.
+    /// The whole range, in the sink.
     Sink,
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Reads at `offset` into `out`; returns the number of bytes, less than asked only at the end
-    /// of the file.
+    /// Reads at `offset` into `out`. Returns the number of bytes, less than requested only at the
+    /// end of the file.
     ///
     /// # Errors
-    /// `Corrupt`, `Io` from a target; `TimedOut` or `Unreachable` where one does not answer.
+    /// `Corrupt` or `Io` from a target; `TimedOut` or `Unreachable` where one does not answer.
     pub async fn read(
         &self,
         file: &File<N>,
@@ -45,8 +44,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// As [`Self::read`], or, where the whole range lies in one piece and nothing of our own is to
-    /// be laid over it, into `sink`.
+    /// As [`Self::read`]. Reads into `sink` where the range lies in one piece and no own unsent
+    /// write overlaps it.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -64,7 +63,8 @@ impl<N: Net> ClientCall<'_, N> {
             let Some(shrink) = short else {
                 return Ok(into);
             };
-            // Zeros where less was there than the size says: a hole, or the file was cut since.
+            // Fewer stored bytes than the size says: the range has a hole, or the file was
+            // truncated meanwhile.
             self.refetch(file).await?;
             if file.state().data.truncate_seq == shrink {
                 return Ok(into);
@@ -74,8 +74,8 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(into)
     }
 
-    /// Reads by what is known of the file now: the number of its last shrink, where less was stored
-    /// than its size says.
+    /// Reads by the known state of the file. Returns the number of its last truncation, where fewer
+    /// bytes were stored than its size says.
     async fn read_now(
         &self,
         file: &File<N>,
@@ -84,7 +84,7 @@ impl<N: Net> ClientCall<'_, N> {
         sink: Option<&mut N::Sink>,
     ) -> Result<(ReadInto, Option<u64>), ErrorCode> {
         let end = offset.saturating_add(out.len() as u64);
-        // At the end: maybe somebody else made it longer.
+        // At the end: another client may have extended the file.
         let is_old = {
             let state = file.state();
             state.is_outdated || state.size <= offset
@@ -118,14 +118,14 @@ impl<N: Net> ClientCall<'_, N> {
         let out = &mut out[..length];
         let is_short = self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
-        // Own writes that nobody knows of make it longer than what is stored; a truncation may have
-        // met it as well.
+        // Own unreported writes extend the file beyond its stored bytes. A truncation may have come
+        // as well.
         let short = is_short.then_some(data.truncate_seq);
         Ok((ReadInto::Buffer(length), short))
     }
 
-    /// Reads a range that lies in one piece into an empty sink. False: not done, for whatever
-    /// reason; the sink is empty.
+    /// Reads a range that lies in one piece into an empty sink. False: not read, and the sink is
+    /// empty.
     async fn read_sunk(
         &self,
         (ino, data): (Ino, &FileData),
@@ -138,7 +138,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(false);
         };
         let component = &data.layout.components[piece.component];
-        // The other way fetches a newer map.
+        // The read into the buffer fetches a newer map.
         let Ok(place) = self.place(component, piece.column) else {
             return Ok(false);
         };
@@ -152,14 +152,14 @@ impl<N: Net> ClientCall<'_, N> {
             .await
         {
             Ok(reply) => Ok(reply.payload_bytes == length),
-            // It took all the time there is.
+            // The deadline has passed.
             Err(NetFailure::TimedOut) => Err(ErrorCode::TimedOut),
             Err(_failure) => Ok(false),
         }
     }
 
-    /// Reads what the targets and the shard have; holes are zeros. True where some of them had less
-    /// than that.
+    /// Reads the bytes of the targets and of the shard; holes are zeros. True where a part had
+    /// fewer bytes than requested.
     async fn read_stored(
         &self,
         file: &File<N>,
@@ -187,7 +187,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut failed = None;
         if !first.is_empty() {
             let change = file.state().change;
-            let kept = lock(&self.small).take(file.ino, change, self.net.now());
+            let kept = lock(&self.inline_cache).take(file.ino, change, self.net.now());
             let bytes = match kept {
                 Some(bytes) => Ok(bytes),
                 None => self.inline_bytes(file.ino).await,
@@ -235,7 +235,7 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 fn read_request(object: ObjectRef, piece: &zonal_layout::Piece) -> StorageRequest {
-    // A piece is as long as the caller's buffer at most, which a frame bounds.
+    // A piece is at most as long as the caller's buffer, which a frame bounds.
     StorageRequest::Read {
         object,
         offset: piece.object_offset,

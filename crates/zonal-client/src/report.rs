@@ -1,40 +1,41 @@
-//! Reports: what a flush tells the shard, with the bytes that the shard keeps itself.
+//! Write reports: a flush tells the shard size, times and space, and sends the bytes that the shard
+//! keeps.
 //!
-//! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small
-//! file is this one message.
+//! A flush sends one message. With `sync` the shard flushes its log before it replies, so that the
+//! fsync of a small file is this one message.
 
-use crate::file::{File, Report};
-use crate::inline::InlineRun;
+use crate::file::{File, WriteReport};
+use crate::inline_data::InlineRun;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{leaves_gathered, lock};
-use crate::unsynced::Told;
+use crate::unsynced_writes::ReportedState;
 use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The
-    /// caller holds the gate.
+    /// Reports size, times and space to the shard, with the bytes that the shard keeps. The caller
+    /// holds the gate.
     pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
         self.send_reports(file, false).await.map(|_synced| ())
     }
 
-    /// The same; `sync`: and makes durable what the shard acknowledged. Returns its boot where it
-    /// did so in this one life.
+    /// As [`Self::send_report`]. `sync`: the shard also makes acknowledged changes durable. Returns
+    /// its boot, if it was the same throughout.
     pub(crate) async fn send_reports(
         &self,
         file: &File<N>,
         sync: bool,
     ) -> Result<Option<u64>, ErrorCode> {
         let mut synced = None;
-        // Almost always one; several where its bytes were written in several places.
+        // Almost always one report; several where inline bytes were written in several places.
         while let Some(boot) = self.send_report_once(file, sync).await? {
             synced = boot;
         }
         Ok(synced)
     }
 
-    /// `None`: there is nothing to tell.
+    /// Sends one report; `None`: there was none to send.
     async fn send_report_once(
         &self,
         file: &File<N>,
@@ -54,7 +55,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let known = (report, truncate_seq);
         let outcome = self.report(file, known, inline.as_ref(), sync).await;
-        // What failed in passing is sent again later.
+        // After a passing error the report is sent again later.
         let is_over = !outcome.is_err_and(leaves_gathered);
         self.inline_ended(file, inline.as_ref(), is_over);
         if is_over && let Err(code) = outcome {
@@ -66,13 +67,13 @@ impl<N: Net> ClientCall<'_, N> {
     async fn report(
         &self,
         file: &File<N>,
-        (report, truncate_seq): (Report, u64),
+        (report, truncate_seq): (WriteReport, u64),
         inline: Option<&InlineRun>,
         sync: bool,
     ) -> Result<Option<u64>, ErrorCode> {
         let link = self.reach(file.ino).await?;
         let count = lock(&link.changes).count();
-        // Where it fails, what is sent again begins with the bytes themselves.
+        // If it fails, the repeated report begins with the bytes themselves.
         let size = report.size.max(inline.map_or(0, InlineRun::end));
         let request = MetaRequest::ReportWrite {
             ino: file.ino,
@@ -99,7 +100,7 @@ impl<N: Net> ClientCall<'_, N> {
                 self.note_own_change(file.ino, &reply);
                 let mut state = file.state();
                 state.reporting = None;
-                let told = Told {
+                let told = ReportedState {
                     size,
                     mtime: report.mtime,
                     truncate_seq,
@@ -119,7 +120,7 @@ impl<N: Net> ClientCall<'_, N> {
                 let mut state = file.state();
                 state.reporting = None;
                 if code == ErrorCode::Stale {
-                    // The file is gone: there is nobody left to be told.
+                    // The file is gone, and with it everything to report.
                     return Err(code);
                 }
                 let mut merged = state.report.unwrap_or_default();

@@ -1,23 +1,22 @@
-//! The bytes of one run: a part of a piece of memory that may have room behind it.
+//! Run: the bytes of a dirty range, as a part of a piece of memory that may have room behind it.
 //!
-//! A long write comes with its memory (a worker's buffer, whose first bytes are the request's
-//! head), so that nothing is copied between the kernel and the transport; a short one is copied to
-//! the end of the run it continues. What lies outside of the part is initialised and is
-//! overwritten, never shown.
+//! A long write comes with its memory: a worker's buffer that begins with the head of the request.
+//! So nothing is copied between the kernel and the transport. A short write is copied to the end of
+//! the run it continues. Bytes outside of the part are initialised, may be overwritten, and are
+//! never read.
 
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Memory of a fixed length that a shell brings, from which its transport may take bytes without a
-/// copy.
-pub trait Brought: DerefMut<Target = [u8]> + Debug + Send + Sync {}
+/// Memory of a fixed length from the shell; its transport may send from it without a copy.
+pub trait ShellMemory: DerefMut<Target = [u8]> + Debug + Send + Sync {}
 
-impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> Brought for T {}
+impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> ShellMemory for T {}
 
 #[derive(Debug)]
 enum Memory {
     Own(Vec<u8>),
-    Brought(Box<dyn Brought>),
+    Shell(Box<dyn ShellMemory>),
 }
 
 impl Default for Memory {
@@ -32,7 +31,7 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Brought(bytes) => bytes,
+            Self::Shell(bytes) => bytes,
         }
     }
 }
@@ -41,7 +40,7 @@ impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Brought(bytes) => bytes,
+            Self::Shell(bytes) => bytes,
         }
     }
 }
@@ -55,16 +54,18 @@ pub struct Run {
 }
 
 impl Run {
-    /// The part `range` of `memory`; cut to what is there.
+    /// The part `range` of `memory`, limited to its length.
     #[must_use]
-    pub fn new(memory: Box<dyn Brought>, range: Range<usize>) -> Self {
+    pub fn new(memory: Box<dyn ShellMemory>, range: Range<usize>) -> Self {
         let to = range.end.min(memory.len());
         let from = range.start.min(to);
-        let memory = Memory::Brought(memory);
-        Self { memory, from, to }
+        let memory = Memory::Shell(memory);
+        let run = Self { memory, from, to };
+        run.assert_within();
+        run
     }
 
-    /// Nothing yet, with room for `bytes`.
+    /// An empty run with room for `bytes`.
     #[must_use]
     pub fn with_room(bytes: usize) -> Self {
         let memory = Memory::Own(Vec::with_capacity(bytes));
@@ -72,50 +73,61 @@ impl Run {
         Self { memory, from, to }
     }
 
-    /// Whether so many bytes more fit behind it without moving it.
+    /// Whether `bytes` more bytes fit without a move.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         let room = match &self.memory {
             Memory::Own(own) => own.capacity(),
-            Memory::Brought(brought) => brought.len(),
+            Memory::Shell(brought) => brought.len(),
         };
         room - self.to >= bytes
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         let fit = bytes.len().min(self.memory.len() - self.to);
         let (here, behind) = bytes.split_at(fit);
         self.memory[self.to..self.to + fit].copy_from_slice(here);
         if !behind.is_empty() {
-            // It has to grow.
+            // The memory has to grow.
             let mut own = match std::mem::take(&mut self.memory) {
                 Memory::Own(own) => own,
-                Memory::Brought(brought) => brought.to_vec(),
+                Memory::Shell(brought) => brought.to_vec(),
             };
             own.extend_from_slice(behind);
             self.memory = Memory::Own(own);
         }
         self.to += bytes.len();
+        self.assert_within();
     }
 
-    /// Writes over what is there from `at` on; both within the run.
+    fn assert_within(&self) {
+        let length = self.memory.len();
+        assert!(
+            self.from <= self.to && self.to <= length,
+            "a run {}..{} leaves its memory of {length} bytes",
+            self.from,
+            self.to
+        );
+    }
+
+    /// Overwrites bytes from `at` on, within the run.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
         let at = self.from + at;
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Leaves out the first `length` bytes.
+    /// Removes the first `length` bytes.
     pub fn skip(&mut self, length: usize) {
         self.from = self.to.min(self.from + length);
     }
 
-    /// Keeps the first `length` bytes at most.
+    /// Keeps at most the first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.to = self.to.min(self.from + length);
     }
 
-    /// Cuts at `at`: what follows, copied.
+    /// Splits at `at`; returns a copy of the rest.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         let behind = Self::from(&self[at..]);
@@ -123,7 +135,7 @@ impl Run {
         behind
     }
 
-    /// Cuts at `at`: what comes before, copied.
+    /// Splits at `at`; returns a copy of the front.
     #[must_use]
     pub fn split_front(&mut self, at: usize) -> Self {
         let front = Self::from(&self[..at]);
@@ -153,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_within_its_memory_and_beyond_and_is_cut_at_both_ends() {
+    fn a_run_grows_within_and_beyond_its_memory_and_splits_at_both_ends() {
         let mut run = Run::new(Box::new(vec![7; 10]), 2..6);
         let place = run.as_ptr();
         run.extend(&[1; 4]);
@@ -166,7 +178,7 @@ mod tests {
         assert_eq!(&run.split_off(9)[..], [2; 2]);
         assert_eq!(&run.split_front(4)[..], [7; 4]);
         assert_eq!(&run[..], [1, 1, 1, 1, 2]);
-        // What was cut off is room again.
+        // The removed bytes are room again.
         run.extend(&[3; 2]);
         run.put(4, &[4; 2]);
         assert_eq!(&run[..], [1, 1, 1, 1, 4, 4, 3]);

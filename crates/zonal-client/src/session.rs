@@ -1,31 +1,34 @@
-//! Sessions at shards: opening, telling a restarted shard what is held, losing them.
+//! Sessions at shards: opens them, reclaims held state at a restarted shard, and handles their
+//! loss.
 //!
-//! [`link`] is what there is at a shard, [`request`] sends requests in it.
+//! [`link`] is the state at one shard; [`request`] sends requests in a session.
 
-mod given_up;
+mod abandoned_appends;
 mod identity;
-mod leaving;
+mod idle_sessions;
 mod link;
 mod request;
 
 pub use link::Link;
-pub(crate) use link::{Appending, Links, SlotPlace, lock};
+pub(crate) use link::{AppendInFlight, Links, SlotPlace, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, RETRY_MS, both, is_passing, is_unsure, late, leaves_gathered};
+pub(crate) use request::{
+    RETRY_MS, RequestStart, both, is_passing, is_unsure, late, leaves_gathered,
+};
 
-use crate::behind::Behind;
-use crate::net::{Net, News};
+use crate::net::{ClientNotice, Net};
 use crate::operation::ClientCall;
+use crate::tail_ownership::TailOwnership;
 use std::collections::BTreeSet;
 use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> ClientCall<'_, N> {
-    /// The shard does not know the session: with it goes what may be cached, and the incarnation is
-    /// over. The next request opens another.
+    /// Handles a session that the shard does not know: drops everything cached under it and ends
+    /// the incarnation. The next request opens another session.
     fn lose_session(&self, link: &Link, session: SessionId, incarnation: Incarnation) {
         self.begin_anew(incarnation);
-        // So that no answer under way is cached: its lease is nobody's now.
+        // So that no reply in flight is cached: its lease is void.
         link.count_event();
         self.forget_granted();
         let mut state = lock(&link.state);
@@ -35,15 +38,15 @@ impl<N: Net> ClientCall<'_, N> {
             state.listening = false;
         }
         drop(state);
-        // The shard takes nobody for a holder of what we had open.
+        // The shard does not count this client as a holder of its open files.
         for file in self.all_files() {
             let mut state = file.state();
             state.outdate();
-            state.behind = Behind::Unknown(Instant::default());
+            state.tail_ownership = TailOwnership::Unknown(Instant::default());
         }
     }
 
-    /// Opens the session where there is none.
+    /// Opens the session if it is not open.
     pub(crate) async fn open_session(
         &self,
         link: &Link,
@@ -55,12 +58,12 @@ impl<N: Net> ClientCall<'_, N> {
         let _guard = self.wait_for(&link.opening).await?;
         let mut pause = BackOff::new(RETRY_MS);
         let mut is_old = false;
-        // Of a shard that has no owner in any map.
+        // For a shard that has no owner in any map.
         let mut failed = ErrorCode::TimedOut;
         while !link.is_open() {
             match self.open_once(link, &mut is_old).await {
                 Ok(()) => {
-                    self.net.tell(News::Opened(link.shard));
+                    self.net.tell(ClientNotice::Opened(link.shard));
                     break;
                 }
                 Err(ErrorCode::NotOwner | ErrorCode::StaleEpoch) => self.try_refresh_map().await?,
@@ -75,7 +78,7 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// Opens the session and tells what is held: only then it counts as open. `is_old`: an earlier
+    /// Opens the session and reclaims held state; only then it counts as open. `is_old`: an earlier
     /// attempt resumed it.
     async fn open_once(&self, link: &Link, is_old: &mut bool) -> Result<(), ErrorCode> {
         let request = self.opening_request();
@@ -103,7 +106,7 @@ impl<N: Net> ClientCall<'_, N> {
                 link.open_as(identity.incarnation);
                 *is_old |= resumed;
                 if !resumed {
-                    self.net.tell(News::Session(link.shard, identity));
+                    self.net.tell(ClientNotice::Session(link.shard, identity));
                     state.sequences.fill(0);
                     link.forget_appends();
                 }
@@ -117,7 +120,7 @@ impl<N: Net> ClientCall<'_, N> {
             Err(code) => return Err(code),
         }
         match self.reclaim(link, *is_old).await {
-            // A lock that is lost is no reason not to go on.
+            // The session opens even if a lock was lost.
             Ok(()) | Err(ErrorCode::UnknownLease) => {
                 link.acknowledge(identity.incarnation);
                 let mut state = lock(&link.state);
@@ -132,14 +135,14 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells a new or restarted session what this client still holds there.
     ///
-    /// `always`: also that it holds nothing. A restarted shard keeps what an old session had open
-    /// until it hears that.
+    /// `always`: sends the message also where nothing is held. A restarted shard keeps an old
+    /// session's opens until it gets it.
     ///
-    /// A restarted shard has forgotten reservations, and gives places away again once it has heard
-    /// this: places that appends are being written to come first.
+    /// A restarted shard has forgotten reservations, and assigns places again after this message.
+    /// So places of appends in flight come first.
     async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
         let mut places = lock(&link.appending).clone();
-        // Ends first: where one is another's, so are the places behind it.
+        // Lent ends first: where another client got one, it also got the places behind it.
         places.sort_by_key(|(_ino, place)| place.length);
         let mut lost = BTreeSet::new();
         for append in places {
@@ -153,7 +156,8 @@ impl<N: Net> ClientCall<'_, N> {
                 .await
             {
                 Ok(_done) => {}
-                // The place is gone, and must not be claimed again; its append learns by itself.
+                // The place is gone and must not be claimed again; its append learns of it by
+                // itself.
                 Err(ErrorCode::UnknownLease) => {
                     link.lose_append(append);
                     if append.1.length == 0 {
@@ -163,11 +167,11 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(code) => return Err(code),
             }
         }
-        // Got in a session that is over: others may have had them since, though the shard, which
-        // may have started anew, does not know.
+        // Locks of an expired session: others may have held them since. A restarted shard may not
+        // know of that.
         let is_same = {
             let state = lock(&link.state);
-            // Session 0: it was lost meanwhile, and what opens the next one asks again.
+            // Session 0: the session was lost meanwhile, and the next opening checks again.
             [SessionId(0), state.held_in].contains(&state.session) || state.held_in == SessionId(0)
         };
         if !is_same {
@@ -191,7 +195,7 @@ impl<N: Net> ClientCall<'_, N> {
         if let MetaReply::Reclaimed { lost } = told.await? {
             lost.into_iter().for_each(|ino| self.forfeit(ino));
         }
-        // A truncation by others that its former life did not tell us of.
+        // The earlier boot may not have reported a truncation by others.
         for file in self.all_files() {
             if self
                 .link_of(file.ino)
@@ -225,7 +229,7 @@ impl<N: Net> ClientCall<'_, N> {
         Err(failed)
     }
 
-    /// The shard came back after a restart: what it forgot is told again.
+    /// Reclaims held state where the shard has restarted.
     pub(crate) async fn note_boot(&self, link: &Link, boot: u64) -> Result<(), ErrorCode> {
         let changed = {
             let mut state = lock(&link.state);

@@ -1,31 +1,31 @@
-//! Capacity, asked of all servers concerned at once. Below a first-level directory: of its home
-//! zone, which is all that a file there can fill. In the root: of the cell. A zone's is told
-//! without asking another zone.
+//! Capacity, from all concerned servers in parallel. Below a first-level directory it is its home
+//! zone's, because files there can fill no other zone. In the root it is the cell's. A zone's
+//! figures need no other zone.
 
 use crate::net::Net;
 use crate::operation::ClientCall;
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 
-/// What there is. Servers that do not answer count as full.
+/// Capacity and free space. Servers that do not answer count as full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Bytes of the targets.
     pub total: u64,
-    /// Of them free.
+    /// Free bytes of the targets.
     pub free: u64,
     /// Inodes of the shards.
     pub inodes: u64,
-    /// New names that the shard of the inode asked about has room for, about.
+    /// Estimate of new names for which the shard of the inode has room.
     pub names_left: u64,
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Bytes and inodes of the zone that `ino` is homed in, or of the cell for what is in the root,
-    /// and room for names beside it.
+    /// Bytes and inodes of the home zone of `ino` (of the cell, for the root's entries), and room
+    /// for names beside it.
     ///
     /// # Errors
-    /// Never today; reserved.
+    /// None at present.
     pub async fn statfs(&self, ino: Ino) -> Result<Capacity, ErrorCode> {
         let map = self.map();
         let own = map.shard_of(ino.partition());
@@ -36,7 +36,7 @@ impl<N: Net> ClientCall<'_, N> {
             let node = map.node(target.node);
             if let Some(node) = node.filter(|node| zone.is_none_or(|zone| node.zone == zone)) {
                 let epoch = zonal_types::Epoch(0);
-                let place = crate::places::Place {
+                let place = crate::placement::TargetPlace {
                     target: target.id,
                     node: node.id,
                     address: node.address.clone(),

@@ -1,9 +1,9 @@
-//! Requests to targets: sending in parallel, repeating what failed.
+//! Requests to targets: sends in parallel and retries failures.
 
 use crate::file::File;
-use crate::net::{Message, Net, Reply};
-use crate::operation::{ClientCall, Sent};
-use crate::places::Place;
+use crate::net::{Message, Net, ServerReply};
+use crate::operation::{ClientCall, SentRequest};
+use crate::placement::TargetPlace;
 use crate::session::{RETRY_MS, failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_types::{
@@ -11,40 +11,49 @@ use zonal_types::{
 };
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
 
-/// A request without its place: made anew for each attempt.
+/// Makes a request for an object; each attempt calls it anew.
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends one request that is about a target; the reply is for [`Self::storage_reply`].
-    pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> Sent<N> {
+    /// Sends a request about a target itself; [`Self::storage_reply`] takes the reply.
+    pub(crate) fn start_storage(
+        &self,
+        place: &TargetPlace,
+        request: &StorageRequest,
+    ) -> SentRequest<N> {
         self.start_numbered(self.identity(), place, request, (&[], 0), 0)
     }
 
     /// Sends a read of a file.
-    pub(crate) fn start_read(&self, ino: Ino, place: &Place, request: &StorageRequest) -> Sent<N> {
+    pub(crate) fn start_read(
+        &self,
+        ino: Ino,
+        place: &TargetPlace,
+        request: &StorageRequest,
+    ) -> SentRequest<N> {
         self.start_sunk(ino, place, request, 0)
     }
 
-    /// Sends a read whose payload, of so many bytes at most, is for a sink.
+    /// Sends a read whose payload, of at most `room` bytes, is for a sink.
     pub(crate) fn start_sunk(
         &self,
         ino: Ino,
-        place: &Place,
+        place: &TargetPlace,
         request: &StorageRequest,
         room: usize,
-    ) -> Sent<N> {
+    ) -> SentRequest<N> {
         self.start_numbered(self.identity_for(ino), place, request, (&[], room), 0)
     }
 
-    /// Sends one request as an attempt with the file's number of now. (A number that was read
-    /// earlier may have been raised since.)
+    /// Sends a request as an attempt with the file's present number, which may have risen since an
+    /// earlier read of it.
     pub(crate) fn start_change(
         &self,
         file: &File<N>,
-        place: &Place,
+        place: &TargetPlace,
         request: &StorageRequest,
         payload: &[&[u8]],
-    ) -> Sent<N> {
+    ) -> SentRequest<N> {
         let attempt = file.state().attempt;
         let identity = self.identity_for(file.ino);
         self.start_numbered(identity, place, request, (payload, 0), attempt)
@@ -53,11 +62,11 @@ impl<N: Net> ClientCall<'_, N> {
     fn start_numbered(
         &self,
         identity: ClientIdentity,
-        place: &Place,
+        place: &TargetPlace,
         request: &StorageRequest,
         (payload, room): (&[&[u8]], usize),
         attempt: u32,
-    ) -> Sent<N> {
+    ) -> SentRequest<N> {
         let mut header = self.header(Service::Storage);
         header.epoch = place.epoch;
         header.identity = identity;
@@ -77,12 +86,12 @@ impl<N: Net> ClientCall<'_, N> {
     /// Receives one reply. `Failed` replies become errors.
     pub(crate) async fn storage_reply(
         &self,
-        place: &Place,
-        sent: Sent<N>,
+        place: &TargetPlace,
+        sent: SentRequest<N>,
         out: Option<&mut [u8]>,
     ) -> Result<(StorageReply, usize), ErrorCode> {
         match self.finish(&place.address, sent, out).await {
-            Ok(Reply {
+            Ok(ServerReply {
                 header,
                 body,
                 payload_bytes,
@@ -109,9 +118,9 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// One request of one column, repeated until it is answered or the deadline is over.
+    /// Sends a request for one column and retries it until the deadline.
     ///
-    /// `first` is the outcome of an attempt that was already made.
+    /// `first` is the error of an attempt already made.
     pub(crate) async fn storage_retry(
         &self,
         file: &File<N>,
@@ -127,9 +136,9 @@ impl<N: Net> ClientCall<'_, N> {
             .await
     }
 
-    /// As [`Self::storage_retry`], with another deadline: no attempt begins after it.
-    /// `follows_cuts`: where somebody has cut the file meanwhile, the request is made anew for what
-    /// is left.
+    /// As [`Self::storage_retry`], with its own deadline: no attempt begins after it.
+    /// `follows_cuts`: after a truncation by another client the request is made anew for the bytes
+    /// that remain.
     pub(crate) async fn storage_until(
         &self,
         file: &File<N>,
@@ -141,13 +150,13 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = BackOff::new(RETRY_MS);
         let mut failed = first;
-        // Of attempts that were made before: reads have a place for their bytes.
+        // For earlier attempts: only reads have an output buffer.
         let mut is_change = out.is_none();
-        // Of the attempt before, where that was ours.
+        // Incarnation of the last attempt, where this call made it.
         let mut incarnation = None;
         let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
-            // Sent under locks that others have got.
+            // The earlier attempt was made under locks that others have got.
             return Err(ErrorCode::Io);
         }
         loop {
@@ -219,10 +228,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A target refused a request of this incarnation, or of one before it: the shard of the file
-    /// is told of a newer one. What it has forgotten meanwhile is told to who has the file open. A
-    /// session is opened where there is none: until then the shard has not acknowledged the
-    /// incarnation that targets serve.
+    /// Handles `Fenced` from a target, for this incarnation or an earlier one. Tells a newer
+    /// incarnation to the file's shard; what the shard has forgotten is reported to the opens of
+    /// the file. Opens a session where there is none, because targets serve only an incarnation
+    /// that the shard has acknowledged.
     async fn was_fenced(
         &self,
         file: &File<N>,
@@ -243,16 +252,22 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A target may carry out yet what was sent: what follows has a higher number, so that the
-    /// target refuses it when it comes too late.
+    /// Raises the file's attempt number: the target then refuses an earlier request that arrives
+    /// late.
     fn number_anew(&self, file: &File<N>) {
         // Under the lock: a file's number never falls.
         let mut state = file.state();
-        state.attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(
+            attempt > state.attempt,
+            "attempt {attempt} follows {}",
+            state.attempt
+        );
+        state.attempt = attempt;
     }
 
-    /// The same request to every column of the file, all at once. Returns the replies with their
-    /// targets, and why one is missing.
+    /// Sends the same request to every column of the file in parallel. Returns the replies with
+    /// their targets, and an error if one is missing.
     pub(crate) async fn all_columns(
         &self,
         file: &File<N>,
@@ -296,7 +311,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
-/// Nobody knows what became of a request that ended so.
+/// Whether a request that ended like this may still be executed.
 fn may_come_late(code: ErrorCode) -> bool {
     matches!(
         code,

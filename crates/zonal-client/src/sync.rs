@@ -1,37 +1,37 @@
 //! Durability: fsync of a file, of a directory, of everything.
 
-use crate::failures::Told;
 use crate::file::File;
 use crate::net::{Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::{Link, leaves_gathered, lock};
-use crate::unsynced::Unsynced;
+use crate::unsynced_writes::UnsyncedWrites;
+use crate::write_failures::ReportedFailures;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// Closed files of which targets with unflushed data are remembered.
+/// Closed files whose unsynced targets are remembered.
 pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
 
-/// What closed files have not made durable.
+/// Unsynced writes of closed files.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct LeftBehind {
-    files: BTreeMap<Ino, Unsynced>,
-    /// Targets of files that were forgotten. Where there are some, every target of a file must be
-    /// asked.
+pub(crate) struct UnsyncedClosedFiles {
+    files: BTreeMap<Ino, UnsyncedWrites>,
+    /// Targets of forgotten files. Where there are some, an fsync must include every target of its
+    /// file.
     forgotten: BTreeSet<TargetId>,
     /// How often files were forgotten.
     overflows: u64,
 }
 
-impl LeftBehind {
+impl UnsyncedClosedFiles {
     /// Files remembered now.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// As [`Unsynced::settle`], of each file.
+    /// As [`UnsyncedWrites::settle`], for each file.
     fn settle(&mut self, copy: &Self, left: &[TargetId]) {
         self.files.retain(|ino, unsynced| {
             let Some(then) = copy.files.get(ino) else {
@@ -49,20 +49,24 @@ impl LeftBehind {
 impl<N: Net> ClientCall<'_, N> {
     /// Makes a file's data, size and name durable.
     ///
-    /// The targets that were written flush while the shard takes the report and flushes its log:
-    /// one flush of latency.
+    /// The written targets flush while the shard takes the report and flushes its log: the latency
+    /// is that of one flush.
     ///
     /// # Errors
     /// A write that failed since `told`; a target or shard that cannot make it durable; `Io` where
-    /// a target lost what it had acknowledged. What is lost is told once to each open.
-    pub async fn fsync_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
+    /// a target lost acknowledged bytes. Each open gets a loss once.
+    pub async fn fsync_open(
+        &self,
+        file: &File<N>,
+        told: &mut ReportedFailures,
+    ) -> Result<(), ErrorCode> {
         let done = self.make_durable(file).await;
         let failed = file.state().failures.tell(told);
-        // A loss is told once: what passes may not hide it.
+        // A loss is reported once: a passing error must not hide it.
         failed.and(done)
     }
 
-    /// [`Self::fsync_open`] for callers that have no open of their own: one of them is told.
+    /// [`Self::fsync_open`] for callers without an open of their own: one of them gets a loss.
     ///
     /// # Errors
     /// As [`Self::fsync_open`].
@@ -82,7 +86,7 @@ impl<N: Net> ClientCall<'_, N> {
             state.unsynced.append(left);
             state.unsynced.take_targets()
         };
-        // Targets and shard flush their logs at the same time.
+        // Targets and shard flush their logs in parallel.
         let syncing = self.start_sync(&unsynced.targets());
         let reported = self.send_reports(file, true).await;
         let logged = match reported {
@@ -90,12 +94,12 @@ impl<N: Net> ClientCall<'_, N> {
                 self.told_of_loss(file.ino)
             }
             Ok(_) => self.sync_file_at_shard(file).await,
-            // A shard that took no report within the deadline is not asked again.
+            // After a report that no shard took within the deadline, no further request is sent.
             Err(_code) => Ok(()),
         };
         let synced = self.finish_sync(syncing, &mut unsynced).await;
         let mut state = file.state();
-        // What is left could not be asked.
+        // Targets that could not be reached remain.
         state.unsynced.append(unsynced);
         for code in [synced.err(), logged.err()].into_iter().flatten() {
             if !leaves_gathered(code) {
@@ -105,8 +109,8 @@ impl<N: Net> ClientCall<'_, N> {
         written.and(synced).and(logged).and(reported.map(drop))
     }
 
-    /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may
-    /// have lost it with its power: then it is told again.
+    /// Makes the reported state of a file durable at its shard. A shard that restarted meanwhile
+    /// may have lost it with its power: then it gets the report again.
     async fn sync_file_at_shard(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let deadline = self.deadline();
         loop {
@@ -117,7 +121,7 @@ impl<N: Net> ClientCall<'_, N> {
                     drop(state);
                     return self.told_of_loss(file.ino);
                 }
-                // Whatever is told from here on is told to this boot or a later one.
+                // Later reports go to this boot or a later one.
                 state.unsynced.shard_boot = Some(boot);
                 state.unsynced.told
             };
@@ -137,7 +141,7 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 self.send_report(file).await?;
             }
-            // One that is restarted again and again makes nothing durable that can be trusted.
+            // A shard that keeps restarting makes nothing reliably durable.
             if self.is_over(deadline) {
                 let map = self.map();
                 let shard = map.shard_of(file.ino.partition()).map(|shard| shard.id);
@@ -149,25 +153,30 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Remembers what a file that is closed now has not made durable: a later open's fsync covers
-    /// it.
-    pub(crate) fn leave_behind(&self, ino: Ino, unsynced: Unsynced) {
+    /// Remembers unsynced writes of a file that is closed now: the fsync of a later open covers
+    /// them.
+    pub(crate) fn leave_behind(&self, ino: Ino, unsynced: UnsyncedWrites) {
         if unsynced.is_empty() {
             return;
         }
-        let mut left = lock(&self.left_behind);
+        let mut left = lock(&self.unsynced_closed_files);
         if left.files.len() >= LEFT_BEHIND_MAX {
             let files = std::mem::take(&mut left.files);
-            let targets = files.values().flat_map(Unsynced::targets);
+            let targets = files.values().flat_map(UnsyncedWrites::targets);
             left.forgotten.extend(targets);
             left.overflows += 1;
         }
         left.files.entry(ino).or_default().append(unsynced);
+        assert!(
+            left.files.len() <= LEFT_BEHIND_MAX,
+            "{} closed files",
+            left.files.len()
+        );
     }
 
-    fn take_left_behind(&self, file: &File<N>) -> Unsynced {
+    fn take_left_behind(&self, file: &File<N>) -> UnsyncedWrites {
         let (mut unsynced, is_incomplete) = {
-            let mut left = lock(&self.left_behind);
+            let mut left = lock(&self.unsynced_closed_files);
             let unsynced = left.files.remove(&file.ino).unwrap_or_default();
             (unsynced, !left.forgotten.is_empty())
         };
@@ -185,7 +194,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.sync_link(&link).await
     }
 
-    /// Makes durable what a shard acknowledged; finds out which changes it has lost with its power.
+    /// Makes a shard's acknowledged changes durable, and finds changes that it lost with its power.
     /// Returns its boot.
     async fn sync_link(&self, link: &Link) -> Result<u64, ErrorCode> {
         let count = lock(&link.changes).count();
@@ -198,7 +207,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// `Io`, once, where the shard lost a change of this inode that it had acknowledged.
+    /// `Io`, once, where the shard lost an acknowledged change of this inode.
     fn told_of_loss(&self, ino: Ino) -> Result<(), ErrorCode> {
         let link = self.link_of(ino)?;
         if lock(&link.changes).take_lost(ino) {
@@ -208,11 +217,10 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// Makes the names of a directory durable, and the directory's own.
+    /// Makes the names of a directory durable, and its own name.
     ///
     /// # Errors
-    /// What the shard answers; `Io`, once, where it lost its power after it had acknowledged a
-    /// change of them.
+    /// Those of the shard; `Io`, once, where it lost an acknowledged change of them with its power.
     pub async fn sync_directory(&self, dir: Ino) -> Result<(), ErrorCode> {
         self.sync_shard(dir).await?;
         self.told_of_loss(dir)
@@ -221,13 +229,13 @@ impl<N: Net> ClientCall<'_, N> {
     /// Flushes all files of this mount and makes everything durable that it wrote.
     ///
     /// # Errors
-    /// The first failure; the rest is done all the same.
+    /// The last failure; the rest is done all the same.
     pub async fn sync_all(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
         let mut open = Vec::new();
-        // Before and after the open files: none is missed that is opened or closed meanwhile. All
-        // of it stays where it is until it is durable, so that whoever syncs beside us waits for
-        // it, too.
+        // Before and after the open files, so that no file is missed that is opened or closed
+        // meanwhile. Each entry stays until it is durable, so that a concurrent sync waits for it
+        // as well.
         let (mut unsynced, _) = self.left_unsynced();
         for file in self.all_files() {
             let (flushed, own) = self.flush_to_sync(&file).await;
@@ -244,21 +252,21 @@ impl<N: Net> ClientCall<'_, N> {
         if let Err(code) = synced
             && !leaves_gathered(code)
         {
-            // Some target lost something; whose it was is not told apart.
+            // A target lost bytes; their file is unknown.
             let had_unsynced = open.iter().filter(|(_, own)| !own.is_empty());
             for (file, _) in had_unsynced {
                 let mut state = file.state();
                 state.failures.note(code);
-                // This call is told below.
+                // This call returns the failure below.
                 state.failures.tell_others().ok();
             }
         }
-        // What could not be asked stays with its files; what is lost is told here, once.
+        // Unreachable targets stay with their files. A loss is reported here, once.
         let left = unsynced.targets();
         for (file, own) in &open {
             file.state().unsynced.settle(own, &left);
         }
-        lock(&self.left_behind).settle(&before, &left);
+        lock(&self.unsynced_closed_files).settle(&before, &left);
         for link in self.all_links() {
             if !lock(&link.changes).has_unsynced() {
                 if lock(&link.changes).take_any_lost() {
@@ -286,9 +294,8 @@ impl<N: Net> ClientCall<'_, N> {
         failed.map_or(synced, Err)
     }
 
-    /// Flushes a file; with the targets that are to make it durable. No fsync of it is under way
-    /// then.
-    async fn flush_to_sync(&self, file: &File<N>) -> (Result<(), ErrorCode>, Unsynced) {
+    /// Flushes a file; returns also its unsynced targets. No fsync of the file is in flight then.
+    async fn flush_to_sync(&self, file: &File<N>) -> (Result<(), ErrorCode>, UnsyncedWrites) {
         let gate = self.wait_for(&file.gate).await;
         let flushed = match &gate {
             Ok(_gate) => self.flush_gated(file).await,
@@ -298,15 +305,15 @@ impl<N: Net> ClientCall<'_, N> {
         (flushed, own)
     }
 
-    /// The targets of closed files, those forgotten too; and all that is known of closed files.
-    fn left_unsynced(&self) -> (Unsynced, LeftBehind) {
-        let left = lock(&self.left_behind).clone();
-        let mut unsynced = Unsynced::default();
+    /// Unsynced targets of closed files, including forgotten ones, and a copy of the whole table.
+    fn left_unsynced(&self) -> (UnsyncedWrites, UnsyncedClosedFiles) {
+        let left = lock(&self.unsynced_closed_files).clone();
+        let mut unsynced = UnsyncedWrites::default();
         for file in left.files.values() {
             unsynced.append(file.of_targets());
         }
         let map = self.map();
-        // One that is not in the map any more has nothing that a file names.
+        // A target that is not in the map is in no layout.
         let known = left.forgotten.iter();
         known
             .filter(|target| map.target(**target).is_some())
@@ -314,8 +321,7 @@ impl<N: Net> ClientCall<'_, N> {
         (unsynced, left)
     }
 
-    /// The shard has flushed its log in this boot. A file about which it was told in another one is
-    /// looked after.
+    /// Handles a file that was reported to another boot than the one that has flushed its log now.
     async fn settle_file(&self, file: &File<N>, boot: u64) -> Result<(), ErrorCode> {
         if file.state().unsynced.shard_boot == Some(boot) {
             return Ok(());

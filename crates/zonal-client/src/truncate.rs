@@ -1,51 +1,52 @@
-//! Truncation: the shard first, then the columns.
+//! Truncation: first at the shard, then at the columns.
 //!
-//! What is gathered behind the new end stays aside meanwhile ([`Aside`]), and is read as if nothing
-//! had been cut. Where the shard did not answer it may have cut the file, or may not: then it stays
-//! there, and nothing of the file is sent before the shard has told. *Invariant*: when bytes are
-//! put aside nothing is under way; so what is gathered later is newer, and what was sent before is
-//! older.
+//! Meanwhile gathered bytes behind the new end are held back in [`BytesPastEnd`], and reads still
+//! see them. Where the shard did not answer, it may or may not have truncated the file. Then the
+//! bytes stay there, and nothing of the file is sent before the shard's state is known.
 //!
-//! A file that another process opens while it is truncated by its name may be told of as it was
-//! before: `cuts_by_name` tells an open of that.
+//! *Invariant*: when bytes are held back nothing is in flight. So bytes gathered later are newer,
+//! and bytes sent before are older.
+//!
+//! Another process may open a file during a truncation by name, and get its earlier state.
+//! `cuts_by_name` lets the open detect that.
 
-use crate::behind::Behind;
-use crate::dirty::overlap;
+use crate::dirty_ranges::overlap;
 use crate::file::{File, FileState};
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered, lock};
+use crate::tail_ownership::TailOwnership;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, Ino};
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
-/// Gathered bytes behind the end that a truncation sets.
-pub(crate) struct Aside {
+/// Gathered bytes behind the new end of a truncation.
+pub(crate) struct BytesPastEnd {
     size: u64,
-    /// The last shrink known when the shard was asked and did not answer.
+    /// The last truncation known at a request that the shard did not answer.
     unanswered: Option<u64>,
     cut: Vec<(u64, Vec<u8>)>,
 }
 
-impl Aside {
-    /// Whether the truncation has ended, and it is not known how.
+impl BytesPastEnd {
+    /// Whether the truncation ended with an unknown outcome.
     pub(crate) fn is_doubted(&self) -> bool {
         self.unanswered.is_some()
     }
 
-    /// Copies of what lies within `offset..end`.
+    /// Copies of the bytes within `offset..end`.
     pub(crate) fn copies(&self, offset: u64, end: u64) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let overlaps = move |(at, bytes): &(u64, Vec<u8>)| overlap(*at, bytes, offset, end);
         self.cut.iter().filter_map(overlaps)
     }
 
-    /// What was cut does not come back.
+    /// Drops the bytes.
     pub(crate) fn forget(&mut self) {
         self.cut.clear();
     }
 
-    /// Its end.
+    /// End of the bytes.
     pub(crate) fn end(&self) -> u64 {
         let ends = self.cut.iter().map(|(at, bytes)| at + bytes.len() as u64);
         ends.max().unwrap_or(0)
@@ -56,7 +57,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Sets the size of a file.
     ///
     /// # Errors
-    /// Permissions and limits as the shard says; a target that does not answer.
+    /// Permissions and limits of the shard; a target that does not answer.
     pub async fn truncate(
         &self,
         who: &Credentials,
@@ -84,14 +85,14 @@ impl<N: Net> ClientCall<'_, N> {
         let (attr, data, push) = match &file {
             Some(file) => {
                 let shrunk = self.truncate_open(file, size, &request).await?;
-                // Where it fails it stays to be reported.
+                // A failed report stays to be sent.
                 self.send_report(file).await.ok();
                 shrunk
             }
             None => self.truncate_by_name(ino, &request).await?,
         };
         if !push {
-            lock(&self.seen).own_change(ino, attr.change);
+            lock(&self.page_versions).own_change(ino, attr.change);
             return Ok(attr);
         }
         let attr = self.push_truncate(ino, &data).await?.unwrap_or(attr);
@@ -102,7 +103,7 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(attr)
     }
 
-    /// Of a file that nobody here has open, or had when it began.
+    /// Truncates a file that this client did not have open at the start.
     async fn truncate_by_name(
         &self,
         ino: Ino,
@@ -120,8 +121,8 @@ impl<N: Net> ClientCall<'_, N> {
         shrunk
     }
 
-    /// At the shard, and here. A column that does not hear of it afterwards cuts before it is read
-    /// or written next. The caller holds the gate.
+    /// Truncates at the shard and here. A column that does not hear of it truncates before its next
+    /// read or write. The caller holds the gate.
     async fn truncate_open(
         &self,
         file: &File<N>,
@@ -129,7 +130,7 @@ impl<N: Net> ClientCall<'_, N> {
         request: &MetaRequest,
     ) -> Result<(Attr, FileData, bool), ErrorCode> {
         self.hear_of_cut(file).await?;
-        // What comes back of these is older than what is gathered.
+        // Bytes of these that are gathered again are older than the gathered ones.
         let count = file.state().inflight.len();
         match self.finish_oldest(file, count).await {
             Err(code) if leaves_gathered(code) => return Err(code),
@@ -152,16 +153,15 @@ impl<N: Net> ClientCall<'_, N> {
         match &mut shrunk {
             Ok((attr, data, _push)) => {
                 if data.truncate_seq > state.data.truncate_seq {
-                    // What lay behind the end is cut when its columns see the number.
-                    state.behind = Behind::Ours;
+                    // Columns remove the bytes behind the end when they see the number.
+                    state.tail_ownership = TailOwnership::Ours;
                 }
                 state.aside = None;
                 state.take_data(data.clone());
                 state.size = size.max(state.unreported_end());
                 state.change = state.change.max(attr.change);
                 if cuts_unsent {
-                    // The shard saw no other size, perhaps, and then left the times where they
-                    // were.
+                    // The shard may have seen no other size, and then kept the times.
                     let now = self.net.wall();
                     state.report_mut().mtime = Some(now);
                     attr.mtime = attr.mtime.max(now);
@@ -181,7 +181,7 @@ impl<N: Net> ClientCall<'_, N> {
         shrunk
     }
 
-    /// Nothing was cut: what was put aside is to be there.
+    /// Nothing was truncated: gathers the held bytes again.
     fn gather_again(&self, state: &mut FileState<N>) {
         let mut again = 0;
         for (at, bytes) in state.aside.take().map_or(Vec::new(), |aside| aside.cut) {
@@ -194,8 +194,8 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Before anything is sent: what became of a truncation that the shard did not answer. The
-    /// caller holds the gate.
+    /// Finds the outcome of an unanswered truncation, before anything is sent. The caller holds the
+    /// gate.
     ///
     /// # Errors
     /// A shard that does not answer: nothing may be sent.
@@ -207,21 +207,21 @@ impl<N: Net> ClientCall<'_, N> {
         let mut state = file.state();
         match heard {
             Err(code) if !leaves_gathered(code) => state.aside = None,
-            // Something else was not answered meanwhile: the answer was to an earlier question.
+            // Another request was not answered meanwhile: this answer belongs to an earlier one.
             Ok(()) if state.is_doubted() => return Err(ErrorCode::NotReady),
             _heard_or_later => {}
         }
         heard
     }
 
-    /// The shard has told what the file is, since the truncation.
+    /// Decides the outcome of an unanswered truncation by the shard's state.
     pub(crate) fn judge_cut(&self, state: &mut FileState<N>, attr: &Attr) {
         let Some(aside) = &state.aside else { return };
         let Some(truncate_seq) = aside.unanswered else {
             return;
         };
         if state.data.truncate_seq > truncate_seq && state.data.truncate_size == aside.size {
-            // Done: what was written before it is cut.
+            // Executed: earlier writes behind the end are gone.
             state.aside = None;
             state.size = attr.size.max(state.unreported_end());
         } else {
@@ -229,24 +229,32 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Takes what is gathered behind `size` out of what is sent.
+    /// Holds back the gathered bytes behind `size`.
     fn set_aside(&self, file: &File<N>, size: u64) {
         let mut state = file.state();
+        assert!(
+            state.inflight.is_empty(),
+            "bytes are held back while a batch is in flight"
+        );
         let before = state.dirty.bytes();
         let cut = state.dirty.copies(size, u64::MAX);
         state.dirty.cut(size, u64::MAX);
+        assert!(
+            !state.dirty.has_behind(size),
+            "dirty bytes stay behind {size}"
+        );
         self.dirty_bytes
             .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
         let unanswered = None;
-        state.aside = (!cut.is_empty()).then_some(Aside {
+        state.aside = (!cut.is_empty()).then_some(BytesPastEnd {
             size,
             unanswered,
             cut,
         });
     }
 
-    /// Targets may have bytes behind `size` of which the shard does not know: with them the file is
-    /// longer, and the shard numbers the cut.
+    /// Reports bytes behind `size` that targets may have without the shard's knowledge. With them
+    /// the file is longer, so the shard numbers the truncation.
     fn tell_unsure(&self, file: &File<N>, size: u64) {
         let mut state = file.state();
         let end = state.unsure_end;
@@ -257,7 +265,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// What the file is then, and whether its columns are to hear of it.
+    /// Truncates at the shard. Returns the file's state, and whether its columns must hear of it.
     async fn truncate_at_shard(
         &self,
         ino: Ino,
@@ -274,7 +282,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Somebody's truncation was never confirmed: push it for them.
+    /// Pushes another client's unconfirmed truncation to the columns.
     pub(crate) async fn finish_others_truncate(&self, ino: Ino) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
         match self
@@ -288,7 +296,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Makes all columns see the last shrink, then confirms it.
+    /// Makes all columns see the last truncation, then confirms it.
     pub(crate) async fn push_truncate(
         &self,
         ino: Ino,
@@ -314,8 +322,8 @@ impl<N: Net> ClientCall<'_, N> {
         let link = self.reach(ino).await?;
         let request = MetaRequest::ConfirmTruncate {
             ino,
-            // What some columns gave up counts, though the shrink is not confirmed before all of
-            // them have seen it.
+            // Space that some columns freed counts, although the truncation is confirmed only when
+            // all of them have seen it.
             truncate_seq: if all.is_ok() { data.truncate_seq } else { 0 },
             allocated_delta,
         };

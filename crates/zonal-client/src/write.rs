@@ -1,37 +1,36 @@
-//! Writing: gathered, then sent by whole stripe units without waiting, bounded; acknowledged in
-//! order at the flush.
+//! Writing: gathers bytes, then sends whole stripe units without waiting, within bounds. The flush
+//! takes the acknowledgements in order.
 //!
-//! A streaming write costs no copy here (its memory becomes the run that is kept until its target
-//! has acknowledged it; the worker goes on with that of an earlier one: no page fault), one send on
-//! the calling thread, and no wait while little is under way (`sending.rs`). Bytes are kept until
-//! acknowledged, so that a restarted target gets them again. Scattered writes stay gathered until
-//! there are so many that a batch of them leaves.
+//! A streaming write is not copied here: its memory becomes the run. The worker goes on with the
+//! memory of an earlier one, without a page fault. It costs one send on the calling thread, and
+//! no wait while little is in flight (`send_window.rs`). Bytes are kept until acknowledged, so that
+//! a restarted target gets them again. Scattered writes stay gathered until a batch of them is
+//! full.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
-use crate::behind::Behind;
-use crate::dirty::Dirty;
+use crate::dirty_ranges::DirtyRanges;
 use crate::file::File;
-use crate::inline::end_of_inline;
+use crate::inline_data::end_of_inline;
 use crate::net::Net;
 use crate::operation::ClientCall;
 use crate::run::Run;
 use crate::session::leaves_gathered;
+use crate::tail_ownership::TailOwnership;
 use std::sync::atomic::Ordering;
 use zonal_types::ErrorCode;
 use zonal_types::limits::FILE_BYTES_MAX;
 
-/// Runs of at least this many bytes leave at once; shorter ones are gathered.
+/// Runs of at least this many bytes are sent at once; shorter ones are gathered.
 const SEND_UNIT: u64 = 1 << 20;
-/// Runs gathered of one file; past it the first leave, whatever they cover.
+/// Runs gathered of one file; beyond it the first are sent, even if they cover no unit.
 const GATHERED_RUNS_MAX: usize = 4096;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Writes `bytes` at `offset`. They are on their way or gathered when this returns; errors of
-    /// that show at the next write, close and fsync. `kill_suid`: the writer has no right to keep
-    /// set-id bits.
+    /// Writes `bytes` at `offset`. On return they are gathered or in flight; their errors show at
+    /// the next write, close and fsync. `kill_suid`: the writer has no right to keep set-id bits.
     ///
     /// # Errors
-    /// `FileTooBig`; what fails of bytes that are waited for meanwhile.
+    /// `FileTooBig`; failures of batches that this write waited for.
     pub async fn write(
         &self,
         file: &File<N>,
@@ -43,13 +42,13 @@ impl<N: Net> ClientCall<'_, N> {
             Some(memory) => Run::new(memory, 0..0),
             None => Run::with_room(bytes),
         };
-        let gather = |dirty: &mut Dirty| dirty.insert_in(offset, bytes, room);
+        let gather = |dirty: &mut DirtyRanges| dirty.insert_in(offset, bytes, room);
         self.gather(file, (offset, bytes.len()), kill_suid, gather)
             .await
     }
 
-    /// [`Self::write`] of bytes that come with their memory: not copied, where they do not meet
-    /// what is gathered.
+    /// [`Self::write`] of bytes in their own memory. They are not copied where they meet no
+    /// gathered bytes.
     ///
     /// # Errors
     /// As [`Self::write`].
@@ -61,7 +60,7 @@ impl<N: Net> ClientCall<'_, N> {
         kill_suid: bool,
     ) -> Result<(), ErrorCode> {
         let length = run.len();
-        let gather = |dirty: &mut Dirty| {
+        let gather = |dirty: &mut DirtyRanges| {
             if let Err(run) = dirty.adopt(offset, run, SEND_UNIT) {
                 dirty.insert(offset, &run);
             }
@@ -69,13 +68,13 @@ impl<N: Net> ClientCall<'_, N> {
         self.gather(file, (offset, length), kill_suid, gather).await
     }
 
-    /// Gathers a write, and sends what is whole.
+    /// Gathers a write, and sends complete units.
     async fn gather(
         &self,
         file: &File<N>,
         (offset, length): (u64, usize),
         kill_suid: bool,
-        gather: impl FnOnce(&mut Dirty),
+        gather: impl FnOnce(&mut DirtyRanges),
     ) -> Result<(), ErrorCode> {
         let end = offset
             .checked_add(length as u64)
@@ -86,7 +85,7 @@ impl<N: Net> ClientCall<'_, N> {
         let unit = {
             let mut state = file.state();
             if state.failures.forfeits() != forfeits {
-                // Meant for a time when its lock was held.
+                // The write was made while its lock was held, and the lock is lost.
                 return Err(ErrorCode::Io);
             }
             let before = state.dirty.bytes();
@@ -119,20 +118,20 @@ impl<N: Net> ClientCall<'_, N> {
         sent
     }
 
-    /// Whether so much is gathered of a file, or in so many runs, that some of it leaves although
-    /// it covers no stripe unit.
-    fn is_crowded(&self, dirty: &Dirty) -> bool {
+    /// Whether a file has so many gathered bytes or runs that some are sent without covering a
+    /// stripe unit.
+    fn is_crowded(&self, dirty: &DirtyRanges) -> bool {
         dirty.runs() > GATHERED_RUNS_MAX || dirty.bytes() > self.options.write_behind_file_bytes / 2
     }
 
-    /// Sends whole units, what is too much of the rest, and everything where that does not help.
-    /// The caller holds the gate.
+    /// Sends whole units, then excess runs, and everything where that is not enough. The caller
+    /// holds the gate.
     async fn send_full(&self, file: &File<N>, unit: u64) -> Result<(), ErrorCode> {
         self.hear_of_cut(file).await?;
         self.publish_gathered(file).await?;
         let mut left = file.state().dirty.bytes();
         while left > 0 {
-            // Taken in a statement of its own: the state's lock must not be held while sending.
+            // A statement of its own: the state's lock must not be held while sending.
             let taken = {
                 let mut state = file.state();
                 let behind = end_of_inline(&state.data);
@@ -156,7 +155,7 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
-    /// Writes and waits until the targets have it (not: until it is durable).
+    /// Writes and waits until the targets have the bytes (not until they are durable).
     ///
     /// # Errors
     /// As [`Self::write`] and [`Self::flush`].
@@ -171,11 +170,14 @@ impl<N: Net> ClientCall<'_, N> {
         self.flush(file).await
     }
 
-    /// Asks what the shard may have changed that we did not hear of. The caller holds the gate.
+    /// Refreshes an outdated file from the shard. The caller holds the gate.
     pub(crate) async fn freshen(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let (is_outdated, is_asked) = {
             let state = file.state();
-            (state.is_outdated, state.behind == Behind::Asked)
+            (
+                state.is_outdated,
+                state.tail_ownership == TailOwnership::Asked,
+            )
         };
         if is_asked {
             self.own_behind(file, false).await?;

@@ -1,4 +1,4 @@
-//! Extended attributes: the shard keeps and judges them.
+//! Extended attributes: the shard keeps them and checks permissions.
 
 use crate::net::Net;
 use crate::operation::ClientCall;
@@ -10,7 +10,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// `NoData` where there is none.
+    /// `NoData` where the inode has none of this name.
     pub async fn getxattr(
         &self,
         who: &Credentials,
@@ -35,7 +35,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Names of extended attributes.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn listxattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<Vec<u8>>, ErrorCode> {
         let link = self.reach(ino).await?;
         let who = who.clone();
@@ -51,7 +51,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// As the shard answers.
+    /// Those of the shard.
     pub async fn setxattr(
         &self,
         who: &Credentials,
@@ -71,7 +71,7 @@ impl<N: Net> ClientCall<'_, N> {
         let reply = self.meta(&link, &request).await?;
         self.note_own_change(ino, &reply);
         if name == CAPABILITY_NAME {
-            // Nor does what was asked before tell of it.
+            // Replies to earlier requests do not contain it either.
             link.count_event();
             self.doubt_privileges(ino);
         }
@@ -81,7 +81,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `NoData` where there is none.
+    /// `NoData` where the inode has none of this name.
     pub async fn removexattr(
         &self,
         who: &Credentials,

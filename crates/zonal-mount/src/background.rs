@@ -1,13 +1,13 @@
 //! The threads beside the workers: those of the client ([`zonal_native::background`]), three for
-//! [`jobs`], some for expiries, one for listings.
+//! [`jobs`], several for expiries, one for listings.
 
-mod drops;
+mod invalidation;
 mod jobs;
 
-pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
+pub use jobs::{JOBS_MAX, LastByte, LockCancel, SeekRequest};
 
-use crate::callers::Call;
 use crate::fs::ZonalFs;
+use crate::in_flight::KernelCall;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -19,14 +19,14 @@ use zonal_wire::Event;
 
 /// How workers reach the other threads.
 #[derive(Default)]
-pub struct Signal {
+pub struct MountSignal {
     jobs: jobs::Jobs,
-    /// Of files whose servers do not answer, and of what others have changed: these may wait for
-    /// pages for long.
+    /// Jobs that may wait long for pages: of files whose servers do not answer, and of files that
+    /// others have changed.
     doubts: jobs::Jobs,
-    /// Questions for holes, which wait for pages and servers.
+    /// Requests for holes, which wait for pages and servers.
     seeks: jobs::Jobs,
-    /// Writes that are answered when pages are dropped.
+    /// Writes that are answered after pages are dropped.
     held: Arc<AtomicUsize>,
     /// The client's own threads.
     native: zonal_native::Signal,
@@ -36,14 +36,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Signal {
+impl MountSignal {
     fn end(&self) {
         self.jobs.end();
         self.doubts.end();
         self.seeks.end();
     }
 
-    /// There is something to flush or to close. Cheap where that is known already.
+    /// Signals work for housekeeping: a flush or a close. Cheap where it is known already.
     pub fn wake(&self) {
         self.native.wake();
     }
@@ -66,14 +66,13 @@ impl Listener for ZonalFs {
         dirs
     }
 
-    /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment
-    /// only. Names are expired beside it, too: how long it waits for that is said in
-    /// [`crate::expiries`].
+    /// Waits until the kernel has expired names, as long as [`crate::expiries`] says. Pages that
+    /// the kernel keeps locked are dropped in parallel, and waited for only briefly.
     fn settle(&self, dirs: &[Ino]) -> bool {
         self.settle_names(dirs)
     }
 
-    fn lock_was_granted(&self, call: &Call<'_>, ino: Ino, waiter: u64) {
+    fn lock_was_granted(&self, call: &KernelCall<'_>, ino: Ino, waiter: u64) {
         self.finish_waiter(call, ino, waiter);
     }
 
@@ -87,17 +86,17 @@ impl Listener for ZonalFs {
 }
 
 /// The threads of a mount.
-pub struct Background {
+pub struct MountThreads {
     fs: Arc<ZonalFs>,
     native: zonal_native::Background<ZonalFs>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Background {
+impl MountThreads {
     /// Starts the threads.
     ///
     /// # Errors
-    /// Where no thread can be made.
+    /// The system cannot start a thread.
     pub fn start(fs: &Arc<ZonalFs>) -> std::io::Result<Self> {
         let mut background = Self {
             fs: fs.clone(),
@@ -107,7 +106,7 @@ impl Background {
         background.spawn("notifier", |fs| jobs::run(fs, &fs.signal.jobs))?;
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;
-        background.spawn("listings", crate::listings::run)?;
+        background.spawn("listings", crate::listing_cache::run)?;
         for _ in 0..crate::expiries::THREADS {
             background.spawn("expiries", crate::expiries::run)?;
         }
@@ -124,7 +123,7 @@ impl Background {
         Ok(())
     }
 
-    /// Ends all of them, flushes everything.
+    /// Ends all threads and flushes everything.
     pub fn end(self) {
         self.fs.signal.end();
         self.fs.signal.native.end();

@@ -1,7 +1,7 @@
-//! Who asks: ids from the kernel's request, supplementary groups and pending signals from /proc.
+//! The caller of a kernel request: ids from the request, supplementary groups and pending signals
+//! from /proc.
 //!
-//! The calling thread waits inside the kernel for our answer, so what /proc says of it holds until
-//! then.
+//! The calling thread waits inside the kernel for the answer, so /proc describes it until then.
 
 use zonal_fuse::Context;
 use zonal_types::Credentials;
@@ -10,7 +10,7 @@ use zonal_types::limits::GROUPS_MAX;
 /// Bit of SIGKILL in the masks of /proc/TID/status.
 const SIGKILL_BIT: u64 = 1 << 8;
 
-/// The caller's ids. One file is read where the caller is not the superuser.
+/// The caller's ids. Reads one file where the caller is not the superuser.
 #[must_use]
 pub fn credentials(ctx: &Context<'_>) -> Credentials {
     let groups = if ctx.uid == 0 || ctx.pid == 0 {
@@ -35,7 +35,7 @@ fn groups_of(tid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// True where a thread is about to die (or is gone): what it waits for can be given up.
+/// True where a thread is about to die, or is gone: its request can be abandoned.
 #[must_use]
 pub fn is_dying(tid: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {

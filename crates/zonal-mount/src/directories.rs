@@ -1,9 +1,8 @@
-//! What the mount remembers of directories to save round trips: where a listing ended, and what is
-//! above.
+//! Directory state that saves round trips: ends of listings, and parent directories.
 //!
-//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry an open directory handle.
-//! (A handle whose opener was killed before it had the answer is never closed: its directory's
-//! listings are not kept any more.)
+//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry per open directory handle.
+//! (A handle whose opener was killed before its answer is never closed. Listings of its directory
+//! are then not kept.)
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,15 +11,15 @@ use zonal_types::Ino;
 /// Parents remembered.
 const PARENTS_MAX: usize = 65_536;
 
-/// Tables of directories.
+/// Tables about directories.
 #[derive(Default)]
-pub struct Directories {
-    /// Directory above, as the last look-up or listing had it. Only for the number of `..` in
+pub struct DirectoryTable {
+    /// Parent directory by the last look-up or listing. Used only for the number of `..` in
     /// listings.
     parents: Mutex<BTreeMap<Ino, Ino>>,
-    /// By open handle: the cookie behind which the shard said that nothing follows.
+    /// By open handle: cookie of the last entry, where the listing has ended.
     ends: Mutex<BTreeMap<u64, u64>>,
-    /// Handles that are open, by directory.
+    /// Number of open handles, by directory.
     open: Mutex<BTreeMap<Ino, u32>>,
 }
 
@@ -28,8 +27,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Directories {
-    /// `dir` lies in `above`.
+impl DirectoryTable {
+    /// Notes that `dir` lies in `above`.
     pub fn note_parent(&self, dir: Ino, above: Ino) {
         let mut parents = lock(&self.parents);
         if parents.len() >= PARENTS_MAX {
@@ -38,26 +37,25 @@ impl Directories {
         parents.insert(dir, above);
     }
 
-    /// The directory above, where it is known.
+    /// The parent directory, if known.
     #[must_use]
     pub fn parent(&self, dir: Ino) -> Option<Ino> {
         lock(&self.parents).get(&dir).copied()
     }
 
-    /// A listing through this handle ended behind `cookie`.
+    /// Notes that a listing through this handle ended behind `cookie`.
     pub fn note_end(&self, fh: u64, cookie: u64) {
         lock(&self.ends).insert(fh, cookie);
     }
 
-    /// True where a listing through this handle was told that nothing follows `cookie`. (What is
-    /// made behind it meanwhile may be listed or not, as POSIX has it; a rewound listing asks
-    /// again.)
+    /// True where a listing through this handle ended behind `cookie`. (Entries made behind it
+    /// meanwhile may be listed or not, by POSIX; a rewound listing asks again.)
     #[must_use]
     pub fn is_at_end(&self, fh: u64, cookie: u64) -> bool {
         cookie != 0 && lock(&self.ends).get(&fh) == Some(&cookie)
     }
 
-    /// One more handle of `dir`; true where it is the only one.
+    /// Counts one more handle of `dir`; true where it is the only one.
     pub fn open(&self, dir: Ino) -> bool {
         let mut open = lock(&self.open);
         let handles = open.entry(dir).or_default();
@@ -65,7 +63,7 @@ impl Directories {
         *handles == 1
     }
 
-    /// A handle of `dir` is closed.
+    /// Ends a handle of `dir`.
     pub fn close(&self, dir: Ino, fh: u64) {
         self.forget_end(fh);
         let mut open = lock(&self.open);
@@ -77,7 +75,7 @@ impl Directories {
         }
     }
 
-    /// A listing through this handle begins anew.
+    /// Forgets the end, because a listing through this handle begins again.
     pub fn forget_end(&self, fh: u64) {
         lock(&self.ends).remove(&fh);
     }
@@ -89,7 +87,7 @@ mod tests {
 
     #[test]
     fn an_end_belongs_to_its_handle_and_cookie() {
-        let directories = Directories::default();
+        let directories = DirectoryTable::default();
         directories.note_end(1, 77);
         assert!(directories.is_at_end(1, 77));
         assert!(
@@ -102,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn the_first_handle_is_the_only_one_until_there_are_others() {
-        let directories = Directories::default();
+    fn only_the_first_handle_of_a_directory_is_the_sole_one() {
+        let directories = DirectoryTable::default();
         assert!(directories.open(Ino(9)) && directories.open(Ino(8)));
         assert!(!directories.open(Ino(9)));
         directories.close(Ino(9), 1);

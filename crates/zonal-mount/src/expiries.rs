@@ -1,30 +1,31 @@
-//! Has the kernel expire names, on threads that serve no request, and tells when an event may be
-//! acknowledged.
+//! Name expiries: threads that serve no request make the kernel expire names. This table decides
+//! when an event may be acknowledged.
 //!
-//! FUSE_NOTIFY_INVAL_ENTRY takes the directory's lock, which the kernel holds while this mount
-//! serves a LOOKUP or READDIR in it (shared) or changes it (alone). A look-up waits for nobody's
-//! acknowledgement. A change does: of this mount's change in D for the other mounts'
-//! acknowledgements, of theirs for this one's. If both waited for their own change, each would wait
-//! for the other until the leases are over.
+//! FUSE_NOTIFY_INVAL_ENTRY takes the directory's lock. The kernel holds it while this mount serves
+//! a LOOKUP or READDIR there (shared), or changes the directory (exclusive). A look-up waits for no
+//! acknowledgement. A change in D waits for the acknowledgements of other mounts, whose changes in
+//! D wait for the acknowledgement of this one. If both waited for their own change first, each
+//! would wait until the leases expire.
 //!
-//! *Rule*: an event about D is acknowledged when its names are expired, or as soon as a change that
-//! holds D's lock is under way here ([`Expiries::change`] is called before its request is sent).
-//! The expiry then follows when the lock is free. So nobody waits in a ring: whoever waits for an
-//! acknowledgement waits for threads that wait for a lock of which no holder waits for an
-//! acknowledgement. What a removal or a rename takes besides is the lock of the directory that it
-//! moves: an event about a directory is also acknowledged while such a change is under way in the
-//! one above.
+//! *Rule*: an event about D is acknowledged when its names are expired. It is also acknowledged as
+//! soon as a change that holds D's lock is in flight here ([`NameExpiries::change`] is called
+//! before its request is sent). The expiry then follows when the lock is free.
 //!
-//! The lock also tells when the kernel has taken an answer over: an inode that is new to it gets
-//! its attributes under the lock of the directory in which it was found. So its attributes are
-//! dropped once more behind that lock.
+//! So no ring of waits arises: an acknowledgement waits only for threads that wait for a lock whose
+//! holders wait for no acknowledgement. A removal or a rename also takes the lock of the directory
+//! that it moves. So an event about a directory is also acknowledged while one is in flight in its
+//! parent.
 //!
-//! A directory is worked on by one thread at a time, and what comes meanwhile is added to what
-//! waits: [`THREADS`] directories whose locks are held for long hold up the others. A wait is
-//! bounded by the longest lease ([`LONGEST`]).
+//! The lock also shows when the kernel has taken over an answer. A new inode gets its attributes
+//! under the lock of the directory in which it was found. So its attributes are dropped once more
+//! behind that lock.
+//!
+//! One thread at a time works on a directory, and new work joins its waiting work. [`THREADS`]
+//! directories whose locks are held for long delay the others. The longest lease ([`LONGEST`])
+//! bounds a wait.
 
 use crate::fs::ZonalFs;
-use crate::names::Bytes;
+use crate::name_cache::NameBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,43 +37,43 @@ use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
 
 /// Threads that expire names.
 pub const THREADS: usize = 8;
-/// When leases that are not acknowledged are over.
+/// Time after which leases without an acknowledgement have expired.
 const LONGEST: Duration = Duration::from_millis(CACHE_TERM_MS + CACHE_GRACE_MS);
-/// An answer of a look-up that is younger may still be on its way into the kernel: its name is
+/// Time in which the answer to a look-up may still be on its way into the kernel. Its name is
 /// expired again after this time, before the acknowledgement.
 const CROSSING: Duration = Duration::from_millis(1);
-/// No name of a file: who expires it waits for the directory's lock.
+/// A name that no file has. Its expiry only waits for the directory's lock.
 const NO_NAME: &[u8] = b"\x01zonal: the lock alone";
 
-/// What is to be done about one directory.
+/// Work on one directory.
 #[derive(Default)]
-struct Work {
-    names: Vec<Bytes>,
+struct ExpiryWork {
+    names: Vec<NameBytes>,
     /// Names whose answers may be on their way into the kernel.
-    fresh: Vec<Bytes>,
-    /// Inodes that were found in it a moment ago, whose attributes are old.
+    fresh: Vec<NameBytes>,
+    /// Inodes found in the directory a moment ago, whose attributes are stale.
     inodes: Vec<Ino>,
 }
 
 #[derive(Default)]
 struct State {
-    work: BTreeMap<Ino, Work>,
+    work: BTreeMap<Ino, ExpiryWork>,
     /// Directories that a thread works on.
     running: BTreeSet<Ino>,
-    /// The directory that was begun last.
+    /// The directory begun last.
     last: Ino,
-    /// Own changes under way, by the directory whose lock they hold.
+    /// Own changes in flight, by the directory whose lock they hold.
     changes: BTreeMap<Ino, u32>,
-    /// The same of those that hold the lock of something in it, too.
+    /// Those of them that also hold the lock of a directory in it.
     moves: BTreeMap<Ino, u32>,
-    /// Those who wait.
+    /// Number of waiting acknowledgements.
     waiting: u32,
     is_ended: bool,
 }
 
 impl State {
-    /// The next directory with work that no thread has: each has its turn.
-    fn next(&mut self) -> Option<(Ino, Work)> {
+    /// The next directory with work that no thread has, in turn.
+    fn next(&mut self) -> Option<(Ino, ExpiryWork)> {
         let behind = self
             .work
             .range((Bound::Excluded(self.last), Bound::Unbounded));
@@ -90,9 +91,9 @@ impl State {
     }
 }
 
-/// Expiries that are to be carried out, and own changes under way.
+/// Pending expiries, and own changes in flight.
 #[derive(Default)]
-pub struct Expiries {
+pub struct NameExpiries {
     state: Mutex<State>,
     has_work: Condvar,
     is_over: Condvar,
@@ -101,9 +102,9 @@ pub struct Expiries {
     waited: AtomicU64,
 }
 
-/// An own change that holds the locks of directories, until it is dropped.
-pub struct Changing<'a> {
-    expiries: &'a Expiries,
+/// An own change that holds the locks of directories; dropping it ends the change.
+pub struct DirectoryChange<'a> {
+    expiries: &'a NameExpiries,
     dirs: [Ino; 2],
     is_move: bool,
 }
@@ -121,7 +122,7 @@ fn uncount(of: &mut BTreeMap<Ino, u32>, dir: Ino) {
     }
 }
 
-impl Drop for Changing<'_> {
+impl Drop for DirectoryChange<'_> {
     fn drop(&mut self) {
         let mut state = self.expiries.state();
         for dir in self.dirs {
@@ -133,26 +134,25 @@ impl Drop for Changing<'_> {
     }
 }
 
-impl Expiries {
+impl NameExpiries {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request of this mount is about to change `dir`, whose lock the kernel holds until it is
-    /// answered.
+    /// Begins a request that changes `dir`. The kernel holds the directory's lock until the answer.
     #[must_use]
-    pub fn change(&self, dir: Ino) -> Changing<'_> {
+    pub fn change(&self, dir: Ino) -> DirectoryChange<'_> {
         self.begin([dir, dir], false)
     }
 
-    /// One that removes or renames what may be a directory, from the first to the second one: it
-    /// holds the lock of that as well.
+    /// Begins a request that removes or renames an entry, which may be a directory whose lock it
+    /// then holds as well.
     #[must_use]
-    pub fn move_between(&self, from: Ino, to: Ino) -> Changing<'_> {
+    pub fn move_between(&self, from: Ino, to: Ino) -> DirectoryChange<'_> {
         self.begin([from, to], true)
     }
 
-    fn begin(&self, dirs: [Ino; 2], is_move: bool) -> Changing<'_> {
+    fn begin(&self, dirs: [Ino; 2], is_move: bool) -> DirectoryChange<'_> {
         let mut state = self.state();
         for dir in dirs {
             count(&mut state.changes, dir);
@@ -164,33 +164,33 @@ impl Expiries {
             self.is_over.notify_all();
         }
         drop(state);
-        Changing {
+        DirectoryChange {
             expiries: self,
             dirs,
             is_move,
         }
     }
 
-    /// An event was received.
+    /// Counts a received event.
     pub fn count_event(&self) {
         self.events.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has names of a directory expired soon.
-    pub fn expire(&self, dir: Ino, names: Vec<Bytes>, fresh: Vec<Bytes>) {
+    /// Queues the expiry of names of a directory.
+    pub fn expire(&self, dir: Ino, names: Vec<NameBytes>, fresh: Vec<NameBytes>) {
         self.add(dir, |work| {
             work.names.extend(names);
             work.fresh.extend(fresh);
         });
     }
 
-    /// Has an inode's attributes dropped as soon as the kernel has taken over what was found in the
-    /// directory before.
+    /// Queues a drop of an inode's attributes, after the kernel has taken over earlier answers in
+    /// the directory.
     pub fn drop_behind(&self, dir: Ino, ino: Ino) {
         self.add(dir, |work| work.inodes.push(ino));
     }
 
-    fn add(&self, dir: Ino, add: impl FnOnce(&mut Work)) {
+    fn add(&self, dir: Ino, add: impl FnOnce(&mut ExpiryWork)) {
         let mut state = self.state();
         if !state.is_ended {
             add(state.work.entry(dir).or_default());
@@ -199,8 +199,8 @@ impl Expiries {
         }
     }
 
-    /// Waits until an event about these directories may be acknowledged; false where the time was
-    /// over before. `above`: the directory above one.
+    /// Waits until an event about these directories may be acknowledged; false where the leases
+    /// expired first. `above`: returns the parent of a directory.
     pub fn settle(&self, dirs: &[Ino], above: impl Fn(Ino) -> Option<Ino>) -> bool {
         let is_settled = |state: &State, dir: Ino| {
             let moves = |above: Ino| state.moves.contains_key(&above);
@@ -231,7 +231,7 @@ impl Expiries {
         is_settled
     }
 
-    /// Events received, names expired, acknowledgements that waited for that.
+    /// Events received, names expired, acknowledgements that waited.
     #[must_use]
     pub fn counts(&self) -> [(&'static str, u64); 3] {
         let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -268,7 +268,7 @@ pub fn run(fs: &ZonalFs) {
         };
         drop(state);
         if notifier.is_none() {
-            // This thread needs no descriptor but that one.
+            // This thread needs only this descriptor.
             notifier = fs.notifier.get().map(|shared| shared.alone());
         }
         if let Some(notifier) = &notifier {
@@ -287,8 +287,8 @@ pub fn run(fs: &ZonalFs) {
     }
 }
 
-fn carry_out(expiries: &Expiries, notifier: &LoneNotifier, dir: Ino, work: &Work) {
-    let expire = |names: &[Bytes]| names.iter().for_each(|name| expire(notifier, dir, name));
+fn carry_out(expiries: &NameExpiries, notifier: &LoneNotifier, dir: Ino, work: &ExpiryWork) {
+    let expire = |names: &[NameBytes]| names.iter().for_each(|name| expire(notifier, dir, name));
     expire(&work.names);
     if !work.fresh.is_empty() {
         std::thread::sleep(CROSSING);
@@ -306,7 +306,7 @@ fn carry_out(expiries: &Expiries, notifier: &LoneNotifier, dir: Ino, work: &Work
     expiries.expired.fetch_add(count, Ordering::Relaxed);
 }
 
-/// A name that the kernel does not know is no error.
+/// Expires a name. A name that the kernel does not know is not an error.
 fn expire(notifier: &LoneNotifier, dir: Ino, name: &[u8]) {
     if let Err(error) = notifier.inval_entry(dir.0, name, true) {
         tracing::debug!(%dir, %error, "the kernel refused to expire a name");
@@ -325,21 +325,21 @@ mod tests {
         (dir == D).then_some(ABOVE)
     }
 
-    /// Waits for D's acknowledgement on a thread of its own, and tells how it went.
-    fn settling(expiries: &Arc<Expiries>) -> std::sync::mpsc::Receiver<bool> {
+    /// Waits for D's acknowledgement on a thread of its own, and sends the outcome.
+    fn settling(expiries: &Arc<NameExpiries>) -> std::sync::mpsc::Receiver<bool> {
         let (done, settled) = std::sync::mpsc::channel();
         let expiries = expiries.clone();
         std::thread::spawn(move || done.send(expiries.settle(&[D], above)));
         settled
     }
 
-    fn work_of(expiries: &Expiries) -> (Ino, Work) {
+    fn work_of(expiries: &NameExpiries) -> (Ino, ExpiryWork) {
         expiries.state().next().unwrap()
     }
 
     #[test]
     fn an_acknowledgement_waits_for_the_expiry() {
-        let expiries = Arc::new(Expiries::default());
+        let expiries = Arc::new(NameExpiries::default());
         assert!(expiries.settle(&[D], above), "nothing to do");
         expiries.expire(D, vec![b"a".as_slice().into()], Vec::new());
         expiries.expire(D, vec![b"b".as_slice().into()], Vec::new());
@@ -358,12 +358,12 @@ mod tests {
     #[test]
     fn an_own_change_that_holds_the_lock_lets_it_go() {
         for case in 0..4 {
-            let expiries = Arc::new(Expiries::default());
+            let expiries = Arc::new(NameExpiries::default());
             expiries.expire(D, vec![b"a".as_slice().into()], Vec::new());
             let _running = work_of(&expiries);
             let before = match case {
                 0 => Some(expiries.change(D)),
-                // It holds the lock above, not the one of what lies in it.
+                // It holds the parent's lock, not the lock of the directory in it.
                 1 => Some(expiries.change(ABOVE)),
                 _ => None,
             };
@@ -382,8 +382,8 @@ mod tests {
     }
 
     #[test]
-    fn each_directory_has_its_turn() {
-        let expiries = Expiries::default();
+    fn directories_are_served_in_turn() {
+        let expiries = NameExpiries::default();
         let begin = |dir| expiries.expire(Ino(dir), vec![b"a".as_slice().into()], Vec::new());
         (1..4).for_each(begin);
         let order: Vec<u64> = (0..6)

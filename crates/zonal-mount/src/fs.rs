@@ -1,13 +1,12 @@
 //! The kernel's operations, each handed to the client core on the worker that took it.
 //!
-//! What an operation does is in `ops_*`; this file only names them, so that the list can be read at
-//! a glance.
+//! The operations are in `ops_*`; this file lists them.
 
-use crate::background::Signal;
-use crate::callers::Begun;
-use crate::hints::Hints;
+use crate::attribute_hints::AttributeHints;
+use crate::background::MountSignal;
+use crate::in_flight::KernelOperation;
 use crate::ops_open::HANDLE_PAGES;
-use crate::ops_write::ToDrop;
+use crate::ops_write::PagesToDrop;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,68 +21,68 @@ use zonal_fuse::{
     ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr, WriteData,
 };
 use zonal_native::RealNet;
-use zonal_native::waiters::Waiters;
+use zonal_native::lock_waiters::LockWaiters;
 use zonal_types::{ErrorCode, Ino};
 
 /// A mounted cell.
 pub struct ZonalFs {
     pub(crate) client: Client<RealNet>,
     pub(crate) notifier: OnceLock<Notifier>,
-    pub(crate) waiters: Waiters<ReplyEmpty>,
-    pub(crate) hints: Hints,
-    pub(crate) directories: crate::directories::Directories,
-    pub(crate) names: crate::names::Names,
-    pub(crate) expiries: crate::expiries::Expiries,
-    pub(crate) listings: crate::listings::Listings,
-    pub(crate) signal: Arc<Signal>,
+    pub(crate) waiters: LockWaiters<ReplyEmpty>,
+    pub(crate) hints: AttributeHints,
+    pub(crate) directories: crate::directories::DirectoryTable,
+    pub(crate) names: crate::name_cache::NameCache,
+    pub(crate) expiries: crate::expiries::NameExpiries,
+    pub(crate) listings: crate::listing_cache::ListingCache,
+    pub(crate) signal: Arc<MountSignal>,
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
-    pub(crate) opening: crate::opening::Opening,
-    pub(crate) told: crate::told::ToldHandles,
+    pub(crate) open_invalidations: crate::open_invalidation::OpenInvalidations,
+    pub(crate) handle_errors: crate::handle_errors::HandleErrors,
     pub(crate) next_handle: AtomicU64,
-    /// Files whose access time is due at their next read; true: an open stands for it where none
-    /// comes soon.
+    /// Files whose access time is due at their next read. True: the open counts as a read where
+    /// none follows soon.
     pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
-    pub(crate) callers: crate::callers::Callers,
-    pub(crate) tails: crate::tails::Tails,
-    pub(crate) executed: crate::executed::Executed,
-    pub(crate) writers: crate::writers::Writers,
+    pub(crate) in_flight: crate::in_flight::OperationsInFlight,
+    pub(crate) page_tails: crate::page_tails::PageTails,
+    pub(crate) executables: crate::executables::Executables,
+    pub(crate) write_handles: crate::write_handles::WriteHandles,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
-    /// Of the mount.
+    /// Flags of the mount.
     pub(crate) flags: Flags,
     pub(crate) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ZonalFs {
-    /// The file system of a connected client, served by so many workers, mounted with these flags.
+    /// The file system of a connected client, with so many workers and these mount flags.
     #[must_use]
     pub fn new(client: Client<RealNet>, workers: usize, flags: Flags) -> Self {
         Self {
             client,
             notifier: OnceLock::new(),
-            waiters: Waiters::default(),
-            hints: Hints::default(),
-            directories: crate::directories::Directories::default(),
-            names: crate::names::Names::default(),
-            expiries: crate::expiries::Expiries::default(),
-            listings: crate::listings::Listings::default(),
+            waiters: LockWaiters::default(),
+            hints: AttributeHints::default(),
+            directories: crate::directories::DirectoryTable::default(),
+            names: crate::name_cache::NameCache::default(),
+            expiries: crate::expiries::NameExpiries::default(),
+            listings: crate::listing_cache::ListingCache::default(),
             signal: Arc::default(),
             handle_locks: crate::handle_locks::HandleLocks::default(),
-            opening: crate::opening::Opening::default(),
-            told: crate::told::ToldHandles::default(),
+            open_invalidations: crate::open_invalidation::OpenInvalidations::default(),
+            handle_errors: crate::handle_errors::HandleErrors::default(),
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
-            callers: crate::callers::Callers::default(),
-            tails: crate::tails::Tails::default(),
-            executed: crate::executed::Executed::default(),
-            writers: crate::writers::Writers::default(),
+            in_flight: crate::in_flight::OperationsInFlight::default(),
+            page_tails: crate::page_tails::PageTails::default(),
+            executables: crate::executables::Executables::default(),
+            write_handles: crate::write_handles::WriteHandles::default(),
             workers,
             flags,
             on_end: OnceLock::new(),
         }
     }
 
-    /// Calls `tell` when the mount is gone, whoever took it away. Only the first call counts.
+    /// Calls `tell` when the mount is gone, however it ended. Only the first call counts.
     pub fn when_gone(&self, tell: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_end.set(Box::new(tell));
     }
@@ -94,9 +93,9 @@ impl ZonalFs {
         &self.client
     }
 
-    pub(crate) fn begin(&self, ctx: &Context<'_>) -> Begun<'_> {
+    pub(crate) fn begin(&self, ctx: &Context<'_>) -> KernelOperation<'_> {
         let call = self.client.begin();
-        self.callers.begin(call, ctx.unique, ctx.pid)
+        self.in_flight.begin(call, ctx.unique, ctx.pid)
     }
 }
 
@@ -105,7 +104,7 @@ macro_rules! answer {
     ($reply:ident, $outcome:expr, $value:pat => $ok:expr) => {
         match $outcome {
             Ok($value) => $ok,
-            Err(code) => $reply.err(crate::convert::errno(code)),
+            Err(code) => $reply.err(crate::conversions::errno(code)),
         }
     };
 }
@@ -134,9 +133,9 @@ impl FileSystem for ZonalFs {
 
     fn lingers(&self, unique: u64) {
         if self.waiters.is_interrupted(unique) {
-            self.callers.cancel(unique);
+            self.in_flight.cancel(unique);
         } else {
-            self.callers.cancel_if_dying(unique);
+            self.in_flight.cancel_if_dying(unique);
         }
     }
 
@@ -165,14 +164,15 @@ impl FileSystem for ZonalFs {
     fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
         let behind = change
             .size
-            .and_then(|size| self.tails.growth_begins(Ino(ino), size));
+            .and_then(|size| self.page_tails.growth_begins(Ino(ino), size));
         let outcome = self.do_setattr(ctx, Ino(ino), change);
         if let Ok((attr, _ms)) = &outcome
             && change.size.is_some()
         {
-            self.tails.cut(attr.ino, attr.size);
+            self.page_tails.cut(attr.ino, attr.size);
         }
-        let behind = behind.and_then(|(mask, range)| self.tails.behind_ends(Ino(ino), mask, range));
+        let behind =
+            behind.and_then(|(mask, range)| self.page_tails.behind_ends(Ino(ino), mask, range));
         if let (Err(_), Some(pages)) = (&outcome, behind) {
             self.after_drop(Ino(ino), pages, || {});
         }
@@ -180,13 +180,13 @@ impl FileSystem for ZonalFs {
             self.space(&mut attr);
             let ms = self.hints.note_term(attr.ino, ms);
             let tell = move || {
-                reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
+                reply.attr(&crate::conversions::kernel_attr(&attr), crate::conversions::valid(ms));
             };
             if change.size.is_some() {
-                // Until it has this answer the kernel sends no page that a mapping has changed, and
-                // who drops one waits for that. It drops all pages itself where the size is another
-                // one than it knew.
-                let pages = self.tails.show(attr.ino, attr.size);
+                // Until it has this answer, the kernel sends no page that a mapping has changed,
+                // and a drop of pages waits for that. Where the size differs from its own, the
+                // kernel drops all pages itself.
+                let pages = self.page_tails.show(attr.ino, attr.size);
                 tell();
                 for pages in pages.into_iter().chain(behind) {
                     self.after_drop(attr.ino, pages, || {});
@@ -311,16 +311,16 @@ impl FileSystem for ZonalFs {
         reply: ReplyWrite,
     ) {
         let outcome = self.do_write(ctx, Ino(ino), write, data);
-        // Of its own pages the kernel knows where they end.
+        // The kernel knows the end of its own pages.
         if outcome.is_err() && !write.from_cache {
             self.doubt_size(Ino(ino), write.fh & HANDLE_PAGES != 0);
         }
         answer!(reply, outcome, (size, drop) => match drop {
-            ToDrop::Nothing => reply.written(size),
-            ToDrop::Before(pages) => {
+            PagesToDrop::Nothing => reply.written(size),
+            PagesToDrop::Before(pages) => {
                 self.after_drop_of_write(Ino(ino), pages, move || reply.written(size));
             }
-            ToDrop::After(pages) => {
+            PagesToDrop::After(pages) => {
                 reply.written(size);
                 self.after_drop(Ino(ino), pages, || {});
             }
@@ -448,7 +448,7 @@ impl FileSystem for ZonalFs {
     }
 }
 
-/// An errno that has no code of its own.
+/// The error code of an errno without a code of its own.
 pub(crate) fn refused(errno: Errno) -> ErrorCode {
     match errno {
         Errno::OPNOTSUPP => ErrorCode::NotSupported,

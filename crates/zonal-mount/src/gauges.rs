@@ -1,25 +1,25 @@
-//! What a mount process keeps in memory, each with its bound: the answer to the extended attribute
+//! Gauges of the mount process's memory, each with its bound: the value of the extended attribute
 //! `zonal.gauges`.
 //!
-//! Every name `x` but those of counts has a companion `x_max`; docs/metrics.md lists them. A figure
+//! Every gauge `x`, except counts, has a companion `x_max`; docs/metrics.md lists them. A value
 //! above its bound is a defect.
 
+use crate::attribute_hints::HINTS_MAX;
 use crate::background::JOBS_MAX;
 use crate::fs::ZonalFs;
-use crate::hints::HINTS_MAX;
-use crate::names::NAMES_MAX;
+use crate::name_cache::NAMES_MAX;
 use crate::ops_open::TOUCH_DUE_MAX;
 use std::fmt::Write;
 use std::sync::PoisonError;
 use zonal_fuse::Context;
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX, OPENS_MAX};
 
-/// The largest write of the kernel: each worker may hold one on top of the gathered writes, until
-/// it is sent.
+/// The largest write of the kernel: besides the gathered writes, each worker may hold one until it
+/// is sent.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
 
 impl ZonalFs {
-    /// Name, how much, bound.
+    /// Name, value, bound.
     fn gauge_list(&self, ctx: &Context<'_>) -> Vec<(&'static str, u64, u64)> {
         let client = &self.client;
         let pool = client.net().pool();
@@ -44,18 +44,18 @@ impl ZonalFs {
             ("touch_due", touch_due as u64, TOUCH_DUE_MAX as u64),
             (
                 "tails",
-                self.tails.len() as u64,
+                self.page_tails.len() as u64,
                 shards * OPENS_MAX as u64 + workers,
             ),
             ("lock_owners", owners as u64, shards * LOCKS_MAX as u64),
             (
                 "told_handles",
-                self.told.len() as u64,
+                self.handle_errors.len() as u64,
                 shards * OPENS_MAX as u64,
             ),
             (
                 "writers",
-                self.writers.len() as u64,
+                self.write_handles.len() as u64,
                 shards * OPENS_MAX as u64,
             ),
             (
@@ -76,7 +76,7 @@ impl ZonalFs {
         list
     }
 
-    /// One line of JSON.
+    /// All gauges as one line of JSON.
     pub(crate) fn gauges(&self, ctx: &Context<'_>) -> String {
         let mut out = String::from("{");
         for (index, (name, value, max)) in self.gauge_list(ctx).into_iter().enumerate() {

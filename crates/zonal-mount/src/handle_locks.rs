@@ -1,9 +1,9 @@
-//! Owners of byte-range locks by the handle through which they took them: what is left when a
-//! handle is released are locks of open file descriptions.
+//! Owners of byte-range locks, by the handle through which they took them. Locks that remain when a
+//! handle is released belong to open file descriptions.
 //!
-//! A process that closes a descriptor loses its locks on the file, so it is forgotten then: many
-//! that come and go through one inherited handle leave nothing. *Bound*: owners that hold locks, or
-//! that did and live.
+//! A process that closes a descriptor loses its locks on the file, and is forgotten then. So many
+//! processes with one inherited handle leave nothing. *Bound*: owners that hold locks, or held some
+//! and live.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ impl HandleLocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `owner` asks for a lock through this handle.
+    /// Notes that `owner` requests a lock through this handle.
     pub fn note(&self, fh: u64, owner: u64) {
         self.map().entry(fh).or_default().insert(owner);
     }
 
-    /// The locks of `owner` were released, as it closed a descriptor of this handle.
+    /// Forgets `owner`, whose locks were released with a descriptor of this handle.
     pub fn forget(&self, fh: u64, owner: u64) {
         let mut map = self.map();
         if let Some(owners) = map.get_mut(&fh) {
@@ -33,13 +33,13 @@ impl HandleLocks {
         }
     }
 
-    /// The handle is released: whose locks may be left.
+    /// Takes the owners whose locks may remain when the handle is released.
     #[must_use]
     pub fn take(&self, fh: u64) -> BTreeSet<u64> {
         self.map().remove(&fh).unwrap_or_default()
     }
 
-    /// Owners known, of all handles.
+    /// Owners of all handles.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map().values().map(BTreeSet::len).sum()

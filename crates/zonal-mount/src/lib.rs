@@ -1,24 +1,21 @@
 //! The mount process: the client core between the kernel's FUSE session and the network.
 
+mod attribute_hints;
 mod background;
 mod caller;
-mod callers;
-mod convert;
-mod crossings;
+mod conversions;
 mod directories;
-mod executed;
+mod executables;
 mod expiries;
 mod fs;
 mod gauges;
+mod handle_errors;
 mod handle_locks;
-mod hints;
-#[cfg(debug_assertions)]
-mod late_writes;
-mod listings;
-mod masks;
+mod in_flight;
+mod listing_cache;
 mod mount;
-mod names;
-mod opening;
+mod name_cache;
+mod open_invalidation;
 mod ops_data;
 mod ops_listing;
 mod ops_locks;
@@ -27,10 +24,13 @@ mod ops_open;
 mod ops_seek;
 mod ops_write;
 mod ops_xattr;
-mod tails;
-mod told;
-mod writers;
+mod page_masks;
+mod page_races;
+mod page_tails;
+#[cfg(debug_assertions)]
+mod write_delay;
+mod write_handles;
 
 pub use fs::ZonalFs;
-pub use mount::{MountConfig, Mounted, StartError};
+pub use mount::{MountConfig, MountStartError, Mounted};
 pub use ops_xattr::{GAUGES, LOCATE, MKDIR};

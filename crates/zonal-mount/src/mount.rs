@@ -1,11 +1,11 @@
-//! From options to a running mount, and down again.
+//! Start and end of a mount.
 
-use crate::background::Background;
+use crate::background::MountThreads;
 use crate::fs::ZonalFs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_client::{Client, Options};
+use zonal_client::{Client, ClientOptions};
 use zonal_fuse::{FuseSession, MountError, MountOptions, SessionConfig};
 use zonal_native::RealNet;
 use zonal_native::block_on;
@@ -14,15 +14,15 @@ use zonal_region::Regions;
 use zonal_types::ErrorCode;
 use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
 
-/// How long open files may hold up a clean end.
+/// How long open files may delay a clean end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Everything a mount needs.
+/// Configuration of a mount.
 #[derive(Debug, Clone)]
 pub struct MountConfig {
     /// The client core's options.
-    pub client: Options,
-    /// Who this process is towards servers, with the cell's key.
+    pub client: ClientOptions,
+    /// The identity of this process towards servers, with the cell's key.
     pub identity: Identity,
     /// Connections.
     pub pool: PoolConfig,
@@ -32,19 +32,19 @@ pub struct MountConfig {
     pub session: SessionConfig,
 }
 
-/// Why there is no mount.
+/// Why a mount did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// No manager, or one that refuses.
+pub enum MountStartError {
+    /// No manager answers, or one refuses.
     #[error("fetching the zone map: {0}")]
     Connect(#[source] ErrorCode),
-    /// The kernel.
+    /// The kernel refused the mount.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The cell has no such zone.
+    /// The cell does not have this zone.
     #[error("the cell has no zone {0}")]
     NoZone(zonal_types::ZoneId),
-    /// The system.
+    /// The system cannot start a thread.
     #[error("starting threads")]
     Threads(#[source] std::io::Error),
 }
@@ -52,38 +52,39 @@ pub enum StartError {
 /// A running mount.
 pub struct Mounted {
     session: FuseSession,
-    background: Background,
+    background: MountThreads,
     fs: Arc<ZonalFs>,
 }
 
 impl Mounted {
-    /// Mounts a cell on `path`. The mount answers when this returns.
+    /// Mounts a cell on `path`. The mount serves requests when this returns.
     ///
     /// # Errors
-    /// See [`StartError`].
-    pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
+    /// See [`MountStartError`].
+    pub fn start(path: &Path, config: MountConfig) -> Result<Self, MountStartError> {
         let pool = PoolConfig {
             regions: Some(Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS)),
             ..config.pool
         };
         let pool = Pool::new(config.identity, pool);
         let net = RealNet::new(Arc::new(pool));
-        let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
+        let client =
+            block_on(Client::connect(net, config.client)).map_err(MountStartError::Connect)?;
         let zone = client.options().zone;
         if client.map().zone(zone).is_none() {
-            return Err(StartError::NoZone(zone));
+            return Err(MountStartError::NoZone(zone));
         }
         let fs = Arc::new(ZonalFs::new(
             client,
             config.session.workers,
             config.mount.flags,
         ));
-        // The core must not keep alive what it is a part of.
+        // A weak reference: the core must not own the file system that owns it.
         let weak = Arc::downgrade(&fs);
         fs.client
             .when_to_drop(move || weak.upgrade().is_some_and(|fs| fs.drop_all_cached()));
         let session = FuseSession::mount(fs.clone(), path, &config.mount, &config.session)?;
-        let background = Background::start(&fs).map_err(StartError::Threads)?;
+        let background = MountThreads::start(&fs).map_err(MountStartError::Threads)?;
         Ok(Self {
             session,
             background,
@@ -97,13 +98,13 @@ impl Mounted {
         &self.fs
     }
 
-    /// True where somebody unmounted it.
+    /// True where the mount was unmounted.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.session.is_ended()
     }
 
-    /// Waits until somebody unmounts it, then flushes and ends.
+    /// Waits for an unmount, then flushes and ends.
     pub fn wait(self) {
         self.session.wait();
         self.background.end();
@@ -112,10 +113,10 @@ impl Mounted {
     /// Unmounts, flushes and ends.
     ///
     /// # Errors
-    /// Where the mount cannot be taken away.
-    pub fn unmount(self) -> Result<(), StartError> {
+    /// The kernel refused to unmount.
+    pub fn unmount(self) -> Result<(), MountStartError> {
         let outcome = self.session.unmount(PATIENCE);
         self.background.end();
-        outcome.map_err(StartError::Mount)
+        outcome.map_err(MountStartError::Mount)
     }
 }

@@ -1,9 +1,9 @@
-//! Reading, flushing, space, copies.
+//! Reading, flushing, fallocate and copies.
 
 use crate::caller::is_dying;
-use crate::callers::Call;
-use crate::convert::errno;
+use crate::conversions::errno;
 use crate::fs::{ZonalFs, refused};
+use crate::in_flight::KernelCall;
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use zonal_client::read::ReadInto;
@@ -13,21 +13,21 @@ use zonal_fuse::{Context, Errno, ReplyData};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 
-use crate::masks::{Change, Range};
 use crate::ops_open::{HANDLE_EXEC, HANDLE_READS, HANDLE_WRITES};
-use crate::tails::Stale;
+use crate::page_masks::{ByteRange, DirectChange};
+use crate::page_tails::StalePages;
+use zonal_native::ReadSink;
 use zonal_native::RealNet;
-use zonal_native::Sink;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
-/// How often a read that ended short is done again because a longer file was told meanwhile.
+/// How often a short read is repeated because the kernel was told a longer file meanwhile.
 const REREADS: u32 = 3;
-/// Bytes that one copy_file_range moves at most: the kernel asks again.
+/// Most bytes moved by one copy_file_range; the kernel repeats it for the rest.
 const COPY_MAX: u64 = 8 << 20;
-/// Whether the kernel reads into pages: where it does not, it says whose locks count.
+/// Whether the kernel reads into pages: a direct read names a lock owner.
 fn is_for_pages(read: &Read) -> bool {
     read.lock_owner.is_none()
 }
@@ -51,18 +51,18 @@ impl ZonalFs {
         self.is_opened(ino, read.fh);
         let is_paged = is_for_pages(read);
         let range = (read.offset, read.offset.saturating_add(read.size.into()));
-        if is_paged && self.tails.read_begins(ino, range, ctx.pid) {
+        if is_paged && self.page_tails.read_begins(ino, range, ctx.pid) {
             self.drop_attributes(ino);
         }
         self.answer_read(&call, ino, &file, read, reply);
         if is_paged {
-            self.tails.read_ends(ino, range, ctx.pid);
+            self.page_tails.read_ends(ino, range, ctx.pid);
         }
     }
 
     fn answer_read(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
         file: &File<RealNet>,
         read: &Read,
@@ -73,7 +73,7 @@ impl ZonalFs {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            let mut sink = Sink::default();
+            let mut sink = ReadSink::default();
             let mut read_once = || {
                 let out = &mut buffer[..size];
                 block_on(call.read_into(file, read.offset, out, Some(&mut sink)))
@@ -84,7 +84,7 @@ impl ZonalFs {
                     break;
                 };
                 let is_short = bytes < size && is_for_pages(read);
-                if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
+                if !is_short || !self.page_tails.read_short(ino, read.offset + bytes as u64) {
                     break;
                 }
                 outcome = block_on(call.refetch(file)).and_then(|_attr| read_once());
@@ -101,9 +101,8 @@ impl ZonalFs {
         });
     }
 
-    /// The first read after a change moves the access time. A failure of that is no reason to fail
-    /// the read.
-    fn touch_if_due(&self, call: &Call<'_>, ino: Ino) {
+    /// Moves the access time at the first read after a change. A failure does not fail the read.
+    fn touch_if_due(&self, call: &KernelCall<'_>, ino: Ino) {
         let due = {
             let mut due = self
                 .touch_due
@@ -116,8 +115,8 @@ impl ZonalFs {
         }
     }
 
-    /// Opens that stand for reads: none came meanwhile, so the kernel had the pages. It is to ask
-    /// for the time, too.
+    /// Counts opens as reads where none followed, because the kernel had the pages. The kernel must
+    /// fetch the new access time.
     pub(crate) fn touch_opened(&self) {
         let opened: Vec<Ino> = {
             let due = self.touch_due.lock();
@@ -132,8 +131,8 @@ impl ZonalFs {
         }
     }
 
-    /// A file is read now.
-    fn touch(&self, call: &Call<'_>, ino: Ino) {
+    /// Moves the access time of a file.
+    fn touch(&self, call: &KernelCall<'_>, ino: Ino) {
         if let Err(error) = block_on(call.touch(ino)) {
             tracing::debug!(%ino, %error, "access time not updated");
         }
@@ -151,12 +150,12 @@ impl ZonalFs {
         self.is_opened(ino, fh);
         let flushed = match self.client.file(ino) {
             Some(file) if fh & HANDLE_WRITES != 0 => {
-                let mut told = self.told.of(fh);
+                let mut told = self.handle_errors.of(fh);
                 let flushed = block_on(call.flush_open(&file, &mut told));
-                self.told.set(fh, told);
+                self.handle_errors.set(fh, told);
                 flushed
             }
-            // Whoever only read lost nothing.
+            // A handle for reading has lost nothing.
             Some(file) => block_on(call.settle(&file)),
             None => Ok(()),
         };
@@ -173,32 +172,32 @@ impl ZonalFs {
         self.fsync_handle(&call, &*self.file(ino)?, fh)
     }
 
-    /// The kernel uses the handle: at its open it has dropped the pages that were older.
+    /// Notes a use of the handle: at its open the kernel has dropped older pages.
     pub(crate) fn is_opened(&self, ino: Ino, fh: u64) {
-        let Some(changed) = self.opening.take(fh) else {
+        let Some(changed) = self.open_invalidations.take(fh) else {
             return;
         };
-        self.tails.open_dropped(ino);
+        self.page_tails.open_dropped(ino);
         if let Some(changed) = changed {
             self.client.pages_dropped(ino, changed);
         }
     }
 
-    /// Makes a file durable, and tells this handle what was lost since it was told last.
+    /// Makes a file durable and returns losses not yet reported to this handle.
     pub(crate) fn fsync_handle(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         file: &File<RealNet>,
         fh: u64,
     ) -> Result<(), ErrorCode> {
-        let mut told = self.told.of(fh);
+        let mut told = self.handle_errors.of(fh);
         let outcome = block_on(call.fsync_open(file, &mut told));
-        self.told.set(fh, told);
+        self.handle_errors.set(fh, told);
         outcome
     }
 
-    /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never
-    /// arrives here.
+    /// fsync of the mount's root makes everything durable that this mount wrote, because the kernel
+    /// sends no syncfs.
     pub(crate) fn do_fsyncdir(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
         let call = self.begin(ctx);
         if ino == Ino::ROOT {
@@ -215,28 +214,28 @@ impl ZonalFs {
         release: &Release,
     ) -> Result<(), ErrorCode> {
         let call = self.begin(ctx);
-        // It may never have been used: its opener was killed.
-        if self.opening.take(release.fh).is_some() {
-            self.tails.open_dropped(ino);
+        // The handle may never have been used, because its opener was killed.
+        if self.open_invalidations.take(release.fh).is_some() {
+            self.page_tails.open_dropped(ino);
         }
         if release.fh & HANDLE_EXEC != 0 {
-            self.executed.close(ino);
+            self.executables.close(ino);
         }
         if release.fh & HANDLE_WRITES != 0 {
-            self.writers.close(ino, release.fh);
+            self.write_handles.close(ino, release.fh);
         }
-        // Whoever closed it waits no more, and may be gone.
+        // The closing thread does not wait any more, and may be gone.
         call.is_left();
-        // The open ends, whatever becomes of the locks.
+        // The open ends even if the release of locks fails.
         let unlocked = self.release_handle_locks(&call, ino, release.fh);
-        self.told.close(release.fh);
+        self.handle_errors.close(release.fh);
         if release.fh & HANDLE_READS != 0 {
-            self.tails.close(ino, release.fh & HANDLE_WRITES != 0);
+            self.page_tails.close(ino, release.fh & HANDLE_WRITES != 0);
         }
         let outcome = block_on(call.release(ino)).and(unlocked);
         self.signal.wake();
         if let Err(error) = outcome {
-            // There is nobody left to be told.
+            // No caller is left to get the error.
             tracing::warn!(%ino, %error, "the end of an open file failed");
         }
         outcome
@@ -247,7 +246,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         change: &Fallocate,
-    ) -> Result<Option<Stale>, ErrorCode> {
+    ) -> Result<Option<StalePages>, ErrorCode> {
         let call = self.begin(ctx);
         let keep = change.mode & KEEP_SIZE != 0;
         let how = match change.mode & !KEEP_SIZE {
@@ -258,12 +257,12 @@ impl ZonalFs {
         };
         let file = self.file(ino)?;
         if ctx.uid != 0 {
-            // The kernel does not say who has no right to keep set-id bits, and goes by a mode that
-            // it may have from before.
+            // The kernel does not say whether the caller may keep set-id bits, and uses a mode that
+            // may be stale.
             self.before_write(&call, ctx, &file)?;
         }
         let end = change.offset.saturating_add(change.length);
-        // Space for holes changes no byte.
+        // Allocation changes no byte.
         let from = match how {
             Reserve::Allocate => end,
             Reserve::Punch | Reserve::Zero => change.offset,
@@ -271,7 +270,7 @@ impl ZonalFs {
         let mask = self.change_begins(ctx, ino, (from, end))?;
         let reserved = block_on(call.reserve(&file, change.offset, change.length, how, keep));
         let grows = reserved.is_ok() && !keep;
-        let stale = self.tails.change_ends(ino, mask, (from, end), grows);
+        let stale = self.page_tails.change_ends(ino, mask, (from, end), grows);
         self.dropped_unless(ino, stale, reserved)
     }
 
@@ -280,7 +279,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         copy: &CopyFileRange,
-    ) -> Result<(u64, Option<Stale>), ErrorCode> {
+    ) -> Result<(u64, Option<StalePages>), ErrorCode> {
         let call = self.begin(ctx);
         let from = self.file(ino)?;
         let to = self.file(Ino(copy.ino_out))?;
@@ -304,7 +303,9 @@ impl ZonalFs {
         self.signal.wake();
         let mut stale = None;
         for (mask, range) in parts {
-            let more = self.tails.change_ends(to.ino, mask, range, copied.is_ok());
+            let more = self
+                .page_tails
+                .change_ends(to.ino, mask, range, copied.is_ok());
             if let Some(earlier) = std::mem::replace(&mut stale, more) {
                 self.after_drop(to.ino, earlier, || {});
             }
@@ -314,14 +315,14 @@ impl ZonalFs {
         Ok((done, stale))
     }
 
-    /// What is to be dropped before a change is answered; where it failed it is dropped when it can
-    /// be.
+    /// Returns the pages to drop before the answer to a change. After a failure they are dropped as
+    /// soon as possible.
     pub(crate) fn dropped_unless(
         &self,
         ino: Ino,
-        stale: Option<Stale>,
+        stale: Option<StalePages>,
         outcome: Result<(), ErrorCode>,
-    ) -> Result<Option<Stale>, ErrorCode> {
+    ) -> Result<Option<StalePages>, ErrorCode> {
         match (outcome, stale) {
             (Ok(()), stale) => Ok(stale),
             (Err(code), None) => Err(code),
@@ -332,14 +333,16 @@ impl ZonalFs {
         }
     }
 
-    /// Bytes are about to be changed round the pages.
+    /// Begins a change of bytes that bypasses the pages.
     pub(crate) fn change_begins(
         &self,
         ctx: &Context<'_>,
         ino: Ino,
-        range: Range,
-    ) -> Result<Change, ErrorCode> {
-        let begun = self.tails.change_begins(ino, range, || is_dying(ctx.pid));
+        range: ByteRange,
+    ) -> Result<DirectChange, ErrorCode> {
+        let begun = self
+            .page_tails
+            .change_begins(ino, range, || is_dying(ctx.pid));
         begun.ok_or(ErrorCode::Interrupted)
     }
 }

@@ -1,12 +1,12 @@
-//! Listing directories, with attributes or without.
+//! Directory listings, with or without attributes.
 
 use crate::caller::credentials;
-use crate::callers::Call;
-use crate::convert::{errno, kernel_entry};
+use crate::conversions::{errno, kernel_entry};
 use crate::fs::ZonalFs;
+use crate::in_flight::KernelCall;
 use std::sync::atomic::Ordering;
-use zonal_client::directories::Part;
-use zonal_client::names::Found;
+use zonal_client::directories::ListingPage;
+use zonal_client::names::FoundEntry;
 use zonal_fuse::ReplyDirectory;
 use zonal_fuse::{
     Context, DirBuffer, FuseEntry as KernelEntry, FuseFileKind as KernelKind, OpenFlags,
@@ -17,16 +17,15 @@ use zonal_wire::meta::flags::R_OK;
 
 /// Cookies of `.` and `..`; the shard's are above.
 const DOT: u64 = 1;
-/// See above.
+/// Cookie of `..`.
 const DOT_DOT: u64 = 2;
 
 impl ZonalFs {
-    /// The superuser may read any directory, so nothing needs to be asked for it where this mount
-    /// may speak for it.
+    /// Opens a directory. The superuser may read any directory, so no check is needed where this
+    /// mount may act for it.
     ///
-    /// Only the handle that has a directory to itself fills what the kernel keeps of it: of two
-    /// that list at the same time the kernel would take the parts of both, whenever they were asked
-    /// for.
+    /// Only the sole handle of a directory fills the kernel's kept listing: of two concurrent
+    /// listings the kernel would mix the pages.
     pub(crate) fn do_opendir(
         &self,
         ctx: &Context<'_>,
@@ -57,7 +56,7 @@ impl ZonalFs {
         let call = self.begin(ctx);
         let mut buffer = reply.buffer();
         if read.offset == 0 {
-            // From the start, or rewound: where it ended before says nothing.
+            // A listing from the start, or rewound: its earlier end is void.
             self.directories.forget_end(read.fh);
         }
         let outcome = if self.directories.is_at_end(read.fh, read.offset) {
@@ -78,7 +77,7 @@ impl ZonalFs {
 
     fn fill(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         dir: Ino,
         read: &zonal_fuse::request::Read,
@@ -112,15 +111,15 @@ impl ZonalFs {
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
         let client = &self.client;
         let fills = read.fh & 1 == 1;
-        // The right to list is the handle's: its user was asked for it when it was opened, and may
-        // have lost it since. But where this mount may not speak for root, the shard asks again.
+        // The handle has the right to list: it was checked at the open, and may be gone since.
+        // Where this mount may not act for root, the shard checks again.
         let who = match client.options().lists_as_root {
             true => Credentials::root(),
             false => credentials(ctx),
         };
-        let part = Part {
+        let part = ListingPage {
             is_kept: fills,
-            ..Part::new(cookie, entries, plus)
+            ..ListingPage::new(cookie, entries, plus)
         };
         let (entries, end) = block_on(call.readdir(&who, dir, part))?;
         if fills && cookie == 0 {
@@ -136,7 +135,8 @@ impl ZonalFs {
             let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
             let name = item.name.as_bytes();
             let fits = match (plus, item.entry.attr) {
-                // Its size has to wait for pages: the kernel asks when it needs it.
+                // Its size must wait for pages to be dropped: the kernel asks when it needs the
+                // attributes.
                 (true, Some(attr)) if !self.may_show(&attr) => {
                     buffer.add_plus(&KernelEntry::default(), attr.ino.0, item.cookie, kind, name)
                 }
@@ -144,14 +144,14 @@ impl ZonalFs {
                     self.space(&mut attr);
                     let entry_ms = self.note_name(mark, (dir, name), item.entry.entry_ms, false);
                     let attr_ms = self.hints.note_new(mark, dir, &attr, item.entry.attr_ms);
-                    let found = Found {
+                    let found = FoundEntry {
                         attr,
                         entry_ms,
                         attr_ms,
                     };
                     buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
                 }
-                // Listed, but not looked up: the kernel takes its number only.
+                // Listed without attributes: the kernel takes only the inode number.
                 (true, None) => buffer.add_plus(
                     &KernelEntry::default(),
                     item.entry.ino.0,

@@ -2,27 +2,26 @@
 //! miss it.
 //!
 //! *Owners*. The kernel names an owner by the address of an open file (flock, OFD) or of a
-//! process's table of them (fcntl), and uses it again: for flock and OFD locks perhaps before the
-//! end of the former open file, which is told without waiting for us, has arrived. A handle's
-//! number is never used again. So a flock belongs to the handle itself, and the end of a handle
-//! releases only what was locked through it. The end of a process's locks (FLUSH) is awaited by the
-//! kernel.
+//! process's file table (fcntl), and reuses addresses. For flock and OFD locks the reuse may come
+//! before the RELEASE of the earlier open file, which the kernel sends without waiting. A handle's
+//! number is never reused. So a flock belongs to the handle, and the end of a handle releases only
+//! locks taken through it. The kernel waits for the end of a process's locks (FLUSH).
 //!
-//! *Signals*. A program that hears EINTR may ask again at once. So EINTR is answered when the
-//! request has been remembered as taken back (the same owner's next request is sent behind that),
-//! and never while it is on its way: the worker that sent it then knows what came of it. A grant is
-//! then a grant. Where that takes long the request is given up first (`lingers`).
+//! *Signals*. A program that gets EINTR may repeat the request at once. So EINTR is answered only
+//! after the withdrawal is noted; the owner's next request goes behind it. It is never answered
+//! while the request is in flight: the worker that sent it learns the outcome, and a grant stays a
+//! grant. If that takes long, the request is cancelled first (`lingers`).
 
-use crate::background::{Cancel, LastByte};
-use crate::callers::Call;
-use crate::convert::errno;
+use crate::background::{LastByte, LockCancel};
+use crate::conversions::errno;
 use crate::fs::ZonalFs;
+use crate::in_flight::KernelCall;
 use zonal_client::LockOutcome;
-use zonal_client::seen::Changed;
+use zonal_client::page_validity::PendingPageVersion;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, FuseLockKind as KernelKind, ReplyEmpty};
 use zonal_native::block_on;
-use zonal_native::waiters::{Queued, Taken, Waiter};
+use zonal_native::lock_waiters::{LockWaiter, QueueOutcome, SignalOutcome};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 
@@ -106,7 +105,7 @@ impl ZonalFs {
 
     fn wait_for_lock(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ctx: &Context<'_>,
         ino: Ino,
         range: LockRange,
@@ -115,7 +114,7 @@ impl ZonalFs {
         let unique = reply.unique();
         self.waiters.park(
             unique,
-            Waiter {
+            LockWaiter {
                 ino,
                 range,
                 reply,
@@ -137,9 +136,9 @@ impl ZonalFs {
                 }
             }
             Ok(LockOutcome::Queued) => match self.waiters.mark_sent(unique) {
-                Queued::Waits | Queued::Gone => {}
-                Queued::Granted(waiter) => self.finish_granted(call, ino, waiter),
-                Queued::Interrupted(waiter) => self.take_back(unique, waiter),
+                QueueOutcome::Waits | QueueOutcome::Gone => {}
+                QueueOutcome::Granted(waiter) => self.finish_granted(call, ino, waiter),
+                QueueOutcome::Interrupted(waiter) => self.take_back(unique, waiter),
             },
             Err(code) => match self.waiters.take(unique) {
                 Some(waiter) if waiter.is_granted => self.finish_granted(call, ino, waiter),
@@ -152,21 +151,21 @@ impl ZonalFs {
         }
     }
 
-    /// The shard granted a request that waited.
-    pub(crate) fn finish_waiter(&self, call: &Call<'_>, ino: Ino, unique: u64) {
+    /// Handles the grant of a waiting request.
+    pub(crate) fn finish_waiter(&self, call: &KernelCall<'_>, ino: Ino, unique: u64) {
         if let Some(waiter) = self.waiters.take_granted(unique) {
             self.finish_granted(call, ino, waiter);
         }
     }
 
-    /// A restarted shard did not queue it again.
+    /// Handles a restarted shard's refusal to queue a request again.
     pub(crate) fn refuse_waiter(&self, unique: u64, code: ErrorCode) {
         if let Some(waiter) = self.waiters.take(unique) {
             waiter.reply.err(errno(code));
         }
     }
 
-    fn finish_granted(&self, call: &Call<'_>, ino: Ino, waiter: Waiter<ReplyEmpty>) {
+    fn finish_granted(&self, call: &KernelCall<'_>, ino: Ino, waiter: LockWaiter<ReplyEmpty>) {
         match block_on(call.lock_granted(ino, waiter.range)) {
             Ok(LockOutcome::Granted { changed }) => {
                 self.answer_granted(call, ino, changed, waiter.reply);
@@ -177,30 +176,30 @@ impl ZonalFs {
     }
 
     /// Answers EINTR to a request that is queued at the shard.
-    fn take_back(&self, unique: u64, waiter: Waiter<ReplyEmpty>) {
-        let Waiter { ino, range, .. } = waiter;
+    fn take_back(&self, unique: u64, waiter: LockWaiter<ReplyEmpty>) {
+        let LockWaiter { ino, range, .. } = waiter;
         self.client.take_back_later(ino, range, Some(unique));
         waiter.reply.err(Errno::INTR);
-        if !self.signal.cancel(Cancel { ino, range }) {
+        if !self.signal.cancel(LockCancel { ino, range }) {
             self.signal.wake();
         }
     }
 
-    /// A shard that did not answer is to be told that the lock is not wanted: housekeeping does.
+    /// Answers an error. Housekeeping tells a shard that did not answer that the lock is not
+    /// wanted.
     fn answer_failed(&self, code: ErrorCode, reply: ReplyEmpty) {
         self.signal.wake();
         reply.err(errno(code));
     }
 
-    /// Pages that are older than the lock are dropped before its holder can read them. Done by the
-    /// notifier's thread, as that waits for pages which are being read, and this worker may be the
-    /// one to read them. Until it is done others that get a lock of the file have them dropped as
-    /// well.
+    /// Answers a grant after pages older than the lock are dropped. The notifier's thread does
+    /// that: a drop waits for pages being read, and this worker may have to read them. Until then,
+    /// other grants on the file drop the pages as well.
     fn answer_granted(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
-        changed: Option<Changed>,
+        changed: Option<PendingPageVersion>,
         reply: ReplyEmpty,
     ) {
         match (self.notifier.get(), changed) {
@@ -213,12 +212,12 @@ impl ZonalFs {
         }
     }
 
-    /// The last byte of a file that the kernel may take to be shorter, and the size.
-    fn last_byte(&self, call: &Call<'_>, ino: Ino) -> Option<LastByte> {
+    /// The last byte of a file, where the kernel may know a shorter length.
+    fn last_byte(&self, call: &KernelCall<'_>, ino: Ino) -> Option<LastByte> {
         let file = self.client.file(ino)?;
         let size = file.size();
         let at = size.checked_sub(1)?;
-        if !self.tails.may_be_longer(ino, size) {
+        if !self.page_tails.may_be_longer(ino, size) {
             return None;
         }
         let mut byte = [0];
@@ -226,30 +225,30 @@ impl ZonalFs {
         (read == Ok(1)).then_some(LastByte { at, byte })
     }
 
-    /// A signal hit the caller of a request: true where it waits for a lock.
+    /// Handles a signal to the caller of a request: true where it waits for a lock.
     pub(crate) fn interrupt_waiter(&self, unique: u64) -> bool {
         match self.waiters.take_interrupted(unique) {
-            Taken::Sent(waiter) => {
+            SignalOutcome::Sent(waiter) => {
                 self.take_back(unique, waiter);
                 true
             }
-            Taken::NotSent => {
-                // A caller that is to die does not wait for the worker.
+            SignalOutcome::NotSent => {
+                // A dying caller does not wait for the worker.
                 self.signal.interrupted(unique);
                 true
             }
-            Taken::Unknown => {
+            SignalOutcome::Unknown => {
                 self.signal.interrupted(unique);
                 false
             }
         }
     }
 
-    /// What is still locked through a handle when its last descriptor is closed are flocks and OFD
-    /// locks.
+    /// Releases the flocks and OFD locks that remain when the last descriptor of a handle is
+    /// closed.
     pub(crate) fn release_handle_locks(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
         fh: u64,
     ) -> Result<(), ErrorCode> {
@@ -264,7 +263,7 @@ impl ZonalFs {
     }
 }
 
-/// A request that was given up, and that the client takes back at its shard.
+/// Whether a cancelled request remains uncertain, and the client withdraws it at its shard.
 fn leaves_unsure(code: ErrorCode) -> bool {
     use ErrorCode::{Interrupted, NotReady, Overloaded, TimedOut, Unreachable};
     matches!(

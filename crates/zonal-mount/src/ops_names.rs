@@ -1,11 +1,11 @@
 //! Names and attributes.
 
+use crate::attribute_hints::EventMark;
 use crate::caller::credentials;
-use crate::callers::Call;
-use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
+use crate::conversions::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
-use crate::hints::Mark;
-use zonal_client::names::{Found, Looked, NewFile};
+use crate::in_flight::KernelCall;
+use zonal_client::names::{FoundEntry, LookupResult, NewFile};
 use zonal_client::statfs::Capacity;
 use zonal_fuse::Context;
 use zonal_fuse::request::{Mknod, Rename};
@@ -16,13 +16,13 @@ use zonal_wire::meta::flags::RENAME_EXCHANGE;
 use zonal_wire::{AttrChange, NewKind};
 
 impl ZonalFs {
-    /// `mark`: of before the request.
+    /// Answers an entry. `mark`: from before the request.
     pub(crate) fn answer_entry(
         &self,
-        mark: Mark,
+        mark: EventMark,
         (parent, bytes): (Ino, &[u8]),
         reply: ReplyEntry,
-        outcome: Result<Found, ErrorCode>,
+        outcome: Result<FoundEntry, ErrorCode>,
     ) {
         match outcome {
             Ok(mut found) => {
@@ -35,34 +35,34 @@ impl ZonalFs {
         }
     }
 
-    /// For how long the kernel may believe a name, ms, in an answer that is about to be sent.
-    /// `mark`: of before the request.
+    /// How long the kernel may trust a name in an answer about to be sent, ms. `mark`: from before
+    /// the request.
     pub(crate) fn note_name(
         &self,
-        mark: Mark,
+        mark: EventMark,
         (dir, bytes): (Ino, &[u8]),
         ms: u32,
         is_look_up: bool,
     ) -> u32 {
         let ms = self.names.note(dir, bytes, ms, is_look_up);
-        // In this order: see the table's head.
+        // In this order: invariant 2 of the table.
         if ms > 0 && self.hints.is_named_since(mark, dir) {
             return 0;
         }
         ms
     }
 
-    /// Whether the kernel may hear of a size at once; else it is as if nothing had been told.
+    /// Whether the kernel may get a size at once. Where not, the answer omits the attributes.
     pub(crate) fn may_show(&self, attr: &Attr) -> bool {
-        !self.tails.holds_back(attr.ino, attr.size)
+        !self.page_tails.holds_back(attr.ino, attr.size)
     }
 
-    /// Space of which nobody knows yet counts.
+    /// Adds space that only the kernel may know of.
     pub(crate) fn space(&self, attr: &mut Attr) {
-        attr.allocated = self.tails.space(attr.ino, attr.size, attr.allocated);
+        attr.allocated = self.page_tails.space(attr.ino, attr.size, attr.allocated);
     }
 
-    fn reply_entry(&self, reply: ReplyEntry, mut found: Found) {
+    fn reply_entry(&self, reply: ReplyEntry, mut found: FoundEntry) {
         self.space(&mut found.attr);
         self.after_size(found.attr.ino, found.attr.size, move || {
             reply.entry(&kernel_entry(&found));
@@ -90,7 +90,7 @@ impl ZonalFs {
             }
         };
         match looked {
-            Ok(Looked::Found(mut found)) => {
+            Ok(LookupResult::Found(mut found)) => {
                 let attr = &found.attr;
                 if bytes == b"." || bytes == b".." {
                     found.attr_ms = self.hints.note(mark, attr, found.attr_ms);
@@ -103,7 +103,7 @@ impl ZonalFs {
                 }
                 self.reply_entry(reply, found);
             }
-            Ok(Looked::Absent(ms)) => match self.note_name(mark, (parent, bytes), ms, true) {
+            Ok(LookupResult::Absent(ms)) => match self.note_name(mark, (parent, bytes), ms, true) {
                 0 => reply.err(errno(ErrorCode::NotFound)),
                 ms => reply.negative(valid(ms)),
             },
@@ -173,9 +173,9 @@ impl ZonalFs {
             Some(done) if change == AttrChange::default() => Ok(done),
             _ => match block_on(call.setattr(&who, ino, change)) {
                 Err(ErrorCode::NotPermitted)
-                    if change == AttrChange::default() && self.writers.has(ino, ctx.uid) =>
+                    if change == AttrChange::default() && self.write_handles.has(ino, ctx.uid) =>
                 {
-                    // Through a handle that was opened when its user might write.
+                    // The handle was opened when its user was allowed to write.
                     self.take_privileges(&call, ctx, &*self.file(ino)?)?;
                     block_on(call.getattr(ino))
                 }
@@ -190,7 +190,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         target: &[u8],
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let kind = NewKind::Symlink {
             text: Blob(target.to_vec()),
         };
@@ -212,7 +212,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         node: &Mknod,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let kind = match FileKind::from_mode(node.mode) {
             None | Some(FileKind::File) => NewKind::File,
             Some(FileKind::Fifo) => NewKind::Fifo,
@@ -239,7 +239,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         new: NewFile,
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let call = self.begin(ctx);
         block_on(call.make(&credentials(ctx), parent, name(bytes)?, new))
     }
@@ -250,7 +250,7 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
         (mode, umask): (u32, u32),
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let call = self.begin(ctx);
         block_on(call.mkdir(
             &credentials(ctx),
@@ -264,7 +264,7 @@ impl ZonalFs {
     /// `zonal mkdir --zone`: "ZONE MODE NAME" set as an attribute of the parent.
     pub(crate) fn mkdir_by_text(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         who: &Credentials,
         parent: Ino,
         text: &[u8],
@@ -278,7 +278,7 @@ impl ZonalFs {
         let zone = u16::try_from(number(10)?).map_err(|_error| ErrorCode::Invalid)?;
         let mode = number(8)? & 0o7777;
         if self.client.map().zone(ZoneId(zone)).is_none() {
-            // It may have joined since.
+            // The zone may have joined since.
             block_on(call.refresh_map())?;
         }
         let map = self.client.map();
@@ -292,8 +292,8 @@ impl ZonalFs {
         let bytes = parts.next().unwrap_or_default();
         let name = name(bytes)?;
         block_on(call.mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))))?;
-        // The kernel did not ask for the name, and may remember that there was none. It holds the
-        // directory's lock until this is answered; who asked looks the name up afresh then.
+        // The kernel did not look the name up, and may cache its absence. It holds the directory's
+        // lock until the answer; then the caller looks the name up afresh.
         self.expiries.expire(parent, vec![bytes.into()], Vec::new());
         self.drop_listing(parent);
         Ok(())
@@ -344,7 +344,7 @@ impl ZonalFs {
             self.names.removed(parent, rename.name);
         }
         if is_believed && parent != new_parent {
-            // They were told under the lease on the other directory: nobody would call them back.
+            // These names came under the other directory's lease: no event would name them.
             for (dir, bytes) in ends {
                 self.expiries.expire(dir, vec![bytes.into()], Vec::new());
             }
@@ -358,7 +358,7 @@ impl ZonalFs {
         ino: Ino,
         parent: Ino,
         bytes: &[u8],
-    ) -> Result<Found, ErrorCode> {
+    ) -> Result<FoundEntry, ErrorCode> {
         let call = self.begin(ctx);
         block_on(call.hard_link(&credentials(ctx), ino, parent, name(bytes)?))
     }
@@ -381,7 +381,7 @@ impl ZonalFs {
             inodes,
             names_left,
         } = block_on(call.statfs(ino))?;
-        // Programs of 32 bits fail where it is more.
+        // 32-bit programs fail with a larger number.
         let ffree = names_left.min(u32::MAX.into());
         Ok(StatFs {
             blocks: total / 4096,
@@ -396,8 +396,8 @@ impl ZonalFs {
     }
 }
 
-fn found_now((attr, attr_ms): (Attr, u32)) -> Looked {
-    Looked::Found(Found {
+fn found_now((attr, attr_ms): (Attr, u32)) -> LookupResult {
+    LookupResult::Found(FoundEntry {
         attr,
         entry_ms: 0,
         attr_ms,

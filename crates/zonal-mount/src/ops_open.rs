@@ -1,17 +1,17 @@
 //! Opening files.
 //!
-//! A handle is a number that holds its open's relevant flags in the low bits; the file is found by
-//! its inode. Pages: handles that only write or that append go round the page cache (each write is
-//! a request of its own anyway, and the kernel must not guess where an append goes); others use it,
-//! kept from earlier opens where nothing changed.
+//! A handle is a number with flags of its open in the low bits; the inode number finds the file.
+//! Handles that only write or append bypass the page cache. Each of their writes is a request
+//! anyway, and the kernel must not guess the offset of an append. Other handles use the page cache,
+//! with pages from earlier opens where nothing changed.
 
 use crate::caller::credentials;
-use crate::convert::{kernel_entry, name};
+use crate::conversions::{kernel_entry, name};
 use crate::fs::ZonalFs;
-use crate::tails::Access;
+use crate::page_tails::PageAccess;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use zonal_client::names::{NewFile, Opened};
+use zonal_client::names::{NewFile, OpenedFile};
 use zonal_fuse::request::{Create, Open};
 use zonal_fuse::{Context, FuseEntry as KernelEntry, OpenFlags};
 use zonal_native::RealNet;
@@ -24,26 +24,32 @@ use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_EXEC, O_RDONLY, O_TRUNC, O_
 pub(crate) const O_DSYNC: u32 = 0o10_000;
 const O_NOATIME: u32 = 0o1_000_000;
 const O_EXCL: u32 = 0o200;
-/// Their bits in a handle's number.
+/// Bits of a handle's number.
 pub(crate) const HANDLE_APPEND: u64 = 1;
 pub(crate) const HANDLE_SYNC: u64 = 2;
-/// It reads and writes through the kernel's pages.
+/// The handle reads and writes through the kernel's pages.
 pub(crate) const HANDLE_PAGES: u64 = 4;
-/// It is open for writing.
+/// The handle is open for writing.
 pub(crate) const HANDLE_WRITES: u64 = 8;
-/// It is open to be executed.
+/// The handle is open for execution.
 pub(crate) const HANDLE_EXEC: u64 = 16;
-/// It may read through the kernel's pages: also one that goes round them, by a mapping.
+/// The handle may read through the kernel's pages. A handle that bypasses them can do so by a
+/// mapping.
 pub(crate) const HANDLE_READS: u64 = 32;
 const HANDLE_BITS: u32 = 8;
-/// An access time older than this is renewed by the next read (relatime), seconds.
+/// The next read renews an access time older than this (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
-/// Files remembered whose access time is due; one that is forgotten keeps its old one.
+/// Files whose access time is due; a forgotten one keeps its old time.
 pub const TOUCH_DUE_MAX: usize = 65_536;
 
 impl ZonalFs {
-    /// A handle's number and the kernel's flags for it.
-    fn handle(&self, ctx: &Context<'_>, opened: &Opened<RealNet>, flags: u32) -> (u64, OpenFlags) {
+    /// Makes a handle's number and the kernel's flags for it.
+    fn handle(
+        &self,
+        ctx: &Context<'_>,
+        opened: &OpenedFile<RealNet>,
+        flags: u32,
+    ) -> (u64, OpenFlags) {
         let mut bits = 0;
         if flags & O_APPEND != 0 {
             bits |= HANDLE_APPEND;
@@ -56,7 +62,7 @@ impl ZonalFs {
         }
         if flags & O_EXEC != 0 {
             bits |= HANDLE_EXEC;
-            self.executed.open(opened.found.attr.ino);
+            self.executables.open(opened.found.attr.ino);
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
@@ -76,19 +82,19 @@ impl ZonalFs {
         if flags & O_ACCMODE != O_WRONLY {
             bits |= HANDLE_READS;
             let attr = &opened.found.attr;
-            let access = Access {
+            let access = PageAccess {
                 writes: bits & HANDLE_WRITES != 0,
                 keeps_pages: opened.keep_pages && !goes_round,
             };
             let space = (attr.size, attr.allocated);
-            if self.tails.open(attr.ino, space, access) {
+            if self.page_tails.open(attr.ino, space, access) {
                 self.drop_attributes(attr.ino);
             }
         }
         if is_touch_due {
-            // A read of kept pages is not seen here, so the open stands for it. They are not
-            // dropped for its sake: the kernel would drop one that a writer has just filled and
-            // whose write has not come yet, and read it again without that.
+            // A read of kept pages sends no request, so the open counts as one. The pages are not
+            // dropped for that. The kernel would drop a page that a writer has just filled before
+            // its write arrives, and read the page again without the bytes.
             let stands_for_read = opened.keep_pages && flags & O_ACCMODE == O_RDONLY;
             let due = self.touch_due.lock();
             let mut due = due.unwrap_or_else(PoisonError::into_inner);
@@ -96,20 +102,20 @@ impl ZonalFs {
             if stands_for_read {
                 self.signal.wake();
             }
-            // Files that are opened and never read would stay for ever.
+            // Otherwise files that are opened and never read would stay for ever.
             if due.len() > TOUCH_DUE_MAX {
                 due.pop_first();
             }
         }
         let fh = number << HANDLE_BITS | bits;
-        self.told.open(fh, opened.file.told());
+        self.handle_errors.open(fh, opened.file.told());
         if bits & HANDLE_WRITES != 0 {
-            self.writers.open(opened.file.ino, fh, ctx.uid);
+            self.write_handles.open(opened.file.ino, fh, ctx.uid);
         }
         let drops_pages = opened.changed.is_some() || opened.keep_pages && goes_round;
         if drops_pages {
-            self.tails.open_drops(opened.file.ino);
-            self.opening.note(fh, opened.changed);
+            self.page_tails.open_drops(opened.file.ino);
+            self.open_invalidations.note(fh, opened.changed);
         }
         (fh, kernel_flags)
     }
@@ -133,14 +139,14 @@ impl ZonalFs {
     ) -> Result<(u64, OpenFlags), ErrorCode> {
         let call = self.begin(ctx);
         let cuts_only = open.flags & (O_ACCMODE | O_TRUNC) == O_RDONLY | O_TRUNC;
-        if cuts_only && self.executed.is_busy(ino) {
+        if cuts_only && self.executables.is_busy(ino) {
             return Err(ErrorCode::TextBusy);
         }
         let opened = block_on(call.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
             match &opened {
                 Ok(_cut) => {
-                    self.tails.cut(ino, 0);
+                    self.page_tails.cut(ino, 0);
                     self.hints.forget(&[ino]);
                 }
                 Err(_) => self.doubt_size(ino, false),

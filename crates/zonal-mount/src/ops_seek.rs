@@ -1,15 +1,15 @@
 //! SEEK_DATA and SEEK_HOLE.
 //!
-//! The kernel may have bytes that a program stored into a mapping, where we know of none. So before
-//! a hole is told of a file that somebody may write through a mapping, the kernel writes and drops
-//! the pages of that hole, and the question is asked anew. A thread of its own does that: the
-//! pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which
-//! writing pages does not take.
+//! The kernel may have bytes that a program stored into a mapping and that the mount does not know.
+//! So before the mount reports a hole of a file with a writable mapping, the kernel writes and
+//! drops its pages. Then the search is repeated. A thread of its own does that, because writing the
+//! pages needs workers. The thread holds no lock that they need. The kernel holds the inode's lock,
+//! which writing pages does not take.
 
-use crate::background::Seek;
-use crate::callers::Call;
-use crate::convert::errno;
+use crate::background::SeekRequest;
+use crate::conversions::errno;
 use crate::fs::ZonalFs;
+use crate::in_flight::KernelCall;
 use zonal_fuse::{Context, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
@@ -18,8 +18,8 @@ use zonal_types::{ErrorCode, Ino};
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Where, or why not.
-type Found = Result<u64, ErrorCode>;
+/// The offset, or the error.
+type SeekResult = Result<u64, ErrorCode>;
 
 impl ZonalFs {
     pub(crate) fn do_lseek(
@@ -39,7 +39,7 @@ impl ZonalFs {
         let Some(hole) = self.doubted(&call, ino, (offset, for_data), found) else {
             return answer(reply, found);
         };
-        let seek = Seek {
+        let seek = SeekRequest {
             ino,
             offset,
             for_data,
@@ -52,20 +52,20 @@ impl ZonalFs {
         }
     }
 
-    fn seek(&self, call: &Call<'_>, ino: Ino, offset: u64, for_data: bool) -> Found {
+    fn seek(&self, call: &KernelCall<'_>, ino: Ino, offset: u64, for_data: bool) -> SeekResult {
         let file = self.file(ino)?;
         block_on(call.seek(&file, offset, for_data))
     }
 
-    /// The hole, or its rest, that was found where the kernel may have bytes.
+    /// The hole found, or its rest, if the kernel may have bytes there.
     fn doubted(
         &self,
-        call: &Call<'_>,
+        call: &KernelCall<'_>,
         ino: Ino,
         (offset, for_data): (u64, bool),
-        found: Found,
+        found: SeekResult,
     ) -> Option<(u64, u64)> {
-        if !self.tails.may_be_dirty(ino) {
+        if !self.page_tails.may_be_dirty(ino) {
             return None;
         }
         let (from, next) = match (for_data, found) {
@@ -81,13 +81,13 @@ impl ZonalFs {
         (from < to).then_some((from, to))
     }
 
-    /// Asks again when the pages of the hole are written.
-    pub(crate) fn seek_again(&self, call: &Call<'_>, seek: Seek) {
-        let Seek { ino, hole, .. } = seek;
+    /// Repeats the search after the pages of the hole are written.
+    pub(crate) fn seek_again(&self, call: &KernelCall<'_>, seek: SeekRequest) {
+        let SeekRequest { ino, hole, .. } = seek;
         self.drop_hole(ino, hole);
         let mut found = self.seek(call, ino, seek.offset, seek.for_data);
         if !seek.for_data && found != seek.found {
-            // There were. The next hole is told of when all the rest is written.
+            // There were bytes. The next hole is reported when all pages behind are written.
             self.drop_hole(ino, (found.unwrap_or(hole.0), u64::MAX));
             found = self.seek(call, ino, seek.offset, false);
         }
@@ -95,7 +95,7 @@ impl ZonalFs {
     }
 }
 
-fn answer(reply: ReplyLseek, found: Found) {
+fn answer(reply: ReplyLseek, found: SeekResult) {
     match found {
         Ok(at) => reply.offset(at),
         Err(code) => reply.err(errno(code)),

@@ -1,4 +1,4 @@
-//! Extended attributes: the shard's, and a few that are questions to this mount.
+//! Extended attributes: the shard's, and a few that this mount answers.
 
 use crate::caller::credentials;
 use crate::fs::ZonalFs;
@@ -8,13 +8,13 @@ use zonal_native::block_on;
 use zonal_types::limits::xattr_flags::CAPABILITY_NAME;
 use zonal_types::{ErrorCode, Ino};
 
-/// Where the inode's data is, as JSON. Read only.
+/// Location of the inode's data as JSON. Read only.
 pub const LOCATE: &[u8] = b"zonal.locate";
-/// What the mount process keeps in memory, as one line of JSON; the same on every inode. Read only.
+/// Gauges of the mount process as one line of JSON; the same on every inode. Read only.
 pub const GAUGES: &[u8] = b"zonal.gauges";
-/// A label of SELinux. Where the kernel has SELinux it answers by itself and asks no file system of
-/// this kind, so whoever asks has no use for labels; EOPNOTSUPP for an absent one makes `ls -l` ask
-/// for no other file's, where ENODATA would make it ask for each.
+/// An SELinux label. A kernel with SELinux answers by itself and asks no file system of this kind,
+/// so callers have no use for labels. EOPNOTSUPP for an absent label makes `ls -l` ask for no other
+/// file's; ENODATA would make it ask for each.
 const SELINUX: &[u8] = b"security.selinux";
 /// Set on a directory: makes a directory in it, with its home in a zone.
 pub const MKDIR: &[u8] = b"zonal.mkdir";
@@ -53,7 +53,7 @@ impl ZonalFs {
         if name == CAPABILITY_NAME
             && let Some(file) = self.client.file(ino)
         {
-            // What was written here takes the capabilities, once the shard hears of it.
+            // Own writes clear the capabilities once the shard hears of them.
             block_on(call.settle(&file))?;
             return block_on(call.getxattr(&who, ino, name));
         }
@@ -97,8 +97,11 @@ impl ZonalFs {
         let outcome = block_on(call.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
         match outcome {
-            Err(ErrorCode::Access) if name == CAPABILITY_NAME && self.writers.has(ino, ctx.uid) => {
-                // Before a write through a handle that was opened when its user might write.
+            Err(ErrorCode::Access)
+                if name == CAPABILITY_NAME && self.write_handles.has(ino, ctx.uid) =>
+            {
+                // Before a write through a handle that was opened when its user was allowed to
+                // write.
                 self.take_privileges(&call, ctx, &*self.file(ino)?)
             }
             done => done,

@@ -1,15 +1,15 @@
-//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one for the
+//! Background threads of a client: one for [`housekeeping`], one for [`recalls`], and one for the
 //! [`events`] of each shard with a session.
 //!
-//! What an event means beyond the client core (pages and names that a kernel keeps, callers that
-//! wait for a lock) is the [`Listener`]'s.
+//! The [`Listener`] carries out events beyond the client core: pages and names in a kernel, and
+//! callers that wait for a lock.
 
 mod events;
 mod housekeeping;
 mod recalls;
 
-use crate::block::block_on;
-use crate::wire::RealNet;
+use crate::block_on::block_on;
+use crate::transport::RealNet;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,42 +18,42 @@ use zonal_client::{Cancellation, Client, ClientCall};
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::Event;
 
-/// Who uses a client: a mount, or a program that links it.
+/// The user of a client: a mount, or a program that links it.
 pub trait Listener: Send + Sync + 'static {
     /// The client core.
     fn client(&self) -> &Client<RealNet>;
 
-    /// How the threads are reached.
+    /// How to reach the threads.
     fn signal(&self) -> &Signal;
 
-    /// Begins what an event asks for beyond the client core. Returns the directories that
-    /// [`Self::settle`] is asked about.
+    /// Begins to carry out an event beyond the client core. Returns the directories to pass to
+    /// [`Self::settle`].
     fn carry_out(&self, event: &Event) -> Vec<Ino>;
 
-    /// Waits until what was begun for these directories may be acknowledged; false where the leases
-    /// were over before.
+    /// Waits until events about these directories may be acknowledged; false where the leases
+    /// expired first.
     fn settle(&self, dirs: &[Ino]) -> bool;
 
-    /// A lock that was waited for under this number is held.
+    /// A waiting lock request was granted, under this number.
     fn lock_was_granted(&self, call: &ClientCall<'_, RealNet>, ino: Ino, waiter: u64);
 
-    /// A restarted shard did not queue it again.
+    /// A restarted shard refused to queue a lock request again.
     fn lock_was_refused(&self, waiter: u64, code: ErrorCode);
 
-    /// Housekeeping comes by.
+    /// Called by each round of housekeeping.
     fn keep_house(&self) {}
 }
 
-/// A thread that watches a shard, and what gives up that for which it waits.
+/// A thread that watches a shard, and its cancellation.
 struct Watch {
     cancellation: Cancellation,
     thread: JoinHandle<()>,
 }
 
-/// How the threads are reached.
+/// How to reach the threads.
 #[derive(Default)]
 pub struct Signal {
-    house: housekeeping::House,
+    house: housekeeping::HousekeepingSignal,
     recalls: recalls::Recalls,
     watched: Mutex<BTreeSet<ShardId>>,
     watches: Mutex<Vec<Watch>>,
@@ -66,7 +66,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Signal {
-    /// The threads are to end.
+    /// Ends the threads.
     pub fn end(&self) {
         self.is_ended.store(true, Ordering::SeqCst);
         self.wake();
@@ -90,10 +90,10 @@ pub struct Background<L: Listener> {
 }
 
 impl<L: Listener> Background<L> {
-    /// Starts housekeeping and recalls. Shards are watched by [`watch_all`].
+    /// Starts housekeeping and recalls. [`watch_all`] watches the shards.
     ///
     /// # Errors
-    /// Where no thread can be made.
+    /// The system cannot start a thread.
     pub fn start(listener: &Arc<L>) -> std::io::Result<Self> {
         let mut background = Self {
             listener: listener.clone(),
@@ -113,8 +113,8 @@ impl<L: Listener> Background<L> {
         Ok(())
     }
 
-    /// Ends the threads that watch shards, for a process that goes on: a poll after the end of its
-    /// session would open another one. What shards want back is not heard of from here on.
+    /// Ends the threads that watch shards, in a process that continues: a poll after the end of its
+    /// session would open another one. From here on recalls of shards are not received.
     pub fn end_watches(&self) {
         let signal = self.listener.signal();
         signal.are_watches_ended.store(true, Ordering::SeqCst);
@@ -132,7 +132,7 @@ impl<L: Listener> Background<L> {
     /// Ends housekeeping and recalls, then flushes everything and ends the sessions.
     ///
     /// # Errors
-    /// The first failure; the rest is done all the same.
+    /// The last failure of a flush; the rest is done all the same.
     pub fn end(self, call: &ClientCall<'_, RealNet>) -> Result<(), ErrorCode> {
         self.listener.signal().end();
         for thread in self.threads {
@@ -142,10 +142,9 @@ impl<L: Listener> Background<L> {
     }
 }
 
-/// Watches the events of the root's shard for good, and of each other shard as long as there is a
-/// session.
+/// Watches the events of the root's shard for ever, and of each other shard while it has a session.
 pub fn watch_all<L: Listener>(listener: &Arc<L>) {
-    // The core must not keep alive what it is a part of.
+    // A weak reference: the core must not own the listener that owns it.
     let weak = Arc::downgrade(listener);
     listener.client().net().on_opened(move |shard| {
         if let Some(listener) = weak.upgrade() {

@@ -1,4 +1,4 @@
-//! Why a call failed: what the cell said, with its errno, or what this process may not do.
+//! Errors of a call: an error code of the cell with its errno, or a misuse by this process.
 
 use zonal_types::ErrorCode;
 use zonal_types::error::errno;
@@ -13,23 +13,23 @@ use zonal_types::error::errno;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// What a server answers, or the client itself: most have the errno that a mount would give.
+    /// An error of a server or of the client core; most have the errno that a mount would give.
     #[error("{0}")]
     Cell(ErrorCode),
-    /// The process is a child of the one that connected: its sockets and threads are the parent's.
-    /// It has to connect itself.
+    /// This process is a child of the one that connected, which owns the sockets and threads. It
+    /// has to connect itself.
     #[error("this process was forked from the one that connected: connect again")]
     Forked,
     /// The connection was closed.
     #[error("the connection to the cell is closed")]
     Closed,
-    /// The handle was not opened for that.
+    /// The handle was not opened for this operation.
     #[error("the file is not open for this")]
     NotOpenFor,
 }
 
 impl Error {
-    /// The errno of it (Linux, x86-64 and arm64 numbers).
+    /// The errno (Linux, x86-64 and arm64 numbers).
     #[must_use]
     pub fn errno(self) -> i32 {
         match self {
@@ -39,7 +39,7 @@ impl Error {
         }
     }
 
-    /// What the cell said, where it did.
+    /// The cell's error code, if there is one.
     #[must_use]
     pub fn code(self) -> Option<ErrorCode> {
         match self {
@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// True where a name, or one on the way to it, is not there.
+    /// True where the name, or a directory on its path, does not exist.
     #[must_use]
     pub fn is_absent(self) -> bool {
         self.code() == Some(ErrorCode::NotFound)
@@ -67,16 +67,16 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No manager, or one that refuses.
+    /// No manager answers, or one refuses.
     #[error("fetching the zone map: {0}")]
     Refused(#[source] ErrorCode),
-    /// The cell has no such zone.
+    /// The cell does not have this zone.
     #[error("the cell has no zone {0}")]
     NoZone(zonal_types::ZoneId),
-    /// The system.
+    /// The system cannot start a thread.
     #[error("starting threads")]
     Threads(#[source] std::io::Error),
 }

@@ -1,33 +1,32 @@
-//! Open files: positions, appends, what is told to whom.
+//! Open files: positions, appends, and reports of failures.
 //!
-//! 1. Bytes that a write has accepted and a server then did not take are told to each handle that
-//!    was open: at its next write, at its close,
-//!    and once at its next fsync, as by a mount.
-//! 2. Reads and writes by offset may run at the same time; those by position go one by one.
-//! 3. Who drops a file without closing it does not hear what its close would have told; a log does.
+//! 1. As on a mount, each handle gets the loss of accepted bytes at its next write, at its close,
+//!    and once at its next fsync.
+//! 2. Reads and writes by offset may run concurrently; those by position run one by one.
+//! 3. A file dropped without a close reports its failures only to the log.
 
 mod locks;
 
 pub use locks::{Lock, LockKind, Wait};
 
-use crate::block::block_on;
+use crate::block_on::block_on;
 use crate::error::Error;
 use crate::native::{Call, Inner};
 use crate::open::OpenOptions;
+use crate::transport::RealNet;
 use crate::user::User;
-use crate::wire::RealNet;
 use locks::Owners;
 use std::io::SeekFrom;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_client::{Reserve, Told};
+use zonal_client::{ReportedFailures, Reserve};
 use zonal_types::limits::{FILE_BYTES_MAX, PAYLOAD_BYTES_MAX, REGION_PAYLOAD_MIN};
 use zonal_types::{Attr, ErrorCode, Ino};
 
-/// Bytes that one step of a write hands to the client, as the kernel's requests have.
+/// Bytes that each step of a write hands to the client, as many as in a kernel's request.
 const WRITE_STEP: usize = 1 << 20;
 
-/// What lies at an offset.
+/// Content at an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whence {
     /// Bytes that were written.
@@ -36,16 +35,16 @@ pub enum Whence {
     Hole,
 }
 
-/// An open file. Shared by threads it has one position.
-pub struct File {
+/// An open file. Threads that share it share its position.
+pub struct OpenFile {
     inner: Arc<Inner>,
     user: User,
     options: OpenOptions,
     file: Arc<zonal_client::File<RealNet>>,
-    /// Never used again.
+    /// Never reused.
     handle: u64,
     position: Mutex<u64>,
-    told: Mutex<Told>,
+    told: Mutex<ReportedFailures>,
     is_touch_due: AtomicBool,
     owners: Owners,
     is_closed: AtomicBool,
@@ -55,7 +54,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl File {
+impl OpenFile {
     pub(crate) fn new(
         inner: &Arc<Inner>,
         user: &User,
@@ -100,10 +99,10 @@ impl File {
         }
     }
 
-    /// Reads at an offset. Less than asked for: there the file ends.
+    /// Reads at an offset. Fewer bytes than requested: the file ends there.
     ///
     /// # Errors
-    /// EIO of damaged bytes; a server that does not answer.
+    /// EIO for damaged bytes; a server that does not answer.
     pub fn pread(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         let call = self.begin_read()?;
         self.read_at(&call, offset, out)
@@ -111,7 +110,7 @@ impl File {
 
     fn read_at(&self, call: &Call<'_>, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         if self.is_touch_due.swap(false, Ordering::Relaxed) {
-            // A failure of that is no reason to fail the read.
+            // A failure does not fail the read.
             if let Err(error) = block_on(call.touch(self.file.ino)) {
                 tracing::debug!(ino = %self.file.ino, %error, "access time not updated");
             }
@@ -123,7 +122,7 @@ impl File {
             let read = call.read(&self.file, at, part);
             let bytes = match block_on(read) {
                 Ok(bytes) => bytes,
-                // What was read before is the answer.
+                // The bytes read before are the answer.
                 Err(_) if done > 0 => break,
                 Err(code) => return Err(code.into()),
             };
@@ -135,7 +134,7 @@ impl File {
         Ok(done)
     }
 
-    /// Reads at the position, which moves. 0: the end.
+    /// Reads at the position and moves it. Returns 0 at the end.
     ///
     /// # Errors
     /// As [`Self::pread`].
@@ -147,19 +146,19 @@ impl File {
         Ok(bytes)
     }
 
-    /// Writes all of it at an offset; of a file that was opened to append, at its end, wherever the
-    /// offset is (as pwrite(2)).
+    /// Writes all bytes at an offset. A file opened to append is written at its end, whatever the
+    /// offset (as pwrite(2)).
     ///
     /// # Errors
-    /// EFBIG, ENOSPC, EIO; what an earlier write of anybody here lost; a server that does not
-    /// answer. Part of it may be written then.
+    /// EFBIG, ENOSPC, EIO; a loss of an earlier write by any handle here; a server that does not
+    /// answer. A part may have been written.
     pub fn pwrite(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let call = self.begin_write()?;
         self.write_at(&call, offset, bytes).map(drop)
     }
 
-    /// Writes all of it at the position, which moves behind it; of a file that was opened to
-    /// append, at its end.
+    /// Writes all bytes at the position and moves it. A file opened to append is written at its
+    /// end.
     ///
     /// # Errors
     /// As [`Self::pwrite`].
@@ -170,7 +169,7 @@ impl File {
         Ok(())
     }
 
-    /// Returns where it ends.
+    /// Writes; returns the offset behind the last byte.
     fn write_at(&self, call: &Call<'_>, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
         let file = &*self.file;
         let kills = self.take_privileges(call)?;
@@ -198,8 +197,8 @@ impl File {
         Ok(end)
     }
 
-    /// Set-id bits and capabilities go before a write by one who may not keep them. True where
-    /// there may be some.
+    /// Clears set-id bits and capabilities before a write by a user who may not keep them. True
+    /// where there may be some.
     fn take_privileges(&self, call: &Call<'_>) -> Result<bool, ErrorCode> {
         if self.user.is_root() || call.has_no_privileges(&self.file) {
             return Ok(false);
@@ -225,7 +224,7 @@ impl File {
         Ok(*position)
     }
 
-    /// The next data or hole from an offset on (SEEK_DATA, SEEK_HOLE); the position stays.
+    /// Finds the next data or hole from an offset on (SEEK_DATA, SEEK_HOLE); the position stays.
     ///
     /// # Errors
     /// ENXIO past the end, or where no data follows.
@@ -235,7 +234,7 @@ impl File {
         Ok(block_on(seek)?)
     }
 
-    /// Cuts it, or makes it longer by a hole.
+    /// Truncates the file, or extends it by a hole.
     ///
     /// # Errors
     /// EFBIG; a server that does not answer.
@@ -250,7 +249,7 @@ impl File {
         Ok(())
     }
 
-    /// Makes a hole of a range; the size stays.
+    /// Makes a range a hole; the size stays.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -265,7 +264,7 @@ impl File {
         attr.map(|(attr, _ms)| attr)
     }
 
-    /// Its attributes, also when its name is gone.
+    /// The file's attributes, also after its name is gone.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -274,16 +273,16 @@ impl File {
         Ok(self.attr(&call)?)
     }
 
-    /// Sends what was written, without waiting for disks: others who open the file see it.
+    /// Sends all written bytes without waiting for disks: others who open the file see them.
     ///
     /// # Errors
-    /// As [`Self::close`], which tells it again.
+    /// As [`Self::close`], which reports them again.
     pub fn flush(&self) -> Result<(), Error> {
         let call = self.inner.begin()?;
         Ok(self.flush_told(&call)?)
     }
 
-    /// Makes bytes and size durable. What was lost since this handle was told last is told, once.
+    /// Makes bytes and size durable. Reports losses since this handle's last report, once.
     ///
     /// # Errors
     /// ENOSPC, EIO; a server that does not answer.
@@ -292,7 +291,7 @@ impl File {
         Ok(self.make_durable(&call)?)
     }
 
-    /// A flush may be told again: only the end of the handle counts as its close.
+    /// Flushes. A failure may be reported again: only the end of the handle counts as its close.
     fn flush_told(&self, call: &Call<'_>) -> Result<(), ErrorCode> {
         let mut told = *lock(&self.told);
         block_on(call.flush_open(&self.file, &mut told))
@@ -306,11 +305,11 @@ impl File {
         done
     }
 
-    /// Sends what was written, gives the locks of this handle back, and ends it. The bytes survive
-    /// a kill of servers then, not a loss of power: see [`Self::fsync`].
+    /// Sends all written bytes, releases this handle's locks, and ends it. The bytes then survive a
+    /// kill of servers, but not a loss of power: see [`Self::fsync`].
     ///
     /// # Errors
-    /// What was lost since this handle was told last; it is closed all the same.
+    /// Losses since this handle's last report; the file is closed all the same.
     pub fn close(self) -> Result<(), Error> {
         self.end()
     }
@@ -331,7 +330,7 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         match self.end() {
             Ok(()) | Err(Error::Forked | Error::Closed) => {}
@@ -342,19 +341,19 @@ impl Drop for File {
     }
 }
 
-impl std::io::Read for &File {
+impl std::io::Read for &OpenFile {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        Ok(File::read(self, out)?)
+        Ok(OpenFile::read(self, out)?)
     }
 }
 
-impl std::io::Write for &File {
+impl std::io::Write for &OpenFile {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        File::write(self, bytes)?;
+        OpenFile::write(self, bytes)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(File::flush(self)?)
+        Ok(OpenFile::flush(self)?)
     }
 }

@@ -1,13 +1,13 @@
 //! A client of a cell that needs no kernel.
 //!
-//! [`Native`] connects to a cell and offers what a mount offers, by paths: it looks names up
-//! through symbolic links and `..`, opens files that have positions, reads and writes them in
-//! parallel on all targets of their zone, takes locks, lists directories, tells where bytes lie. A
-//! program that uses it and programs on mounts see the same files at once, under the same rules
-//! (docs/semantics.md).
+//! [`Native`] connects to a cell and offers the operations of a mount, by paths. It looks names up
+//! through symbolic links and `..`, opens files with positions, reads and writes them in parallel
+//! on all targets of their zone. It takes locks, lists directories and reports the location of
+//! bytes. A program that uses it and programs on mounts see the same files at once, under the same
+//! rules (docs/semantics.md).
 //!
-//! # Who asks
-//! Each call names a [`User`]; the shards decide what that one may do. An open file keeps the user
+//! # Users
+//! Each call names a [`User`]; the shards decide what this user may do. An open file keeps the user
 //! of its open.
 //!
 //! # Threads and forks
@@ -15,33 +15,33 @@
 //! a fork the child's calls fail with [`Error::Forked`]: it must connect itself.
 //!
 //! # Errors
-//! [`Error`] has the errno that a mount would give. What a write accepted and a server then lost is
-//! told to each open file: at its next write, at its close, and once at its next fsync.
+//! [`Error`] has the errno that a mount would give. Each open file gets the loss of an accepted
+//! write: at its next write, at its close, and once at its next fsync.
 //!
-//! # What a mount uses
-//! [`RealNet`], [`background`] and [`waiters`]: the client core's sockets, its threads, and callers
-//! that wait for locks. A mount puts the kernel before them.
+//! # Parts that a mount uses
+//! [`RealNet`], [`background`] and [`lock_waiters`]: the client core's sockets, its threads, and
+//! callers that wait for locks. A mount adds the kernel.
 
 pub mod background;
-mod block;
+mod block_on;
 mod error;
 mod file;
+pub mod lock_waiters;
 mod native;
 mod open;
-mod sink;
+mod read_sink;
+mod transport;
 mod user;
-pub mod waiters;
-mod wire;
 
 pub use background::{Background, Listener, Signal};
-pub use block::block_on;
+pub use block_on::block_on;
 pub use error::{ConnectError, Error};
-pub use file::{File, Lock, LockKind, Wait, Whence};
-pub use native::{DirEntry, Native, NewTime, Options, ReadDir};
+pub use file::{Lock, LockKind, OpenFile, Wait, Whence};
+pub use native::{ConnectOptions, Native, NewTime, ReadDir, ReadDirEntry};
 pub use open::OpenOptions;
-pub use sink::Sink;
+pub use read_sink::ReadSink;
+pub use transport::{RealNet, RealPending};
 pub use user::User;
-pub use wire::{RealNet, RealPending};
 pub use zonal_client::locate::Located;
 pub use zonal_client::statfs::Capacity;
 pub use zonal_net::{Credential, Identity, Role, Transport};

@@ -1,4 +1,4 @@
-//! A cell by paths, for programs: what a mount does, without a kernel.
+//! A cell by paths, for programs: the operations of a mount, without a kernel.
 //!
 //! [`Native`] is a connection. It is safe to use from many threads; each call runs on the thread
 //! that makes it.
@@ -10,7 +10,7 @@ mod names;
 mod walk;
 
 pub use attributes::NewTime;
-pub(crate) use connect::{Call, Granted, Inner, ask, granted};
-pub use connect::{Native, Options};
-pub use listing::{DirEntry, ReadDir};
-pub(crate) use walk::{Last, find_or_place};
+pub(crate) use connect::{Call, GrantSender, Inner, ask, granted};
+pub use connect::{ConnectOptions, Native};
+pub use listing::{ReadDir, ReadDirEntry};
+pub(crate) use walk::{PathTarget, find_or_place};

@@ -1,24 +1,24 @@
 //! Opening files by path.
 
 use crate::error::Error;
-use crate::file::File;
-use crate::native::{Call, Inner, Last, Native, ask, find_or_place};
+use crate::file::OpenFile;
+use crate::native::{Call, Inner, Native, PathTarget, ask, find_or_place};
 use crate::user::User;
 use std::path::Path;
 use zonal_client::Net as _;
-use zonal_client::names::{NewFile, Opened};
+use zonal_client::names::{NewFile, OpenedFile};
 use zonal_types::{Attr, ErrorCode, FileKind};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_APPEND, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 
-/// How often a name that changes between two looks is looked at again.
+/// How often a name is looked up again that changes between two look-ups.
 const TRIES: usize = 8;
-/// An access time older than this is renewed by the next read (relatime), seconds.
+/// The next read renews an access time older than this (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
 
-use crate::wire::RealNet;
+use crate::transport::RealNet;
 
-/// How a file is opened.
+/// Options of an open.
 ///
 /// ```
 /// use zonal_native::OpenOptions;
@@ -41,7 +41,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is asked for yet; without more it is opened for reading.
+    /// Without further options the file is opened for reading.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -59,19 +59,19 @@ impl OpenOptions {
         Self { writes, ..self }
     }
 
-    /// For writing at the end, wherever that is when the write is carried out (O_APPEND).
+    /// For writing at the end, wherever that is when the write is executed (O_APPEND).
     #[must_use]
     pub fn append(self, appends: bool) -> Self {
         Self { appends, ..self }
     }
 
-    /// What is there is cut to nothing (O_TRUNC). Needs the right to write.
+    /// Truncates the file to nothing (O_TRUNC). Needs the right to write.
     #[must_use]
     pub fn truncate(self, cuts: bool) -> Self {
         Self { cuts, ..self }
     }
 
-    /// Makes the file where there is none (O_CREAT); `mode` is before the umask.
+    /// Makes the file where it does not exist (O_CREAT); `mode` is before the umask.
     #[must_use]
     pub fn create(self, mode: u32) -> Self {
         Self {
@@ -80,8 +80,7 @@ impl OpenOptions {
         }
     }
 
-    /// Makes the file; EEXIST where anything has the name, a symbolic link too (O_CREAT and
-    /// O_EXCL).
+    /// Makes the file; EEXIST where the name exists, even as a symbolic link (O_CREAT and O_EXCL).
     #[must_use]
     pub fn create_new(self, mode: u32) -> Self {
         Self {
@@ -103,7 +102,7 @@ impl OpenOptions {
         Self { no_follow, ..self }
     }
 
-    /// Reads do not move the access time (O_NOATIME).
+    /// Reads do not change the access time (O_NOATIME).
     #[must_use]
     pub fn no_atime(self, no_atime: bool) -> Self {
         Self { no_atime, ..self }
@@ -136,7 +135,7 @@ impl OpenOptions {
     }
 }
 
-/// An access time that the next read moves.
+/// Whether the next read changes the access time.
 fn is_touch_due(inner: &Inner, attr: &Attr) -> bool {
     let now = inner.client.net().wall();
     attr.atime <= attr.mtime
@@ -167,14 +166,13 @@ impl Native {
         user: &User,
         path: impl AsRef<Path>,
         options: OpenOptions,
-    ) -> Result<File, Error> {
+    ) -> Result<OpenFile, Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
         let mut last = ErrorCode::Stale;
         for _ in 0..TRIES {
             match open_once(&call, user, path.as_ref(), options) {
-                // What had the name when it was looked up has been removed, or another thing has
-                // it.
+                // The inode of the look-up was removed, or the name was given to another one.
                 Err(Error::Cell(code @ (ErrorCode::Stale | ErrorCode::NotFound)))
                     if options.creates.is_some() || code == ErrorCode::Stale =>
                 {
@@ -187,11 +185,11 @@ impl Native {
         Err(last.into())
     }
 
-    fn handle(&self, user: &User, options: OpenOptions, opened: Opened<RealNet>) -> File {
+    fn handle(&self, user: &User, options: OpenOptions, opened: OpenedFile<RealNet>) -> OpenFile {
         let attr = &opened.found.attr;
         let is_touch_due =
             options.may_read() && !options.no_atime && is_touch_due(&self.inner, attr);
-        File::new(&self.inner, user, options, opened.file, is_touch_due)
+        OpenFile::new(&self.inner, user, options, opened.file, is_touch_due)
     }
 }
 
@@ -200,13 +198,13 @@ fn open_once(
     user: &User,
     path: &Path,
     options: OpenOptions,
-) -> Result<Opened<RealNet>, Error> {
+) -> Result<OpenedFile<RealNet>, Error> {
     let follows = !options.no_follow && !options.is_new;
     let (last, found) = find_or_place(call, user, path, follows)?;
     let who = user.credentials();
     let Some(attr) = found else {
         let mode = options.creates.ok_or(ErrorCode::NotFound)?;
-        let Last::Place(place) = last else {
+        let PathTarget::Place(place) = last else {
             return Err(ErrorCode::NotFound.into());
         };
         if place.is_directory {

@@ -1,10 +1,10 @@
-//! Who asks.
+//! Users: the ids on whose behalf calls are made.
 
 use zonal_types::Credentials;
 use zonal_types::limits::GROUPS_MAX;
 
-/// Who a call is made for. The shards decide by it what may be done, as for the processes of a
-/// mount; what they believe of a client is said by its credential.
+/// The user on whose behalf a call is made. The shards check its permissions as for processes of a
+/// mount. The client's credential limits the users that they accept from it.
 ///
 /// ```
 /// use zonal_native::User;
@@ -37,7 +37,7 @@ impl User {
         Self::new(0, 0)
     }
 
-    /// With supplementary groups; those past the bound (32) are not named. The superuser needs
+    /// With supplementary groups; those beyond the bound (32) are omitted. The superuser needs
     /// none.
     #[must_use]
     pub fn with_groups(mut self, groups: &[u32]) -> Self {
@@ -47,20 +47,20 @@ impl User {
         self
     }
 
-    /// With another umask. A directory's default ACL goes before it.
+    /// With another umask. A directory's default ACL takes precedence.
     #[must_use]
     pub fn with_umask(mut self, umask: u32) -> Self {
         self.umask = umask & 0o777;
         self
     }
 
-    /// The ids.
+    /// The user's ids and groups.
     #[must_use]
     pub fn credentials(&self) -> &Credentials {
         &self.who
     }
 
-    /// The bits that new files do not get.
+    /// The permission bits that new files do not get.
     #[must_use]
     pub fn umask(&self) -> u32 {
         self.umask

@@ -12,9 +12,9 @@ mod common;
 use common::{contents, run};
 use std::cell::Cell;
 use std::rc::Rc;
-use zonal_client::directories::Part;
+use zonal_client::directories::ListingPage;
 use zonal_client::names::NewFile;
-use zonal_client::{Client, ClientCall, Options};
+use zonal_client::{Client, ClientCall, ClientOptions};
 use zonal_sim::net::{LinkFaults, NETWORK, SimNet};
 use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
@@ -27,8 +27,8 @@ const MIB: usize = 1 << 20;
 
 /// A client without threads of its own.
 async fn alone(world: &Rc<World>) -> Result<Rc<Client<SimNet>>, ErrorCode> {
-    let net = SimNet::new(world.network.clone(), &world.client_name(0), SimRng::new(2));
-    let options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77));
+    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
+    let options = ClientOptions::new(&world.address_of(0), ZoneId(1), ClientId(77));
     Ok(Rc::new(Client::connect(net, options).await?))
 }
 
@@ -148,7 +148,7 @@ fn an_answer_to_an_earlier_question_ends_no_doubt() {
 
 /// Names of a directory with their attributes, listed like a walk lists them.
 async fn names(client: &Client<SimNet>, dir: Ino) -> Result<Vec<String>, ErrorCode> {
-    let part = Part::new(0, 200, true);
+    let part = ListingPage::new(0, 200, true);
     let (entries, _end) = client.begin().readdir(&who(), dir, part).await?;
     Ok(entries.iter().map(|item| item.name.to_string()).collect())
 }

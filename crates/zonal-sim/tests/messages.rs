@@ -11,9 +11,9 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::message_counts::on_a_cell;
-use zonal_client::directories::Part;
-use zonal_sim::rng::SimRng;
+use common::counted::on_a_cell;
+use zonal_client::directories::ListingPage;
+use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
 use zonal_types::limits::CACHE_TERM_MS;
 
@@ -53,9 +53,9 @@ fn where_the_kernel_cannot_be_told_nothing_is_kept() {
             .await?;
         let dir = make_dir(client, cell.home, "dir").await?;
         create(client, dir, "f", true).await?;
-        let kept = Part {
+        let kept = ListingPage {
             is_kept: true,
-            ..Part::new(0, 9, true)
+            ..ListingPage::new(0, 9, true)
         };
         client.begin().readdir(&who(), dir, kept).await?;
         assert!(client.begin().getattr(dir).await?.1 > 0 && client.keeps_listing(dir));
@@ -256,7 +256,7 @@ fn a_listing_with_attributes_is_one_round_trip() {
         }
         let root = who();
         let call = cell.client.begin();
-        let listing = call.readdir(&root, cell.home, Part::new(0, 1000, true));
+        let listing = call.readdir(&root, cell.home, ListingPage::new(0, 1000, true));
         let ((entries, end), trips) = cell.count(listing).await?;
         assert_eq!((entries.len(), end, trips), (100, true, 1));
         assert!(entries.iter().all(|entry| entry.entry.attr.is_some()));

@@ -10,7 +10,7 @@ mod common;
 
 use common::directory_listing::{chmod, listed};
 use common::message_counts::{Counter, on_a_cell};
-use zonal_client::directories::Part;
+use zonal_client::directories::ListingPage;
 use zonal_sim::workload::{SimClient, create, make_dir, who};
 use zonal_types::{ErrorCode, Ino, ShardId};
 
@@ -40,7 +40,7 @@ async fn tree(cell: &Counter, dirs: usize) -> Result<(Ino, Vec<Ino>), ErrorCode>
 
 /// The directories in `top`, in the order of their shard.
 async fn told(client: &SimClient, top: Ino) -> Result<Vec<(String, Ino)>, ErrorCode> {
-    let part = Part::new(0, 1000, true);
+    let part = ListingPage::new(0, 1000, true);
     let (entries, end) = client.begin().readdir(&who(), top, part).await?;
     assert!(end);
     let dirs = entries.into_iter();
@@ -129,7 +129,7 @@ fn a_walk_that_reads_files_is_as_fast() {
         client.begin().touch(files[1]).await?;
         client.background().keep_house().await;
         let asked = client.begin().getattr(files[1]).await?.0.atime;
-        let part = Part::new(0, 200, true);
+        let part = ListingPage::new(0, 200, true);
         let (entries, _end) = client.begin().readdir(&who(), dirs[1].1, part).await?;
         let mut attrs = entries.iter().filter_map(|item| item.entry.attr);
         let listed = attrs.find(|attr| attr.ino == files[1]);
@@ -155,7 +155,7 @@ fn prefetch_begins_with_the_second_directory_of_a_walk() {
         // Without attributes no listing is kept.
         let root = who();
         let call = client.begin();
-        let bare = call.readdir(&root, dirs[6], Part::new(0, 200, false));
+        let bare = call.readdir(&root, dirs[6], ListingPage::new(0, 200, false));
         assert_eq!(cell.count(bare).await?.1, 1);
         Ok(())
     });
@@ -179,10 +179,10 @@ fn a_part_without_room_for_all_entries_continues_where_it_ended() {
         let client = &cell.client;
         let root = who();
         let call = client.begin();
-        let one = call.readdir(&root, dirs[1], Part::new(0, 1, true));
+        let one = call.readdir(&root, dirs[1], ListingPage::new(0, 1, true));
         let ((entries, end), trips) = cell.count(one).await?;
         assert_eq!((entries.len(), end, trips), (1, false, 0));
-        let rest = Part::new(entries[0].cookie, 1, true);
+        let rest = ListingPage::new(entries[0].cookie, 1, true);
         let (entries, _end) = client.begin().readdir(&root, dirs[1], rest).await?;
         assert_eq!(entries.len(), 1);
         Ok(())

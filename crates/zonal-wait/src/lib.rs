@@ -1,47 +1,46 @@
-//! How a thread waits for what comes soon: it looks for a moment, then sleeps.
+//! How a thread waits for an event that comes soon: it polls for a moment, then sleeps.
 //!
-//! To wake a thread on an idle core costs several times what a short request does (on a virtual
-//! machine, where that is an interrupt through the hypervisor, 85 us for a question and its answer
-//! instead of 9). So who waits for a reply or the next request looks again and again for [`LOOK`],
-//! and leaves its core to anybody who wants it between two looks. The bounds:
+//! Waking a thread on an idle core costs several times as much as a short request. On a virtual
+//! machine the wake-up is an interrupt through the hypervisor: a request and its reply take 85 us
+//! instead of 9. So a thread that waits for a reply or for the next request polls for up to
+//! [`LOOK`], and yields its core between two polls. The bounds:
 //!
-//! * it looks only where the wait before was short, so that who waits for something rare sleeps at
-//!   once and an idle process costs nothing;
-//! * it stops where somebody else uses the core meanwhile and that does not bring what it waits
-//!   for;
-//! * at most half as many threads of a process look as there are cores, so that none of them is
-//!   kept from work by looking.
+//! * A thread polls only where its last wait was short. So a wait for a rare event sleeps at once,
+//!   and an idle process costs nothing.
+//! * It stops where another thread uses the core meanwhile and the event does not come.
+//! * At most half as many threads of a process poll as there are cores, so that polling keeps no
+//!   thread from work.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a thread looks before it sleeps.
+/// How long a thread polls before it sleeps.
 pub const LOOK: Duration = Duration::from_micros(50);
-/// A sleep of up to this long, its wake-up included, would have been met by looking.
+/// A sleep of up to this length, including the wake-up, would have been avoided by polling.
 const SHORT: Duration = Duration::from_micros(150);
 
-/// To give the core away takes less where nobody wants it.
+/// A yield takes less than this where no other thread wants the core.
 const OWN: Duration = Duration::from_micros(5);
 
-/// Threads that look now.
+/// Threads that poll now.
 static LOOKING: AtomicUsize = AtomicUsize::new(0);
 
-/// Threads that may look at once.
+/// Most threads that may poll at once.
 fn looking_max() -> usize {
     static MAX: OnceLock<usize> = OnceLock::new();
     *MAX.get_or_init(|| std::thread::available_parallelism().map_or(0, usize::from) / 2)
 }
 
-/// Leaves the core to who wants it. Returns whether somebody did.
+/// Yields the core; returns whether another thread used it.
 fn gives_way() -> bool {
     let before = Instant::now();
     std::thread::yield_now();
     before.elapsed() > OWN
 }
 
-/// What one waiter knows of its last wait.
+/// History of one waiter's last wait.
 #[derive(Debug, Default)]
 pub struct Waiter {
     is_worth: bool,
@@ -49,8 +48,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Looks for what is waited for, if that promises anything. `None`: the caller sleeps until it
-    /// comes, and says so by [`Self::slept`].
+    /// Polls for the event, if that promises anything. `None`: the caller sleeps until the event
+    /// comes, and then calls [`Self::slept`].
     pub fn look<T>(&mut self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let began = Instant::now();
         self.began = Some(began);
@@ -74,7 +73,7 @@ impl Waiter {
                 if found.is_some() || is_shared {
                     break;
                 }
-                // If it was not who we wait for, the core has other work, and is awake anyway.
+                // If the event did not come, the core has other work, and is awake anyway.
                 is_shared = gives_way();
             }
         }
@@ -83,9 +82,9 @@ impl Waiter {
         found
     }
 
-    /// What was waited for has come after a sleep that [`Self::look`] began: its length tells
-    /// whether to look the next time. One that began without it tells nothing, and who waits next
-    /// sleeps at once.
+    /// Notes the end of a sleep that [`Self::look`] began: its length decides whether to poll the
+    /// next time. A sleep without a call of [`Self::look`] proves nothing, and the next wait sleeps
+    /// at once.
     pub fn slept(&mut self) {
         let took = self.began.take().map(|began| began.elapsed());
         self.is_worth = took.is_some_and(|took| took < SHORT);
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_slept_long_sleeps_at_once_the_next_time() {
+    fn after_a_long_sleep_the_next_wait_sleeps_at_once() {
         let mut waiter = Waiter::default();
         assert_eq!(waiter.look(|| Some(1)), None);
         std::thread::sleep(SHORT);
@@ -106,21 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_that_nobody_looked_before_says_nothing_of_the_next() {
+    fn a_sleep_without_a_poll_does_not_start_polling() {
         let mut waiter = Waiter {
             is_worth: true,
             began: Some(Instant::now()),
         };
         waiter.slept();
-        // Beside others, say: nobody looked.
+        // For example beside other pollers: nobody polled.
         waiter.slept();
         assert!(!waiter.is_worth, "the look was that of another wait");
     }
 
     #[test]
-    fn who_found_it_by_looking_looks_again_and_who_did_not_sleeps() {
-        // The number of lookers is the process's, so this is all in one test: nobody else looks
-        // meanwhile.
+    fn polling_continues_after_success_and_stops_after_failure() {
+        // The number of polling threads belongs to the process. So all of this is in one test, and
+        // no other test polls meanwhile.
         if looking_max() == 0 {
             return;
         }

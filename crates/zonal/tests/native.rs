@@ -13,14 +13,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zonal_native::{
-    CellId, Error, ErrorCode, FileKind, Identity, Lock, LockKind, Native, NewTime, NodeId,
-    OpenOptions, Options, Role, Timestamp, User, Wait, Whence, ZoneId,
+    CellId, ConnectOptions, Error, ErrorCode, FileKind, Identity, Lock, LockKind, Native, NewTime,
+    NodeId, OpenOptions, Role, Timestamp, User, Wait, Whence, ZoneId,
 };
 
 fn connect(cell: &Cell, name: &str) -> Native {
     let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
     let manager = cell.address("manager", false).to_string();
-    let options = Options::new(ZoneId(1)).named(name);
+    let options = ConnectOptions::new(ZoneId(1)).named(name);
     Native::connect(&manager, identity, options).unwrap()
 }
 
@@ -65,7 +65,9 @@ fn a_client_has_sessions_only_where_it_uses_something() {
     let cell = Cell::up("native-idle");
     let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
     let manager = cell.address("manager", false).to_string();
-    let options = Options::new(ZoneId(1)).named("guest").with_idle_ms(0);
+    let options = ConnectOptions::new(ZoneId(1))
+        .named("guest")
+        .with_idle_ms(0);
     let native = Native::connect(&manager, identity, options).unwrap();
     let root = User::root();
     assert_eq!(sessions(&cell, "guest"), [0]);

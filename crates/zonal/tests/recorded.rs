@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zonal_client::names::NewFile;
-use zonal_client::{Client, Options};
+use zonal_client::{Client, ClientOptions};
 use zonal_disk::recording::Recording;
 use zonal_native::{RealNet, block_on};
 use zonal_testkit::{Rng, Scratch};
@@ -92,7 +92,7 @@ impl Server {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let net = RealNet::new(Arc::new(pool()));
-            let options = Options::new(&self.manager, ZoneId(1), ClientId(7));
+            let options = ClientOptions::new(&self.manager, ZoneId(1), ClientId(7));
             if let Ok(client) = block_on(Client::connect(net, options))
                 && !client.map().targets.is_empty()
             {

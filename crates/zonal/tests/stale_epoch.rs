@@ -16,7 +16,7 @@ use cell_file::{commands_pool, connect, create, pool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use zonal_client::{Client, Options};
+use zonal_client::{Client, ClientOptions};
 use zonal_native::{RealNet, block_on};
 use zonal_net::{Address, PayloadInto, Pool, Request};
 use zonal_types::{Blob, ClientId, Codec, Column, DataId, Epoch, ErrorCode, ZoneId};
@@ -276,7 +276,7 @@ fn the_manager_that_answered_last_is_asked_first() {
             counted.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let mut options = Options::new(&deaf, ZoneId(1), ClientId(7));
+    let mut options = ClientOptions::new(&deaf, ZoneId(1), ClientId(7));
     let manager = cell.address("manager", false).to_string();
     options.managers.push(manager);
     let net = RealNet::new(Arc::new(pool()));

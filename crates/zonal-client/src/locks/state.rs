@@ -1,52 +1,49 @@
-//! What a client knows of its locks: what is held, what waits, which requests are not over, and
-//! what a shard must still hear.
+//! State of a client's locks: held locks, waiting requests, unsettled requests and pending
+//! messages.
 //!
-//! One mutex for all, so that a grant, a signal and a restart of the shard meet in some order: a
-//! request is held, waits, or is to be taken back, and never two of these.
+//! One mutex guards all, so that a grant, a signal and a restart of the shard have some order. A
+//! request is held, waits, or is pending withdrawal, and never two of these.
 //!
-//! *Numbers*: each request has a number that grows and is never used again by this client. A
-//! request is *settled* when its caller has heard of it for good, or when it has been taken back at
-//! the shard.
+//! *Numbers*: each request has a number that rises and is never used again by this client. A
+//! request is *settled* when its caller has its final result, or when the shard has withdrawn it.
 
-use super::held::{Held, Owner, owner_of};
-use super::late::Late;
+use super::lock_table::{LockTable, Owner, owner_of};
+use super::retries::PendingRelease;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::Ino;
 use zonal_wire::{LockKind, LockRange};
 
 /// A request that may be queued at a shard.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequest {
     pub(super) ino: Ino,
     pub(super) range: LockRange,
-    /// The shard said that it is queued: the request itself is over, so a restarted shard must be
-    /// asked anew.
+    /// The shard has queued the request and answered it, so a restarted shard needs a new request.
     pub(super) is_queued: bool,
 }
 
 /// All locks of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Locks {
-    /// A restarted shard is told of them. One whose release is under way is not among them, as the
-    /// shard may have released it already, and given it to another.
-    pub(crate) held: Held,
-    /// By waiter. A grant moves its range to what is held before anybody acts on it: a shard that
-    /// restarts then hears of it, whatever became of the reply to the request.
-    pub(super) waiting: BTreeMap<u64, Waiting>,
-    /// Waiters that a restarted shard is being asked for again, and whether they were taken back
-    /// meanwhile.
+pub(crate) struct LockState {
+    /// Held locks, which a restarted shard is told. A lock whose release is in flight is not among
+    /// them: the shard may have released it already and granted it to another.
+    pub(crate) held: LockTable,
+    /// Waiting requests by waiter. A grant moves its range into `held` before its caller acts on
+    /// it. So a restarted shard hears of it, whatever became of the reply.
+    pub(super) waiting: BTreeMap<u64, WaitingRequest>,
+    /// Waiters of requests that are being requeued, and whether they were withdrawn meanwhile.
     pub(super) queued_again: BTreeMap<u64, bool>,
-    /// What is remembered for a shard that did not answer, oldest first.
-    pub(super) late: Vec<Late>,
+    /// Messages for a shard that did not answer, oldest first.
+    pub(super) late: Vec<PendingRelease>,
     unsettled: BTreeMap<(Ino, Owner), BTreeSet<u64>>,
     last_number: u64,
 }
 
-impl Locks {
-    /// Inodes with locks, requests for them, or what a shard must hear of them; some twice.
+impl LockState {
+    /// Inodes with locks, requests or pending messages; some come twice.
     pub(crate) fn inos(&self) -> impl Iterator<Item = Ino> {
         let waiting = self.waiting.values().map(|waiting| waiting.ino);
-        let late = self.late.iter().map(Late::ino);
+        let late = self.late.iter().map(PendingRelease::ino);
         let unsettled = self.unsettled.keys().map(|(ino, _owner)| *ino);
         self.held.inos().chain(waiting).chain(late).chain(unsettled)
     }
@@ -56,21 +53,21 @@ impl Locks {
         self.last_number
     }
 
-    /// A request is about to be sent. Returns the number below which those of its owner are
+    /// Begins a request, before it is sent. Returns the number below which the owner's requests are
     /// settled.
     pub(super) fn begin(&mut self, ino: Ino, range: LockRange, waiter: Option<u64>) -> u64 {
         let owner = owner_of(&range);
-        // Sent again: the answer was that of a former life of the shard.
+        // Sent again, because an earlier boot of the shard gave the answer.
         self.held.forget(ino, owner, range.number);
         if range.whole_file && range.kind == LockKind::Exclusive {
-            // A shared flock ends where its conversion begins, as the shard does it: another may
-            // hold one by the time of a restart.
+            // A shared flock ends where its conversion begins, as at the shard: another client may
+            // hold a lock by the time of a restart.
             let is_shared = |held: &LockRange| held.kind == LockKind::Shared;
             self.held.give_up(ino, owner, (0, u64::MAX), is_shared);
         }
         if let Some(waiter) = waiter {
             let is_queued = false;
-            let waiting = Waiting {
+            let waiting = WaitingRequest {
                 ino,
                 range,
                 is_queued,
@@ -82,7 +79,7 @@ impl Locks {
         unsettled.first().copied().unwrap_or(range.number)
     }
 
-    /// Nobody will take the request back any more.
+    /// Marks a request as settled: it will not be withdrawn any more.
     pub(super) fn settle(&mut self, ino: Ino, range: &LockRange) {
         let key = (ino, owner_of(range));
         if let Some(unsettled) = self.unsettled.get_mut(&key) {
@@ -93,7 +90,7 @@ impl Locks {
         }
     }
 
-    /// The shard granted a request at once.
+    /// Notes a grant in the reply to a request.
     pub(super) fn granted(&mut self, ino: Ino, range: LockRange, waiter: Option<u64>) {
         if let Some(waiter) = waiter {
             self.waiting.remove(&waiter);
@@ -101,28 +98,28 @@ impl Locks {
         self.held.hold(ino, range);
     }
 
-    /// The shard granted a queued request.
-    pub(crate) fn grant(&mut self, waiter: u64) -> Option<Waiting> {
+    /// Notes the grant of a queued request.
+    pub(crate) fn grant(&mut self, waiter: u64) -> Option<WaitingRequest> {
         let granted = self.waiting.remove(&waiter)?;
         self.held.hold(granted.ino, granted.range);
         Some(granted)
     }
 
-    /// It was a former life of the shard that did: it waits again.
-    pub(crate) fn ungrant(&mut self, waiter: u64, granted: Waiting) {
-        let Waiting { ino, range, .. } = granted;
+    /// Undoes a grant of an earlier boot of the shard: the request waits again.
+    pub(crate) fn ungrant(&mut self, waiter: u64, granted: WaitingRequest) {
+        let WaitingRequest { ino, range, .. } = granted;
         self.held.forget(ino, owner_of(&range), range.number);
         let is_queued = true;
         self.waiting.insert(
             waiter,
-            Waiting {
+            WaitingRequest {
                 is_queued,
                 ..granted
             },
         );
     }
 
-    /// The request waits no more, and is not held.
+    /// Withdraws a request: it neither waits nor is held.
     pub(super) fn withdraw(&mut self, ino: Ino, range: &LockRange, waiter: Option<u64>) {
         if let Some(waiter) = waiter {
             self.waiting.remove(&waiter);

@@ -1,11 +1,11 @@
-//! When a silence begins, what a call has for a silent server, and what gives a call up.
+//! Tests: the start of a silence, the wait for a silent server, and cancellation.
 
 use super::*;
 use std::task::Wake;
 
 const SERVER: &str = "127.0.0.1:9";
 const DEADLINE_MS: u64 = 100;
-/// What has lasted so long was waited for in vain.
+/// Age of a request that was waited for in vain, ms.
 const LONG: u64 = DEADLINE_MS;
 const NOW: u64 = 0;
 const TIMED_OUT: Option<NetFailure> = Some(NetFailure::TimedOut);
@@ -15,10 +15,10 @@ fn context(is_awaited: bool) -> OperationContext {
     OperationContext::new(TraceId(1), is_awaited, DEADLINE_MS, Cancellation::default())
 }
 
-/// Requests of an operation that end one after the other, each with its age and outcome; whether
-/// that begins a silence.
+/// Whether requests of one operation, each with its age and outcome, make the server count as
+/// silent.
 fn is_silent_after(is_awaited: bool, ends: &[(u64, Option<NetFailure>)]) -> bool {
-    let (context, silences) = (context(is_awaited), Silences::default());
+    let (context, silences) = (context(is_awaited), SilentServers::default());
     let mut now = Instant(0).plus_ms(1_000);
     for (age_ms, failure) in ends {
         now = now.plus_ms(2 * LONG);
@@ -32,31 +32,31 @@ fn is_silent_after(is_awaited: bool, ends: &[(u64, Option<NetFailure>)]) -> bool
 fn a_silence_begins_when_a_call_has_waited_in_vain() {
     assert!(is_silent_after(true, &[(LONG, TIMED_OUT)]));
     assert!(is_silent_after(true, &[(NOW, BROKEN), (NOW, BROKEN)]));
-    // A connection that breaks was one to a living server; a brief request has not waited for long.
+    // A broken connection was one to a living server, and a brief request has not waited long.
     assert!(!is_silent_after(true, &[(LONG, BROKEN)]));
     assert!(!is_silent_after(true, &[(NOW, TIMED_OUT)]));
-    // An answer in between.
+    // An answer in between ends the count.
     let answered = [(NOW, BROKEN), (NOW, None), (NOW, BROKEN)];
     assert!(!is_silent_after(true, &answered));
     assert!(!is_silent_after(true, &[(LONG, TIMED_OUT), (NOW, None)]));
-    // The client's own work waits for what takes long.
+    // The client's own work may take long.
     assert!(!is_silent_after(false, &[(LONG, TIMED_OUT)]));
 }
 
 #[test]
 fn a_call_waits_briefly_for_a_silent_server_and_as_long_again_for_others() {
-    let (call, silences, now) = (context(true), Silences::default(), Instant(5));
+    let (call, silences, now) = (context(true), SilentServers::default(), Instant(5));
     assert_eq!(call.limit(&silences, SERVER, now, 10_000), 10_000);
     assert_eq!(call.ends(), None);
     silences.begin(SERVER, now, DEADLINE_MS);
     let brief = call.limit(&silences, SERVER, now, 10_000);
-    let expected = Ends {
+    let expected = OperationEnds {
         repeats: now.plus_ms(brief.into()),
         all: now.plus_ms(2 * u64::from(brief)),
     };
     assert!(brief < 10_000);
     assert_eq!(call.ends(), Some(expected));
-    // Neither the client's own work nor what follows goes by that.
+    // Neither the client's own work nor later operations get the brief deadline.
     let own = context(false);
     assert_eq!(own.limit(&silences, SERVER, now, 10_000), 10_000);
     assert_eq!((own.ends(), context(true).ends()), (None, None));
@@ -64,13 +64,13 @@ fn a_call_waits_briefly_for_a_silent_server_and_as_long_again_for_others() {
 
 #[test]
 fn an_operation_ends_a_fifth_after_the_deadline_of_its_first_request_without_an_answer() {
-    let (call, silences) = (context(true), Silences::default());
+    let (call, silences) = (context(true), SilentServers::default());
     let at = |ms: u64| Instant(0).plus_ms(ms);
     let ends = |ms: u64| Some(at(ms + 120));
     call.note_answer(&silences, SERVER, (at(1_000), at(1_100)), TIMED_OUT);
     call.note_answer(&silences, "127.0.0.1:8", (at(1_100), at(1_110)), TIMED_OUT);
     assert_eq!(call.ends().map(|ends| ends.all), ends(1_000));
-    // Another server has answered: that is none of its business.
+    // An answer of another server changes nothing.
     call.note_answer(&silences, "127.0.0.1:8", (at(1_110), at(1_110)), None);
     assert_eq!(call.ends().map(|ends| ends.all), ends(1_000));
     call.note_answer(&silences, SERVER, (at(1_110), at(1_115)), None);
@@ -87,7 +87,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn what_is_given_up_is_woken_once_and_waits_no_more() {
+fn a_cancelled_operation_is_woken_once_and_cannot_wait() {
     let (call, [first, second]) = (context(true), [0; 2].map(|_| Arc::new(Woken::default())));
     let given_up = call.cancellation().clone();
     call.waits(&first.clone().into()).unwrap();

@@ -1,23 +1,26 @@
-//! Who this client is: its identity in the cell, and what of it each shard has acknowledged.
+//! The client's identity in the cell, and the incarnation that each shard has acknowledged.
 //!
-//! A request names the incarnation that the shard of its file has acknowledged, a request to a
-//! target too. What a shard knows is thus never lower than what goes to its files, and when it
-//! fences what it knows, nothing passes. What goes to targets has a new incarnation only when the
-//! shard has said which locks were lost with the session before: until then it may be something
-//! that was written under them. The incarnation rises once for the whole cell when a shard has
-//! forgotten our session; each other shard is told when it, or a target for its file, refuses the
-//! one before. See docs/rfcs/2026-11-25-client-identity.md.
+//! A request names the incarnation that the shard of its file has acknowledged; so does a request
+//! to a target. So the shard never knows a lower one than its files' targets. When it fences the
+//! incarnation that it knows, no request passes.
+//!
+//! Requests to targets use a new incarnation only after the shard has listed the locks lost with
+//! the earlier session. Until then they may carry writes under those locks.
+//!
+//! The incarnation rises once for the whole cell when a shard has forgotten a session. Each other
+//! shard hears of it when it, or a target for its file, refuses the earlier one. See
+//! docs/rfcs/2026-11-25-client-identity.md.
 
 use super::link::{Link, lock};
 use crate::client::Client;
-use crate::net::{Net, News};
+use crate::net::{ClientNotice, Net};
 use crate::operation::ClientCall;
 use std::sync::atomic::Ordering;
 use zonal_types::{ClientIdentity, Codec, ErrorCode, Incarnation, Ino};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> Client<N> {
-    /// Who this client is now.
+    /// The present identity.
     #[must_use]
     pub fn identity(&self) -> ClientIdentity {
         ClientIdentity {
@@ -28,12 +31,12 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// As a shard knows it; before it does, as it is now.
+    /// The identity that a shard knows; before the first session, the present one.
     pub(crate) fn identity_at(&self, link: &Link) -> ClientIdentity {
         self.identity_of(link.opened())
     }
 
-    /// As targets may know it that have a file's bytes.
+    /// The identity for requests to targets of a file.
     pub(crate) fn identity_for(&self, ino: Ino) -> ClientIdentity {
         match self.link_of(ino) {
             Ok(link) => self.identity_of(link.acknowledged()),
@@ -49,21 +52,21 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// An incarnation is over: the next one begins, unless another one found that before us.
+    /// Begins the next incarnation, unless a concurrent call already did.
     pub(super) fn begin_anew(&self, over: Incarnation) {
         let next = over.next().0;
         let of_now = &self.incarnation;
         let raised = of_now.compare_exchange(over.0, next, Ordering::SeqCst, Ordering::SeqCst);
         if raised.is_ok() {
-            self.net.tell(News::Incarnation(self.identity()));
+            self.net.tell(ClientNotice::Incarnation(self.identity()));
         }
     }
 
-    /// Others have got the locks that were held here on a file: what was gathered under them is
-    /// dropped, and each open of the file is told.
+    /// Drops writes that were gathered under locks which others have got, and reports the loss to
+    /// each open of the file.
     pub(super) fn forfeit(&self, ino: Ino) {
         lock(&self.locks).held.forget_inode(ino);
-        self.net.tell(News::Forfeited(ino));
+        self.net.tell(ClientNotice::Forfeited(ino));
         let Some(file) = self.file(ino) else {
             return;
         };
@@ -82,7 +85,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
     }
 
-    /// What asks a shard for a session.
+    /// The request that opens a session.
     pub(super) fn opening_request(&self) -> MetaRequest {
         MetaRequest::OpenSession {
             zone: self.options.zone,
@@ -90,11 +93,11 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// A request with this incarnation was refused with `Fenced`, by the shard or, where it
-    /// `is_over`, by a target for one of its files: the shard hears of a newer one.
+    /// Tells the shard a newer incarnation after `Fenced`. The refusal came from the shard, or from
+    /// a target for one of its files (`is_over`).
     ///
     /// # Errors
-    /// What the shard answers; that it does not.
+    /// Those of the shard, or a shard that does not answer.
     pub(crate) async fn renew(
         &self,
         link: &Link,
@@ -119,7 +122,7 @@ impl<N: Net> ClientCall<'_, N> {
                 if session == known {
                     link.acknowledge(identity.incarnation);
                 } else {
-                    // It has forgotten the one that we had.
+                    // The shard has forgotten the earlier session.
                     self.lose_session(link, known, refused);
                 }
                 Ok(())

@@ -1,14 +1,15 @@
-//! What a client has at one shard: its session, the session's slots, its closes on their way, what
-//! is told after a restart.
+//! Link: the state of this client at one shard: its session, slots, closes in flight, and messages
+//! after a restart.
 //!
-//! Invariants: a slot has one request under way; a repeated request repeats its slot and sequence;
-//! a slot that was given up goes on with the next sequence (the shard refuses older ones that
-//! arrive late). Lock order: `opening` (async) before `state`; `state` is never held across an
-//! await.
+//! *Invariants*: a slot has one request in flight. A repeated request keeps its slot and sequence.
+//! An abandoned slot goes on with the next sequence, because the shard refuses older ones that
+//! arrive late.
+//!
+//! Lock order: `opening` (async) before `state`; `state` is never held across an await.
 
-use super::leaving::Use;
+use super::idle_sessions::LinkUsage;
 use super::request::is_unsure;
-use crate::changes::Changes;
+use crate::unsynced_changes::UnsyncedChanges;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,53 +17,53 @@ use zonal_types::limits::SESSION_SLOTS_MAX;
 use zonal_types::{Epoch, ErrorCode, Incarnation, Ino, SessionId, ShardId};
 use zonal_wire::AppendPlace;
 
-/// What this client has at one shard.
+/// The state of this client at one shard.
 pub struct Link {
     pub(crate) shard: ShardId,
-    pub(super) used: Use,
+    pub(super) used: LinkUsage,
     pub(super) opening: async_lock::Mutex<()>,
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,
-    /// The incarnation of ours that the shard has in its session; 0: there was none yet.
+    /// Incarnation of the session that the shard has; 0: none yet.
     opened: AtomicU32,
-    /// The same, once the shard has said what of ours was lost with the session before: what goes
-    /// to targets has this one.
+    /// The same, once the shard has listed what was lost with the earlier session. Requests to
+    /// targets carry this one.
     acknowledged: AtomicU32,
-    /// Events seen; a reply that was asked for before the latest one is not cached.
+    /// Events received. A reply is not cached where an event came since its request.
     pub(super) events: AtomicU64,
-    /// Appends whose bytes are on their way to places that the shard reserved.
-    pub(super) appending: Mutex<Vec<Appending>>,
-    /// How often places were lost that were this session's.
+    /// Appends whose bytes are on their way to reserved places.
+    pub(super) appending: Mutex<Vec<AppendInFlight>>,
+    /// How often this session lost places.
     places_lost: AtomicU64,
-    /// Files whose ends, lent to this client, others want.
+    /// Files whose lent ends the shard has recalled.
     wanted_ends: Mutex<BTreeSet<Ino>>,
-    /// Appends that their callers gave up.
-    pub(super) given_up: Mutex<super::given_up::GivenUp>,
-    /// Held while the shard is told of them.
+    /// Appends that their callers abandoned.
+    pub(super) given_up: Mutex<super::abandoned_appends::AbandonedAppends>,
+    /// Held while they are reported to the shard.
     pub(super) giving_up: async_lock::Mutex<()>,
     /// Changes that are not durable yet.
-    pub(crate) changes: Mutex<Changes>,
-    /// Held while an open ends and its close is queued, and while what is open is counted to be
-    /// told. Before the files' locks.
+    pub(crate) changes: Mutex<UnsyncedChanges>,
+    /// Held while an open ends and its close is queued, and while opens are counted for a report.
+    /// Locked before the files' locks.
     telling: Mutex<()>,
 }
 
-/// An append under way: file, and where it writes how much.
-pub(crate) type Appending = (Ino, AppendPlace);
+/// An append in flight: its file and place.
+pub(crate) type AppendInFlight = (Ino, AppendPlace);
 
 #[derive(Default)]
 pub(super) struct LinkState {
     pub(super) session: SessionId,
-    /// The last one that was open: what is held was got in it.
+    /// The last open session: held state was got in it.
     pub(super) held_in: SessionId,
-    /// It was opened, and told what is held.
+    /// The session is open, and the shard knows what is held.
     pub(super) is_open: bool,
     pub(super) boot: u64,
-    /// What is held could not be told to this boot: the next poll tells it.
+    /// This boot has not heard what is held: the next poll reports it.
     pub(super) is_untold: bool,
-    /// The boot that the last poll for events heard of.
+    /// Boot in the last poll for events.
     polled: u64,
-    /// The part of the newest boot heard of that differs where unflushed changes may be gone.
+    /// Part of the newest boot that changes where unflushed changes may be lost.
     pub(super) kept: u32,
     pub(super) epoch: Epoch,
     pub(super) sequences: Vec<u32>,
@@ -70,27 +71,27 @@ pub(super) struct LinkState {
     pub(super) acked: u64,
     pub(super) listening: bool,
     closes: Vec<Ino>,
-    /// Those that are on their way, and those that are late.
+    /// Closes in flight, and unanswered ones.
     closing: Vec<Ino>,
-    /// A request with closes that was not answered. It keeps its slot: the shard may have executed
+    /// An unanswered request with closes. It keeps its slot, because the shard may have executed
     /// it.
-    late_closes: Option<Closes>,
-    /// How often a shard was told what is held.
+    late_closes: Option<CloseRequest>,
+    /// How often the shard was told what is held.
     tellings: u64,
-    /// Closes are being sent: what else is to be closed waits, so that no more than one such
-    /// request is late.
+    /// A request with closes is in flight. Other closes wait, so that at most one request is
+    /// unanswered.
     is_closing: bool,
 }
 
 /// A request with closes.
-pub(crate) struct Closes {
+pub(crate) struct CloseRequest {
     pub(crate) inos: Vec<Ino>,
     pub(super) place: SlotPlace,
-    /// How often the shard had been told what is held when they were sent.
+    /// `LinkState::tellings` when it was sent.
     tellings: u64,
 }
 
-/// A slot, and where its request was sent last.
+/// A slot, and the session of its last request.
 pub(crate) struct SlotPlace {
     pub(super) index: u32,
     /// The next attempt takes a new sequence.
@@ -99,8 +100,8 @@ pub(crate) struct SlotPlace {
 }
 
 impl LinkState {
-    /// The sequence of a slot's next attempt. A new session's slots start afresh; in one that was
-    /// resumed the request may have been executed before.
+    /// Sequence of a slot's next attempt. A new session's slots start afresh; in a resumed one the
+    /// request may have been executed before.
     pub(super) fn next_sequence(&mut self, place: &mut SlotPlace) -> u32 {
         let is_new = place.is_new || place.sent_in != self.session;
         place.is_new = false;
@@ -110,9 +111,19 @@ impl LinkState {
         *sequence = sequence.wrapping_add(u32::from(is_new));
         *sequence
     }
+
+    fn free_slot(&mut self, index: u32) {
+        let slots = self.sequences.len();
+        assert!(
+            (index as usize) < slots && self.free.len() < slots,
+            "slot {index} of {slots} is freed, {} are free",
+            self.free.len()
+        );
+        self.free.push(index);
+    }
 }
 
-/// Locks a mutex whose holder cannot have panicked half-way through a change that matters.
+/// Locks a mutex. A poisoned one is taken as it is: no holder panics within a change that matters.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -122,7 +133,7 @@ impl Link {
         let slots = SESSION_SLOTS_MAX;
         Self {
             shard,
-            used: Use::default(),
+            used: LinkUsage::default(),
             opening: async_lock::Mutex::new(()),
             slots: async_lock::Semaphore::new(slots as usize),
             state: Mutex::new(LinkState {
@@ -143,53 +154,54 @@ impl Link {
         }
     }
 
-    /// The incarnation of the session that the shard has.
+    /// Incarnation of the session that the shard has.
     pub(crate) fn opened(&self) -> Incarnation {
         Incarnation(self.opened.load(Ordering::SeqCst))
     }
 
-    /// The shard has a session of this incarnation, and has not heard yet what we hold.
+    /// Notes a session of this incarnation, before the shard knows what is held.
     pub(super) fn open_as(&self, incarnation: Incarnation) {
         self.opened.store(incarnation.0, Ordering::SeqCst);
     }
 
-    /// The incarnation that the shard knows us by, and targets may.
+    /// Incarnation that the shard has acknowledged, and targets may know.
     pub(crate) fn acknowledged(&self) -> Incarnation {
         Incarnation(self.acknowledged.load(Ordering::SeqCst))
     }
 
-    /// The shard has a session of this incarnation, and what was lost with the one before is known.
+    /// Notes that the shard has acknowledged this incarnation, and that the losses of the earlier
+    /// one are known.
     pub(super) fn acknowledge(&self, incarnation: Incarnation) {
         self.open_as(incarnation);
         self.acknowledged.store(incarnation.0, Ordering::SeqCst);
     }
 
-    /// As long as the guard lives opens are not counted.
+    /// While the guard lives, opens are not counted.
     pub(crate) fn ending_open(&self) -> MutexGuard<'_, ()> {
         lock(&self.telling)
     }
 
-    /// Counts an event (before the kernel is told of it).
+    /// Counts an event, before the kernel hears of it.
     pub(crate) fn count_event(&self) {
         self.events.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Remembers that the session has one open less of `ino`; tells how many wait to be sent.
+    /// Queues a close of `ino`; returns the number of queued closes.
     pub(crate) fn queue_close(&self, ino: Ino) -> usize {
         let mut state = lock(&self.state);
         state.closes.push(ino);
         state.closes.len()
     }
 
-    /// Closes that the shard has not taken.
+    /// Closes that the shard has not executed.
     pub(crate) fn closes(&self) -> usize {
         let state = lock(&self.state);
         state.closes.len() + state.closing.len()
     }
 
-    /// The request with closes to be sent: the late one, or one with all that wait. Until
-    /// [`Self::closes_ended`] they count as open, and nobody else gets any.
-    pub(crate) async fn take_closes(&self) -> Option<Closes> {
+    /// Takes the request with closes to send: the unanswered one, or one with all queued closes.
+    /// Until [`Self::closes_ended`] they count as open, and no other call gets any.
+    pub(crate) async fn take_closes(&self) -> Option<CloseRequest> {
         {
             let mut state = lock(&self.state);
             if state.is_closing || (state.closes.is_empty() && state.late_closes.is_none()) {
@@ -207,28 +219,34 @@ impl Link {
         state.closing.extend(&inos);
         let tellings = state.tellings;
         drop(state);
-        Some(Closes {
+        Some(CloseRequest {
             inos,
             place: slot.keep(),
             tellings,
         })
     }
 
-    /// Their request has ended with `outcome`: they are executed, or late, or not executed for
-    /// certain and wait again.
-    pub(crate) fn closes_ended(&self, closes: Closes, outcome: Result<(), ErrorCode>) {
+    /// Notes the outcome of a request with closes: executed, unanswered, or certainly not executed.
+    /// The latter are queued again.
+    pub(crate) fn closes_ended(&self, closes: CloseRequest, outcome: Result<(), ErrorCode>) {
         let mut state = lock(&self.state);
+        assert!(state.is_closing, "a request with closes ended twice");
         state.is_closing = false;
         let is_waiting = outcome == Err(ErrorCode::NotReady);
-        // Executed by a shard that has restarted since, perhaps: the new one was told that they are
-        // open. It hears of them again, in their slot, and closes them.
+        // The shard may have restarted after it executed them, and was then told that they are
+        // open. It gets them again in their slot.
         let is_told_open = outcome.is_ok() && state.tellings != closes.tellings;
         if is_told_open || (!is_waiting && outcome.is_err_and(is_unsure)) {
             state.late_closes = Some(closes);
             return;
         }
         for ino in &closes.inos {
-            if let Some(at) = state.closing.iter().position(|known| known == ino) {
+            let at = state.closing.iter().position(|known| known == ino);
+            assert!(
+                at.is_some(),
+                "a close of {ino} ended that was not in flight"
+            );
+            if let Some(at) = at {
                 state.closing.swap_remove(at);
             }
         }
@@ -239,16 +257,18 @@ impl Link {
         self.free_slot(&closes.place);
     }
 
-    /// A slot that was kept is free again.
+    /// Frees a kept slot.
     pub(crate) fn free_slot(&self, place: &SlotPlace) {
-        lock(&self.state).free.push(place.index);
+        lock(&self.state).free_slot(place.index);
         self.slots.add_permits(1);
     }
 
     pub(crate) async fn take_slot(&self) -> Slot<'_> {
         let permit = self.slots.acquire().await;
         // There are as many permits as slots, so one is free.
-        let index = lock(&self.state).free.pop().unwrap_or(0);
+        let index = lock(&self.state).free.pop();
+        assert!(index.is_some(), "there is a permit and no free slot");
+        let index = index.unwrap_or(0);
         Slot {
             link: self,
             index,
@@ -256,15 +276,14 @@ impl Link {
         }
     }
 
-    /// Opens that have ended here and not yet at the shard, which is about to be told of them as
-    /// open.
+    /// Opens whose closes the shard has not executed, for a report that counts them as open.
     pub(super) fn tell_ending(&self) -> Vec<Ino> {
         let mut state = lock(&self.state);
         state.tellings += 1;
         state.closes.iter().chain(&state.closing).copied().collect()
     }
 
-    /// The boot that the last poll heard of, and the last event of it that was carried out.
+    /// Boot in the last poll, and its last acknowledged event.
     pub(crate) fn polled(&self) -> (u64, u64) {
         let state = lock(&self.state);
         (state.polled, state.acked)
@@ -275,62 +294,62 @@ impl Link {
         state.acked = state.acked.max(seq);
     }
 
-    /// Whether events arrive: without them nothing may be cached.
+    /// Notes whether events arrive: without them nothing may be cached.
     pub(crate) fn set_listening(&self, listening: bool) {
         lock(&self.state).listening = listening;
     }
 
-    /// An append's bytes begin to be written: a restarted shard is told of its place.
-    pub(crate) fn begin_append(&self, append: Appending) {
+    /// Notes an append before its bytes are written: a restarted shard is told of its place.
+    pub(crate) fn begin_append(&self, append: AppendInFlight) {
         lock(&self.appending).push(append);
     }
 
-    /// Whether its place is this session's.
-    pub(crate) fn is_appending(&self, append: Appending) -> bool {
+    /// Whether the place belongs to this session.
+    pub(crate) fn is_appending(&self, append: AppendInFlight) -> bool {
         lock(&self.appending).contains(&append)
     }
 
-    /// All places were another session's.
+    /// Drops all places, which belonged to another session.
     pub(super) fn forget_appends(&self) {
         lock(&self.appending).clear();
         self.places_lost.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A restarted shard has given its place to others, perhaps.
-    pub(super) fn lose_append(&self, append: Appending) {
+    /// Drops a place that a restarted shard may have assigned to others.
+    pub(super) fn lose_append(&self, append: AppendInFlight) {
         self.end_append(append);
         self.places_lost.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Differs where some place is not this session's any more.
+    /// Changes where a place does not belong to this session any more.
     pub(crate) fn places_lost(&self) -> u64 {
         self.places_lost.load(Ordering::SeqCst)
     }
 
-    /// Others want the end of a file.
+    /// Notes a recall of a file's end.
     pub(crate) fn want_end(&self, ino: Ino) {
         lock(&self.wanted_ends).insert(ino);
     }
 
-    /// Files whose ends others want.
+    /// Files whose ends were recalled.
     pub(crate) fn wanted_ends(&self) -> BTreeSet<Ino> {
         lock(&self.wanted_ends).clone()
     }
 
-    /// It was given back.
+    /// Notes that an end was returned.
     pub(crate) fn end_returned(&self, ino: Ino) {
         lock(&self.wanted_ends).remove(&ino);
     }
 
-    /// They are written, and the shard knows, or has forgotten it.
-    pub(crate) fn end_append(&self, append: Appending) {
+    /// Ends an append whose bytes are written, after the shard knows or has forgotten it.
+    pub(crate) fn end_append(&self, append: AppendInFlight) {
         let mut appending = lock(&self.appending);
         if let Some(at) = appending.iter().position(|known| *known == append) {
             appending.swap_remove(at);
         }
     }
 
-    /// A poll for events heard of this boot; true where the one before heard of another.
+    /// Notes the boot in a poll's reply; true where the shard has restarted since the last poll.
     pub(crate) fn note_polled(&self, boot: u64) -> bool {
         let mut state = lock(&self.state);
         let before = std::mem::replace(&mut state.polled, boot);
@@ -340,7 +359,7 @@ impl Link {
         before != 0 && before != boot
     }
 
-    /// The life of the shard, as far as unflushed changes go.
+    /// Part of the shard's boot that changes where unflushed changes may be lost.
     pub(super) fn kept(&self) -> u32 {
         lock(&self.state).kept
     }
@@ -349,14 +368,13 @@ impl Link {
         lock(&self.state).boot
     }
 
-    /// The life of the shard as heard of last, and of the session: what was granted in another one
-    /// is void.
+    /// The shard's boot and the session: a grant of another pair is void.
     pub(crate) fn life(&self) -> (u64, SessionId) {
         let state = lock(&self.state);
         (state.boot, state.session)
     }
 
-    /// Whether the shard has heard all that it is to hear: closes, appends, ends that others want.
+    /// Whether the shard has got every message: closes, appends, recalled ends.
     pub(super) fn has_nothing_to_tell(&self) -> bool {
         let is_told = !lock(&self.state).is_untold;
         is_told
@@ -373,7 +391,7 @@ impl Link {
     }
 }
 
-/// A slot in use; given back when dropped.
+/// A slot in use; dropping it frees the slot.
 pub(crate) struct Slot<'a> {
     link: &'a Link,
     pub(super) index: u32,
@@ -381,7 +399,7 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// The slot stays taken.
+    /// Keeps the slot beyond the guard.
     pub(crate) fn keep(mut self) -> SlotPlace {
         if let Some(permit) = self.permit.take() {
             permit.forget();
@@ -393,7 +411,7 @@ impl Slot<'_> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if self.permit.is_some() {
-            lock(&self.link.state).free.push(self.index);
+            lock(&self.link.state).free_slot(self.index);
         }
     }
 }
@@ -411,7 +429,7 @@ impl SlotPlace {
         !self.is_new
     }
 
-    /// Whether it was sent, and in this session.
+    /// Whether it was sent in this session.
     pub(super) fn was_sent_in(&self, session: SessionId) -> bool {
         !self.is_new && self.sent_in == session
     }
@@ -425,7 +443,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_the_largest_sequence_comes_0() {
+    #[should_panic(expected = "is freed")]
+    fn a_slot_is_not_freed_twice() {
+        Link::new(ShardId(1)).free_slot(&SlotPlace::new(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "ended twice")]
+    fn a_request_with_closes_does_not_end_twice() {
+        let closes = CloseRequest {
+            inos: Vec::new(),
+            place: SlotPlace::new(3),
+            tellings: 0,
+        };
+        Link::new(ShardId(1)).closes_ended(closes, Ok(()));
+    }
+
+    #[test]
+    fn the_largest_sequence_is_followed_by_0() {
         let link = Link::new(ShardId(1));
         let mut state = lock(&link.state);
         state.session = SessionId(5);

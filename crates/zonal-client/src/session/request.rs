@@ -1,38 +1,38 @@
-//! Requests to shards: which link, a slot for what changes something, repeated until the deadline,
-//! how long a reply may be cached.
+//! Requests to shards: choice of the link, slots for changes, retries until the deadline, and how
+//! long a reply may be cached.
 
-use super::link::{Closes, Link, SlotPlace, lock};
-use crate::changes::touched;
+use super::link::{CloseRequest, Link, SlotPlace, lock};
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
-use crate::operation::{ClientCall, Ends};
+use crate::operation::{ClientCall, OperationEnds};
+use crate::unsynced_changes::touched;
 use std::sync::atomic::Ordering;
 use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 
-/// Pause before a request is repeated, at first and at most.
+/// Pause before a retry: first and longest, ms.
 pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 
-/// When a request was sent, to tell how long its reply may be cached.
+/// Start of a request, which limits how long its reply may be cached.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestStart {
     at: Instant,
     events: u64,
     listening: bool,
 }
 
 impl<N: Net> Client<N> {
-    /// Notes the time before a request whose reply may be cached.
-    pub(crate) fn asking(&self, link: &Link) -> Asked {
-        Asked {
+    /// Notes the start of a request whose reply may be cached.
+    pub(crate) fn asking(&self, link: &Link) -> RequestStart {
+        RequestStart {
             at: self.net.now(),
             events: link.events.load(Ordering::SeqCst),
             listening: lock(&link.state).listening,
         }
     }
 
-    /// What is left of the time that a shard granted.
-    pub(crate) fn granted_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+    /// Remaining time of a lease, ms; 0 where an event came since the request.
+    pub(crate) fn granted_ms(&self, link: &Link, asked: RequestStart, granted_ms: u32) -> u32 {
         if !asked.listening || link.events.load(Ordering::SeqCst) != asked.events {
             return 0;
         }
@@ -40,8 +40,8 @@ impl<N: Net> Client<N> {
         granted_ms.saturating_sub(passed)
     }
 
-    /// The same of what others may cache.
-    pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+    /// As [`Self::granted_ms`]; 0 where caching is off.
+    pub(crate) fn cache_ms(&self, link: &Link, asked: RequestStart, granted_ms: u32) -> u32 {
         if self.caches() {
             self.granted_ms(link, asked, granted_ms)
         } else {
@@ -51,9 +51,9 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// How long the kernel may believe it: what is left of the granted time, or as long as was said
-    /// of a tree that nobody else writes.
-    pub(crate) fn kernel_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+    /// How long the kernel may trust an answer, ms: the remaining lease, or the time configured for
+    /// a tree that nobody else writes.
+    pub(crate) fn kernel_ms(&self, link: &Link, asked: RequestStart, granted_ms: u32) -> u32 {
         let left = self.cache_ms(link, asked, granted_ms);
         if link.events.load(Ordering::SeqCst) == asked.events {
             left.max(self.options.exclusive_ms)
@@ -62,18 +62,18 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    pub(crate) fn cut_entry(&self, link: &Link, asked: Asked, entry: &mut Entry) {
+    pub(crate) fn cut_entry(&self, link: &Link, asked: RequestStart, entry: &mut Entry) {
         entry.entry_ms = self.kernel_ms(link, asked, entry.entry_ms);
         entry.attr_ms = self.kernel_ms(link, asked, entry.attr_ms);
     }
 
-    /// The link to the shard that owns an inode; one that joined since we took the map is looked
-    /// for in a newer one.
+    /// The link to the shard that owns an inode. A shard that the map lacks is looked up in a newer
+    /// map.
     pub(crate) async fn reach(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
         self.reach_partition(ino.partition()).await
     }
 
-    /// The same of a partition.
+    /// As [`Self::reach`], for a partition.
     pub(crate) async fn reach_partition(
         &self,
         partition: PartitionId,
@@ -84,7 +84,7 @@ impl<N: Net> ClientCall<'_, N> {
         self.link_to_partition(partition)
     }
 
-    /// As [`Self::reach`], by the map that we have.
+    /// As [`Self::reach`], by the known map.
     pub(crate) fn link_of(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
         self.link_to_partition(ino.partition())
     }
@@ -112,8 +112,7 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends a request until it is answered, for as long as the deadline allows. `Failed` replies
-    /// become errors.
+    /// Sends a request and retries it until the deadline. `Failed` replies become errors.
     pub(crate) async fn meta(
         &self,
         link: &Link,
@@ -128,19 +127,19 @@ impl<N: Net> ClientCall<'_, N> {
         self.meta_at(link, request, place.as_mut()).await
     }
 
-    /// Ends the session at a shard. Asked once: what is not ended here ends by itself after its
-    /// term, and nobody is to wait for a server that is gone.
+    /// Ends the session at a shard with one attempt. If that fails the session expires, and nobody
+    /// waits for a server that is gone.
     pub(crate) async fn close_session(&self, link: &Link) {
         let at_once = self.net.now();
         let asked = self.ask(link, &MetaRequest::CloseSession, None, at_once);
         asked.await.ok();
     }
 
-    /// Sends closes, in the slot that they keep.
+    /// Sends closes in the slot that they keep.
     pub(crate) async fn close_inos(
         &self,
         link: &Link,
-        closes: &mut Closes,
+        closes: &mut CloseRequest,
     ) -> Result<(), ErrorCode> {
         let inos = closes.inos.clone();
         let request = MetaRequest::Close { inos };
@@ -181,7 +180,7 @@ impl<N: Net> ClientCall<'_, N> {
         loop {
             self.open_session(link, deadline).await?;
             if self.forfeits_under(request) != forfeits {
-                // It has bytes that were written under locks which others have got.
+                // The request carries bytes that were written under locks which others have got.
                 return Err(ErrorCode::Io);
             }
             let mut header = self.header(Service::Meta);
@@ -229,7 +228,7 @@ impl<N: Net> ClientCall<'_, N> {
                     self.try_refresh_map().await?;
                     self.take_epoch(link);
                 }
-                // It waits to be told what is open, perhaps by this very thread.
+                // The shard waits to hear what is open, perhaps from this very thread.
                 ErrorCode::NotReady if matches!(request, MetaRequest::Close { .. }) => {
                     return Err(failed);
                 }
@@ -246,7 +245,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// How often locks were lost on the file of which a request has bytes.
+    /// How often the file lost locks, for a request that carries its bytes.
     fn forfeits_under(&self, request: &MetaRequest) -> u64 {
         let MetaRequest::ReportWrite { ino, inline, .. } = request else {
             return 0;
@@ -255,14 +254,14 @@ impl<N: Net> ClientCall<'_, N> {
         file.map_or(0, |file| file.state().failures.forfeits())
     }
 
-    /// Goes by the owner that the map has: what a server told may be of one that no map has.
+    /// Takes the epoch in the map. A server's hint may name an owner that no map has.
     fn take_epoch(&self, link: &Link) {
         if let Some(shard) = self.map().shard(link.shard) {
             lock(&link.state).epoch = shard.epoch;
         }
     }
 
-    /// One attempt. A shard whose epoch is newer tells it, for the next attempt.
+    /// Sends one attempt. A shard with a newer epoch returns it, for the next attempt.
     pub(super) async fn send(
         &self,
         link: &Link,
@@ -316,15 +315,14 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Until when a request that begins now is repeated.
+    /// Deadline of retries of a request that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         let own = self.net.now().plus_ms(self.options.deadline_ms);
         let ends = self.context().ends();
         ends.map_or(own, |ends| own.min(ends.all))
     }
 
-    /// Whether a request with this deadline is not repeated any more: the operation may have to end
-    /// before it.
+    /// Whether no retry may follow: the deadline has passed, or the operation's end is nearer.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
         let (now, ends) = (self.net.now(), self.context().ends());
         let is_over = ends.is_some_and(|ends| now >= ends.repeats);
@@ -334,14 +332,14 @@ impl<N: Net> ClientCall<'_, N> {
         is_over || now >= deadline
     }
 
-    /// How long an attempt waits: not beyond the end of the operation.
+    /// How long one attempt waits, at most until the end of the operation, ms.
     fn attempt_ms(&self) -> u64 {
-        let left = |ends: Ends| ends.all.ms_since(self.net.now()).max(1);
+        let left = |ends: OperationEnds| ends.all.ms_since(self.net.now()).max(1);
         let left = self.context().ends().map_or(u64::MAX, left);
         self.options.attempt_ms.min(left)
     }
 
-    /// Header fields that every request of this operation has.
+    /// Header fields that all requests of this operation share.
     pub(crate) fn header(&self, service: Service) -> Header {
         let map = self.map();
         let mut header = Header::request(service, map.cell);
@@ -353,9 +351,9 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
-/// What a caller is told whose time is over while a server is to be asked again: it may do all of
-/// it later, and nothing was refused. The codes on which the client acts would be taken for a
-/// refusal, and what was to be written dropped.
+/// The error for a caller whose deadline passed before a retry. The server may still execute the
+/// request, and has refused nothing. The client would take codes on which it acts for a refusal,
+/// and drop unsent bytes.
 pub(crate) fn late(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::UnknownSession
@@ -370,7 +368,7 @@ pub(crate) fn late(code: ErrorCode) -> ErrorCode {
     }
 }
 
-/// True where trying again may help.
+/// True where a retry may help.
 pub(crate) fn is_passing(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -378,13 +376,13 @@ pub(crate) fn is_passing(code: ErrorCode) -> bool {
     )
 }
 
-/// True where bytes that could not be written are gathered again: nothing of them is lost.
+/// True where unsent bytes are gathered again, so that nothing is lost.
 pub(crate) fn leaves_gathered(code: ErrorCode) -> bool {
     is_passing(code) || code == ErrorCode::Interrupted
 }
 
-/// The outcome of two steps of a flush: where something is left to be sent it says so, whatever is
-/// lost besides (which is told to who has the file open); else the first failure.
+/// Combines two steps of a flush. An error that leaves bytes to send comes first; a loss is
+/// reported to the opens of the file anyway. Otherwise the first failure.
 pub(crate) fn both(
     one: Result<(), ErrorCode>,
     other: Result<(), ErrorCode>,
@@ -395,7 +393,7 @@ pub(crate) fn both(
     }
 }
 
-/// True where a request may have been executed, or may be when it is sent again.
+/// True where a request may have been executed, or may be executed by a retry.
 pub(crate) fn is_unsure(code: ErrorCode) -> bool {
     is_passing(code)
         || matches!(
@@ -407,7 +405,7 @@ pub(crate) fn is_unsure(code: ErrorCode) -> bool {
         )
 }
 
-/// The code of a request without a reply.
+/// The error code of a request without a reply.
 #[must_use]
 pub fn failure_code(failure: NetFailure) -> ErrorCode {
     match failure {

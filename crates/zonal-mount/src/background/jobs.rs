@@ -1,43 +1,48 @@
-//! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages
-//! themselves, and takes back lock requests that a signal ended; another that does so for files
-//! whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait;
-//! who finds the queue full is told.
+//! Jobs on threads of their own, because workers must not wait for pages.
+//!
+//! | thread | jobs |
+//! | --- | --- |
+//! | notifier | drops pages for workers; withdraws lock requests after signals |
+//! | doubts | drops pages of files whose servers may not answer |
+//! | seeks | repeats requests for holes |
+//!
+//! Bound: [`JOBS_MAX`] jobs wait; a caller that finds the queue full gets an error.
 
-use super::drops::{drop_file, drop_range, lengthen};
-use super::{Signal, lock};
+use super::invalidation::{drop_file, drop_range, lengthen};
+use super::{MountSignal, lock};
 use crate::fs::ZonalFs;
-use crate::tails::Stale;
+use crate::page_tails::StalePages;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use zonal_client::seen::Changed;
+use zonal_client::page_validity::PendingPageVersion;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::LockRange;
 
-/// Jobs that wait for the notifier.
+/// Most jobs in one queue.
 pub const JOBS_MAX: usize = 65_536;
-/// Writes that are answered when pages are dropped, at once: fewer than the kernel has in the
-/// background.
+/// Most writes that wait for their pages to be dropped: fewer than the kernel's background
+/// requests.
 pub const HELD_MAX: usize = 96;
 
-/// A lock request that was taken back: its shard is to hear of it soon.
+/// A withdrawn lock request, to be sent to its shard.
 #[derive(Debug, Clone, Copy)]
-pub struct Cancel {
+pub struct LockCancel {
     /// The inode.
     pub ino: Ino,
-    /// The range asked for.
+    /// The requested range.
     pub range: LockRange,
 }
 
 /// The last byte of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct LastByte {
-    /// Where.
+    /// Offset.
     pub at: u64,
-    /// As the file has it.
+    /// The byte in the file.
     pub byte: [u8; 1],
 }
 
@@ -47,36 +52,35 @@ enum Job {
     Drop {
         notifier: Notifier,
         ino: u64,
-        /// What the pages show from then on, where that is known; and how long the file is, where
-        /// the kernel has to be told.
-        changed: Option<(Changed, Option<LastByte>)>,
+        /// The version that the pages show afterwards, if known. The last byte, where the kernel
+        /// must learn the file's length.
+        changed: Option<(PendingPageVersion, Option<LastByte>)>,
         then: Then,
     },
     DropRange {
         notifier: Notifier,
         ino: u64,
-        pages: Stale,
+        pages: StalePages,
         then: Then,
     },
-    Cancel(Cancel),
+    Cancel(LockCancel),
     Interrupted(u64),
-    Seek(Seek),
+    Seek(SeekRequest),
 }
 
-/// A question for data or a hole, to be asked again when the kernel has written the pages of a
-/// hole.
-pub struct Seek {
+/// A request for data or a hole, repeated after the kernel has written the pages of a hole.
+pub struct SeekRequest {
     /// The inode.
     pub ino: Ino,
-    /// From where on.
+    /// Start of the search.
     pub offset: u64,
-    /// Data; else a hole.
+    /// Whether it looks for data; otherwise for a hole.
     pub for_data: bool,
-    /// What was found.
+    /// The first result.
     pub found: Result<u64, ErrorCode>,
-    /// The first byte, behind the last.
+    /// The hole: first byte, and the offset behind its last.
     pub hole: (u64, u64),
-    /// Of the kernel.
+    /// The kernel's request.
     pub reply: ReplyLseek,
 }
 
@@ -86,7 +90,7 @@ struct Queue {
     is_ended: bool,
 }
 
-/// What waits for the notifier.
+/// A queue of jobs.
 #[derive(Default)]
 pub(super) struct Jobs {
     queue: Mutex<Queue>,
@@ -101,7 +105,7 @@ impl Jobs {
 }
 
 impl Jobs {
-    /// Gives the job back where the queue is full.
+    /// Queues a job; returns it where the queue is full.
     fn offer(&self, job: Job) -> Result<(), Job> {
         let mut queue = lock(&self.queue);
         if queue.jobs.len() >= JOBS_MAX {
@@ -113,7 +117,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// False where the queue is full.
+    /// Queues a job; false where the queue is full.
     fn push(&self, job: Job) -> bool {
         self.offer(job).is_ok()
     }
@@ -128,8 +132,8 @@ impl Jobs {
     }
 }
 
-impl Signal {
-    /// Jobs that wait now.
+impl MountSignal {
+    /// Jobs that wait for the notifier.
     pub fn queued(&self) -> usize {
         lock(&self.jobs.queue).jobs.len()
     }
@@ -144,7 +148,7 @@ impl Signal {
         &self,
         notifier: &Notifier,
         ino: u64,
-        changed: (Changed, Option<LastByte>),
+        changed: (PendingPageVersion, Option<LastByte>),
         reply: ReplyEmpty,
     ) {
         self.jobs.push(Job::Drop {
@@ -155,8 +159,7 @@ impl Signal {
         });
     }
 
-    /// Drops the pages of inodes that may be locked for long; returns when that is done, but after
-    /// `limit` in any case.
+    /// Drops pages of inodes that may be locked for long, and waits for it, at most `limit`.
     pub fn drop_within(&self, notifier: &Notifier, inodes: &[Ino], limit: Duration) {
         let (done, ended) = mpsc::channel::<()>();
         for ino in inodes {
@@ -165,18 +168,18 @@ impl Signal {
                 .drop_then(notifier, ino.0, Box::new(move || drop(done)));
         }
         drop(done);
-        // Nothing is sent: it is over when all are dropped, at once where the queue is full.
+        // The channel closes when all are dropped, and at once where the queue is full.
         ended.recv_timeout(limit).ok();
     }
 
-    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but
-    /// after `limit` in any case. True where it is done.
+    /// Drops pages that may be locked while a caller waits, and waits for it, at most `limit`. True
+    /// where it is done.
     #[must_use]
     pub fn drop_range_within(
         &self,
         notifier: &Notifier,
         ino: Ino,
-        pages: Stale,
+        pages: StalePages,
         limit: Duration,
     ) -> bool {
         let (done, ended) = mpsc::channel::<()>();
@@ -190,21 +193,21 @@ impl Signal {
         is_taken && is_over
     }
 
-    /// Gives the question back where the queue is full.
-    pub fn seek(&self, seek: Seek) -> Result<(), Seek> {
+    /// Queues a search; returns it where the queue is full.
+    pub fn seek(&self, seek: SeekRequest) -> Result<(), SeekRequest> {
         match self.seeks.offer(Job::Seek(seek)) {
             Err(Job::Seek(seek)) => Err(seek),
             _taken => Ok(()),
         }
     }
 
-    /// Takes a lock request back; false where the queue is full.
+    /// Queues the withdrawal of a lock request; false where the queue is full.
     #[must_use]
-    pub fn cancel(&self, cancel: Cancel) -> bool {
+    pub fn cancel(&self, cancel: LockCancel) -> bool {
         self.jobs.push(Job::Cancel(cancel))
     }
 
-    /// A signal hit the caller of a request that a worker has.
+    /// Notes that a signal hit the caller of a request that a worker serves.
     pub fn interrupted(&self, unique: u64) {
         self.jobs.push(Job::Interrupted(unique));
     }
@@ -250,7 +253,7 @@ fn run_job(fs: &ZonalFs, job: Job) {
             then,
         } => {
             drop_range(fs, &notifier, ino, pages.from, pages.to);
-            fs.tails.dropped(Ino(ino), pages);
+            fs.page_tails.dropped(Ino(ino), pages);
             then();
         }
         Job::Cancel(cancel) => {
@@ -261,23 +264,28 @@ fn run_job(fs: &ZonalFs, job: Job) {
         Job::Seek(seek) => {
             fs.seek_again(&fs.client.background(), seek);
         }
-        Job::Interrupted(unique) => fs.callers.cancel_if_dying(unique),
+        Job::Interrupted(unique) => fs.in_flight.cancel_if_dying(unique),
     }
 }
 
 impl ZonalFs {
-    /// Calls `then`, which tells the kernel a size, when no page is left that would show zeros with
-    /// it.
+    /// Calls `then`, which sends a size to the kernel, after every page is dropped that would show
+    /// zeros under it.
     pub(crate) fn after_size(&self, ino: Ino, size: u64, then: impl FnOnce() + Send + 'static) {
-        match self.tails.show(ino, size) {
+        match self.page_tails.show(ino, size) {
             None => then(),
             Some(pages) => self.after_drop(ino, pages, then),
         }
     }
 
-    /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a
+    /// Drops pages, then calls `then`, on another thread: a page that is being read waits for a
     /// worker. Where the queue is full the pages are dropped later.
-    pub(crate) fn after_drop(&self, ino: Ino, pages: Stale, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn after_drop(
+        &self,
+        ino: Ino,
+        pages: StalePages,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let Some(notifier) = self.notifier.get() else {
             return then();
         };
@@ -289,19 +297,19 @@ impl ZonalFs {
         };
         if let Err(Job::DropRange { then, .. }) = self.signal.jobs.offer(job) {
             self.signal.later(notifier, ino.0);
-            // No thread is left that could end what is masked.
-            self.tails.dropped(ino, pages);
+            // No other thread will end the mask.
+            self.page_tails.dropped(ino, pages);
             then();
         }
     }
 
-    /// [`Self::after_drop`] for the answer of a write. Where too many wait it is answered at once:
-    /// an asynchronous one has one of the kernel's places for background requests until then, and a
-    /// page that is dropped may wait for a read that has none yet.
+    /// [`Self::after_drop`] for the answer to a write. Where too many wait, the answer goes first.
+    /// An asynchronous write occupies one of the kernel's background requests until its answer. A
+    /// dropped page may wait for a read that has no request yet.
     pub(crate) fn after_drop_of_write(
         &self,
         ino: Ino,
-        pages: Stale,
+        pages: StalePages,
         answer: impl FnOnce() + Send + 'static,
     ) {
         let held = self.signal.held.clone();
@@ -325,15 +333,15 @@ mod tests {
     use zonal_wire::LockKind;
 
     #[test]
-    fn reads_find_a_place_beside_writes_that_wait_for_their_pages() {
+    fn reads_get_background_requests_beside_writes_that_wait_for_pages() {
         let places = zonal_fuse::SessionConfig::default().max_background;
         assert!(usize::from(places) >= HELD_MAX + 32);
     }
 
     #[test]
     fn a_lock_that_finds_the_queue_full_is_not_forgotten() {
-        let signal = Signal::default();
-        let cancel = Cancel {
+        let signal = MountSignal::default();
+        let cancel = LockCancel {
             ino: Ino(5),
             range: LockRange {
                 whole_file: true,

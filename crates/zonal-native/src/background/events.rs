@@ -1,21 +1,20 @@
-//! Events of shards: one thread a shard polls them and has the listener carry them out *before* it
-//! acknowledges.
+//! Events of shards: one thread per shard polls them. The listener carries them out *before* the
+//! thread acknowledges.
 
 use super::{Listener, Watch, lock};
-use crate::block::block_on;
-use crate::wire::RealNet;
+use crate::block_on::block_on;
+use crate::transport::RealNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_client::{Cancellation, ClientCall, Link, POLL_WAIT_MS, QueuedAgain};
+use zonal_client::{Cancellation, ClientCall, Link, POLL_WAIT_MS, RequeuedLock};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::Event;
 
-/// Pause after a shard did not answer a poll.
+/// Pause after an unanswered poll.
 const POLL_PAUSE: Duration = Duration::from_millis(200);
 
-/// Starts a thread for each shard that has none; one that cannot be made is tried again with the
-/// next map.
+/// Starts a thread for each shard without one; a failed start is repeated with the next session.
 pub(super) fn watch_new(
     watched: &mut BTreeSet<ShardId>,
     shards: impl Iterator<Item = ShardId>,
@@ -32,8 +31,8 @@ pub(super) fn watch_new(
     }
 }
 
-/// A mount's threads end with the process: a poll may be under way for as long as a shard holds
-/// one. See [`super::Background::end_watches`].
+/// Starts the thread of a shard. A mount's threads end with the process, because a shard may hold a
+/// poll for long. See [`super::Background::end_watches`].
 pub(super) fn start_watch<L: Listener>(
     listener: &Arc<L>,
     shard: ShardId,
@@ -49,7 +48,7 @@ pub(super) fn start_watch<L: Listener>(
     })
 }
 
-/// Polls one shard's events as long as there is a session.
+/// Polls one shard's events while it has a session.
 fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
     let link = listener.client().link_to(shard);
     let mut are_locks_queued = true;
@@ -72,9 +71,9 @@ fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
                     .iter()
                     .map(|event| carry_out(listener, &call, event));
                 let dirs: Vec<Ino> = dirs.collect::<Vec<_>>().concat();
-                // All were begun; the next poll acknowledges them together.
+                // All events have begun; the next poll acknowledges them together.
                 if !listener.settle(&dirs) {
-                    tracing::debug!("names could not be expired before their leases were over");
+                    tracing::debug!("names were not expired before their leases ended");
                 }
                 if polled.restarted || !are_locks_queued {
                     are_locks_queued = queue_locks_again(listener, &call, shard);
@@ -86,8 +85,8 @@ fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
     }
 }
 
-/// Ends the watch of a shard, unless the session was opened again meanwhile. Whoever opens it later
-/// starts another.
+/// Ends the watch of a shard, unless its session was opened again meanwhile. The next opening
+/// starts another watch.
 fn end_watch(listener: &impl Listener, link: &Link, shard: ShardId) -> bool {
     let mut watched = lock(&listener.signal().watched);
     let is_over = !link.is_open();
@@ -97,7 +96,7 @@ fn end_watch(listener: &impl Listener, link: &Link, shard: ShardId) -> bool {
     is_over
 }
 
-/// Queues again the locks that a restarted shard has forgotten; false where it did not answer.
+/// Requeues locks that a restarted shard has forgotten; false where it did not answer.
 fn queue_locks_again(
     listener: &impl Listener,
     call: &ClientCall<'_, RealNet>,
@@ -106,20 +105,21 @@ fn queue_locks_again(
     let (over, are_all_queued) = block_on(call.queue_locks_again(shard));
     for queued in over {
         match queued {
-            QueuedAgain::Granted { ino, waiter } => listener.lock_was_granted(call, ino, waiter),
-            QueuedAgain::Refused { waiter, code } => listener.lock_was_refused(waiter, code),
+            RequeuedLock::Granted { ino, waiter } => listener.lock_was_granted(call, ino, waiter),
+            RequeuedLock::Refused { waiter, code } => listener.lock_was_refused(waiter, code),
         }
     }
     are_all_queued
 }
 
-/// Returns the directories for which the acknowledgement waits.
+/// Carries out an event. Returns the directories for which the acknowledgement waits.
 fn carry_out(listener: &impl Listener, call: &ClientCall<'_, RealNet>, event: &Event) -> Vec<Ino> {
     let dirs = listener.carry_out(event);
     match event {
         Event::LockGranted { ino, waiter } => listener.lock_was_granted(call, *ino, *waiter),
         Event::EndRecalled { .. } => listener.signal().return_ends(),
-        // The listener's; of a lease that nobody took; what the core does by itself.
+        // Carried out by the listener; of a lease that this client never holds; carried out by the
+        // core.
         Event::Invalidate { .. } | Event::RecallLease { .. } | Event::FileCut { .. } => {}
     }
     dirs

@@ -1,23 +1,23 @@
-//! Housekeeping: one thread sends closes and flushes old writes; it sleeps while there is nothing.
+//! Housekeeping: one thread sends closes and flushes old writes; it sleeps while there is no work.
 
 use super::{Listener, Signal, lock};
-use crate::block::block_on;
+use crate::block_on::block_on;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long closes are gathered, and how often old writes are looked for.
+/// Time to gather closes, and interval of searches for old writes.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 
-/// What wakes the housekeeping thread.
+/// Wakes the housekeeping thread.
 #[derive(Default)]
-pub(super) struct House {
+pub(super) struct HousekeepingSignal {
     has_work: AtomicBool,
     is_due: Mutex<bool>,
     wakes: Condvar,
 }
 
-impl House {
+impl HousekeepingSignal {
     /// Wakes the thread for the last time.
     pub(super) fn end(&self) {
         *lock(&self.is_due) = true;
@@ -26,7 +26,7 @@ impl House {
 }
 
 impl Signal {
-    /// There is something to flush or to close. Cheap where that is known already.
+    /// Signals work: a flush or a close. Cheap where it is known already.
     pub fn wake(&self) {
         if !self.house.has_work.swap(true, Ordering::SeqCst) {
             *lock(&self.house.is_due) = true;
@@ -34,7 +34,7 @@ impl Signal {
         }
     }
 
-    /// Lets closes and writes come together; the end cuts it short.
+    /// Waits so that closes and writes come together; the end cuts it short.
     fn gather(&self) {
         let is_due = lock(&self.house.is_due);
         let wakes = &self.house.wakes;
@@ -72,7 +72,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn the_end_does_not_wait_for_what_gathers() {
+    fn the_end_interrupts_the_gathering_of_work() {
         let signal = Signal::default();
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ mod tests {
                 signal.gather();
                 begun.elapsed()
             });
-            // More work is no reason to stop gathering.
+            // More work does not stop the wait.
             signal.wake();
             assert!(gathers.join().unwrap() >= HOUSEKEEPING);
         });

@@ -1,9 +1,9 @@
-//! Recalls of the ends of files: one thread publishes what was appended, and gives the ends back,
-//! while others wait to open the files. Not the thread of the events: a target may not answer.
-//! Where something stays to be done housekeeping goes on with it.
+//! Recalls of ends of files: one thread publishes appended records and returns the ends, while
+//! other clients wait to open the files. It is not the thread of the events, because a target may
+//! not answer. Housekeeping continues what remains.
 
 use super::{Listener, lock};
-use crate::block::block_on;
+use crate::block_on::block_on;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 #[derive(Default)]
@@ -12,7 +12,7 @@ struct Due {
     is_ended: bool,
 }
 
-/// What wakes the thread.
+/// Wakes the recalls thread.
 #[derive(Default)]
 pub(super) struct Recalls {
     due: Mutex<Due>,
@@ -20,13 +20,13 @@ pub(super) struct Recalls {
 }
 
 impl Recalls {
-    /// The thread ends.
+    /// Ends the thread.
     pub(super) fn end(&self) {
         lock(&self.due).is_ended = true;
         self.wakes.notify_all();
     }
 
-    /// False: the thread is to end.
+    /// Waits for a recall; false at the end.
     fn wait(&self) -> bool {
         let mut due = lock(&self.due);
         while !due.is_due && !due.is_ended {
@@ -38,7 +38,7 @@ impl Recalls {
 }
 
 impl super::Signal {
-    /// Others want an end.
+    /// Signals a recall.
     pub(super) fn return_ends(&self) {
         lock(&self.recalls.due).is_due = true;
         self.recalls.wakes.notify_one();

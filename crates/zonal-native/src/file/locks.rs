@@ -1,14 +1,14 @@
-//! Locks of files: those of fcntl(2), by ranges with owners, and of flock(2), of a whole file.
+//! Locks of files: fcntl(2) locks on ranges with owners, and flock(2) locks on a whole file.
 //!
-//! A range is owned by the handle, where no owner is named, and goes with it, as with open file
-//! descriptions; a named owner may use several handles, and what it locked through one goes with
-//! that. A program that waits is freed by the grant, by its deadline, or where the shard refuses.
+//! A range without a named owner belongs to the handle and ends with it, like a lock of an open
+//! file description. A named owner may use several handles; its locks through one handle end with
+//! that handle. A waiting call returns with the grant, at its deadline, or when the shard refuses.
 
-use super::File;
-use crate::block::block_on;
+use super::OpenFile;
+use crate::block_on::block_on;
 use crate::error::Error;
-use crate::native::{Call, Granted, granted};
-use crate::waiters::{Queued, Taken, Waiter};
+use crate::lock_waiters::{LockWaiter, QueueOutcome, SignalOutcome};
+use crate::native::{Call, GrantSender, granted};
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -18,10 +18,10 @@ use zonal_types::ErrorCode;
 pub use zonal_wire::LockKind;
 use zonal_wire::LockRange;
 
-/// Owners that programs name are apart from handles.
+/// Separates owners named by programs from handles.
 const NAMED: u64 = 1 << 63;
 
-/// A lock.
+/// A lock of a range or of a whole file.
 ///
 /// ```
 /// use zonal_native::{Lock, LockKind};
@@ -39,8 +39,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Of the bytes `start..=end`; `u64::MAX`: for ever behind. Meets the locks of fcntl(2) on
-    /// mounts.
+    /// A lock of the bytes `start..=end`; `u64::MAX`: without end. It conflicts with fcntl(2) locks
+    /// on mounts.
     #[must_use]
     pub fn range(kind: LockKind, start: u64, end: u64) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Lock {
         }
     }
 
-    /// Of the file. Meets the locks of flock(2) on mounts.
+    /// A lock of the whole file. It conflicts with flock(2) locks on mounts.
     #[must_use]
     pub fn whole(kind: LockKind) -> Self {
         Self {
@@ -61,8 +61,8 @@ impl Lock {
         }
     }
 
-    /// For an owner of the program's choice: one owner's locks do not exclude one another. A lock
-    /// of a whole file is always its handle's.
+    /// For an owner of the program's choice: locks of one owner do not conflict. A lock of a whole
+    /// file always belongs to its handle.
     #[must_use]
     pub fn owned_by(self, owner: u64) -> Self {
         Self {
@@ -75,15 +75,15 @@ impl Lock {
 /// How long a call waits for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all: EAGAIN where it is another's.
+    /// Not at all: EAGAIN where another owner holds it.
     No,
-    /// So long: then EAGAIN.
+    /// At most this long, then EAGAIN.
     For(Duration),
     /// Until it is granted.
     ForEver,
 }
 
-/// Whose locks were taken through a handle. *Bound*: owners that hold locks, or that did.
+/// Owners of locks taken through a handle. *Bound*: owners that hold locks, or held some.
 #[derive(Default)]
 pub(super) struct Owners(Mutex<BTreeSet<u64>>);
 
@@ -99,7 +99,7 @@ impl Owners {
     }
 }
 
-impl File {
+impl OpenFile {
     fn range_of(&self, lock: Lock) -> LockRange {
         LockRange {
             whole_file: lock.whole_file,
@@ -119,8 +119,8 @@ impl File {
     /// Takes a lock; what its last holder wrote is seen then.
     ///
     /// ```no_run
-    /// # use zonal_native::{Error, File, Lock, LockKind, Wait};
-    /// # fn example(file: &File) -> Result<(), Error> {
+    /// # use zonal_native::{Error, OpenFile, Lock, LockKind, Wait};
+    /// # fn example(file: &OpenFile) -> Result<(), Error> {
     /// let all = Lock::whole(LockKind::Exclusive);
     /// file.lock(all, Wait::ForEver)?;
     /// file.pwrite(0, b"mine")?;
@@ -161,7 +161,7 @@ impl File {
         let (inner, ino) = (&*self.inner, self.file.ino);
         let number = inner.number();
         let (reply, told) = mpsc::sync_channel(1);
-        let waiter = Waiter::<Granted> {
+        let waiter = LockWaiter::<GrantSender> {
             ino,
             range,
             reply,
@@ -173,12 +173,16 @@ impl File {
         let outcome = block_on(call.lock(ino, range, Some(number)));
         match outcome {
             Ok(LockOutcome::Queued) => match inner.waiters.mark_sent(number) {
-                Queued::Waits | Queued::Gone => self.wait_until_told(call, number, &told, limit),
-                Queued::Granted(waiter) => granted(block_on(call.lock_granted(ino, waiter.range))),
-                // Nobody gives it up before it is sent.
-                Queued::Interrupted(_) => Err(ErrorCode::Interrupted),
+                QueueOutcome::Waits | QueueOutcome::Gone => {
+                    self.wait_until_told(call, number, &told, limit)
+                }
+                QueueOutcome::Granted(waiter) => {
+                    granted(block_on(call.lock_granted(ino, waiter.range)))
+                }
+                // No other call withdraws it before it is sent.
+                QueueOutcome::Interrupted(_) => Err(ErrorCode::Interrupted),
             },
-            // Somebody else may have answered it.
+            // Another thread may have answered it.
             outcome => match inner.waiters.take(number) {
                 Some(waiter) if waiter.is_granted && outcome.is_err() => {
                     granted(block_on(call.lock_granted(ino, waiter.range)))
@@ -208,19 +212,21 @@ impl File {
             Err(RecvTimeoutError::Timeout) => {}
         }
         match inner.waiters.take_interrupted(number) {
-            Taken::Sent(waiter) => {
-                let Waiter { ino, range, .. } = waiter;
+            SignalOutcome::Sent(waiter) => {
+                let LockWaiter { ino, range, .. } = waiter;
                 call.take_back_later(ino, range, Some(number));
                 block_on(call.send_taken_back(ino, range));
                 inner.signal.wake();
                 Err(ErrorCode::WouldBlock)
             }
-            // It is being granted.
-            Taken::NotSent | Taken::Unknown => told.recv().unwrap_or(Err(ErrorCode::WouldBlock)),
+            // The grant is in flight.
+            SignalOutcome::NotSent | SignalOutcome::Unknown => {
+                told.recv().unwrap_or(Err(ErrorCode::WouldBlock))
+            }
         }
     }
 
-    /// Releases a lock, or a part of one. What was written under it is sent first.
+    /// Releases a lock or a part of one, after it has sent the writes under it.
     ///
     /// # Errors
     /// A server that does not answer: then the lock stays.
@@ -232,8 +238,8 @@ impl File {
         Ok(unlocked?)
     }
 
-    /// The first lock that is in the way of this one: kind, first and last byte, and the process,
-    /// where it is of this machine.
+    /// The first conflicting lock: kind, first and last byte, and the process, if it runs on this
+    /// machine.
     ///
     /// # Errors
     /// A server that does not answer.
@@ -247,7 +253,7 @@ impl File {
         Ok(held.map(|held| (held.kind, held.start, held.end, held.pid)))
     }
 
-    /// All that was locked through this handle.
+    /// Releases all locks taken through this handle.
     pub(super) fn release_locks(&self, call: &Call<'_>) -> Result<(), ErrorCode> {
         let (ino, handle) = (self.file.ino, self.handle);
         let mut outcome = block_on(call.release_locks(ino, handle, true, Some(handle)));

@@ -1,4 +1,4 @@
-//! Attributes, extended attributes, space, and where bytes lie.
+//! Attributes, extended attributes, space, and the location of bytes.
 
 use super::walk::find;
 use super::{Native, ask};
@@ -10,14 +10,14 @@ use zonal_client::statfs::Capacity;
 use zonal_types::{Attr, ErrorCode, FileKind, Timestamp};
 use zonal_wire::{AttrChange, SetTime};
 
-/// What a time is set to.
+/// A new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewTime {
-    /// It stays.
+    /// Keep the time.
     Keep,
     /// The shard's clock.
     Now,
-    /// This.
+    /// This time.
     At(Timestamp),
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn times(atime: NewTime, mtime: NewTime) -> AttrChange {
 }
 
 impl Native {
-    /// Attributes of what a path names, through symbolic links.
+    /// Attributes of the inode at a path, through symbolic links.
     ///
     /// ```no_run
     /// # use zonal_native::{Error, FileKind, Native, User};
@@ -66,7 +66,7 @@ impl Native {
         find(&call, user, path.as_ref(), true)
     }
 
-    /// The same; a symbolic link that is named last is not followed.
+    /// As [`Self::stat`], without following a symbolic link at the end.
     ///
     /// # Errors
     /// As [`Self::stat`].
@@ -101,7 +101,7 @@ impl Native {
         self.change(user, path.as_ref(), true, change)
     }
 
-    /// Sets owner and group; `None` leaves one alone. A symbolic link is not followed.
+    /// Sets owner and group; `None` keeps one. A symbolic link at the end is not followed.
     ///
     /// # Errors
     /// EPERM, and as [`Self::stat`].
@@ -115,7 +115,7 @@ impl Native {
         self.change(user, path.as_ref(), false, owners(uid, gid))
     }
 
-    /// Sets owner and group of what a path names, through symbolic links.
+    /// Sets owner and group, through symbolic links.
     ///
     /// # Errors
     /// EPERM, and as [`Self::stat`].
@@ -129,7 +129,7 @@ impl Native {
         self.change(user, path.as_ref(), true, owners(uid, gid))
     }
 
-    /// Sets times. A symbolic link is not followed.
+    /// Sets times. A symbolic link at the end is not followed.
     ///
     /// # Errors
     /// EPERM, EACCES, and as [`Self::stat`].
@@ -143,10 +143,10 @@ impl Native {
         self.change(user, path.as_ref(), false, times(atime, mtime))
     }
 
-    /// Cuts a file, or makes it longer by a hole.
+    /// Truncates a file, or extends it by a hole.
     ///
     /// # Errors
-    /// EISDIR, EINVAL of what is no file, EFBIG, EACCES, and as [`Self::stat`].
+    /// EISDIR, EINVAL for an inode that is not a file, EFBIG, EACCES, and as [`Self::stat`].
     pub fn truncate(&self, user: &User, path: impl AsRef<Path>, size: u64) -> Result<Attr, Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
@@ -163,10 +163,10 @@ impl Native {
         cut
     }
 
-    /// Whether a user may do something: `mask` of R_OK 4, W_OK 2, X_OK 1; 0: whether it is there.
+    /// Checks a user's permissions: `mask` of R_OK 4, W_OK 2, X_OK 1; 0: only existence.
     ///
     /// # Errors
-    /// EACCES where not, and as [`Self::stat`].
+    /// EACCES where one is missing, and as [`Self::stat`].
     pub fn access(&self, user: &User, path: impl AsRef<Path>, mask: u32) -> Result<(), Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
@@ -174,10 +174,10 @@ impl Native {
         ask(call.access(user.credentials(), ino, mask))
     }
 
-    /// The value of an extended attribute. A symbolic link is not followed.
+    /// The value of an extended attribute. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// ENODATA where there is none, and as [`Self::lstat`].
+    /// ENODATA where the inode has none of this name, and as [`Self::lstat`].
     pub fn get_xattr(
         &self,
         user: &User,
@@ -190,7 +190,7 @@ impl Native {
         ask(call.getxattr(user.credentials(), ino, name))
     }
 
-    /// Names of the extended attributes. A symbolic link is not followed.
+    /// Names of the extended attributes. A symbolic link at the end is not followed.
     ///
     /// # Errors
     /// As [`Self::lstat`].
@@ -201,10 +201,10 @@ impl Native {
         ask(call.listxattr(user.credentials(), ino))
     }
 
-    /// Sets an extended attribute. A symbolic link is not followed.
+    /// Sets an extended attribute. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// ENOTSUP of a name that the cell does not keep, E2BIG, ERANGE, ENOSPC, EPERM, and as
+    /// ENOTSUP for a name that the cell does not store, E2BIG, ERANGE, ENOSPC, EPERM, and as
     /// [`Self::lstat`].
     pub fn set_xattr(
         &self,
@@ -220,10 +220,10 @@ impl Native {
         ask(set)
     }
 
-    /// Removes an extended attribute. A symbolic link is not followed.
+    /// Removes an extended attribute. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// ENODATA where there is none, EPERM, and as [`Self::lstat`].
+    /// ENODATA where the inode has none of this name, EPERM, and as [`Self::lstat`].
     pub fn remove_xattr(
         &self,
         user: &User,
@@ -236,7 +236,7 @@ impl Native {
         ask(call.removexattr(user.credentials(), ino, name))
     }
 
-    /// Space and names of the zone that a path is homed in; of the cell for what lies in the root.
+    /// Space and names of the path's home zone; of the cell for entries of the root.
     ///
     /// # Errors
     /// As [`Self::stat`].
@@ -247,8 +247,7 @@ impl Native {
         ask(call.statfs(ino))
     }
 
-    /// In which zones and on which targets a file's bytes lie, and the home zone: what a scheduler
-    /// asks.
+    /// Zones and targets of a file's bytes, and the home zone, for schedulers.
     ///
     /// # Errors
     /// As [`Self::stat`].

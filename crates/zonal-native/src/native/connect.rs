@@ -1,13 +1,13 @@
-//! Connecting and closing, and what each call begins with.
+//! Connecting and closing, and the start of each call.
 //!
-//! A process that was forked from the one that connected shares its sockets: two that read one
-//! reply would each get a part. So every call, and every destructor, compares the process id first.
+//! A forked process shares the sockets of its parent: two processes that read one reply would each
+//! get a part. So every call and every destructor compares the process id first.
 
 use crate::background::{Background, Listener, Signal, watch_all};
-use crate::block::block_on;
+use crate::block_on::block_on;
 use crate::error::{ConnectError, Error};
-use crate::waiters::Waiters;
-use crate::wire::RealNet;
+use crate::lock_waiters::LockWaiters;
+use crate::transport::RealNet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -19,50 +19,51 @@ use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
 use zonal_types::{ErrorCode, Ino, ZoneId};
 use zonal_wire::Event;
 
-/// How a connection behaves.
+/// Options of a connection.
 ///
 /// ```
-/// use zonal_native::{Options, ZoneId};
-/// let options = Options::new(ZoneId(1)).named("nightly import").with_deadline_ms(5_000);
+/// use zonal_native::{ConnectOptions, ZoneId};
+/// let options = ConnectOptions::new(ZoneId(1)).named("nightly import").with_deadline_ms(5_000);
 /// # drop(options);
 /// ```
 #[derive(Debug, Clone)]
-pub struct Options {
-    core: zonal_client::Options,
+pub struct ConnectOptions {
+    core: zonal_client::ClientOptions,
 }
 
-impl Options {
-    /// Defaults for a program on a machine of `zone`: new first-level directories are homed there.
+impl ConnectOptions {
+    /// Default options for a program on a machine of `zone`: the home of its new first-level
+    /// directories.
     #[must_use]
     pub fn new(zone: ZoneId) -> Self {
-        let mut core = zonal_client::Options::new("", zone, zonal_types::ClientId(0));
+        let mut core = zonal_client::ClientOptions::new("", zone, zonal_types::ClientId(0));
         core.name = format!("process {}", std::process::id());
         Self { core }
     }
 
-    /// The name of its sessions, for people (`zonal session ls`). No longer than 255 bytes.
+    /// The name of its sessions, for people (`zonal session ls`), at most 255 bytes.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         name.clone_into(&mut self.core.name);
         self
     }
 
-    /// How long a request waits for a server before its call fails. 10 s by default.
+    /// Deadline of a request to a server, ms. 10 s by default.
     #[must_use]
     pub fn with_deadline_ms(mut self, ms: u64) -> Self {
         (self.core.deadline_ms, self.core.attempt_ms) = (ms, ms);
         self
     }
 
-    /// After how long without a call a shard's session ends, where nothing of the shard is open or
-    /// locked. 60 s by default; no term of a shard is longer than 6 s, and less is not taken.
+    /// Idle time after which a shard's session ends, where nothing of the shard is open or locked,
+    /// ms. 60 s by default, and at least 6 s, the longest lease of a shard.
     #[must_use]
     pub fn with_idle_ms(mut self, ms: u64) -> Self {
         self.core.leave_idle_ms = ms.max(6_000);
         self
     }
 
-    /// How much of writes is gathered before it is sent. 64 MiB by default.
+    /// Bound of gathered writes, bytes. 64 MiB by default.
     #[must_use]
     pub fn with_write_behind_bytes(mut self, bytes: usize) -> Self {
         self.core.write_behind_bytes = bytes;
@@ -74,8 +75,8 @@ impl Options {
 /// The client core at work for one call of the program.
 pub(crate) type Call<'a> = ClientCall<'a, RealNet>;
 
-/// Where a request for a lock waits.
-pub(crate) type Granted = SyncSender<Result<(), ErrorCode>>;
+/// Sends the outcome to a call that waits for a lock.
+pub(crate) type GrantSender = SyncSender<Result<(), ErrorCode>>;
 
 /// The process that connected.
 #[derive(Debug, Clone, Copy)]
@@ -86,18 +87,18 @@ impl Process {
         Self(std::process::id())
     }
 
-    /// One system call, without a look at memory that a fork copies.
+    /// One system call, without memory that a fork copies.
     fn is_this(self) -> bool {
         self.0 == std::process::id()
     }
 }
 
-/// What files and listings share with their connection.
+/// State that files and listings share with their connection.
 pub(crate) struct Inner {
     pub(crate) client: Client<RealNet>,
     pub(crate) signal: Signal,
-    pub(crate) waiters: Waiters<Granted>,
-    /// Numbers of requests for locks, and of handles.
+    pub(crate) waiters: LockWaiters<GrantSender>,
+    /// Numbers of lock requests and of handles.
     numbers: AtomicU64,
     process: Process,
     is_closed: AtomicBool,
@@ -112,7 +113,7 @@ impl Listener for Inner {
         &self.signal
     }
 
-    /// What is kept beyond the client core: nothing.
+    /// Nothing is cached beyond the client core.
     fn carry_out(&self, _event: &Event) -> Vec<Ino> {
         Vec::new()
     }
@@ -124,7 +125,7 @@ impl Listener for Inner {
     fn lock_was_granted(&self, call: &Call<'_>, ino: Ino, waiter: u64) {
         if let Some(waiter) = self.waiters.take_granted(waiter) {
             let held = block_on(call.lock_granted(ino, waiter.range));
-            // Whoever waits has room for it.
+            // The channel of the waiting call has room for it.
             let _ = waiter.reply.try_send(granted(held));
         }
     }
@@ -136,7 +137,7 @@ impl Listener for Inner {
     }
 }
 
-/// What came of a request for a lock that nothing is left to wait for.
+/// Result of a lock request that does not wait any more.
 pub(crate) fn granted(outcome: Result<LockOutcome, ErrorCode>) -> Result<(), ErrorCode> {
     match outcome? {
         LockOutcome::Granted { .. } => Ok(()),
@@ -145,7 +146,7 @@ pub(crate) fn granted(outcome: Result<LockOutcome, ErrorCode>) -> Result<(), Err
 }
 
 impl Inner {
-    /// A number that no other handle or request for a lock has.
+    /// A number unique among handles and lock requests.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -155,7 +156,7 @@ impl Inner {
         self.process.is_this()
     }
 
-    /// Every call begins here.
+    /// Begins a call.
     pub(crate) fn begin(&self) -> Result<Call<'_>, Error> {
         if !self.is_own() {
             return Err(Error::Forked);
@@ -167,7 +168,7 @@ impl Inner {
     }
 }
 
-/// Asks servers.
+/// Runs a request to servers.
 pub(crate) fn ask<T>(asked: impl Future<Output = Result<T, ErrorCode>>) -> Result<T, Error> {
     Ok(block_on(asked)?)
 }
@@ -175,9 +176,9 @@ pub(crate) fn ask<T>(asked: impl Future<Output = Result<T, ErrorCode>>) -> Resul
 /// A connection to a cell. Dropping it closes it.
 ///
 /// ```no_run
-/// use zonal_native::{Identity, Native, NodeId, OpenOptions, Options, Role, User, ZoneId};
+/// use zonal_native::{Identity, Native, NodeId, OpenOptions, ConnectOptions, Role, User, ZoneId};
 /// let identity = Identity::new(Default::default(), Role::Client, NodeId(0), None);
-/// let cell = Native::connect("127.0.0.1:7100", identity, Options::new(ZoneId(1)))?;
+/// let cell = Native::connect("127.0.0.1:7100", identity, ConnectOptions::new(ZoneId(1)))?;
 /// let me = User::new(1000, 1000);
 /// cell.mkdir(&me, "/data/anna", 0o755)?;
 /// let file = cell.open(&me, "/data/anna/hello", OpenOptions::new().write(true).create(0o644))?;
@@ -195,15 +196,14 @@ pub struct Native {
 }
 
 impl Native {
-    /// Connects to the cell whose manager listens at `manager` (IP:PORT), as `identity` says who
-    /// this process is.
+    /// Connects to the cell whose manager listens at `manager` (IP:PORT), with this identity.
     ///
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(
         manager: &str,
         identity: Identity,
-        options: Options,
+        options: ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let mut core = options.core;
         core.managers = vec![manager.to_owned()];
@@ -223,12 +223,12 @@ impl Native {
         if client.map().zone(zone).is_none() {
             return Err(ConnectError::NoZone(zone));
         }
-        // Nothing is kept but by the core, which has dropped it then.
+        // Only the core caches, and it has dropped everything by then.
         client.when_to_drop(|| true);
         let inner = Arc::new(Inner {
             client,
             signal: Signal::default(),
-            waiters: Waiters::default(),
+            waiters: LockWaiters::default(),
             numbers: AtomicU64::new(1),
             process: Process::this(),
             is_closed: AtomicBool::new(false),
@@ -241,11 +241,11 @@ impl Native {
         })
     }
 
-    /// Sends everything that was written, gives locks and leases back, and ends the sessions. What
-    /// is called afterwards, also of files that are open still, fails with [`Error::Closed`].
+    /// Sends all written bytes, releases locks and leases, and ends the sessions. Later calls fail
+    /// with [`Error::Closed`], also on files that are still open.
     ///
     /// # Errors
-    /// The first file that could not be flushed, where nobody was told of it before.
+    /// A failure of a flush that was not reported before.
     pub fn close(self) -> Result<(), Error> {
         self.end()
     }
@@ -272,11 +272,11 @@ impl Native {
         &self.inner.client
     }
 
-    /// Sends everything that was written through this connection and makes it durable, with the
-    /// names that it made.
+    /// Sends all bytes written through this connection and makes them durable, with the names that
+    /// it made.
     ///
     /// # Errors
-    /// The first failure; the rest is done all the same.
+    /// The last failure; the rest is done all the same.
     pub fn sync_all(&self) -> Result<(), Error> {
         let call = self.inner.begin()?;
         Ok(block_on(call.sync_all())?)
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_child_is_not_the_process_that_connected() {
         assert!(Process::this().is_this());
-        // A child has another id than its parent.
+        // The parent has another id than this process.
         assert!(!Process(std::os::unix::process::parent_id()).is_this());
     }
 }

@@ -1,5 +1,5 @@
-//! Directories as streams of entries: a part at a time, so that a directory of any size takes as
-//! much memory.
+//! Directory listings as streams of entries, page by page, so that a directory of any size takes
+//! the same memory.
 
 use super::walk::find;
 use super::{Inner, Native, ask};
@@ -10,25 +10,25 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use zonal_client::directories::Part;
+use zonal_client::directories::ListingPage;
 use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::meta::flags::{R_OK, X_OK};
 
-/// Entries of one part with attributes: one reply.
+/// Entries of a page with attributes: one reply.
 const PLUS_ENTRIES: u32 = 1024;
 
-/// One name of a directory. `.` and `..` are not told.
+/// One entry of a directory, except `.` and `..`.
 #[derive(Debug, Clone)]
-pub struct DirEntry {
+pub struct ReadDirEntry {
     name: Name,
     ino: Ino,
     kind: FileKind,
     attr: Option<Attr>,
 }
 
-impl DirEntry {
-    /// The name, which may have any bytes but `/` and NUL.
+impl ReadDirEntry {
+    /// The name: any bytes but `/` and NUL.
     #[must_use]
     pub fn name(&self) -> &OsStr {
         OsStr::from_bytes(self.name.as_bytes())
@@ -40,29 +40,29 @@ impl DirEntry {
         self.ino
     }
 
-    /// What it is.
+    /// The kind of the inode.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// Its attributes, where they were asked for, its shard answers, and the user may search the
-    /// directory.
+    /// The attributes, if they were requested, the inode's shard answers, and the user may search
+    /// the directory.
     #[must_use]
     pub fn attr(&self) -> Option<&Attr> {
         self.attr.as_ref()
     }
 }
 
-/// A directory's entries, see [`Native::read_dir`]. What is there from the beginning to the end
-/// comes once; what is made or removed meanwhile comes once or not at all.
+/// A directory's entries, see [`Native::read_dir`]. An entry that exists throughout comes once; an
+/// entry made or removed meanwhile comes once or not at all.
 pub struct ReadDir {
     inner: Arc<Inner>,
     user: User,
     dir: Ino,
     plus: bool,
     cookie: u64,
-    ready: VecDeque<DirEntry>,
+    ready: VecDeque<ReadDirEntry>,
     is_over: bool,
 }
 
@@ -73,7 +73,7 @@ impl ReadDir {
             true => PLUS_ENTRIES,
             false => u32::try_from(READDIR_ENTRIES_MAX).unwrap_or(PLUS_ENTRIES),
         };
-        let part = Part::new(self.cookie, entries, self.plus);
+        let part = ListingPage::new(self.cookie, entries, self.plus);
         let listed = call.readdir(self.user.credentials(), self.dir, part);
         let (entries, end) = ask(listed)?;
         match entries.last() {
@@ -83,7 +83,7 @@ impl ReadDir {
         self.is_over |= end;
         self.ready = entries
             .into_iter()
-            .map(|item| DirEntry {
+            .map(|item| ReadDirEntry {
                 name: item.name,
                 ino: item.entry.ino,
                 kind: item.entry.kind,
@@ -95,7 +95,7 @@ impl ReadDir {
 }
 
 impl Iterator for ReadDir {
-    type Item = Result<DirEntry, Error>;
+    type Item = Result<ReadDirEntry, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.ready.is_empty() && !self.is_over {
@@ -127,7 +127,7 @@ impl Native {
         self.list(user, path.as_ref(), false)
     }
 
-    /// The same with attributes, a thousand or so a round trip.
+    /// As [`Self::read_dir`], with attributes, about a thousand entries per round trip.
     ///
     /// # Errors
     /// As [`Self::read_dir`].
@@ -146,7 +146,7 @@ impl Native {
         if !user.is_root() {
             let who = user.credentials();
             ask(call.access(who, attr.ino, R_OK))?;
-            // Who may not search it has no right to the attributes.
+            // Without the right to search, a user has no right to attributes.
             plus = plus && ask(call.access(who, attr.ino, X_OK)).is_ok();
         }
         Ok(ReadDir {

@@ -1,6 +1,6 @@
-//! Names: made, renamed, linked, removed.
+//! Names: creation, rename, links, removal.
 
-use super::walk::{Last, Place, Word, find, look_up, place};
+use super::walk::{ParentAndName, PathTarget, SpecialName, find, look_up, place};
 use super::{Native, ask};
 use crate::error::Error;
 use crate::user::User;
@@ -10,11 +10,14 @@ use zonal_client::names::NewFile;
 use zonal_types::{Attr, Blob, ErrorCode, FileKind, ZoneId};
 use zonal_wire::NewKind;
 
-/// What cannot be renamed or removed, and the error where it is tried.
-fn named(last: Last, otherwise: impl Fn(Word) -> ErrorCode) -> Result<Place, Error> {
+/// Returns the parent and name of a path, or an error for `/`, `.` and `..`.
+fn named(
+    last: PathTarget,
+    otherwise: impl Fn(SpecialName) -> ErrorCode,
+) -> Result<ParentAndName, Error> {
     match last {
-        Last::Place(place) => Ok(place),
-        Last::Directory(_, word) => Err(otherwise(word).into()),
+        PathTarget::Place(place) => Ok(place),
+        PathTarget::Directory(_, word) => Err(otherwise(word).into()),
     }
 }
 
@@ -39,8 +42,8 @@ impl Native {
     /// Makes a first-level directory with its home in a zone.
     ///
     /// # Errors
-    /// As [`Self::mkdir`]; EXDEV below a directory that has another home; ENXIO where there is no
-    /// such zone.
+    /// As [`Self::mkdir`]; EXDEV below a directory that has another home; ENXIO where the cell does
+    /// not have the zone.
     pub fn mkdir_in_zone(
         &self,
         user: &User,
@@ -76,10 +79,10 @@ impl Native {
         Ok(made.attr)
     }
 
-    /// Removes a name that is not a directory's.
+    /// Removes a name, unless it names a directory.
     ///
     /// # Errors
-    /// ENOENT, EISDIR, EACCES, EPERM, and as the shard answers.
+    /// ENOENT, EISDIR, EACCES, EPERM, and those of the shard.
     pub fn unlink(&self, user: &User, path: impl AsRef<Path>) -> Result<(), Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
@@ -99,24 +102,24 @@ impl Native {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM, and as the shard answers.
+    /// ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM, and those of the shard.
     pub fn rmdir(&self, user: &User, path: impl AsRef<Path>) -> Result<(), Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
         let place = named(place(&call, user, path.as_ref())?, |word| match word {
-            Word::Root => ErrorCode::Busy,
-            Word::Dot => ErrorCode::Invalid,
-            Word::DotDot => ErrorCode::NotEmpty,
+            SpecialName::Root => ErrorCode::Busy,
+            SpecialName::Dot => ErrorCode::Invalid,
+            SpecialName::DotDot => ErrorCode::NotEmpty,
         })?;
         let who = user.credentials();
         ask(call.rmdir(who, place.dir, place.name))
     }
 
-    /// Renames; what has the new name is replaced where rename(2) does so. Both names must lie in
-    /// one shard: below one first-level directory, or both in the root.
+    /// Renames, and replaces an entry with the new name where rename(2) does. Both names must lie
+    /// in one shard: below one first-level directory, or both in the root.
     ///
     /// # Errors
-    /// ENOENT, EXDEV, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL, EACCES, EPERM, and as the shard answers.
+    /// ENOENT, EXDEV, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL, EACCES, EPERM, and those of the shard.
     pub fn rename(
         &self,
         user: &User,
@@ -126,7 +129,7 @@ impl Native {
         self.rename_with(user, from.as_ref(), to.as_ref(), 0)
     }
 
-    /// Renames where the new name is nobody's yet.
+    /// Renames, unless the new name exists.
     ///
     /// # Errors
     /// As [`Self::rename`]; EEXIST.
@@ -159,7 +162,7 @@ impl Native {
     /// Makes a symbolic link with this text at `path`.
     ///
     /// # Errors
-    /// EEXIST, ENOENT, ENAMETOOLONG, EACCES, and as the shard answers.
+    /// EEXIST, ENOENT, ENAMETOOLONG, EACCES, and those of the shard.
     pub fn symlink(
         &self,
         user: &User,
@@ -177,7 +180,7 @@ impl Native {
     /// Makes a named pipe, which programs on mounts can use.
     ///
     /// # Errors
-    /// EEXIST, ENOENT, EACCES, and as the shard answers.
+    /// EEXIST, ENOENT, EACCES, and those of the shard.
     pub fn mkfifo(&self, user: &User, path: impl AsRef<Path>, mode: u32) -> Result<Attr, Error> {
         self.make(user, path.as_ref(), NewKind::Fifo, mode)
     }
@@ -202,7 +205,7 @@ impl Native {
     /// The text of a symbolic link.
     ///
     /// # Errors
-    /// EINVAL where it is none, ENOENT, EACCES.
+    /// EINVAL where the inode is not a symbolic link, ENOENT, EACCES.
     pub fn read_link(&self, user: &User, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let inner = &self.inner;
         let call = inner.begin()?;
@@ -213,10 +216,10 @@ impl Native {
         ask(call.readlink(attr.ino))
     }
 
-    /// Gives the file at `from` (a symbolic link is not followed) another name.
+    /// Gives the inode at `from` another name. A symbolic link at its end is not followed.
     ///
     /// # Errors
-    /// EEXIST, ENOENT, EPERM of a directory, EXDEV, EMLINK, EACCES, and as the shard answers.
+    /// EEXIST, ENOENT, EPERM for a directory, EXDEV, EMLINK, EACCES, and those of the shard.
     pub fn link(
         &self,
         user: &User,

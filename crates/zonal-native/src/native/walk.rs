@@ -1,14 +1,14 @@
-//! From a path to an inode: name by name, as the kernel walks.
+//! Path walk: from a path to an inode, name by name, as the kernel walks.
 //!
-//! 1. Each name is looked up at its shard for the user who asks, who needs the right to search its
+//! 1. Each name is looked up at its shard for the calling user, who needs the right to search its
 //!    directory.
-//! 2. `..` leads to the directory that the walk came from, in the root to the root.
-//! 3. A symbolic link is followed where a name follows it, a slash, or the call says so: 40 of them
-//!    in all.
-//! 4. Whatever has a slash behind it must be a directory. A path without a slash in front begins in
-//!    the root, too.
+//! 2. `..` leads to the directory that the walk came from; in the root, to the root.
+//! 3. A symbolic link is followed before another name or a slash, or where the call says so, at
+//!    most 40 times.
+//! 4. A name with a slash behind it must be a directory. A path without a leading slash also begins
+//!    in the root.
 //!
-//! One look-up is one round trip, but in directories of which the client knows all names.
+//! A look-up takes one round trip, except in complete directories.
 
 use super::connect::{Call, ask};
 use crate::error::Error;
@@ -16,34 +16,34 @@ use crate::user::User;
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use zonal_client::names::Looked;
+use zonal_client::names::LookupResult;
 use zonal_types::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::meta::flags::X_OK;
 
-/// A name in a directory, that is there or not.
+/// A name in a directory, whether it exists or not.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ParentAndName {
     /// The directory.
     pub(crate) dir: Ino,
     /// The name in it.
     pub(crate) name: Name,
-    /// A slash is behind it.
+    /// Whether a slash follows.
     pub(crate) is_directory: bool,
 }
 
-/// What a path names.
+/// Target of a path.
 #[derive(Debug)]
-pub(crate) enum Last {
+pub(crate) enum PathTarget {
     /// A name in a directory.
-    Place(Place),
-    /// A directory by other words: `/`, or with `.` or `..` at the end.
-    Directory(Ino, Word),
+    Place(ParentAndName),
+    /// A directory named by `/`, or by `.` or `..` at the end.
+    Directory(Ino, SpecialName),
 }
 
-/// How a path names a directory that is there.
+/// How a path names an existing directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum SpecialName {
     /// `/`.
     Root,
     /// `.`
@@ -52,17 +52,17 @@ pub(crate) enum Word {
     DotDot,
 }
 
-/// Names that are still to be walked.
-struct Walk {
-    /// The directories come through, the root first.
+/// The names that remain to walk.
+struct PathWalk {
+    /// Directories on the way, the root first.
     through: Vec<Ino>,
     names: VecDeque<Vec<u8>>,
-    /// What is named last has a slash behind it.
+    /// Whether a slash follows the last name.
     is_directory: bool,
     links: usize,
 }
 
-impl Walk {
+impl PathWalk {
     fn of(path: &Path) -> Result<Self, ErrorCode> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
@@ -92,7 +92,7 @@ impl Walk {
         self.through.last().copied().unwrap_or(Ino::ROOT)
     }
 
-    /// The text of a link that is followed from here on.
+    /// Continues with the text of a symbolic link.
     fn follow(&mut self, text: &[u8]) -> Result<(), ErrorCode> {
         self.links += 1;
         if self.links > SYMLINKS_MAX {
@@ -112,7 +112,7 @@ impl Walk {
     }
 }
 
-/// `.` and `..` need the right to search the directory that they are in.
+/// Checks the right to search the directory of `.` or `..`.
 fn may_search(call: &Call<'_>, user: &User, dir: Ino) -> Result<(), Error> {
     if user.is_root() {
         return Ok(());
@@ -128,32 +128,32 @@ pub(crate) fn look_up(
 ) -> Result<Option<Attr>, Error> {
     let looked = call.lookup(user.credentials(), dir, name.clone());
     match ask(looked)? {
-        Looked::Found(found) => Ok(Some(found.attr)),
-        Looked::Absent(_) => Ok(None),
+        LookupResult::Found(found) => Ok(Some(found.attr)),
+        LookupResult::Absent(_) => Ok(None),
     }
 }
 
 /// Walks all names but the last.
-fn walk_to_last(call: &Call<'_>, user: &User, walk: &mut Walk) -> Result<Last, Error> {
-    let mut last = Last::Directory(walk.here(), Word::Root);
+fn walk_to_last(call: &Call<'_>, user: &User, walk: &mut PathWalk) -> Result<PathTarget, Error> {
+    let mut last = PathTarget::Directory(walk.here(), SpecialName::Root);
     while let Some(bytes) = walk.names.pop_front() {
         let here = walk.here();
         match bytes.as_slice() {
             b"." => {
                 may_search(call, user, here)?;
-                last = Last::Directory(here, Word::Dot);
+                last = PathTarget::Directory(here, SpecialName::Dot);
             }
             b".." => {
                 may_search(call, user, here)?;
                 if walk.through.len() > 1 {
                     walk.through.pop();
                 }
-                last = Last::Directory(walk.here(), Word::DotDot);
+                last = PathTarget::Directory(walk.here(), SpecialName::DotDot);
             }
             _ => {
                 let name = Name::new(&bytes)?;
                 if walk.names.is_empty() {
-                    return Ok(Last::Place(Place {
+                    return Ok(PathTarget::Place(ParentAndName {
                         dir: here,
                         name,
                         is_directory: walk.is_directory,
@@ -169,20 +169,20 @@ fn walk_to_last(call: &Call<'_>, user: &User, walk: &mut Walk) -> Result<Last, E
                     }
                     _ => return Err(ErrorCode::NotDirectory.into()),
                 }
-                // What it led to was a directory, whatever its last name was.
-                last = Last::Directory(walk.here(), Word::Dot);
+                // The link led to a directory, whatever its last name.
+                last = PathTarget::Directory(walk.here(), SpecialName::Dot);
             }
         }
     }
     Ok(last)
 }
 
-/// Where a path's last name is, or would be. A link under that name is not followed.
-pub(crate) fn place(call: &Call<'_>, user: &User, path: &Path) -> Result<Last, Error> {
-    walk_to_last(call, user, &mut Walk::of(path)?)
+/// Parent and name of a path's end, existing or not. A link at the end is not followed.
+pub(crate) fn place(call: &Call<'_>, user: &User, path: &Path) -> Result<PathTarget, Error> {
+    walk_to_last(call, user, &mut PathWalk::of(path)?)
 }
 
-/// What a path names; `follows`: also where the last name is a link.
+/// Attributes of the inode at a path; `follows`: through a link at the end.
 pub(crate) fn find(
     call: &Call<'_>,
     user: &User,
@@ -195,25 +195,25 @@ pub(crate) fn find(
     }
 }
 
-/// The same, with where its last name is, behind all links, where nothing is there.
+/// As [`find`]. Where nothing exists there, returns the parent and name behind all links.
 pub(crate) fn find_or_place(
     call: &Call<'_>,
     user: &User,
     path: &Path,
     follows: bool,
-) -> Result<(Last, Option<Attr>), Error> {
-    let mut walk = Walk::of(path)?;
+) -> Result<(PathTarget, Option<Attr>), Error> {
+    let mut walk = PathWalk::of(path)?;
     loop {
         let last = walk_to_last(call, user, &mut walk)?;
         let place = match last {
-            Last::Directory(ino, _) => {
+            PathTarget::Directory(ino, _) => {
                 let (attr, _ms) = ask(call.getattr(ino))?;
                 return Ok((last, Some(attr)));
             }
-            Last::Place(place) => place,
+            PathTarget::Place(place) => place,
         };
         let Some(attr) = look_up(call, user, place.dir, &place.name)? else {
-            return Ok((Last::Place(place), None));
+            return Ok((PathTarget::Place(place), None));
         };
         if attr.kind == FileKind::Symlink && (follows || place.is_directory) {
             let text = ask(call.readlink(attr.ino))?;
@@ -223,7 +223,7 @@ pub(crate) fn find_or_place(
         if place.is_directory && attr.kind != FileKind::Directory {
             return Err(ErrorCode::NotDirectory.into());
         }
-        return Ok((Last::Place(place), Some(attr)));
+        return Ok((PathTarget::Place(place), Some(attr)));
     }
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn find_or_place(
 mod tests {
     use super::*;
 
-    fn names(walk: &Walk) -> Vec<&str> {
+    fn names(walk: &PathWalk) -> Vec<&str> {
         let names = walk.names.iter();
         names
             .map(|name| std::str::from_utf8(name).unwrap())
@@ -239,21 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_cut_at_its_slashes() {
-        let walk = Walk::of(Path::new("//a///b/.//c/")).unwrap();
+    fn a_path_is_split_at_its_slashes() {
+        let walk = PathWalk::of(Path::new("//a///b/.//c/")).unwrap();
         assert_eq!(names(&walk), ["a", "b", ".", "c"]);
         assert!(walk.is_directory);
-        assert_eq!(names(&Walk::of(Path::new("/")).unwrap()), [""; 0]);
-        assert!(!Walk::of(Path::new("a")).unwrap().is_directory);
-        assert_eq!(Walk::of(Path::new("")).err(), Some(ErrorCode::NotFound));
+        assert_eq!(names(&PathWalk::of(Path::new("/")).unwrap()), [""; 0]);
+        assert!(!PathWalk::of(Path::new("a")).unwrap().is_directory);
+        assert_eq!(PathWalk::of(Path::new("")).err(), Some(ErrorCode::NotFound));
         let long = "x/".repeat(PATH_BYTES_MAX);
-        let long = Walk::of(Path::new(&long)).err();
+        let long = PathWalk::of(Path::new(&long)).err();
         assert_eq!(long, Some(ErrorCode::NameTooLong));
     }
 
     #[test]
-    fn a_link_goes_on_from_its_directory_or_from_the_root() {
-        let mut walk = Walk::of(Path::new("/a/l/c")).unwrap();
+    fn a_link_continues_from_its_directory_or_from_the_root() {
+        let mut walk = PathWalk::of(Path::new("/a/l/c")).unwrap();
         walk.names.drain(..2);
         walk.through.push(Ino(7));
         walk.follow(b"../x/").unwrap();

@@ -7,9 +7,9 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
-use zonal_client::net::News;
-use zonal_client::run::Brought;
-use zonal_client::{Message, Net, NetFailure, OperationContext, Reply};
+use zonal_client::net::ClientNotice;
+use zonal_client::run::ShellMemory;
+use zonal_client::{Message, Net, NetFailure, OperationContext, ServerReply};
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, Timestamp};
 use zonal_wire::Header;
@@ -51,9 +51,10 @@ impl Net for SimNet {
     type Pending = PendingReply;
     type Sink = Vec<u8>;
 
-    fn memory(&self, bytes: usize) -> Option<Box<dyn Brought>> {
-        // Like a mount: shorter buffers are copied.
-        (bytes >= REGION_PAYLOAD_MIN).then(|| Box::new(self.lender.lend(bytes)) as Box<dyn Brought>)
+    fn memory(&self, bytes: usize) -> Option<Box<dyn ShellMemory>> {
+        // As a mount: shorter ones are copied.
+        (bytes >= REGION_PAYLOAD_MIN)
+            .then(|| Box::new(self.lender.lend(bytes)) as Box<dyn ShellMemory>)
     }
 
     fn now(&self) -> Instant {
@@ -99,7 +100,7 @@ impl Net for SimNet {
         context: &OperationContext,
         pending: PendingReply,
         payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let (header, answer) = self.receive(context, pending).await?;
         let out = payload.unwrap_or_default();
         let count = answer.payload.len();
@@ -107,7 +108,7 @@ impl Net for SimNet {
             return Err(NetFailure::Refused(ErrorCode::Protocol));
         };
         place.copy_from_slice(&answer.payload);
-        Ok(Reply {
+        Ok(ServerReply {
             header,
             body: answer.body,
             payload_bytes: count,
@@ -124,13 +125,13 @@ impl Net for SimNet {
         pending: PendingReply,
         sink: &mut Vec<u8>,
         bytes: usize,
-    ) -> Result<Reply, NetFailure> {
+    ) -> Result<ServerReply, NetFailure> {
         let (header, answer) = self.receive(context, pending).await?;
         let payload_bytes = answer.payload.len();
         if payload_bytes == bytes {
             sink.extend_from_slice(&answer.payload);
         }
-        Ok(Reply {
+        Ok(ServerReply {
             header,
             body: answer.body,
             payload_bytes,
@@ -139,8 +140,8 @@ impl Net for SimNet {
 
     fn complain(&self, _: &OperationContext, _server: &str, _doing: &str, _failure: NetFailure) {}
 
-    fn tell(&self, news: News) {
-        if let News::Forfeited(ino) = news {
+    fn tell(&self, news: ClientNotice) {
+        if let ClientNotice::Forfeited(ino) = news {
             self.network.forfeited.borrow_mut().insert(ino);
         }
     }

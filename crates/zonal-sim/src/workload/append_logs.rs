@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::File;
-use zonal_client::Told;
+use zonal_client::ReportedFailures;
 use zonal_types::{ErrorCode, Ino};
 
 /// Lives of one client.
@@ -50,7 +50,7 @@ struct Writer {
     rng: SimRng,
     may_fail: bool,
     repeats: bool,
-    open: Option<(Arc<File<SimNet>>, Told)>,
+    open: Option<(Arc<File<SimNet>>, ReportedFailures)>,
 }
 
 fn text(code: ErrorCode) -> String {

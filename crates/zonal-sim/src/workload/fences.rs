@@ -15,7 +15,7 @@ use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use zonal_client::{File, LockOutcome, Told};
+use zonal_client::{File, LockOutcome, ReportedFailures};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 
@@ -257,7 +257,7 @@ impl Turn {
         }
     }
 
-    async fn write(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
+    async fn write(&mut self, file: &File<SimNet>, told: &mut ReportedFailures) -> Outcome {
         if self.is_told {
             // Its later writes count again, and it has no lock.
             return Ok(());
@@ -312,7 +312,7 @@ impl Turn {
         Ok(())
     }
 
-    async fn sync(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
+    async fn sync(&mut self, file: &File<SimNet>, told: &mut ReportedFailures) -> Outcome {
         let synced = self.client.begin().fsync_open(file, told).await;
         match synced {
             Ok(()) if self.holds() => self.is_there(),
@@ -324,8 +324,8 @@ impl Turn {
         Ok(())
     }
 
-    /// Cuts the holder off from the shard while it writes on, or stops it with gathered writes.
-    async fn go_away(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
+    /// Nobody hears of it at the shard, and it writes on, or stands still with what it wrote.
+    async fn go_away(&mut self, file: &File<SimNet>, told: &mut ReportedFailures) -> Outcome {
         self.was_away = true;
         let away = self.rng.between(AWAY_MS.0, AWAY_MS.1) * 1_000_000;
         let world = self.world.clone();
@@ -356,10 +356,9 @@ impl Turn {
         Ok(())
     }
 
-    /// The holder comes back. Where another client got the lock, fsync and close report the loss
-    /// once, and each write before that.
-    async fn come_back(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
-        // Its polls tell the client of the loss, or its writes do.
+    /// Where another one got the lock, each call is told, once.
+    async fn come_back(&mut self, file: &File<SimNet>, told: &mut ReportedFailures) -> Outcome {
+        // Its polls tell it, or what it writes.
         self.world.clock.sleep(3_000_000_000).await;
         if self.holds() {
             return self.sync(file, told).await;

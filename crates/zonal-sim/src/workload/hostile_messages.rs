@@ -10,7 +10,7 @@ use crate::world::World;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_client::Reserve;
-use zonal_client::directories::Part;
+use zonal_client::directories::ListingPage;
 use zonal_types::{
     Blob, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, SessionId,
     StripeSetId, TargetId, ZoneId,
@@ -320,7 +320,7 @@ async fn read_all_bounded(client: &SimClient, file: &zonal_client::File<crate::n
 async fn list_bounded(client: &SimClient, dir: Ino) {
     client
         .begin()
-        .readdir(&who(), dir, Part::new(0, 10, true))
+        .readdir(&who(), dir, ListingPage::new(0, 10, true))
         .await
         .ok();
 }

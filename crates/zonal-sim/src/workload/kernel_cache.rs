@@ -8,7 +8,7 @@ use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use zonal_client::{LockOutcome, Polled};
+use zonal_client::{LockOutcome, PolledEvents};
 use zonal_types::{ErrorCode, Ino, Instant, Timestamp};
 use zonal_wire::{AttrChange, Event, LockKind, LockRange, SetTime};
 
@@ -40,7 +40,7 @@ impl KernelCache {
     }
 
     /// Acts on events, before they are acknowledged.
-    pub fn take(&self, polled: &Polled) {
+    pub fn take(&self, polled: &PolledEvents) {
         if polled.restarted {
             self.attrs.borrow_mut().clear();
             self.entries.borrow_mut().clear();
@@ -209,8 +209,8 @@ pub async fn watch(stage: CacheProgram, mut rng: SimRng, rounds: u64) -> Result<
                     .lookup(&who(), dir, name("flag").map_err(text)?)
                     .await;
                 let (is_there, ms) = match looked.map_err(text)? {
-                    zonal_client::names::Looked::Found(found) => (true, found.entry_ms),
-                    zonal_client::names::Looked::Absent(ms) => (false, ms),
+                    zonal_client::names::LookupResult::Found(found) => (true, found.entry_ms),
+                    zonal_client::names::LookupResult::Absent(ms) => (false, ms),
                 };
                 let until = stage.now().plus_ms(u64::from(ms));
                 cache.entries.borrow_mut().insert(key, (is_there, until));

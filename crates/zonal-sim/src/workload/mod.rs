@@ -14,8 +14,8 @@ pub mod synced_versions;
 pub mod together;
 
 use crate::net::SimNet;
-use zonal_client::directories::Part;
-use zonal_client::names::{Found, Looked, Opened};
+use zonal_client::directories::ListingPage;
+use zonal_client::names::{FoundEntry, LookupResult, OpenedFile};
 use zonal_client::{Client, File};
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
 use zonal_wire::meta::flags;
@@ -46,7 +46,7 @@ pub async fn create(
     dir: Ino,
     text: &str,
     exclusive: bool,
-) -> Result<Opened<SimNet>, ErrorCode> {
+) -> Result<OpenedFile<SimNet>, ErrorCode> {
     let new = zonal_client::names::NewFile {
         kind: zonal_wire::NewKind::File,
         mode: 0o644,
@@ -62,8 +62,8 @@ pub async fn create(
 /// Opens a file for reading and writing.
 ///
 /// # Errors
-/// An error of the cell.
-pub async fn open(client: &SimClient, ino: Ino) -> Result<Opened<SimNet>, ErrorCode> {
+/// As the cell answers.
+pub async fn open(client: &SimClient, ino: Ino) -> Result<OpenedFile<SimNet>, ErrorCode> {
     client.begin().open(&who(), ino, flags::O_RDWR).await
 }
 
@@ -89,11 +89,15 @@ pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, E
 /// Looks a name up.
 ///
 /// # Errors
-/// An error of the cell.
-pub async fn lookup(client: &SimClient, dir: Ino, text: &str) -> Result<Option<Found>, ErrorCode> {
+/// As the cell answers.
+pub async fn lookup(
+    client: &SimClient,
+    dir: Ino,
+    text: &str,
+) -> Result<Option<FoundEntry>, ErrorCode> {
     match client.begin().lookup(&who(), dir, name(text)?).await? {
-        Looked::Found(found) => Ok(Some(found)),
-        Looked::Absent(_) => Ok(None),
+        LookupResult::Found(found) => Ok(Some(found)),
+        LookupResult::Absent(_) => Ok(None),
     }
 }
 
@@ -130,7 +134,7 @@ pub async fn list(
     loop {
         let (entries, end) = client
             .begin()
-            .readdir(&who(), dir, Part::new(cookie, batch, false))
+            .readdir(&who(), dir, ListingPage::new(cookie, batch, false))
             .await?;
         for entry in &entries {
             names.push((entry.name.to_string(), entry.entry.ino));

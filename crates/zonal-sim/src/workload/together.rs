@@ -13,8 +13,8 @@ use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::run::Brought;
-use zonal_client::{Client, ClientCall, File, Net as _, Options, Run};
+use zonal_client::run::ShellMemory;
+use zonal_client::{Client, ClientCall, ClientOptions, File, Net as _, Run};
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 use zonal_wire::meta::flags;
 
@@ -112,7 +112,7 @@ pub async fn impatient(
     mut rng: SimRng,
 ) -> Result<SimClient, ErrorCode> {
     let zone = ZoneId(1 + (index as u16 % world.size().zones.max(1)));
-    let mut options = Options::new(&world.address_of(0), zone, ClientId(rng.bits() | 1));
+    let mut options = ClientOptions::new(&world.address_of(0), zone, ClientId(rng.bits() | 1));
     let name = world.client_name(index);
     options.name.clone_from(&name);
     (options.attempt_ms, options.deadline_ms) = (IMPATIENT_MS / 3, IMPATIENT_MS);
@@ -120,8 +120,8 @@ pub async fn impatient(
     Client::connect(net, options).await
 }
 
-/// Lends long bytes in memory from which targets read them, like the kernel's.
-fn lent(client: &SimClient, bytes: &[u8]) -> Option<Box<dyn Brought>> {
+/// Long bytes come in memory that targets take them from, as the kernel's do.
+fn lent(client: &SimClient, bytes: &[u8]) -> Option<Box<dyn ShellMemory>> {
     let mut memory = client.net().memory(bytes.len())?;
     memory.copy_from_slice(bytes);
     Some(memory)

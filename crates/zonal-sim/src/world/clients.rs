@@ -7,7 +7,7 @@ use crate::planted_bugs::Plant;
 use crate::rng::SimRng;
 use crate::workload::kernel_cache::KernelCache;
 use std::rc::Rc;
-use zonal_client::{Client, ClientCall, Options as ClientOptions, QueuedAgain};
+use zonal_client::{Client, ClientCall, ClientOptions, RequeuedLock};
 use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
 use zonal_wire::Event;
 
@@ -128,7 +128,7 @@ impl World {
                                 (over, are_locks_queued) =
                                     client.background().queue_locks_again(shard).await;
                                 for queued in over {
-                                    if let QueuedAgain::Granted { waiter, .. } = queued {
+                                    if let RequeuedLock::Granted { waiter, .. } = queued {
                                         cache.grant(waiter);
                                     }
                                 }

@@ -1,7 +1,7 @@
 //! Lists directories like a kernel.
 
 use std::collections::BTreeMap;
-use zonal_client::directories::Part;
+use zonal_client::directories::ListingPage;
 use zonal_sim::workload::{SimClient, who};
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::AttrChange;
@@ -14,7 +14,7 @@ pub async fn listed(
     let mut found = BTreeMap::new();
     let mut cookie = 0;
     loop {
-        let part = Part::new(cookie, 200, true);
+        let part = ListingPage::new(cookie, 200, true);
         let (entries, end) = client.begin().readdir(&who(), dir, part).await?;
         for item in &entries {
             let mode = item.entry.attr.map_or(0, |attr: Attr| attr.mode);

@@ -6,7 +6,7 @@ pub mod message_counts;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::{Client, File, Options};
+use zonal_client::{Client, ClientOptions, File};
 use zonal_sim::Plant;
 use zonal_sim::net::SimNet;
 use zonal_sim::rng::SimRng;
@@ -33,7 +33,8 @@ pub async fn patient_at(
     index: usize,
     deadline_ms: u64,
 ) -> Result<SimClient, ErrorCode> {
-    let mut options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77 + index as u64));
+    let mut options =
+        ClientOptions::new(&world.address_of(0), ZoneId(1), ClientId(77 + index as u64));
     (options.attempt_ms, options.deadline_ms) = (500, deadline_ms);
     let name = world.client_name(index);
     let net = SimNet::new(world.network.clone(), &name, SimRng::new(2 + index as u64));

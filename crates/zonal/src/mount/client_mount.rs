@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
 use zonal_fuse::{MountOptions, SessionConfig};
-use zonal_mount::{MountConfig, Mounted, StartError};
+use zonal_mount::{MountConfig, MountStartError, Mounted};
 use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
 use zonal_types::{ClientId, ErrorCode, NodeId, OneLine, Shown, ZoneId};
@@ -82,7 +82,8 @@ fn config(
     cell: &CellHandle,
     (zone, client): (ZoneId, u64),
 ) -> anyhow::Result<MountConfig> {
-    let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, ClientId(client));
+    let mut core =
+        zonal_client::ClientOptions::new(&cell.manager.to_string(), zone, ClientId(client));
     core.cell = cell.id;
     core.cache = !options.no_cache;
     let credential = cell.credential.as_ref();
@@ -153,9 +154,9 @@ fn name(path: &Path, host: &str) -> String {
     format!("mount ...{} on {host}", end.unwrap_or_default())
 }
 
-fn failure(error: &StartError, cell: &CellHandle) -> Failure {
+fn failure(error: &MountStartError, cell: &CellHandle) -> Failure {
     match error {
-        StartError::Connect(code) => Failure::new(
+        MountStartError::Connect(code) => Failure::new(
             UNREACHABLE,
             format!(
                 "the manager at {} does not give the zone map: {code}",
@@ -169,10 +170,10 @@ fn failure(error: &StartError, cell: &CellHandle) -> Failure {
             ErrorCode::WrongCell => "another cell answers at that address: check --cell",
             _ => crate::exit::down_hint(),
         }),
-        StartError::NoZone(_) => {
+        MountStartError::NoZone(_) => {
             Failure::new(2, error.to_string()).hint("`zonal zone-map show` lists the zones")
         }
-        StartError::Mount(error) => {
+        MountStartError::Mount(error) => {
             let failure = Failure::new(FAILED, with_causes(error));
             match error.hint() {
                 Some(hint) => failure.hint(hint),

@@ -5,8 +5,8 @@ use crate::cell::connection::CellHandle;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_client::directories::Part;
-use zonal_client::{Client, Options};
+use zonal_client::directories::ListingPage;
+use zonal_client::{Client, ClientOptions};
 use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::limits::READDIR_ENTRIES_MAX;
@@ -32,7 +32,7 @@ impl ObjectPaths {
         let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
-        let options = Options::new(
+        let options = ClientOptions::new(
             &cell.manager.to_string(),
             ZoneId(1),
             ClientId(u64::from_le_bytes(random) | 1),
@@ -89,7 +89,7 @@ impl ObjectPaths {
         let (mut names, mut cookie) = (BTreeMap::new(), 0);
         loop {
             let call = self.client.begin();
-            let listing = call.readdir(&self.who, dir, Part::new(cookie, limit, false));
+            let listing = call.readdir(&self.who, dir, ListingPage::new(cookie, limit, false));
             let (entries, end) = block_on(listing)?;
             for entry in &entries {
                 let name = entry.name.to_string();

@@ -3,8 +3,8 @@
 
 use super::cell::Cell;
 use std::sync::Arc;
-use zonal_client::names::{NewFile, Opened};
-use zonal_client::{Client, Options};
+use zonal_client::names::{NewFile, OpenedFile};
+use zonal_client::{Client, ClientOptions};
 use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::{CellId, ClientId, Credentials, Ino, Name, NodeId, ZoneId};
@@ -24,13 +24,13 @@ pub fn commands_pool() -> Pool {
 
 /// A client of the cell with this manager.
 pub fn connect(manager: &str) -> Client<RealNet> {
-    let options = Options::new(manager, ZoneId(1), ClientId(7));
+    let options = ClientOptions::new(manager, ZoneId(1), ClientId(7));
     let net = RealNet::new(Arc::new(pool()));
     block_on(Client::connect(net, options)).unwrap()
 }
 
 /// Makes a file in the root directory.
-pub fn create(client: &Client<RealNet>, name: &str) -> Opened<RealNet> {
+pub fn create(client: &Client<RealNet>, name: &str) -> OpenedFile<RealNet> {
     let new = NewFile {
         kind: NewKind::File,
         mode: 0o644,

@@ -6,7 +6,9 @@ use crate::exit::{FAILED, Failure, INTERRUPTED, NOT_FOUND, UNREACHABLE, down_hin
 use crate::mount::options::{MountSettings, transport};
 use crate::mount::zone_detection;
 use std::path::{Path, PathBuf};
-use zonal_native::{ConnectError, Error, ErrorCode, Identity, Native, NodeId, Options, Role, User};
+use zonal_native::{
+    ConnectError, ConnectOptions, Error, ErrorCode, Identity, Native, NodeId, Role, User,
+};
 use zonal_server::units::Millis;
 use zonal_types::OneLine;
 use zonal_types::limits::NAME_BYTES_MAX;
@@ -66,7 +68,7 @@ impl AccessArgs {
         let mut like_mount = MountSettings::new(String::new(), PathBuf::new());
         like_mount.zone = self.zone;
         let (zone, _note) = zone_detection::zone(&like_mount, &cell)?;
-        let mut options = Options::new(zone).named(&name(doing));
+        let mut options = ConnectOptions::new(zone).named(&name(doing));
         if let Some(deadline) = self.deadline {
             if !(1_000..=60_000).contains(&deadline.0) {
                 let text = format!("--deadline {deadline} is not between 1 s and 60 s");

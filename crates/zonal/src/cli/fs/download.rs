@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use zonal_native::{Attr, Error, ErrorCode, File, FileKind, Ino, OpenOptions, Whence};
+use zonal_native::{Attr, Error, ErrorCode, FileKind, Ino, OpenFile, OpenOptions, Whence};
 
 /// A file, directory or link to copy.
 pub struct DownloadJob {
@@ -97,7 +97,12 @@ impl FileDownload<'_> {
     }
 
     /// Copies data and keeps holes. Bytes appended during the copy are left out.
-    fn copy_bytes(&self, job: &DownloadJob, source: &File, file: &LocalFile) -> anyhow::Result<()> {
+    fn copy_bytes(
+        &self,
+        job: &DownloadJob,
+        source: &OpenFile,
+        file: &LocalFile,
+    ) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
         let said = |error| self.work.cell_error(error, "read", &job.from);
         let size = source.stat().map_err(said)?.size;

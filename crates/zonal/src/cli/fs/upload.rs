@@ -18,7 +18,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use zonal_native::{ErrorCode, File, FileKind, NewTime, OpenOptions};
+use zonal_native::{ErrorCode, FileKind, NewTime, OpenFile, OpenOptions};
 
 /// A file to copy.
 pub struct UploadJob {
@@ -127,7 +127,7 @@ impl FileUpload<'_> {
         }
     }
 
-    fn copy_stdin(&self, file: &File, to: &Path) -> anyhow::Result<()> {
+    fn copy_stdin(&self, file: &OpenFile, to: &Path) -> anyhow::Result<()> {
         let mut input = std::io::stdin().lock();
         let mut buffer = vec![0; STEP];
         loop {
@@ -146,7 +146,7 @@ impl FileUpload<'_> {
     }
 
     /// Copies data and keeps holes. Bytes appended during the copy are left out.
-    fn copy_bytes(&self, from: &Path, file: &File, to: &Path) -> anyhow::Result<()> {
+    fn copy_bytes(&self, from: &Path, file: &OpenFile, to: &Path) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "read", from);
         let said = |error| self.work.cell_error(error, "write", to);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
