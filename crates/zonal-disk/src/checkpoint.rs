@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 
 use crate::engine::{Engine, Tail};
 use crate::error::DiskError;
-use crate::group::{lock, wait};
-use crate::index::Progress;
+use crate::group_commit::{lock, wait};
+use crate::index::IndexProgress;
 use crate::index_copy::{IndexCopy, Written};
 use crate::overlay::Overlay;
 use crate::record::Lsn;
@@ -136,7 +136,7 @@ impl Checkpoint<'_> {
         let snapshot = if unchanged {
             None
         } else {
-            let mut progress = Progress {
+            let mut progress = IndexProgress {
                 applied: self.lsn.0,
                 applied_epoch: engine.epoch,
                 epoch: engine.epoch,
@@ -176,7 +176,7 @@ impl Checkpoint<'_> {
     fn copy(
         &mut self,
         frozen: &Overlay,
-        progress: &Progress,
+        progress: &IndexProgress,
     ) -> Result<Option<Written>, DiskError> {
         let engine = self.engine;
         let mut record = None;
@@ -269,7 +269,7 @@ impl Signal {
 }
 
 /// What a checkpointer does when a checkpoint is due.
-pub type Job = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
+pub type CheckpointJob = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
 
 /// The thread that makes checkpoints when they are due. Dropping it ends it after the one under
 /// way.
@@ -286,7 +286,7 @@ pub struct Checkpointer {
 /// When the thread cannot be started.
 pub fn spawn_checkpointer(
     engine: &Arc<Engine>,
-    mut job: Job,
+    mut job: CheckpointJob,
     mut report: Box<dyn FnMut(DiskError) + Send>,
 ) -> Result<Checkpointer, DiskError> {
     let signal = Arc::clone(&engine.signal);

@@ -7,11 +7,11 @@
 //!   the process; what survives is a prefix (apart from records that the replay's caller drops).
 //! - The log's tail never passes what the index holds durably.
 //!
-//! Costs: see [`append`]; `sync` is one `fdatasync` for all who wait, see [`crate::group`].
+//! Costs: see [`append`]; `sync` is one `fdatasync` for all who wait, see [`crate::group_commit`].
 
 mod append;
 
-pub use append::Room;
+pub use append::LogRoom;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -19,23 +19,23 @@ use std::time::Duration;
 
 use zonal_types::KvChange;
 
+use crate::cache_misses::Misses;
 use crate::checkpoint::Signal;
 use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
-use crate::group::{Group, lock};
+use crate::free_space::Inside;
+use crate::group_commit::{Group, lock};
 use crate::index::Index;
 use crate::index_copy::IndexCopy;
-use crate::inside::Inside;
 use crate::log;
-use crate::misses::Misses;
 use crate::overlay::Overlay;
-use crate::power::Past;
+use crate::power_loss::Past;
 use crate::read::Views;
 use crate::record::Lsn;
 
 /// Bounds of one engine.
 #[derive(Debug, Clone, Copy)]
-pub struct Config {
+pub struct EngineConfig {
     /// Length of the log file in bytes, fixed when formatting: a multiple of 4096, at least 1 MiB.
     pub log_bytes: u64,
     /// Memory of the overlay in bytes that makes a checkpoint due; twice this makes appends wait.
@@ -46,7 +46,7 @@ pub struct Config {
     pub room_wait: Duration,
 }
 
-impl Default for Config {
+impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             log_bytes: 16 << 20,
@@ -92,7 +92,7 @@ pub(crate) struct Tail {
 
 /// One durable ordered store. Shared by reference; every method locks what it needs.
 pub struct Engine {
-    pub(crate) config: Config,
+    pub(crate) config: EngineConfig,
     pub(crate) log: Box<dyn LogFile>,
     pub(crate) index: Index,
     pub(crate) capacity: u64,
@@ -125,11 +125,11 @@ pub struct Engine {
 
 /// What an opening hands to the engine.
 pub(crate) struct Start {
-    pub config: Config,
+    pub config: EngineConfig,
     pub log: Box<dyn LogFile>,
     pub index: Index,
     pub origin: log::Origin,
-    pub extent: log::Extent,
+    pub extent: log::LogExtent,
     pub overlay: Overlay,
 }
 

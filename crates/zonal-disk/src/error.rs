@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use zonal_types::ErrorCode;
 
 use crate::identity::StoreKind;
-use crate::trusted::Distrust;
+use crate::trusted_paths::Distrust;
 
 /// A failure of a store.
 #[derive(Debug, thiserror::Error)]

@@ -15,11 +15,11 @@ use zonal_types::limits::RECORDING_BYTES_MAX;
 
 use crate::disk::LogFile;
 use crate::error::DiskError;
-use crate::identity::{Identity, sync_dir};
+use crate::identity::{StoreIdentity, sync_dir};
+use crate::index_checksums::SumsStore;
 use crate::recorder::{Recorder, join};
-use crate::recording::Event;
+use crate::recording::RecordedEvent;
 use crate::store::NO_LINK;
-use crate::sums::SumsStore;
 
 /// The folder of a store. Paths of its files are below it, with `/` between names.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ impl StoreDir {
     }
 
     /// The store is locked and about to be opened: the recording begins, where there is to be one.
-    pub(crate) fn begin(&self, identity: &Identity) -> Result<(), DiskError> {
+    pub(crate) fn begin(&self, identity: &StoreIdentity) -> Result<(), DiskError> {
         match &self.recorder {
             Some(recorder) => recorder.begin(&self.path, identity),
             None => Ok(()),
@@ -104,24 +104,26 @@ impl StoreDir {
         if folder.is_dir() {
             return Ok(());
         }
-        self.around(&Event::MakeFolder { path }, || fs::create_dir_all(folder))
+        self.around(&RecordedEvent::MakeFolder { path }, || {
+            fs::create_dir_all(folder)
+        })
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.around(&Event::Rename { from, to }, || {
+        self.around(&RecordedEvent::Rename { from, to }, || {
             fs::rename(self.path.join(from), self.path.join(to))
         })
     }
 
     pub(crate) fn remove(&self, path: &str) -> io::Result<()> {
-        self.around(&Event::Remove { path }, || {
+        self.around(&RecordedEvent::Remove { path }, || {
             fs::remove_file(self.path.join(path))
         })
     }
 
     /// Makes the names in a folder durable; the empty path is the store's own.
     pub(crate) fn sync_names(&self, path: &str) -> io::Result<()> {
-        self.around(&Event::FlushNames { path }, || {
+        self.around(&RecordedEvent::FlushNames { path }, || {
             sync_dir(&self.path.join(path))
         })
     }
@@ -136,7 +138,11 @@ impl StoreDir {
         self.sync_names("")
     }
 
-    fn around(&self, event: &Event<'_>, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn around(
+        &self,
+        event: &RecordedEvent<'_>,
+        act: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         match &self.recorder {
             None => act(),
             Some(recorder) => recorder.around(event, act),
@@ -171,14 +177,14 @@ impl StoreFile {
 
     pub(crate) fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.around(
-            |file| Event::Write { file, at, bytes },
+            |file| RecordedEvent::Write { file, at, bytes },
             || self.file.write_all_at(bytes, at),
         )
     }
 
     pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
         self.around(
-            |file| Event::SetLen { file, length },
+            |file| RecordedEvent::SetLen { file, length },
             || self.file.set_len(length),
         )
     }
@@ -186,7 +192,7 @@ impl StoreFile {
     /// Takes the space up to `end`, which is then at least the file's length.
     pub(crate) fn allocate(&self, end: u64) -> io::Result<()> {
         self.around(
-            |file| Event::Allocate { file, end },
+            |file| RecordedEvent::Allocate { file, end },
             || {
                 Ok(rustix::fs::fallocate(
                     &self.file,
@@ -199,16 +205,22 @@ impl StoreFile {
     }
 
     pub(crate) fn sync_data(&self) -> io::Result<()> {
-        self.around(|file| Event::Flush { file }, || self.file.sync_data())
+        self.around(
+            |file| RecordedEvent::Flush { file },
+            || self.file.sync_data(),
+        )
     }
 
     pub(crate) fn sync_all(&self) -> io::Result<()> {
-        self.around(|file| Event::Flush { file }, || self.file.sync_all())
+        self.around(
+            |file| RecordedEvent::Flush { file },
+            || self.file.sync_all(),
+        )
     }
 
     fn around<'a>(
         &self,
-        event: impl FnOnce(u32) -> Event<'a>,
+        event: impl FnOnce(u32) -> RecordedEvent<'a>,
         act: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         match &self.tape {

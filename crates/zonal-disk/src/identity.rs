@@ -60,7 +60,7 @@ impl std::fmt::Display for StoreKind {
 
 /// The identity that an opener expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// The cell that the store belongs to.
     pub cell: [u8; 16],
     /// What the store is for.
@@ -73,7 +73,7 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     /// What an opener names.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// Random, made by formatting: tells this store's log records from those of an earlier one.
     pub uuid: [u8; 16],
     /// Length of the log file.
@@ -134,7 +134,7 @@ impl Stored {
         }
         let kind = StoreKind::from_number(word(12)?).ok_or_else(|| corrupt("unknown kind"))?;
         let mut stored = Self {
-            identity: Identity {
+            identity: StoreIdentity {
                 cell: [0; 16],
                 kind,
                 id: word(32)?,
@@ -151,7 +151,7 @@ impl Stored {
     ///
     /// # Errors
     /// The first difference found.
-    pub fn check(&self, expected: &Identity) -> Result<(), DiskError> {
+    pub fn check(&self, expected: &StoreIdentity) -> Result<(), DiskError> {
         let found = &self.identity;
         if found.cell != expected.cell {
             return Err(DiskError::WrongCell {

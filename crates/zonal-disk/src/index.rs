@@ -2,13 +2,13 @@
 //! it.
 //!
 //! The library does not check what it reads: every value carries a crc32c of key and value behind
-//! it, and every block of the file has one beside the file ([`crate::sums`]). Damage may make the
+//! it, and every block of the file has one beside the file ([`crate::index_checksums`]). Damage may make the
 //! library panic: each call is [`guarded`], and a panic becomes `Corrupt`. Commits are durable and
 //! leave the allocator's state behind, so that opening after a crash does not walk the whole file.
 
 mod progress;
 
-pub use progress::Progress;
+pub use progress::IndexProgress;
 pub(crate) use progress::{COPY, STORE};
 
 use std::fs::File;
@@ -21,8 +21,8 @@ use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefiniti
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::guarded::guarded;
-use crate::sums::{Reads, Summed, SumsStore};
+use crate::index_checksums::{Reads, Summed, SumsStore};
+use crate::panic_guard::guarded;
 use progress::PROGRESS;
 
 /// Of the file with the checksums, beside the index.
@@ -162,16 +162,16 @@ impl Index {
     }
 
     fn initialise(&self) -> Result<(), DiskError> {
-        self.commit(std::iter::empty(), &Progress::default())
+        self.commit(std::iter::empty(), &IndexProgress::default())
     }
 
     /// How far the log has been applied.
-    pub(crate) fn progress(&self) -> Result<Progress, DiskError> {
+    pub(crate) fn progress(&self) -> Result<IndexProgress, DiskError> {
         guarded(|| {
             let transaction = self.database()?.begin_read()?;
             let table = transaction.open_table(META)?;
             let bytes = table.get(PROGRESS)?;
-            let progress = bytes.and_then(|bytes| Progress::decode(bytes.value()));
+            let progress = bytes.and_then(|bytes| IndexProgress::decode(bytes.value()));
             let (copy, store) = (table.get(COPY)?, table.get(STORE)?);
             let copy = copy.as_ref().map(|bytes| bytes.value());
             let store = store.as_ref().map(|bytes| bytes.value());
@@ -185,7 +185,7 @@ impl Index {
     pub(crate) fn commit<'a>(
         &self,
         changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
-        progress: &Progress,
+        progress: &IndexProgress,
     ) -> Result<(), DiskError> {
         guarded(|| {
             let mut transaction = self.database()?.begin_write()?;

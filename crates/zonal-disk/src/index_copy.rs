@@ -6,7 +6,7 @@
 //! one has, with the newer one's changes behind it.
 //!
 //! Invariants:
-//! - A record is durable before the index commits; the commit names it ([`Progress::copy`]).
+//! - A record is durable before the index commits; the commit names it ([`IndexProgress::copy`]).
 //! - The file of a whole cycle is not touched before the next cycle is whole, unless space is short
 //!   or [`WAITING_BYTES_MAX`] wait behind it.
 //! - No entry that fails its checksum is copied.
@@ -25,7 +25,7 @@ pub use walk::{CopyFound, walk_copy};
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::index::{Progress, Snapshot};
+use crate::index::{IndexProgress, Snapshot};
 use crate::overlay::Overlay;
 use chain::Chain;
 use record::{HEADER, Header};
@@ -80,7 +80,7 @@ impl Written {
 impl IndexCopy {
     /// Finds in the store's folder what belongs to an index at `progress`. What does not is written
     /// over.
-    pub(crate) fn open(dir: &StoreDir, store: u64, progress: &Progress) -> Self {
+    pub(crate) fn open(dir: &StoreDir, store: u64, progress: &IndexProgress) -> Self {
         let mut copy = Self {
             dir: dir.clone(),
             store,
@@ -128,7 +128,7 @@ impl IndexCopy {
         &self,
         before: &Snapshot,
         changes: &Overlay,
-        progress: &Progress,
+        progress: &IndexProgress,
     ) -> Result<Written, DiskError> {
         let failed = |error| DiskError::io("write the copy of the index", error);
         let (cycle, start, from) = match &self.at {

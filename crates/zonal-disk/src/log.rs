@@ -35,7 +35,7 @@ const WINDOW: usize = 1 << 20;
 
 /// What a header heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// A record with its payload.
     Record,
     /// Nothing: the rest of the lap is skipped.
@@ -44,9 +44,9 @@ pub enum Kind {
 
 /// The fixed part before each payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct RecordHeader {
     /// What follows.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// A replay has dropped this record: its caller's data never arrived.
     pub dropped: bool,
     /// Position of this header.
@@ -63,15 +63,15 @@ pub struct Header {
     pub store: u64,
 }
 
-impl Header {
+impl RecordHeader {
     /// The header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..4].copy_from_slice(&MAGIC.to_le_bytes());
         out[4] = match self.kind {
-            Kind::Record => 1,
-            Kind::Pad => 2,
+            RecordKind::Record => 1,
+            RecordKind::Pad => 2,
         };
         out[5] = if self.dropped { FLAG_DROPPED } else { 0 };
         out[6..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -94,8 +94,8 @@ impl Header {
             return None;
         }
         let kind = match bytes[4] {
-            1 => Kind::Record,
-            2 => Kind::Pad,
+            1 => RecordKind::Record,
+            2 => RecordKind::Pad,
             _ => return None,
         };
         let header = Self {
@@ -108,7 +108,7 @@ impl Header {
             payload_crc: u32_at(bytes, 36),
             store: u64_at(bytes, 40),
         };
-        let bounded = kind == Kind::Pad || header.payload_len as usize <= MAX_PAYLOAD;
+        let bounded = kind == RecordKind::Pad || header.payload_len as usize <= MAX_PAYLOAD;
         let sane = header.synced <= header.lsn && header.lsn < LSN_END;
         // Magic, version, flags, reserved bytes and checksum at once.
         (bounded && sane && header.encode() == *bytes).then_some(header)
@@ -175,15 +175,15 @@ pub struct Origin {
 }
 
 /// One thing found in the log.
-pub(crate) struct Found {
-    pub header: Header,
+pub(crate) struct LogItem {
+    pub header: RecordHeader,
     /// Where the next header is.
     pub end: u64,
 }
 
 /// How far the log goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct LogExtent {
     /// Where the next record goes.
     pub end: u64,
     /// Everything below is known to have been durable.
@@ -228,11 +228,15 @@ impl<'a> Reader<'a> {
     }
 
     /// The valid record or pad at `position`; `None` where the log ends.
-    pub(crate) fn at(&mut self, position: u64, min_epoch: u64) -> Result<Option<Found>, DiskError> {
+    pub(crate) fn at(
+        &mut self,
+        position: u64,
+        min_epoch: u64,
+    ) -> Result<Option<LogItem>, DiskError> {
         let capacity = self.origin.capacity;
         let offset = position % capacity;
         let rest = capacity - offset;
-        let Some(header) = Header::decode(self.bytes(offset, HEADER)?) else {
+        let Some(header) = RecordHeader::decode(self.bytes(offset, HEADER)?) else {
             return Ok(None);
         };
         let ours = header.lsn == position
@@ -243,30 +247,30 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         match header.kind {
-            Kind::Pad if size != rest => return Ok(None),
-            Kind::Pad => {}
-            Kind::Record => {
+            RecordKind::Pad if size != rest => return Ok(None),
+            RecordKind::Pad => {}
+            RecordKind::Record => {
                 let payload = self.payload(&header)?;
                 if crc_fast::crc32_iscsi(payload) != header.payload_crc {
                     return Ok(None);
                 }
             }
         }
-        Ok(Some(Found {
+        Ok(Some(LogItem {
             header,
             end: position + size,
         }))
     }
 
     /// The payload after a header that was found valid.
-    pub(crate) fn payload(&mut self, header: &Header) -> Result<&[u8], DiskError> {
+    pub(crate) fn payload(&mut self, header: &RecordHeader) -> Result<&[u8], DiskError> {
         let offset = header.lsn % self.origin.capacity + HEADER as u64;
         self.bytes(offset, header.payload_len as usize)
     }
 
     /// How far records follow one another, and the epoch of the last one.
-    pub(crate) fn reach(&mut self) -> Result<(Extent, u64), DiskError> {
-        let mut extent = Extent {
+    pub(crate) fn reach(&mut self) -> Result<(LogExtent, u64), DiskError> {
+        let mut extent = LogExtent {
             end: self.origin.applied,
             synced: self.origin.applied,
         };
@@ -283,7 +287,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// `Corrupt` where what is missing was once durable: silence would lose acknowledged records.
-    pub(crate) fn extent(&mut self) -> Result<Extent, DiskError> {
+    pub(crate) fn extent(&mut self) -> Result<LogExtent, DiskError> {
         let (extent, epoch) = self.reach()?;
         match self.proof_beyond(extent.end, epoch)? {
             Some(lsn) => Err(DiskError::Corrupt(format!(
@@ -300,7 +304,7 @@ impl<'a> Reader<'a> {
         let mut position = end;
         while position < self.origin.applied + self.origin.capacity {
             let offset = position % self.origin.capacity;
-            if let Some(header) = Header::decode(self.bytes(offset, HEADER)?)
+            if let Some(header) = RecordHeader::decode(self.bytes(offset, HEADER)?)
                 && header.store == self.origin.store
                 && header.lsn % self.origin.capacity == offset
             {
@@ -325,10 +329,10 @@ impl<'a> Reader<'a> {
 /// Marks the record under `header` as dropped, in place; durable with the next sync.
 pub(crate) fn mark_dropped(
     file: &dyn LogFile,
-    header: &Header,
+    header: &RecordHeader,
     capacity: u64,
 ) -> Result<(), DiskError> {
-    let marked = Header {
+    let marked = RecordHeader {
         dropped: true,
         ..*header
     };
@@ -336,7 +340,7 @@ pub(crate) fn mark_dropped(
         .map_err(|error| DiskError::io("write the log", error))
 }
 
-impl Extent {
+impl LogExtent {
     /// The end, as the name of the last record.
     #[must_use]
     pub fn last(&self) -> Lsn {
@@ -350,8 +354,8 @@ mod tests {
 
     #[test]
     fn a_header_far_beyond_any_log_is_none() {
-        let header = |lsn| Header {
-            kind: Kind::Record,
+        let header = |lsn| RecordHeader {
+            kind: RecordKind::Record,
             dropped: false,
             lsn,
             synced: 0,
@@ -361,9 +365,9 @@ mod tests {
             store: 7,
         };
         let known = header(LSN_END - 1);
-        assert_eq!(Header::decode(&known.encode()), Some(known));
+        assert_eq!(RecordHeader::decode(&known.encode()), Some(known));
         for lsn in [LSN_END, u64::MAX - 63, u64::MAX] {
-            assert_eq!(Header::decode(&header(lsn).encode()), None);
+            assert_eq!(RecordHeader::decode(&header(lsn).encode()), None);
         }
     }
 }

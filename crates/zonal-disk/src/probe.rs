@@ -13,7 +13,7 @@ use redb::StorageBackend;
 
 use crate::error::DiskError;
 use crate::index::Index;
-use crate::sums::SumsStore;
+use crate::index_checksums::SumsStore;
 
 const PAGE: u64 = 4096;
 /// Most pages that an opening and a commit write: beyond, it is more than that.

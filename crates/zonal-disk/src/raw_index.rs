@@ -21,7 +21,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::DiskError;
-use crate::index::{COPY, Progress, STORE, unseal};
+use crate::index::{COPY, IndexProgress, STORE, unseal};
 
 use page::{BRANCH, Branch, LEAF, Leaf, Link, mend, u32_at, u128_at, used};
 
@@ -43,7 +43,7 @@ const SLOT_SUMMED: usize = SLOT_BYTES - 16;
 
 /// What a walk meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum IndexItem<'a> {
     /// An entry whose checksum holds.
     Entry(&'a [u8], &'a [u8]),
     /// An entry whose key or value fails its checksum.
@@ -71,7 +71,7 @@ pub enum Found<'a> {
 }
 
 /// Told of what a walk meets, in key order; false ends the walk.
-pub(crate) type Visit<'a> = dyn FnMut(Found<'_>) -> bool + 'a;
+pub(crate) type Visit<'a> = dyn FnMut(IndexItem<'_>) -> bool + 'a;
 
 /// An index's file, open for reading.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ pub(crate) struct RawIndex {
     region_header: u64,
     /// The root page; `None`: the table is empty.
     root: Option<Link>,
-    pub progress: Progress,
+    pub progress: IndexProgress,
     mends_left: Cell<u32>,
     /// What the checksums beside the file say of its blocks; 0: nothing.
     sums: Vec<u32>,
@@ -136,7 +136,7 @@ impl RawIndex {
             region_bytes: region_header + region_pages * PAGE,
             region_header,
             root: None,
-            progress: Progress::default(),
+            progress: IndexProgress::default(),
             mends_left: Cell::new(MENDS_MAX),
             sums: Vec::new(),
             pages_read: Cell::new(0),
@@ -155,7 +155,7 @@ impl RawIndex {
     }
 
     /// Root of the entries and progress of the commit in a slot.
-    fn commit(&self, slot: &[u8]) -> Option<(Option<Link>, Progress)> {
+    fn commit(&self, slot: &[u8]) -> Option<(Option<Link>, IndexProgress)> {
         let mut slot = slot.to_vec();
         let sum = u128_at(&slot, SLOT_SUMMED)?;
         if xxh3_128(&slot[..SLOT_SUMMED]) != sum {
@@ -177,7 +177,7 @@ impl RawIndex {
             })
         };
         let meta = definition(b"meta")??;
-        let progress = Progress::decode(&self.find(meta, b"progress", 0)?)?;
+        let progress = IndexProgress::decode(&self.find(meta, b"progress", 0)?)?;
         let copy = self.find(meta, COPY.as_bytes(), 0);
         let store = self.find(meta, STORE.as_bytes(), 0);
         let progress = progress.with(copy.as_deref(), store.as_deref());
@@ -219,7 +219,7 @@ impl RawIndex {
             .zip(numbers)
             .any(|(block, number)| {
                 let expected = self.sums.get(number).copied().unwrap_or(0);
-                number > 0 && expected != 0 && crate::sums::sum(block) != expected
+                number > 0 && expected != 0 && crate::index_checksums::sum(block) != expected
             })
     }
 
@@ -251,8 +251,8 @@ impl RawIndex {
         let mut result = Ok(None);
         self.walk(key, Some(&end), &mut |found| {
             result = match found {
-                Found::Mended { .. } => return true,
-                Found::Entry(_, value) => Ok(Some(value.to_vec())),
+                IndexItem::Mended { .. } => return true,
+                IndexItem::Entry(_, value) => Ok(Some(value.to_vec())),
                 _ => Err(DiskError::Corrupt("index: a page is damaged".into())),
             };
             false
@@ -314,7 +314,10 @@ impl RawIndex {
 ///
 /// # Errors
 /// `Corrupt` where no commit can be used, `Io`.
-pub fn walk_index(path: &Path, visit: &mut dyn FnMut(Found<'_>) -> bool) -> Result<(), DiskError> {
+pub fn walk_index(
+    path: &Path,
+    visit: &mut dyn FnMut(IndexItem<'_>) -> bool,
+) -> Result<(), DiskError> {
     RawIndex::open(path)?.walk(&[], None, visit);
     Ok(())
 }

@@ -3,11 +3,11 @@
 //!
 //! The log's records behind the index are replayed into memory; the index is read by [`RawIndex`],
 //! which needs no repair of the library's. What cannot be read is listed ([`ReadStore::damage`]) or
-//! met by a walk ([`Found`]). Holds the store's lock where there is one, so that no process opens
+//! met by a walk ([`IndexItem`]). Holds the store's lock where there is one, so that no process opens
 //! it meanwhile.
 
 mod log;
-mod log_bits;
+mod log_bit_repair;
 
 pub(crate) use log::goes_on as log_goes_on;
 
@@ -18,16 +18,16 @@ use std::path::{Path, PathBuf};
 use zonal_types::{ErrorCode, KvRead};
 
 use crate::error::DiskError;
-use crate::identity::{self, Identity, Stored};
+use crate::identity::{self, StoreIdentity, Stored};
 use crate::index_copy::COPIES;
 use crate::index_copy::restore::{self, Copy};
-use crate::mend::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::overlay::Overlay;
-use crate::power;
+use crate::power_loss;
 use crate::probe;
-use crate::raw_index::{Found, RawIndex, Visit};
+use crate::raw_index::{IndexItem, RawIndex, Visit};
+use crate::repair::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::replay::Replay;
-use crate::starts;
+use crate::start_marks;
 use crate::store::{self, INDEX, LOCK, LOG, SUMS};
 
 /// Names that a store's folder may hold besides its own files.
@@ -41,10 +41,10 @@ const KNOWN: [&str; 13] = [
     SUMS,
     COPIES[0],
     COPIES[1],
-    power::FILE_NAME,
-    power::TEMP_NAME,
-    starts::FILE_NAME,
-    starts::TEMP_NAME,
+    power_loss::FILE_NAME,
+    power_loss::TEMP_NAME,
+    start_marks::FILE_NAME,
+    start_marks::TEMP_NAME,
 ];
 
 /// What is wrong with the files of a store.
@@ -128,7 +128,7 @@ impl ReadStore {
     /// `WrongVersion`, `Locked`, `Io`.
     pub fn open(
         dir: &Path,
-        expected: &Identity,
+        expected: &StoreIdentity,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
         store::check_trust(dir)?;
@@ -239,7 +239,12 @@ impl ReadStore {
 
     /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind), in
     /// key order, damage included; false ends the walk.
-    pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut dyn FnMut(Found<'_>) -> bool) {
+    pub fn walk(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        visit: &mut dyn FnMut(IndexItem<'_>) -> bool,
+    ) {
         let mut recent = self
             .overlay
             .iter()
@@ -249,18 +254,18 @@ impl ReadStore {
         if let Some(index) = &self.index {
             goes_on = index.walk(start, end, &mut |found| {
                 let key = match found {
-                    Found::Entry(key, _) | Found::BadEntry { key } => key,
-                    Found::BadPage { .. } | Found::Mended { .. } => return visit(found),
+                    IndexItem::Entry(key, _) | IndexItem::BadEntry { key } => key,
+                    IndexItem::BadPage { .. } | IndexItem::Mended { .. } => return visit(found),
                 };
                 while let Some((newer, value)) = recent.next_if(|(newer, _)| *newer < key) {
                     if let Some(value) = value
-                        && !visit(Found::Entry(newer, value))
+                        && !visit(IndexItem::Entry(newer, value))
                     {
                         return false;
                     }
                 }
                 match recent.next_if(|(newer, _)| *newer == key) {
-                    Some((_, Some(value))) => visit(Found::Entry(key, value)),
+                    Some((_, Some(value))) => visit(IndexItem::Entry(key, value)),
                     Some((_, None)) => true,
                     None => visit(found),
                 }
@@ -271,7 +276,7 @@ impl ReadStore {
                 return;
             }
             if let Some(value) = value {
-                goes_on = visit(Found::Entry(key, value));
+                goes_on = visit(IndexItem::Entry(key, value));
             }
         }
     }
@@ -342,8 +347,8 @@ impl KvRead for ReadStore {
     ) -> Result<(), ErrorCode> {
         let mut result = Ok(());
         let walk: &mut Visit<'_> = &mut |found| match found {
-            Found::Entry(key, value) => visit(key, value),
-            Found::Mended { .. } => true,
+            IndexItem::Entry(key, value) => visit(key, value),
+            IndexItem::Mended { .. } => true,
             _ => {
                 result = Err(ErrorCode::Corrupt);
                 false

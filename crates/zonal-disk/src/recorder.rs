@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use crate::error::DiskError;
-use crate::group::lock;
-use crate::identity::{Identity, StoreKind, sync_dir};
-use crate::recording::{END_FRAME, Ending, Event, frame, header};
+use crate::group_commit::lock;
+use crate::identity::{StoreIdentity, StoreKind, sync_dir};
+use crate::recording::{END_FRAME, Ending, RecordedEvent, frame, header};
 
 /// What a store holds at the beginning is read in pieces of this.
 const PIECE: usize = 64 << 10;
@@ -64,7 +64,7 @@ impl Recorder {
     ///
     /// # Errors
     /// `Io`, `NoSpace`; `Config` where the store alone holds more than a recording may.
-    pub(crate) fn begin(&self, dir: &Path, identity: &Identity) -> Result<(), DiskError> {
+    pub(crate) fn begin(&self, dir: &Path, identity: &StoreIdentity) -> Result<(), DiskError> {
         if self.tape.get().is_some() {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl Recorder {
             files: BTreeMap::new(),
         };
         tape.copy(dir, "").map_err(failed)?;
-        tape.note(&Event::Begun);
+        tape.note(&RecordedEvent::Begun);
         if tape.out.is_none() {
             let what = format!(
                 "the store holds more than a recording of {}",
@@ -98,7 +98,7 @@ impl Recorder {
     /// Does `act`, with `event` written down before and its end behind.
     pub(crate) fn around<T>(
         &self,
-        event: &Event<'_>,
+        event: &RecordedEvent<'_>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         let number = self.note(event);
@@ -110,7 +110,7 @@ impl Recorder {
                 tape.name(event);
             }
             if let Some(event) = number {
-                tape.note(&Event::Ended { event, is_well });
+                tape.note(&RecordedEvent::Ended { event, is_well });
             }
         }
         result
@@ -127,7 +127,7 @@ impl Recorder {
             return act().map(|made| (made, None));
         };
         let file = lock(tape).number();
-        let made = self.around(&Event::Create { file, path }, act)?;
+        let made = self.around(&RecordedEvent::Create { file, path }, act)?;
         Ok((made, Some(file)))
     }
 
@@ -137,7 +137,7 @@ impl Recorder {
     }
 
     /// Writes an event down; its number, where the recording goes on.
-    fn note(&self, event: &Event<'_>) -> Option<u64> {
+    fn note(&self, event: &RecordedEvent<'_>) -> Option<u64> {
         lock(self.tape.get()?).note(event)
     }
 }
@@ -159,20 +159,20 @@ impl Tape {
     }
 
     /// Follows what names are of.
-    fn name(&mut self, event: &Event<'_>) {
+    fn name(&mut self, event: &RecordedEvent<'_>) {
         match *event {
-            Event::Create { file, path } => drop(self.files.insert(path.to_owned(), file)),
-            Event::Rename { from, to } => {
+            RecordedEvent::Create { file, path } => drop(self.files.insert(path.to_owned(), file)),
+            RecordedEvent::Rename { from, to } => {
                 if let Some(file) = self.files.remove(from) {
                     self.files.insert(to.to_owned(), file);
                 }
             }
-            Event::Remove { path } => drop(self.files.remove(path)),
+            RecordedEvent::Remove { path } => drop(self.files.remove(path)),
             _ => {}
         }
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Option<u64> {
+    fn note(&mut self, event: &RecordedEvent<'_>) -> Option<u64> {
         let (head, payload) = frame(event);
         let length = (head.len() + payload.len()) as u64;
         if self.bytes + length + END_FRAME > self.bytes_max {
@@ -200,7 +200,7 @@ impl Tape {
     }
 
     fn end(&mut self, why: Ending) {
-        let (head, payload) = frame(&Event::End(why));
+        let (head, payload) = frame(&RecordedEvent::End(why));
         self.put(&head, payload);
         self.out = None;
     }
@@ -219,7 +219,7 @@ impl Tape {
         for (name, kind) in entries {
             let path = join(below, &name);
             if kind.is_dir() && below.is_empty() && name != "lost+found" {
-                self.note(&Event::MakeFolder { path: &path });
+                self.note(&RecordedEvent::MakeFolder { path: &path });
                 self.copy(dir, &path)?;
             } else if kind.is_file() {
                 self.copy_file(dir, &path)?;
@@ -236,10 +236,10 @@ impl Tape {
         from.sync_all()?;
         let length = from.metadata()?.len();
         let file = self.number();
-        let made = Event::Create { file, path };
+        let made = RecordedEvent::Create { file, path };
         self.note(&made);
         self.name(&made);
-        self.note(&Event::SetLen { file, length });
+        self.note(&RecordedEvent::SetLen { file, length });
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < length && self.out.is_some() {
@@ -255,7 +255,7 @@ impl Tape {
                 if run.first() == Some(&false) {
                     let at = at + begin as u64;
                     let bytes = &piece[begin..end];
-                    self.note(&Event::Write { file, at, bytes });
+                    self.note(&RecordedEvent::Write { file, at, bytes });
                 }
                 begin = end;
             }
@@ -276,7 +276,7 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
 
 /// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on. It will hold all
 /// that the store does: it is its owner's.
-fn make(folder: &Path, identity: &Identity) -> io::Result<File> {
+fn make(folder: &Path, identity: &StoreIdentity) -> io::Result<File> {
     let kind = match identity.kind {
         StoreKind::Shard => "shard",
         StoreKind::Target => "target",

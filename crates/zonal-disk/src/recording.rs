@@ -3,11 +3,11 @@
 //!
 //! A header, then frames: `length u32` and `crc32c u32` of a body, the body: `kind u8`, then its
 //! fields, integers little-endian, a path as `length u16` and bytes. What happens later than a
-//! [`Event::Begun`] is numbered: the event's place in the recording, from 0. Its [`Event::Ended`]
+//! [`RecordedEvent::Begun`] is numbered: the event's place in the recording, from 0. Its [`RecordedEvent::Ended`]
 //! tells that number. Units: bytes.
 
 use crate::error::DiskError;
-use crate::identity::{Identity, StoreKind};
+use crate::identity::{StoreIdentity, StoreKind};
 
 const MAGIC: &[u8; 8] = b"ZONALREC";
 const VERSION: u32 = 1;
@@ -30,7 +30,7 @@ pub enum Ending {
 /// Something done to the files of a store. Paths are below the store's folder; a file keeps its
 /// number under other names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum RecordedEvent<'a> {
     /// What is before was there when the recording began, and durable.
     Begun,
     /// A folder is made.
@@ -101,11 +101,11 @@ pub enum Event<'a> {
     End(Ending),
 }
 
-/// Bytes of the frame of an [`Event::End`].
+/// Bytes of the frame of an [`RecordedEvent::End`].
 pub(crate) const END_FRAME: u64 = FRAME as u64 + 2;
 
 /// The header of the recording of a store.
-pub(crate) fn header(identity: &Identity) -> [u8; HEADER] {
+pub(crate) fn header(identity: &StoreIdentity) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..8].copy_from_slice(MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -118,59 +118,59 @@ pub(crate) fn header(identity: &Identity) -> [u8; HEADER] {
 }
 
 /// The frame of an event, but for the bytes of a write, which follow it.
-pub(crate) fn frame<'a>(event: &Event<'a>) -> (Vec<u8>, &'a [u8]) {
+pub(crate) fn frame<'a>(event: &RecordedEvent<'a>) -> (Vec<u8>, &'a [u8]) {
     let mut out = vec![0; FRAME];
     let mut payload: &[u8] = &[];
     match *event {
-        Event::Begun => out.push(0),
-        Event::MakeFolder { path } => {
+        RecordedEvent::Begun => out.push(0),
+        RecordedEvent::MakeFolder { path } => {
             out.push(1);
             put_path(&mut out, path);
         }
-        Event::Create { file, path } => {
+        RecordedEvent::Create { file, path } => {
             out.push(2);
             out.extend_from_slice(&file.to_le_bytes());
             put_path(&mut out, path);
         }
-        Event::Write { file, at, bytes } => {
+        RecordedEvent::Write { file, at, bytes } => {
             out.push(3);
             out.extend_from_slice(&file.to_le_bytes());
             out.extend_from_slice(&at.to_le_bytes());
             payload = bytes;
         }
-        Event::SetLen { file, length } => {
+        RecordedEvent::SetLen { file, length } => {
             out.push(4);
             out.extend_from_slice(&file.to_le_bytes());
             out.extend_from_slice(&length.to_le_bytes());
         }
-        Event::Allocate { file, end } => {
+        RecordedEvent::Allocate { file, end } => {
             out.push(5);
             out.extend_from_slice(&file.to_le_bytes());
             out.extend_from_slice(&end.to_le_bytes());
         }
-        Event::Flush { file } => {
+        RecordedEvent::Flush { file } => {
             out.push(6);
             out.extend_from_slice(&file.to_le_bytes());
         }
-        Event::Rename { from, to } => {
+        RecordedEvent::Rename { from, to } => {
             out.push(7);
             put_path(&mut out, from);
             put_path(&mut out, to);
         }
-        Event::Remove { path } => {
+        RecordedEvent::Remove { path } => {
             out.push(8);
             put_path(&mut out, path);
         }
-        Event::FlushNames { path } => {
+        RecordedEvent::FlushNames { path } => {
             out.push(9);
             put_path(&mut out, path);
         }
-        Event::Ended { event, is_well } => {
+        RecordedEvent::Ended { event, is_well } => {
             out.push(10);
             out.extend_from_slice(&event.to_le_bytes());
             out.push(u8::from(is_well));
         }
-        Event::End(ending) => {
+        RecordedEvent::End(ending) => {
             out.push(11);
             out.push(match ending {
                 Ending::Closed => 1,
@@ -203,9 +203,9 @@ fn put_path(out: &mut Vec<u8>, path: &str) {
 #[derive(Debug, Clone)]
 pub struct Recording<'a> {
     /// Whose store it is of.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// Its events, each with the length of the recording behind it.
-    pub events: Vec<(u64, Event<'a>)>,
+    pub events: Vec<(u64, RecordedEvent<'a>)>,
     /// Why it is over; `None` where the process was killed, or the disk of the recording failed.
     pub ending: Option<Ending>,
 }
@@ -237,7 +237,7 @@ impl<'a> Recording<'a> {
             }
             rest = &rest[FRAME + length..];
             let event = event(body).ok_or_else(|| corrupt("an event of no known form"))?;
-            if let Event::End(why) = event {
+            if let RecordedEvent::End(why) = event {
                 ending = Some(why);
             }
             events.push(((bytes.len() - rest.len()) as u64, event));
@@ -250,7 +250,7 @@ impl<'a> Recording<'a> {
     }
 }
 
-fn read_header(head: &[u8]) -> Result<Identity, DiskError> {
+fn read_header(head: &[u8]) -> Result<StoreIdentity, DiskError> {
     let corrupt = |what: &str| DiskError::Corrupt(format!("recording: {what}"));
     let word = |at: usize| head.get(at..).and_then(|mut rest| take_u32(&mut rest));
     if head.get(..8) != Some(MAGIC) {
@@ -269,20 +269,20 @@ fn read_header(head: &[u8]) -> Result<Identity, DiskError> {
     let kind = word(12).and_then(StoreKind::from_number);
     let cell = head.get(16..32).and_then(|cell| cell.try_into().ok());
     match (kind, cell, word(32)) {
-        (Some(kind), Some(cell), Some(id)) => Ok(Identity { cell, kind, id }),
+        (Some(kind), Some(cell), Some(id)) => Ok(StoreIdentity { cell, kind, id }),
         _ => Err(corrupt("unknown kind of store")),
     }
 }
 
 /// An event out of its body; `None` where it is exactly none.
-fn event(mut body: &[u8]) -> Option<Event<'_>> {
+fn event(mut body: &[u8]) -> Option<RecordedEvent<'_>> {
     let rest = &mut body;
     let event = match take(rest, 1)?.first()? {
-        0 => Event::Begun,
-        1 => Event::MakeFolder {
+        0 => RecordedEvent::Begun,
+        1 => RecordedEvent::MakeFolder {
             path: take_path(rest)?,
         },
-        2 => Event::Create {
+        2 => RecordedEvent::Create {
             file: take_u32(rest)?,
             path: take_path(rest)?,
         },
@@ -290,34 +290,34 @@ fn event(mut body: &[u8]) -> Option<Event<'_>> {
             let (file, at) = (take_u32(rest)?, take_u64(rest)?);
             let bytes = std::mem::take(rest);
             at.checked_add(bytes.len() as u64)?;
-            Event::Write { file, at, bytes }
+            RecordedEvent::Write { file, at, bytes }
         }
-        4 => Event::SetLen {
+        4 => RecordedEvent::SetLen {
             file: take_u32(rest)?,
             length: take_u64(rest)?,
         },
-        5 => Event::Allocate {
+        5 => RecordedEvent::Allocate {
             file: take_u32(rest)?,
             end: take_u64(rest)?,
         },
-        6 => Event::Flush {
+        6 => RecordedEvent::Flush {
             file: take_u32(rest)?,
         },
-        7 => Event::Rename {
+        7 => RecordedEvent::Rename {
             from: take_path(rest)?,
             to: take_path(rest)?,
         },
-        8 => Event::Remove {
+        8 => RecordedEvent::Remove {
             path: take_path(rest)?,
         },
-        9 => Event::FlushNames {
+        9 => RecordedEvent::FlushNames {
             path: take_path(rest)?,
         },
-        10 => Event::Ended {
+        10 => RecordedEvent::Ended {
             event: take_u64(rest)?,
             is_well: flag(*take(rest, 1)?.first()?)?,
         },
-        11 => Event::End(match take(rest, 1)?.first()? {
+        11 => RecordedEvent::End(match take(rest, 1)?.first()? {
             1 => Ending::Closed,
             2 => Ending::Full,
             _ => return None,

@@ -1,10 +1,10 @@
 //! Opening: reads the log behind the index's progress and puts its records back into the overlay.
 
 use crate::disk::LogFile;
-use crate::engine::{Config, Engine, Start};
+use crate::engine::{Engine, EngineConfig, Start};
 use crate::error::DiskError;
-use crate::index::{Index, Progress};
-use crate::log::{self, Extent, Kind, Origin, Reader};
+use crate::index::{Index, IndexProgress};
+use crate::log::{self, LogExtent, Origin, Reader, RecordKind};
 use crate::overlay::Overlay;
 use crate::record::{self, Lsn, Record};
 
@@ -22,7 +22,7 @@ pub fn open_parts(
     log: Box<dyn LogFile>,
     index: Index,
     store: u64,
-    config: Config,
+    config: EngineConfig,
     replay: &mut Replay<'_>,
 ) -> Result<Engine, DiskError> {
     open_parts_after(false, log, index, store, config, replay)
@@ -39,7 +39,7 @@ pub fn open_parts_after(
     log: Box<dyn LogFile>,
     index: Index,
     store: u64,
-    config: Config,
+    config: EngineConfig,
     replay: &mut Replay<'_>,
 ) -> Result<Engine, DiskError> {
     let capacity = log.len().map_err(|error| DiskError::io("log", error))?;
@@ -59,7 +59,7 @@ pub fn open_parts_after(
     let overlay = rebuild(log.as_ref(), origin, extent, replay)?;
     // Durable before the first append: what a crash left behind the end must not be taken for ours.
     origin.epoch += 1;
-    let progress = Progress {
+    let progress = IndexProgress {
         epoch: origin.epoch,
         store,
         ..progress
@@ -78,7 +78,7 @@ pub fn open_parts_after(
 fn rebuild(
     log: &dyn LogFile,
     origin: Origin,
-    extent: Extent,
+    extent: LogExtent,
     replay: &mut Replay<'_>,
 ) -> Result<Overlay, DiskError> {
     let mut overlay = Overlay::default();
@@ -90,7 +90,7 @@ fn rebuild(
         let found = reader.at(position, epoch)?.ok_or_else(changed)?;
         position = found.end;
         epoch = found.header.epoch;
-        if found.header.kind == Kind::Pad || found.header.dropped {
+        if found.header.kind == RecordKind::Pad || found.header.dropped {
             continue;
         }
         let payload = reader.payload(&found.header)?;

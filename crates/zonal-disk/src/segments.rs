@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::disk::DataSync;
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::group::lock;
+use crate::group_commit::lock;
 use crate::identity::sync_dir;
 
 /// Smallest segment, in bytes.

@@ -8,19 +8,19 @@ use std::sync::Mutex;
 
 use rustix::fs::OFlags;
 
-use crate::engine::{Config, Engine};
+use crate::engine::{Engine, EngineConfig};
 use crate::error::DiskError;
 use crate::files::StoreDir;
-use crate::identity::{self, Identity, Stored};
-use crate::index::{Index, Progress};
+use crate::identity::{self, StoreIdentity, Stored};
+use crate::index::{Index, IndexProgress};
 use crate::index_copy::{COPIES, IndexCopy};
 use crate::log;
-use crate::mend;
 use crate::overlay::Overlay;
-use crate::power::{self, BootId, Past};
+use crate::power_loss::{self, BootId, Past};
+use crate::repair;
 use crate::replay::{Replay, open_parts_after};
-use crate::starts;
-use crate::trusted;
+use crate::start_marks;
+use crate::trusted_paths;
 
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const LOG: &str = "log";
@@ -34,10 +34,10 @@ const OURS: [&str; 10] = [
     SUMS,
     COPIES[0],
     COPIES[1],
-    power::FILE_NAME,
-    power::TEMP_NAME,
-    starts::FILE_NAME,
-    starts::TEMP_NAME,
+    power_loss::FILE_NAME,
+    power_loss::TEMP_NAME,
+    start_marks::FILE_NAME,
+    start_marks::TEMP_NAME,
 ];
 /// What a store has in its folder besides segments.
 pub(crate) const FILES: [&str; 9] = [
@@ -48,8 +48,8 @@ pub(crate) const FILES: [&str; 9] = [
     SUMS,
     COPIES[0],
     COPIES[1],
-    power::FILE_NAME,
-    starts::FILE_NAME,
+    power_loss::FILE_NAME,
+    start_marks::FILE_NAME,
 ];
 const ZEROES: usize = 1 << 20;
 
@@ -59,7 +59,11 @@ impl Engine {
     /// # Errors
     /// `AlreadyFormatted`, `NotOurs` where the directory holds anything else, `Config`, `NoSpace`,
     /// `Io`.
-    pub fn format(dir: &Path, identity: Identity, config: &Config) -> Result<Stored, DiskError> {
+    pub fn format(
+        dir: &Path,
+        identity: StoreIdentity,
+        config: &EngineConfig,
+    ) -> Result<Stored, DiskError> {
         if !log::valid_capacity(config.log_bytes) {
             let what = format!(
                 "a log of {} bytes: take a multiple of 4096 from {} to {}",
@@ -69,7 +73,7 @@ impl Engine {
             );
             return Err(DiskError::Config(what));
         }
-        trusted::make(dir)?;
+        trusted_paths::make(dir)?;
         if dir.join(identity::FILE_NAME).exists() {
             return Err(DiskError::AlreadyFormatted(dir.into()));
         }
@@ -106,8 +110,8 @@ impl Engine {
     /// `NotFormatted`, `NotOurs`, `Locked`, the differences of [`Stored::check`], `Corrupt`, `Io`.
     pub fn open(
         dir: &Path,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
         Self::open_in(&StoreDir::plain(dir), expected, config, replay)
@@ -119,11 +123,11 @@ impl Engine {
     /// As [`Self::open`].
     pub fn open_in(
         store: &StoreDir,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
-        Self::open_at(store, expected, config, power::kernel_boot(), replay)
+        Self::open_at(store, expected, config, power_loss::kernel_boot(), replay)
     }
 
     /// As [`Self::open`], under a given start of the kernel.
@@ -132,8 +136,8 @@ impl Engine {
     /// As [`Self::open`].
     pub fn open_at_boot(
         dir: &Path,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         boot: Option<BootId>,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
@@ -142,8 +146,8 @@ impl Engine {
 
     fn open_at(
         store: &StoreDir,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         boot: Option<BootId>,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
@@ -155,9 +159,9 @@ impl Engine {
         stored.check(expected)?;
         let directory_lock = lock_dir(dir)?;
         store.begin(expected)?;
-        let power = power::look(dir, boot)?;
+        let power = power_loss::look(dir, boot)?;
         if power.past == Past::Doubted {
-            power::drop_cached(dir)?;
+            power_loss::drop_cached(dir)?;
         }
         let log = store.open(LOG).map_err(|error| missing("log", error))?;
         let length = log
@@ -172,7 +176,7 @@ impl Engine {
         if let Err(error) = fs::metadata(dir.join(INDEX)) {
             return Err(missing("index", error));
         }
-        mend::finish(store).map_err(|error| DiskError::io("checksums of the index", error))?;
+        repair::finish(store).map_err(|error| DiskError::io("checksums of the index", error))?;
         let index = Index::open_in(store, INDEX, config.cache_bytes)?;
         let progress = index.progress()?;
         if !progress.may_be_of(stored.tag()) {
@@ -183,14 +187,14 @@ impl Engine {
         let log = Box::new(log);
         let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
         // Now that everything has been verified: from here on a kill of the process loses nothing.
-        power::save(store, &power.note)?;
+        power_loss::save(store, &power.note)?;
         engine.checkpoint_turn = Mutex::new(Some(copy));
         engine.past = power.past;
         engine.verifier = power.note.verifier;
         let noted = store.clone();
-        engine
-            .group
-            .on_doubt(Box::new(move || power::save_doubt(&noted, &power.note)));
+        engine.group.on_doubt(Box::new(move || {
+            power_loss::save_doubt(&noted, &power.note)
+        }));
         let watched = directory_lock.try_clone();
         let watched = watched.map_err(|error| DiskError::io("lock file", error))?;
         engine.free_space = Some(Box::new(move || {
@@ -205,7 +209,7 @@ impl Engine {
 /// Fails where others could have put there what is in `dir`, or could change it, and where a name
 /// in it is a link: what it leads to would be written. Nothing there is no matter of trust.
 pub(crate) fn check_trust(dir: &Path) -> Result<(), DiskError> {
-    match trusted::open(dir) {
+    match trusted_paths::open(dir) {
         Err(error) if error.is_missing() => Ok(()),
         found => Ok(found?.refuse_links()?),
     }
@@ -213,14 +217,14 @@ pub(crate) fn check_trust(dir: &Path) -> Result<(), DiskError> {
 
 /// The copy of an empty index: with it, all that comes later can be had again.
 fn begin_copy(store: &StoreDir, tag: u64, index: &Index) -> Result<(), DiskError> {
-    let progress = Progress {
+    let progress = IndexProgress {
         store: tag,
-        ..Progress::default()
+        ..IndexProgress::default()
     };
     let copy = IndexCopy::open(store, tag, &progress);
     let written = copy.write(&index.snapshot()?, &Overlay::default(), &progress)?;
     let copy = written.sequence();
-    index.commit(std::iter::empty(), &Progress { copy, ..progress })
+    index.commit(std::iter::empty(), &IndexProgress { copy, ..progress })
 }
 
 /// The identity of the store in `dir`; `None` where it may be formatted.

@@ -9,7 +9,7 @@ use zonal_types::{ErrorCode, KvRead};
 
 use crate::engine::Engine;
 use crate::error::DiskError;
-use crate::group::lock;
+use crate::group_commit::lock;
 use crate::index::Snapshot;
 use crate::overlay::{Entry, Overlay};
 use crate::read::merge;

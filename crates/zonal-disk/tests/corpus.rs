@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 use zonal_disk::identity::Stored;
-use zonal_disk::log::Header;
-use zonal_disk::starts::Starts;
+use zonal_disk::log::RecordHeader;
+use zonal_disk::start_marks::Starts;
 use zonal_disk::stream::StreamReader;
-use zonal_disk::{power, record};
+use zonal_disk::{power_loss, record};
 use zonal_testkit::{Rng, from_hex, mangled};
 
 /// Decodes; `None` where the bytes are refused, else what they are written as, where they are
@@ -29,8 +29,8 @@ const KINDS: [Kind; 6] = [
         sum_at: Some(-4),
         // Unknown flags, what is zero, and what lies behind are not kept.
         decode: |bytes| {
-            let header = Header::decode(bytes)?;
-            assert_eq!(Header::decode(&header.encode()), Some(header));
+            let header = RecordHeader::decode(bytes)?;
+            assert_eq!(RecordHeader::decode(&header.encode()), Some(header));
             Some(bytes.to_vec())
         },
     },
@@ -53,8 +53,8 @@ const KINDS: [Kind; 6] = [
         name: "power",
         sum_at: Some(-4),
         decode: |bytes| {
-            let note = power::Note::decode(bytes)?;
-            assert_eq!(power::Note::decode(&note.encode()), Some(note));
+            let note = power_loss::PowerNote::decode(bytes)?;
+            assert_eq!(power_loss::PowerNote::decode(&note.encode()), Some(note));
             Some(bytes.to_vec())
         },
     },

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{LOG_BYTES, MemDisk, dump, text};
-use zonal_disk::{Config, DiskError, Engine, Record, Room};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogRoom, Record};
 use zonal_testkit::Rng;
 use zonal_types::KvChange;
 
@@ -85,7 +85,9 @@ fn history_with_crashes(seed: u64) {
             }
             _ => {
                 let next = changes(history.len(), &mut rng);
-                engine.append_with(next.clone(), b"", Room::Normal).unwrap();
+                engine
+                    .append_with(next.clone(), b"", LogRoom::Normal)
+                    .unwrap();
                 history.push(next);
                 if engine.wants_checkpoint() {
                     engine.checkpoint(&mut || Ok(())).unwrap();
@@ -144,7 +146,7 @@ fn every_sync_point_leaves_a_store_that_opens() {
     for number in 0..150 {
         let next = changes(number, &mut rng);
         promised.history.lock().unwrap().push(next.clone());
-        engine.append_with(next, b"", Room::Normal).unwrap();
+        engine.append_with(next, b"", LogRoom::Normal).unwrap();
         if number % 10 == 4 {
             engine.sync_all().unwrap();
             promised.synced.store(number + 1, Ordering::Relaxed);
@@ -174,7 +176,7 @@ fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
         let next = changes(number, &mut rng);
         ends.push(
             engine
-                .append_with(next.clone(), b"", Room::Normal)
+                .append_with(next.clone(), b"", LogRoom::Normal)
                 .unwrap()
                 .0,
         );
@@ -197,7 +199,7 @@ fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
         assert_eq!(survived(&engine, &history, lost), lost);
         // A record of the same size as the torn one: the left-overs behind it must not come back.
         engine
-            .append_with(history[lost].clone(), b"", Room::Normal)
+            .append_with(history[lost].clone(), b"", LogRoom::Normal)
             .unwrap();
         let engine = torn.after_kill().open().unwrap();
         assert_eq!(survived(&engine, &history, lost + 1), lost + 1);
@@ -212,7 +214,7 @@ fn a_damaged_record_that_was_durable_is_an_error() {
     let mut ends = vec![0];
     for number in 0..20 {
         let next = changes(number, &mut rng);
-        ends.push(engine.append_with(next, b"", Room::Normal).unwrap().0);
+        ends.push(engine.append_with(next, b"", LogRoom::Normal).unwrap().0);
         if number == 9 {
             engine.sync_all().unwrap();
         }
@@ -264,7 +266,7 @@ fn a_record_whose_data_did_not_arrive_is_dropped_for_good() {
     let engine = disk.open().unwrap();
     let append = |engine: &Engine, key: &str, note: &[u8]| {
         let changes = vec![KvChange::put(key.into(), b"1".to_vec())];
-        engine.append_with(changes, note, Room::Normal).unwrap()
+        engine.append_with(changes, note, LogRoom::Normal).unwrap()
     };
     let durable = append(&engine, "a", b"fine");
     engine.sync(durable).unwrap();
@@ -275,7 +277,7 @@ fn a_record_whose_data_did_not_arrive_is_dropped_for_good() {
         assert!(!synced || record.note == b"fine");
         record.note != b"lost"
     };
-    let config = Config::default();
+    let config = EngineConfig::default();
     // "b" was written after "a" was synced, and its header says so.
     let engine = disk.open_with(config, &mut refuse).unwrap();
     assert_eq!(text(&engine, "b"), None);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{MemDisk, MemFile, put_record};
-use zonal_disk::log::{HEADER, Header};
+use zonal_disk::log::{HEADER, RecordHeader};
 use zonal_disk::{DiskError, record};
 use zonal_testkit::Rng;
 use zonal_types::{ErrorCode, KvRead};
@@ -124,9 +124,9 @@ fn hostile_headers_are_refused() {
     let mut rng = Rng(10);
     for _ in 0..20_000 {
         let bytes = rng.bytes(HEADER);
-        assert!(Header::decode(&bytes).is_none());
+        assert!(RecordHeader::decode(&bytes).is_none());
     }
-    assert!(Header::decode(&[]).is_none());
+    assert!(RecordHeader::decode(&[]).is_none());
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use common::{identity, small};
 use zonal_disk::disk::SyncHook;
-use zonal_disk::{Config, DiskError, Engine, Identity, Past, StoreKind};
+use zonal_disk::{DiskError, Engine, EngineConfig, Past, StoreIdentity, StoreKind};
 use zonal_testkit::Scratch;
 
-fn open(dir: &Path, expected: &Identity) -> Result<Engine, DiskError> {
+fn open(dir: &Path, expected: &StoreIdentity) -> Result<Engine, DiskError> {
     Engine::open(dir, expected, small(), &mut |_, _, _| true)
 }
 
@@ -19,7 +19,7 @@ fn open(dir: &Path, expected: &Identity) -> Result<Engine, DiskError> {
 fn another_identity_is_refused() {
     let dir = Scratch::new("identity");
     Engine::format(&dir, identity(), &small()).unwrap();
-    let cell = Identity {
+    let cell = StoreIdentity {
         cell: [8; 16],
         ..identity()
     };
@@ -27,7 +27,7 @@ fn another_identity_is_refused() {
         open(&dir, &cell),
         Err(DiskError::WrongCell { .. })
     ));
-    let kind = Identity {
+    let kind = StoreIdentity {
         kind: StoreKind::Target,
         ..identity()
     };
@@ -35,7 +35,7 @@ fn another_identity_is_refused() {
         open(&dir, &kind),
         Err(DiskError::WrongKind { .. })
     ));
-    let id = Identity {
+    let id = StoreIdentity {
         id: 4,
         ..identity()
     };
@@ -106,9 +106,9 @@ fn formatting_spares_what_is_there() {
     Engine::format(&dir, identity(), &small()).unwrap();
     let refused = Engine::format(&dir, identity(), &small());
     assert!(matches!(refused, Err(DiskError::AlreadyFormatted(_))));
-    let wrong = Config {
+    let wrong = EngineConfig {
         log_bytes: 1000,
-        ..Config::default()
+        ..EngineConfig::default()
     };
     let other = Scratch::new("identity");
     assert!(matches!(

@@ -8,12 +8,12 @@ use common::identity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use zonal_disk::mend::{can_restore_index, drop_copy, restore_index};
-use zonal_disk::{Config, DiskError, Engine, ReadStore, Room, StoreDamage};
+use zonal_disk::repair::{can_restore_index, drop_copy, restore_index};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogRoom, ReadStore, StoreDamage};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-const CONFIG: Config = Config {
+const CONFIG: EngineConfig = EngineConfig {
     log_bytes: 2 << 20,
     overlay_bytes: 1 << 20,
     cache_bytes: 1 << 20,
@@ -66,7 +66,9 @@ fn change(engine: &Engine, map: &mut Map, rng: &mut Rng, records: u64) {
                 changes.push(KvChange::put(key, value));
             }
         }
-        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        engine
+            .append_with(changes, b"note", LogRoom::Normal)
+            .unwrap();
     }
 }
 

@@ -8,11 +8,13 @@ use common::{identity, put_record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zonal_disk::{Config, DiskError, Engine, Found, Identity, ReadStore, Room, StoreDamage};
+use zonal_disk::{
+    DiskError, Engine, EngineConfig, IndexItem, LogRoom, ReadStore, StoreDamage, StoreIdentity,
+};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-const CONFIG: Config = Config {
+const CONFIG: EngineConfig = EngineConfig {
     log_bytes: 1 << 20,
     overlay_bytes: 1 << 20,
     cache_bytes: 1 << 20,
@@ -41,7 +43,9 @@ fn fill(dir: &Path, seed: u64) -> Map {
                 changes.push(KvChange::put(key, value));
             }
         }
-        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        engine
+            .append_with(changes, b"note", LogRoom::Normal)
+            .unwrap();
         if round % 6 == 5 {
             engine.checkpoint(&mut || Ok(())).unwrap();
         }
@@ -63,13 +67,13 @@ fn walk(store: &ReadStore) -> (Map, usize, usize) {
     let mut last = Vec::new();
     store.walk(&[], None, &mut |found| {
         match found {
-            Found::Entry(key, value) => {
+            IndexItem::Entry(key, value) => {
                 assert!(last.as_slice() < key || map.is_empty(), "not in order");
                 last = key.to_vec();
                 map.insert(key.to_vec(), value.to_vec());
             }
-            Found::BadEntry { .. } | Found::BadPage { .. } => bad += 1,
-            Found::Mended { .. } => mended += 1,
+            IndexItem::BadEntry { .. } | IndexItem::BadPage { .. } => bad += 1,
+            IndexItem::Mended { .. } => mended += 1,
         }
         true
     });
@@ -130,7 +134,7 @@ fn a_store_in_use_is_refused() {
     assert!(matches!(refused, Err(DiskError::Locked(_))));
     drop(engine);
     open(&dir);
-    let other = Identity {
+    let other = StoreIdentity {
         id: 4,
         ..identity()
     };
@@ -265,7 +269,9 @@ fn a_flipped_bit_of_a_log_loses_nothing() {
         );
         map.insert(key.clone().into_bytes(), value.clone());
         let changes = vec![KvChange::put(key.into_bytes(), value)];
-        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        engine
+            .append_with(changes, b"note", LogRoom::Normal)
+            .unwrap();
     }
     drop(engine);
     let end = open(&dir).log();

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use common::{identity, put_record, small, text};
 use replayed::{Replayed, some, sync_points};
-use zonal_disk::recording::{Ending, Event, Recording};
-use zonal_disk::{DiskError, Engine, Segments, SegmentsConfig, StoreDir, starts};
-use zonal_testkit::power_cut::Bytes;
+use zonal_disk::recording::{Ending, RecordedEvent, Recording};
+use zonal_disk::{DiskError, Engine, Segments, SegmentsConfig, StoreDir, start_marks};
+use zonal_testkit::power_cut::SparseBytes;
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::store::KvRead;
 
@@ -44,8 +44,8 @@ fn length(recordings: &Path) -> u64 {
 /// durable.
 fn history(store: &StoreDir, recordings: &Path) -> Vec<(u64, u32)> {
     let (engine, segments) = open(store).unwrap();
-    let found = starts::propose(store).unwrap();
-    starts::taken(store, found.proposed[0]).unwrap();
+    let found = start_marks::propose(store).unwrap();
+    start_marks::taken(store, found.proposed[0]).unwrap();
     let mut durable = Vec::new();
     for step in 0..60_u32 {
         let at = u64::from(step % 30) * 8192;
@@ -86,7 +86,7 @@ fn recorded(name: &str) -> Recorded {
 }
 
 /// The files of a folder, by path.
-fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<Bytes>>) {
+fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<SparseBytes>>) {
     for entry in fs::read_dir(dir.join(below)).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let path = format!("{below}{name}");
@@ -95,7 +95,7 @@ fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<Bytes>>) {
             files(dir, &format!("{path}/"), out);
         } else {
             let bytes = fs::read(dir.join(&path)).unwrap();
-            out.insert(path, Some(Bytes::of(&bytes)));
+            out.insert(path, Some(SparseBytes::of(&bytes)));
         }
     }
 }
@@ -119,11 +119,18 @@ fn a_recording_done_again_is_the_store_to_the_byte() {
         assert!(found[path] == *bytes, "{path}");
     }
     // All that a store does is in it.
-    let has = |wanted: fn(&Event<'_>) -> bool| recording.events.iter().any(|(_, e)| wanted(e));
-    assert!(has(|event| matches!(event, Event::MakeFolder { .. })));
-    assert!(has(|event| matches!(event, Event::Allocate { .. })));
-    assert!(has(|event| matches!(event, Event::Rename { .. })));
-    assert!(has(|event| matches!(event, Event::FlushNames { .. })));
+    let has =
+        |wanted: fn(&RecordedEvent<'_>) -> bool| recording.events.iter().any(|(_, e)| wanted(e));
+    assert!(has(|event| matches!(
+        event,
+        RecordedEvent::MakeFolder { .. }
+    )));
+    assert!(has(|event| matches!(event, RecordedEvent::Allocate { .. })));
+    assert!(has(|event| matches!(event, RecordedEvent::Rename { .. })));
+    assert!(has(|event| matches!(
+        event,
+        RecordedEvent::FlushNames { .. }
+    )));
 }
 
 /// What is wrong with a state.

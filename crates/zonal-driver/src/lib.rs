@@ -1,6 +1,6 @@
 //! Drivers: the code between a core and its disk, written once.
 //!
-//! A core ([`zonal_meta::Shard`], [`zonal_object::Target`]) decides; a driver carries the decision
+//! A core ([`zonal_meta::Shard`], [`zonal_object::StorageTarget`]) decides; a driver carries the decision
 //! out: what is logged and flushed, which calls are made, who waits for what, and when the reply
 //! leaves. A driver does no I/O of its own, reads no clock and draws no randomness. It asks its
 //! *host*, of which there are two: the server (threads, files, sockets) and the simulator (one

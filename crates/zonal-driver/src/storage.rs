@@ -1,4 +1,4 @@
-//! A target on its host: drives the core [`Target`] as `zonal_object` tells, with what a
+//! A target on its host: drives the core [`StorageTarget`] as `zonal_object` tells, with what a
 //! [`TargetHost`] has of a log, an index and segments.
 //!
 //! A request plans under the target's mutex, reads and writes segments outside of it, and commits
@@ -28,7 +28,7 @@ use fence_gate::FenceGate;
 use std::fmt::Display;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use zonal_object::Target;
+use zonal_object::StorageTarget;
 use zonal_types::{ErrorCode, TargetId};
 
 /// Why a request failed, with words for the reply.
@@ -67,7 +67,7 @@ impl From<ErrorCode> for Refused {
 #[derive(Debug)]
 pub struct TargetDriver<H> {
     id: TargetId,
-    target: Mutex<Target>,
+    target: Mutex<StorageTarget>,
     host: H,
     /// Why it does not serve any more.
     failed: OnceLock<String>,
@@ -80,7 +80,7 @@ pub struct TargetDriver<H> {
 impl<H: TargetHost> TargetDriver<H> {
     /// Puts an opened target to work. [`Self::resume`] comes before the first request.
     #[must_use]
-    pub fn new(id: TargetId, target: Target, host: H) -> Self {
+    pub fn new(id: TargetId, target: StorageTarget, host: H) -> Self {
         Self {
             id,
             target: Mutex::new(target),
@@ -104,13 +104,13 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 
     /// The target, for a moment.
-    pub fn lock(&self) -> MutexGuard<'_, Target> {
+    pub fn lock(&self) -> MutexGuard<'_, StorageTarget> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The target, when there is room in the log for any one record: an append under the mutex must
     /// not wait for a checkpoint, which needs the mutex.
-    async fn lock_with_room(&self) -> Result<MutexGuard<'_, Target>, Refused> {
+    async fn lock_with_room(&self) -> Result<MutexGuard<'_, StorageTarget>, Refused> {
         loop {
             self.host.wait_for_room().await.map_err(Refused::by_host)?;
             let target = self.lock();

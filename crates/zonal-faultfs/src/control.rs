@@ -21,22 +21,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::build::Choice;
-use crate::disk::Disk;
-use crate::faults::{Call, Rule};
+use crate::crash_image::Choice;
+use crate::disk::FaultDisk;
+use crate::faults::{FaultKind, Rule};
 
 /// Longest order.
 const LINE_MAX: u64 = 8192;
 
 /// Answers orders, one connection after the other, until the socket fails.
-pub fn serve(disk: &Arc<Disk>, listener: &UnixListener) {
+pub fn serve(disk: &Arc<FaultDisk>, listener: &UnixListener) {
     for stream in listener.incoming().flatten() {
         // A client that went away is no reason to end.
         let _ = converse(disk, &stream);
     }
 }
 
-fn converse(disk: &Disk, stream: &UnixStream) -> std::io::Result<()> {
+fn converse(disk: &FaultDisk, stream: &UnixStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(std::io::Read::take(stream, LINE_MAX));
     let mut out = stream;
     let mut line = String::new();
@@ -61,7 +61,7 @@ fn number<T: std::str::FromStr>(text: Option<&&str>, what: &str) -> Result<T, St
 ///
 /// # Errors
 /// Words for the sender.
-pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
+pub fn order(disk: &FaultDisk, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let word = |index: usize| words.get(index);
     let part = |index: usize| match word(index) {
@@ -72,9 +72,9 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
     match words.as_slice() {
         ["fail", call, ..] => {
             let call = match *call {
-                "read" => Call::Read,
-                "write" => Call::Write,
-                "sync" => Call::Sync,
+                "read" => FaultKind::Read,
+                "write" => FaultKind::Write,
+                "sync" => FaultKind::Sync,
                 other => return Err(format!("no call {other}")),
             };
             let (from, to) = match word(3) {
@@ -99,7 +99,7 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
             let every = every.transpose()?.map_or(u64::MAX, NonZeroU64::get);
             disk.faults(|faults| {
                 faults.add(Rule {
-                    call: Call::Flip { mask, every },
+                    call: FaultKind::Flip { mask, every },
                     part: part(1),
                     from,
                     to: u64::MAX,

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::build::{Choice, build};
+use crate::crash_image::{Choice, build};
 use crate::faults::Faults;
-use crate::history::{Event, History};
+use crate::history::{ChangeHistory, DiskEvent};
 
 use state::State;
 
@@ -33,7 +33,7 @@ pub const ROOT: u64 = 1;
 pub struct Counts {
     /// Reads.
     pub reads: u64,
-    /// The most reads that were under way at once, since [`Disk::slow_reads`].
+    /// The most reads that were under way at once, since [`FaultDisk::slow_reads`].
     pub reads_at_once: u64,
     /// Writes.
     pub writes: u64,
@@ -43,7 +43,7 @@ pub struct Counts {
 
 /// The disk.
 #[derive(Debug)]
-pub struct Disk {
+pub struct FaultDisk {
     root: PathBuf,
     state: Mutex<State>,
 }
@@ -56,7 +56,7 @@ fn below(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-impl Disk {
+impl FaultDisk {
     /// A disk over the folder `root`, whose contents count as durable.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Disk {
             next: ROOT,
             hidden: 0,
             faults: Faults::default(),
-            history: History::default(),
+            history: ChangeHistory::default(),
             counts: Counts::default(),
             reading: 0,
             locks: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl Disk {
     pub fn sync_points(&self) -> Vec<usize> {
         let state = self.lock();
         let events = state.history.events.iter().enumerate();
-        let syncs = events.filter(|(_, event)| !matches!(event, Event::Change(_)));
+        let syncs = events.filter(|(_, event)| !matches!(event, DiskEvent::Change(_)));
         syncs.map(|(index, _)| index).collect()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub enum FaultKind {
     /// Reads fail.
     Read,
     /// Writes and allocations fail.
@@ -25,7 +25,7 @@ pub enum Call {
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// What it is about.
-    pub call: Call,
+    pub call: FaultKind,
     /// Part of the path below the root; empty for all files.
     pub part: String,
     /// First byte.
@@ -64,7 +64,7 @@ impl Faults {
         self.read_takes = Duration::ZERO;
     }
 
-    fn strikes(&mut self, call: Call, path: &str, from: u64, to: u64) -> bool {
+    fn strikes(&mut self, call: FaultKind, path: &str, from: u64, to: u64) -> bool {
         let found = self.rules.iter_mut().find(|rule| {
             rule.call == call
                 && path.contains(&rule.part)
@@ -85,7 +85,7 @@ impl Faults {
     ///
     /// # Errors
     /// EIO where a rule strikes.
-    pub fn check(&mut self, call: Call, path: &str, from: u64, to: u64) -> Result<(), Errno> {
+    pub fn check(&mut self, call: FaultKind, path: &str, from: u64, to: u64) -> Result<(), Errno> {
         if self.strikes(call, path, from, to) {
             return Err(Errno::IO);
         }
@@ -95,7 +95,7 @@ impl Faults {
     /// Changes bytes that were read at `from`.
     pub fn flip(&mut self, path: &str, from: u64, bytes: &mut [u8]) {
         for rule in &self.rules {
-            let Call::Flip { mask, every } = rule.call else {
+            let FaultKind::Flip { mask, every } = rule.call else {
                 continue;
             };
             if !path.contains(&rule.part) {

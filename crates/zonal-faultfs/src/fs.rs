@@ -14,13 +14,13 @@ use zonal_fuse::{
     ReplyOpen, ReplyStatfs, ReplyWrite, Session, SessionConfig, SetAttr, StatFs, Timestamp,
 };
 
-use crate::disk::Disk;
+use crate::disk::FaultDisk;
 
 /// Mounts `disk` on `path`.
 ///
 /// # Errors
 /// Where the machine cannot mount.
-pub fn mount(disk: &Arc<Disk>, path: &Path) -> Result<Session, MountError> {
+pub fn mount(disk: &Arc<FaultDisk>, path: &Path) -> Result<Session, MountError> {
     let options = MountOptions {
         source: "zonal:faults".into(),
         subtype: "zonal-faultfs".into(),
@@ -30,7 +30,7 @@ pub fn mount(disk: &Arc<Disk>, path: &Path) -> Result<Session, MountError> {
     Session::mount(fs, path, &options, &SessionConfig::default())
 }
 
-struct Faulty(Arc<Disk>);
+struct Faulty(Arc<FaultDisk>);
 
 fn name(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// One change of the folder.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum DiskChange {
     /// Bytes of a file, within its length: a longer file is a change of its own before.
     Write {
         /// The file.
@@ -45,9 +45,9 @@ pub enum Change {
 
 /// One thing that happened.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum DiskEvent {
     /// A change.
-    Change(Change),
+    Change(DiskChange),
     /// All earlier changes of a file's bytes and length are durable.
     Sync(u64),
     /// All earlier changes of names are durable.
@@ -56,17 +56,17 @@ pub enum Event {
 
 /// Everything since the beginning, or since the oldest change that is not durable.
 #[derive(Debug, Default)]
-pub struct History {
+pub struct ChangeHistory {
     /// In order.
-    pub events: Vec<Event>,
+    pub events: Vec<DiskEvent>,
     /// Whether durable changes are kept as well.
     pub keep: bool,
 }
 
-impl History {
+impl ChangeHistory {
     /// Adds an event; lets go of what nobody will ask for.
-    pub fn push(&mut self, event: Event) {
-        let is_sync = !matches!(event, Event::Change(_));
+    pub fn push(&mut self, event: DiskEvent) {
+        let is_sync = !matches!(event, DiskEvent::Change(_));
         self.events.push(event);
         if is_sync && !self.keep {
             let pending = self.pending(self.events.len());
@@ -83,13 +83,13 @@ impl History {
         let mut pending = BTreeSet::new();
         for (index, event) in self.events.iter().take(count).enumerate() {
             match event {
-                Event::Change(_) => {
+                DiskEvent::Change(_) => {
                     pending.insert(index);
                 }
-                Event::Sync(synced) => {
+                DiskEvent::Sync(synced) => {
                     pending.retain(|index| self.node_of(*index) != Some(*synced));
                 }
-                Event::SyncNames => pending.retain(|index| self.node_of(*index).is_some()),
+                DiskEvent::SyncNames => pending.retain(|index| self.node_of(*index).is_some()),
             }
         }
         pending
@@ -98,7 +98,9 @@ impl History {
     /// The file whose bytes or length an event changes.
     fn node_of(&self, index: usize) -> Option<u64> {
         match self.events.get(index)? {
-            Event::Change(Change::Write { node, .. } | Change::Resize { node, .. }) => Some(*node),
+            DiskEvent::Change(DiskChange::Write { node, .. } | DiskChange::Resize { node, .. }) => {
+                Some(*node)
+            }
             _ => None,
         }
     }

@@ -11,13 +11,13 @@
 //! cache (FOPEN_DIRECT_IO), so that each call of a program arrives here.
 #![forbid(unsafe_code)]
 
-pub mod build;
 pub mod control;
+pub mod crash_image;
 pub mod disk;
 pub mod faults;
 mod fs;
 pub mod history;
 
-pub use disk::Disk;
+pub use disk::FaultDisk;
 pub use fs::mount;
 pub use zonal_fuse::Session;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use zonal_faultfs::{Disk, control, mount};
+use zonal_faultfs::{FaultDisk, control, mount};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,7 +29,7 @@ fn complain(text: &str) {
 }
 
 fn run(folder: &Path, point: &Path, socket: &Path) -> Result<(), String> {
-    let disk = Disk::new(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let disk = FaultDisk::new(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let disk = Arc::new(disk);
     let listener = UnixListener::bind(socket).map_err(|error| format!("socket: {error}"))?;
     let session = mount(&disk, point).map_err(|error| error.to_string())?;

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use zonal_faultfs::build::Choice;
-use zonal_faultfs::{Disk, control, mount};
+use zonal_faultfs::crash_image::Choice;
+use zonal_faultfs::{FaultDisk, control, mount};
 use zonal_fuse::{MountError, Session};
 use zonal_testkit::Scratch;
 
 /// A folder on a disk that fails.
 struct Mounted {
-    disk: Arc<Disk>,
+    disk: Arc<FaultDisk>,
     session: Option<Session>,
     dir: Scratch,
 }
@@ -25,7 +25,7 @@ impl Mounted {
     fn new() -> Option<Self> {
         let dir = Scratch::new("faultfs");
         fs::create_dir(dir.join("mnt")).unwrap();
-        let disk = Arc::new(Disk::new(&dir.join("below")).unwrap());
+        let disk = Arc::new(FaultDisk::new(&dir.join("below")).unwrap());
         match mount(&disk, &dir.join("mnt")) {
             Ok(session) => Some(Self {
                 dir,

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use zonal_region::{MapError, Mapping, Part};
+use zonal_region::{MapError, Mapping, RegionPart};
 use zonal_types::ErrorCode;
 use zonal_types::limits::REGION_BYTES_MAX;
 use zonal_wire::frame::{Header, PayloadAt, Service};
@@ -97,7 +97,7 @@ enum Rest {
 struct Arrived {
     header: Header,
     /// The payload, where it is not in the connection's buffer.
-    payload: Option<Part>,
+    payload: Option<RegionPart>,
 }
 
 impl Conversation {
@@ -210,7 +210,7 @@ impl Conversation {
     }
 
     /// A request, and the room for its reply's payload.
-    fn receive(&mut self, clock: &Clock) -> Result<(Arrived, Option<Part>), IoFail> {
+    fn receive(&mut self, clock: &Clock) -> Result<(Arrived, Option<RegionPart>), IoFail> {
         let header = self
             .conn
             .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
@@ -231,7 +231,10 @@ impl Conversation {
 
     /// The parts of the client's region that a request names: its payload, and room for the
     /// reply's.
-    fn parts(&mut self, header: &Header) -> Result<(Option<Part>, Option<Part>), RegionFault> {
+    fn parts(
+        &mut self,
+        header: &Header,
+    ) -> Result<(Option<RegionPart>, Option<RegionPart>), RegionFault> {
         if let Some(file) = self.conn.new_region() {
             self.region = Some(self.shared.regions.of(&file, REGION_BYTES_MAX)?);
         }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use zonal_region::Part;
+use zonal_region::RegionPart;
 use zonal_types::Codec;
 use zonal_wire::frame::Header;
 
@@ -42,7 +42,7 @@ pub struct ReplyBuilder {
     payload: AlignedBuf,
     /// The part of the client's region that the payload may be put in, and how much of it is the
     /// payload.
-    room: Option<Part>,
+    room: Option<RegionPart>,
     in_room: usize,
     is_last: bool,
     stream: Arc<Stream>,
@@ -76,7 +76,7 @@ impl ReplyBuilder {
         }
     }
 
-    pub(crate) fn reset(&mut self, header: Header, room: Option<Part>) {
+    pub(crate) fn reset(&mut self, header: Header, room: Option<RegionPart>) {
         self.header = header;
         self.room = room;
         self.parked = None;

@@ -9,7 +9,7 @@
 //! In memory only: requests from before a restart died with their connections. Bounded: what was
 //! raised longest ago is forgotten.
 
-use crate::ids::{Attempt, ObjectId};
+use crate::ids::{ChangeAttempt, ObjectId};
 use std::collections::BTreeMap;
 use zonal_types::limits::ATTEMPTS_MAX;
 use zonal_types::{ClientId, ErrorCode, HolderNumber};
@@ -37,8 +37,12 @@ impl Attempts {
     ///
     /// # Errors
     /// `Superseded`.
-    pub(crate) fn admit(&mut self, object: ObjectId, attempt: Attempt) -> Result<(), ErrorCode> {
-        let Attempt { sender, number } = attempt;
+    pub(crate) fn admit(
+        &mut self,
+        object: ObjectId,
+        attempt: ChangeAttempt,
+    ) -> Result<(), ErrorCode> {
+        let ChangeAttempt { sender, number } = attempt;
         let client = sender.identity.client;
         let name = (object, client, sender.holder);
         let known = self.highest.get(&name).copied();
@@ -81,12 +85,12 @@ mod tests {
         }
     }
 
-    fn attempt(client: u64, number: u32) -> Attempt {
+    fn attempt(client: u64, number: u32) -> ChangeAttempt {
         let sender = Sender {
             identity: ClientIdentity::first(ClientId(client)),
             ..Sender::default()
         };
-        Attempt { sender, number }
+        ChangeAttempt { sender, number }
     }
 
     #[test]

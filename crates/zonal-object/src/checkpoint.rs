@@ -3,14 +3,14 @@
 //! Plan (under the lock) takes space and copies; the shell writes; commit (under the lock) moves
 //! those blocks that are still what was copied, as ordinary records of the log. A block that a
 //! write superseded meanwhile keeps its newer contents, and its copy's space is given back. What is
-//! pending when the engine freezes is stored with the checkpoint ([`Target::freeze`]), so that a
+//! pending when the engine freezes is stored with the checkpoint ([`StorageTarget::freeze`]), so that a
 //! write never waits for a checkpoint, and no window is left.
 
-use crate::draft::{Batch, Draft};
 use crate::edit::STEP_CHUNKS;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, Place};
-use crate::note::{BlockBytes, Record};
-use crate::target::Target;
+use crate::note::{BlockBytes, EffectRecord};
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::target::StorageTarget;
 use zonal_types::{ErrorCode, KvRead};
 
 /// Longest single write of a checkpoint, in blocks.
@@ -34,12 +34,12 @@ pub struct CheckpointPlan {
 
 /// One write of a checkpoint.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct CheckpointWrite<'a> {
     first: Place,
     moves: &'a [Move],
 }
 
-impl Run<'_> {
+impl CheckpointWrite<'_> {
     /// Where it begins.
     #[must_use]
     pub fn place(&self) -> Place {
@@ -63,7 +63,7 @@ impl CheckpointPlan {
     }
 
     /// What is to be written, one behind the other: runs of blocks whose places follow one another.
-    pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+    pub fn runs(&self) -> impl Iterator<Item = CheckpointWrite<'_>> {
         let mut rest = self.moves.as_slice();
         std::iter::from_fn(move || {
             let first = rest.first()?.place;
@@ -74,7 +74,7 @@ impl CheckpointPlan {
             let count = most.zip(0..).take_while(follows).count();
             let (moves, behind) = rest.split_at(count);
             rest = behind;
-            Some(Run { first, moves })
+            Some(CheckpointWrite { first, moves })
         })
     }
 
@@ -85,7 +85,7 @@ impl CheckpointPlan {
     }
 }
 
-impl Target {
+impl StorageTarget {
     /// Takes space for up to `blocks_max` pending blocks. Empty where there are none, or no space.
     pub fn plan_checkpoint(&mut self, blocks_max: usize) -> CheckpointPlan {
         let count = self.pending.len().min(blocks_max);
@@ -123,7 +123,7 @@ impl Target {
         &mut self,
         kv: &dyn KvRead,
         plan: CheckpointPlan,
-    ) -> Result<Vec<Record>, ErrorCode> {
+    ) -> Result<Vec<EffectRecord>, ErrorCode> {
         let CheckpointPlan { moves, extents } = plan;
         let result = self.move_all(kv, &moves);
         // Gives back what was not moved; what was is live by now and stays.
@@ -131,7 +131,11 @@ impl Target {
         result
     }
 
-    fn move_all(&mut self, kv: &dyn KvRead, moves: &[Move]) -> Result<Vec<Record>, ErrorCode> {
+    fn move_all(
+        &mut self,
+        kv: &dyn KvRead,
+        moves: &[Move],
+    ) -> Result<Vec<EffectRecord>, ErrorCode> {
         // All that can fail comes before the first change of state. Batches touch different chunks.
         let mut batches = vec![Batch::default()];
         let mut chunks = 0;
@@ -182,7 +186,7 @@ impl Target {
         let Some(first) = current.first() else {
             return Ok(());
         };
-        let mut draft = Draft::load(kv, &self.config, &self.pending, first.object)?;
+        let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, first.object)?;
         for entry in current {
             let crc = crc_fast::crc32_iscsi(entry.bytes.as_slice());
             draft.set_written(entry.block, entry.place, crc)?;

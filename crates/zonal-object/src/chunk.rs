@@ -8,7 +8,7 @@
 //! inside their segment; a block that is marked as written and has no place is a lost one.
 
 use crate::ids::{CHUNK_BLOCKS, Place, TargetConfig};
-use crate::sealed;
+use crate::index_value;
 use zonal_types::{Codec, CodecError, ErrorCode, Reader};
 
 const BLOCKS: usize = CHUNK_BLOCKS as usize;
@@ -156,7 +156,7 @@ impl Chunk {
     /// The value under `key`.
     #[must_use]
     pub fn encode(&self, key: &[u8]) -> Vec<u8> {
-        sealed::seal(key, |out| {
+        index_value::seal(key, |out| {
             self.version.put(out);
             self.birth_epoch.put(out);
             self.pending_version.put(out);
@@ -181,7 +181,8 @@ impl Chunk {
     /// # Errors
     /// `Corrupt` for whatever this program would not have written.
     pub fn decode(config: &TargetConfig, key: &[u8], value: &[u8]) -> Result<Self, ErrorCode> {
-        Self::decode_body(config, sealed::open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
+        Self::decode_body(config, index_value::open(key, value)?)
+            .map_err(|_error| ErrorCode::Corrupt)
     }
 
     fn decode_body(config: &TargetConfig, body: &[u8]) -> Result<Self, CodecError> {
@@ -289,7 +290,7 @@ mod tests {
             for value in 0..=255 {
                 let mut bad = body.to_vec();
                 bad[at] = value;
-                let sealed = sealed::seal(b"key", |out| out.extend_from_slice(&bad));
+                let sealed = index_value::seal(b"key", |out| out.extend_from_slice(&bad));
                 match Chunk::decode(&CONFIG, b"key", &sealed) {
                     Ok(chunk) => assert_eq!(chunk.encode(b"key"), sealed, "byte {at} is {value}"),
                     Err(_damage) => refused += 1,
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn one_run_in_two_parts_is_damage() {
         let sealed = |runs: &[(u8, u8, u32, u32)]| {
-            sealed::seal(b"key", |out| {
+            index_value::seal(b"key", |out| {
                 for _ in ["version", "birth_epoch", "pending_version", "written"] {
                     0_u64.put(out);
                 }

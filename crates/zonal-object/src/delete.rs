@@ -2,14 +2,14 @@
 //!
 //! A deletion that does not fit a record marks the header (the object then reads as absent and
 //! refuses writes) and leaves a tombstone, so that a restarted target goes on:
-//! `Target::unfinished_deletes`. Needs no space.
+//! `StorageTarget::unfinished_deletes`. Needs no space.
 
-use crate::draft::{Batch, Draft};
 use crate::edit::{BLOCKS_END, STEP_CHUNKS};
 use crate::ids::ObjectId;
 use crate::key;
-use crate::note::Record;
-use crate::target::Target;
+use crate::note::EffectRecord;
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::target::StorageTarget;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
 /// Objects looked at in one step, so that the lock is not held for long.
@@ -28,7 +28,7 @@ pub struct Delete {
 #[derive(Debug)]
 pub enum DeleteStep {
     /// Append this in the same critical section, and step again.
-    Log(Record),
+    Log(EffectRecord),
     /// Step again (the lock may be given to others in between).
     Again,
     /// All are gone.
@@ -49,7 +49,7 @@ impl Delete {
     }
 }
 
-impl Target {
+impl StorageTarget {
     /// Makes the next step of a deletion; under the target's lock.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Target {
             if left == 0 {
                 break;
             }
-            let mut draft = Draft::load(kv, &self.config, &self.pending, *object)?;
+            let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, *object)?;
             if draft.exists() {
                 let done = draft.clear(from, BLOCKS_END, left)?;
                 left = left.saturating_sub(draft.loaded_chunks().max(1));
@@ -79,7 +79,7 @@ impl Target {
                     from = done;
                     draft.header.deleting = true;
                     draft.finish(&mut batch);
-                    let value = crate::sealed::seal(&key::tombstone(*object), |_| {});
+                    let value = crate::index_value::seal(&key::tombstone(*object), |_| {});
                     let put = KvChange::put(key::tombstone(*object), value);
                     batch.changes.push(put);
                     begun = Some(*object);

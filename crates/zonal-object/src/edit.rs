@@ -6,13 +6,13 @@
 //!
 //! Cost of a step: one header, and what is in its range, at most 256 chunk records.
 
-use crate::bases::Bases;
 use crate::chunk::BlockState;
-use crate::draft::{Batch, Draft};
-use crate::ids::{Attempt, BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
-use crate::note::Record;
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ChangeAttempt, Cut, ObjectId};
+use crate::note::EffectRecord;
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::old_blocks::OldBlocks;
 use crate::read::{Damage, ReadPlan};
-use crate::target::{Outcome, Target};
+use crate::target::{ChangeOutcome, StorageTarget};
 use crate::write::part_of_block;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ enum Kind {
 pub struct Edit {
     object: ObjectId,
     cut: Cut,
-    attempt: Attempt,
+    attempt: ChangeAttempt,
     kind: Kind,
     /// Bytes of the object.
     range: Range<u64>,
     /// Blocks before this are done, by the truncation and by the edit itself.
     cut_at: u64,
     at: u64,
-    bases: Bases,
+    bases: OldBlocks,
     delta: i64,
     /// It makes way for a write, whose reply tells what it freed.
     is_for_write: bool,
@@ -52,18 +52,18 @@ pub struct Edit {
 
 /// What the shell does next for an edit.
 #[derive(Debug)]
-pub enum Step {
+pub enum EditStep {
     /// Read [`Edit::old_blocks`] without the lock, [`Edit::supply`] them, and step again.
     Read,
     /// Append this in the same critical section. `done`: the edit is complete; else step again.
     Log {
         /// For the log.
-        record: Record,
+        record: EffectRecord,
         /// For the reply, at the end.
-        done: Option<Outcome>,
+        done: Option<ChangeOutcome>,
     },
     /// Nothing (more) to do.
-    Done(Outcome),
+    Done(ChangeOutcome),
 }
 
 impl Edit {
@@ -71,12 +71,12 @@ impl Edit {
         Self {
             object,
             cut,
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             kind,
             at: range.start / BLOCK,
             range,
             cut_at: 0,
-            bases: Bases::default(),
+            bases: OldBlocks::default(),
             delta: 0,
             is_for_write: false,
         }
@@ -84,7 +84,7 @@ impl Edit {
 
     /// By whom it was sent. Truncations have their own number.
     #[must_use]
-    pub fn sent_by(self, attempt: Attempt) -> Self {
+    pub fn sent_by(self, attempt: ChangeAttempt) -> Self {
         Self { attempt, ..self }
     }
 
@@ -167,7 +167,7 @@ impl Edit {
     /// read.
     fn zero_part(
         &mut self,
-        draft: &mut Draft<'_>,
+        draft: &mut ObjectUpdate<'_>,
         block: u64,
         zero: &Range<u64>,
     ) -> Result<bool, ErrorCode> {
@@ -184,7 +184,7 @@ impl Edit {
     }
 
     /// Ends a step: its record, what it changed, and the outcome if it was the last.
-    fn log(draft: Draft<'_>, last: bool) -> Logged {
+    fn log(draft: ObjectUpdate<'_>, last: bool) -> Logged {
         let delta = draft.allocated_delta();
         let end = last.then_some(draft.header.object_bytes);
         let mut batch = Batch::default();
@@ -215,21 +215,21 @@ fn edges(range: &Range<u64>) -> Vec<u64> {
     out
 }
 
-impl Target {
+impl StorageTarget {
     /// Makes the next step of an edit; under the target's lock.
     ///
     /// # Errors
     /// `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded`
     /// (as for writes), `Corrupt`.
-    pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
+    pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<EditStep, ErrorCode> {
         edit.bases.begin();
         self.fences.admit(edit.attempt.sender)?;
         self.attempts.admit(edit.object, edit.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
+        let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
         let object_bytes = draft.header.object_bytes;
         let behind = match self.check_cut(&draft, edit.cut) {
             Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
-                return Ok(Step::Done(self.outcome(edit, object_bytes)));
+                return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
             }
             result => result?,
         };
@@ -243,9 +243,9 @@ impl Target {
                 .map(|last| Edit::log(draft, last && edit.kind == Kind::Truncate))
         } else {
             match edit.kind {
-                Kind::Truncate => return Ok(Step::Done(self.outcome(edit, object_bytes))),
+                Kind::Truncate => return Ok(EditStep::Done(self.outcome(edit, object_bytes))),
                 Kind::Punch if !draft.exists() => {
-                    return Ok(Step::Done(self.outcome(edit, object_bytes)));
+                    return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
                 }
                 Kind::Punch => self
                     .punch_step(&mut draft, edit)?
@@ -256,7 +256,7 @@ impl Target {
             }
         };
         let Some(logged) = built else {
-            return Ok(Step::Read);
+            return Ok(EditStep::Read);
         };
         self.log_step(edit, logged, is_cut)
     }
@@ -266,7 +266,7 @@ impl Target {
         edit: &mut Edit,
         logged: Logged,
         is_cut: bool,
-    ) -> Result<Step, ErrorCode> {
+    ) -> Result<EditStep, ErrorCode> {
         let record = self.apply(logged.batch)?;
         if is_cut && cut::is_disowning(edit.cut.seq) {
             // Nobody told the shard that it was taken.
@@ -277,17 +277,17 @@ impl Target {
             edit.delta += logged.delta;
         }
         let done = logged.end.map(|end| self.outcome(edit, end));
-        Ok(Step::Log { record, done })
+        Ok(EditStep::Log { record, done })
     }
 
     /// What the reply tells.
-    fn outcome(&mut self, edit: &Edit, object_bytes: u64) -> Outcome {
+    fn outcome(&mut self, edit: &Edit, object_bytes: u64) -> ChangeOutcome {
         let untold = if edit.is_for_write {
             0
         } else {
             self.untold.take(edit.object)
         };
-        Outcome {
+        ChangeOutcome {
             allocated_delta: edit.delta + untold,
             object_bytes,
         }
@@ -302,7 +302,11 @@ impl Target {
     }
 
     /// `None`: an edge must be read first. Else whether the cut is complete.
-    fn cut_step(&self, draft: &mut Draft<'_>, edit: &mut Edit) -> Result<Option<bool>, ErrorCode> {
+    fn cut_step(
+        &self,
+        draft: &mut ObjectUpdate<'_>,
+        edit: &mut Edit,
+    ) -> Result<Option<bool>, ErrorCode> {
         let to = edit.cut.bytes;
         let first = to.div_ceil(BLOCK).min(BLOCKS_END);
         let from = edit.cut_at.max(first);
@@ -329,7 +333,7 @@ impl Target {
 
     fn punch_step(
         &self,
-        draft: &mut Draft<'_>,
+        draft: &mut ObjectUpdate<'_>,
         edit: &mut Edit,
     ) -> Result<Option<bool>, ErrorCode> {
         let range = edit.range.clone();
@@ -352,7 +356,7 @@ impl Target {
         Ok(Some(true))
     }
 
-    fn allocate_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
+    fn allocate_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<EditStep, ErrorCode> {
         let range = edit.range.clone();
         let end = range.end.div_ceil(BLOCK);
         if end - edit.at > self.config.units() {
@@ -360,7 +364,7 @@ impl Target {
         }
         let chunk_end = (edit.at / CHUNK_BLOCKS + STEP_CHUNKS as u64) * CHUNK_BLOCKS;
         let stop = end.min(chunk_end);
-        let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
+        let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
         if !draft.exists() {
             draft.header.truncate_seq = edit.cut.seq;
         }
@@ -385,7 +389,7 @@ impl Target {
         }
         if !complete {
             edit.bases.settle(edit.object);
-            return Ok(Step::Read);
+            return Ok(EditStep::Read);
         }
         let count = needs.len() as u64;
         if count > 0 && self.available() < count + self.config.reserve_units() {

@@ -9,10 +9,10 @@
 //! `FENCES_MAX`; the fence that was raised longest ago goes.
 
 use crate::ids::Sender;
+use crate::index_value;
 use crate::key;
-use crate::note::{Note, Record};
-use crate::sealed;
-use crate::target::Target;
+use crate::note::{EffectRecord, Note};
+use crate::target::StorageTarget;
 use std::collections::BTreeMap;
 use zonal_types::limits::FENCES_MAX;
 use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, KvChange, codec_struct};
@@ -20,7 +20,7 @@ use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, KvChang
 codec_struct! {
     /// The stored fence.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct FenceRecord {
+    pub struct StoredFence {
         /// The lowest incarnation that is served.
         lowest: Incarnation,
         /// When it was raised last, counted in raises.
@@ -33,13 +33,13 @@ type Name = (ClientId, HolderNumber);
 /// All fences of a target.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
-    known: BTreeMap<Name, FenceRecord>,
+    known: BTreeMap<Name, StoredFence>,
     order: BTreeMap<u64, Name>,
 }
 
 impl Fences {
     /// Takes a stored fence over.
-    pub(crate) fn load(&mut self, name: Name, record: FenceRecord) {
+    pub(crate) fn load(&mut self, name: Name, record: StoredFence) {
         if let Some(before) = self.known.insert(name, record) {
             self.order.remove(&before.raised);
         }
@@ -90,13 +90,13 @@ impl Fences {
                 continue;
             }
             let last = self.order.last_key_value().map_or(0, |(raised, _)| *raised);
-            let record = FenceRecord {
+            let record = StoredFence {
                 lowest: fence.lowest,
                 raised: last + 1,
             };
             self.load(name, record);
             let at = key::fence(fence.client, fence.holder);
-            changes.push(KvChange::put(at.clone(), sealed::encode(&at, &record)));
+            changes.push(KvChange::put(at.clone(), index_value::encode(&at, &record)));
             if self.known.len() > FENCES_MAX
                 && let Some((_raised, oldest)) = self.order.pop_first()
             {
@@ -108,7 +108,7 @@ impl Fences {
     }
 }
 
-impl Target {
+impl StorageTarget {
     /// Lets a request pass, unless its sender's incarnation is over.
     ///
     /// # Errors
@@ -118,8 +118,8 @@ impl Target {
     }
 
     /// Fences clients: the record to append. Acknowledged once it is durable.
-    pub fn fence(&mut self, fences: &[Fence]) -> Record {
-        Record {
+    pub fn fence(&mut self, fences: &[Fence]) -> EffectRecord {
+        EffectRecord {
             changes: self.fences.raise(fences),
             note: Note::default().encode(),
         }

@@ -49,7 +49,7 @@ pub struct Sender {
 
 /// Who sends a change, and with which attempt. See `attempts.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Attempt {
+pub struct ChangeAttempt {
     /// The sender.
     pub sender: Sender,
     /// Rises when the sender had no answer.

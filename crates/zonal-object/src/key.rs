@@ -105,7 +105,7 @@ pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
 
 /// What a key names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
+pub enum IndexKey {
     /// The target's own record.
     Target,
     /// A segment's bitmap.
@@ -135,19 +135,19 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), ErrorCode> {
 ///
 /// # Errors
 /// `Corrupt` for bytes that are no key of ours.
-pub fn parse(key: &[u8]) -> Result<Named, ErrorCode> {
+pub fn parse(key: &[u8]) -> Result<IndexKey, ErrorCode> {
     let ([space], rest) = split::<1>(key)?;
     if space == TARGET && rest.is_empty() {
-        return Ok(Named::Target);
+        return Ok(IndexKey::Target);
     }
     if space == SEGMENT {
-        return Ok(Named::Segment(u32::from_be_bytes(array(rest)?)));
+        return Ok(IndexKey::Segment(u32::from_be_bytes(array(rest)?)));
     }
     if space == FENCE {
         let (client, holder) = split::<8>(rest)?;
         let client = ClientId(u64::from_be_bytes(client));
         let holder = HolderNumber(u64::from_be_bytes(array(holder)?));
-        return Ok(Named::Fence(client, holder));
+        return Ok(IndexKey::Fence(client, holder));
     }
     let (data_id, rest) = split::<8>(rest)?;
     let (column, rest) = split::<2>(rest)?;
@@ -156,11 +156,11 @@ pub fn parse(key: &[u8]) -> Result<Named, ErrorCode> {
         column: Column(u16::from_be_bytes(column)),
     };
     match (space, rest) {
-        (TOMBSTONE, []) => Ok(Named::Tombstone(object)),
-        (PENDING, block) => Ok(Named::Pending(object, u64::from_be_bytes(array(block)?))),
-        (OBJECT, [HEADER]) => Ok(Named::Header(object)),
+        (TOMBSTONE, []) => Ok(IndexKey::Tombstone(object)),
+        (PENDING, block) => Ok(IndexKey::Pending(object, u64::from_be_bytes(array(block)?))),
+        (OBJECT, [HEADER]) => Ok(IndexKey::Header(object)),
         (OBJECT, [CHUNK, number @ ..]) => {
-            Ok(Named::Chunk(object, u64::from_be_bytes(array(number)?)))
+            Ok(IndexKey::Chunk(object, u64::from_be_bytes(array(number)?)))
         }
         _ => Err(ErrorCode::Corrupt),
     }
@@ -177,16 +177,16 @@ mod tests {
             column: Column(3),
         };
         for (key, named) in [
-            (target(), Named::Target),
-            (segment(9), Named::Segment(9)),
-            (tombstone(object), Named::Tombstone(object)),
-            (pending(object, 5), Named::Pending(object, 5)),
+            (target(), IndexKey::Target),
+            (segment(9), IndexKey::Segment(9)),
+            (tombstone(object), IndexKey::Tombstone(object)),
+            (pending(object, 5), IndexKey::Pending(object, 5)),
             (
                 fence(ClientId(7), HolderNumber(9)),
-                Named::Fence(ClientId(7), HolderNumber(9)),
+                IndexKey::Fence(ClientId(7), HolderNumber(9)),
             ),
-            (header(object), Named::Header(object)),
-            (chunk(object, 300), Named::Chunk(object, 300)),
+            (header(object), IndexKey::Header(object)),
+            (chunk(object, 300), IndexKey::Chunk(object, 300)),
         ] {
             assert_eq!(parse(&key), Ok(named));
             assert!(parse(&[key.as_slice(), &[0]].concat()).is_err());

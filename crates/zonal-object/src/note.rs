@@ -6,7 +6,7 @@
 
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{Extent, ObjectId, Place, TargetConfig};
-use crate::key::{self, Named};
+use crate::key::{self, IndexKey};
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, CodecError, ErrorCode, KvChange, Reader};
@@ -15,10 +15,10 @@ const VERSION: u8 = 1;
 
 /// One step for the log: appended as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Record {
+pub struct EffectRecord {
     /// Changes of the index.
     pub changes: Vec<KvChange>,
-    /// For [`crate::Target::open`], when the log is replayed.
+    /// For [`crate::StorageTarget::open`], when the log is replayed.
     pub note: Vec<u8>,
 }
 
@@ -113,7 +113,10 @@ pub struct BlockCheck {
 ///
 /// # Errors
 /// `Corrupt` where the record is none of ours.
-pub fn replay_checks(config: &TargetConfig, record: &Record) -> Result<Vec<BlockCheck>, ErrorCode> {
+pub fn replay_checks(
+    config: &TargetConfig,
+    record: &EffectRecord,
+) -> Result<Vec<BlockCheck>, ErrorCode> {
     let mut taken = Note::decode(&record.note)?.taken;
     taken.sort_unstable();
     let is_new = |place: Place| {
@@ -128,7 +131,7 @@ pub fn replay_checks(config: &TargetConfig, record: &Record) -> Result<Vec<Block
     };
     let mut out = Vec::new();
     for change in &record.changes {
-        let (Named::Chunk(..), Some(value)) = (key::parse(&change.key)?, &change.value) else {
+        let (IndexKey::Chunk(..), Some(value)) = (key::parse(&change.key)?, &change.value) else {
             continue;
         };
         let chunk = Chunk::decode(config, &change.key, value)?;

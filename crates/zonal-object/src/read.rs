@@ -10,10 +10,10 @@
 //! KiB: 2 look-ups, one segment read.
 
 use crate::chunk::{BlockState, Chunk};
-use crate::draft::{read_chunk, read_header};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place};
 use crate::note::BlockBytes;
-use crate::target::Target;
+use crate::object_update::{read_chunk, read_header};
+use crate::target::StorageTarget;
 use std::ops::Range;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX};
 use zonal_types::{ErrorCode, KvRead};
@@ -256,7 +256,7 @@ impl ReadPlan {
     }
 }
 
-impl Target {
+impl StorageTarget {
     /// Plans a read of `offset..offset + length`; what lies behind the object's end is left off.
     ///
     /// `cut` may be newer than what the object has seen (it then reads as if it were cut) or older.

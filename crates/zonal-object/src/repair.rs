@@ -6,19 +6,19 @@
 //! [`allocation`] makes it exact, space is missing and nothing is overwritten. Contents that cannot
 //! be told are marked as lost: reads of them are errors until they are written anew.
 
-mod lose;
-mod twice;
+mod double_claims;
+mod lost_blocks;
 
-pub use lose::{LOSE_BLOCKS_MAX, lose, lose_missing};
-pub use twice::{Claim, claims, settle};
+pub use double_claims::{Claim, claims, settle};
+pub use lost_blocks::{LOSE_BLOCKS_MAX, lose, lose_missing};
 
-use crate::bits::Bits;
-use crate::check::{Broken, Survey};
+use crate::check::{Survey, TargetDefect};
 use crate::chunk::Chunk;
 use crate::edit::BLOCKS_END;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, TargetConfig};
-use crate::key::{self, Named};
-use crate::sealed::{self, Header, TargetRecord};
+use crate::index_value::{self, ObjectHeader, TargetRecord};
+use crate::key::{self, IndexKey};
+use crate::unit_bitmap::UnitBitmap;
 use std::collections::BTreeSet;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
@@ -34,7 +34,7 @@ pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<Kv
     let mut now = BTreeSet::new();
     for (object, block, bytes) in survey.pending() {
         let key = key::pending(object, block);
-        let value = sealed::seal(&key, |out| out.extend_from_slice(bytes.as_slice()));
+        let value = index_value::seal(&key, |out| out.extend_from_slice(bytes.as_slice()));
         now.insert(key.clone());
         changes.push(KvChange::put(key, value));
     }
@@ -59,12 +59,12 @@ pub fn allocation(config: &TargetConfig, survey: &Survey) -> Vec<KvChange> {
     store_allocation(config, &used, survey.objects)
 }
 
-fn store_allocation(config: &TargetConfig, used: &Bits, objects: u64) -> Vec<KvChange> {
+fn store_allocation(config: &TargetConfig, used: &UnitBitmap, objects: u64) -> Vec<KvChange> {
     let words = (config.segment_units as usize).div_ceil(64);
     let mut changes = Vec::new();
     for (segment, own) in used.segments() {
         let key = key::segment(segment);
-        let value = sealed::seal(&key, |out| {
+        let value = index_value::seal(&key, |out| {
             for at in 0..words {
                 out.extend_from_slice(&own.get(at).unwrap_or(&0).to_le_bytes());
             }
@@ -77,7 +77,7 @@ fn store_allocation(config: &TargetConfig, used: &Bits, objects: u64) -> Vec<KvC
         epoch: 0,
     };
     let key = key::target();
-    let value = sealed::encode(&key, &record);
+    let value = index_value::encode(&key, &record);
     changes.push(KvChange::put(key, value));
     changes
 }
@@ -94,34 +94,36 @@ pub type Expect<'a> = dyn Fn(ObjectId) -> Option<(u64, u64)> + 'a;
 pub fn repair(
     config: &TargetConfig,
     kv: &dyn KvRead,
-    broken: &Broken,
+    broken: &TargetDefect,
     expect: &Expect<'_>,
 ) -> Result<Vec<KvChange>> {
     match broken {
-        Broken::Key { key } => damaged(config, kv, key),
-        Broken::NoHeader(object) | Broken::Blocks { object, .. } => {
+        TargetDefect::Key { key } => damaged(config, kv, key),
+        TargetDefect::NoHeader(object) | TargetDefect::Blocks { object, .. } => {
             recount(config, kv, *object, expect)
         }
-        Broken::Outside { object, block, .. } => lose(config, kv, *object, *block, *block + 1),
-        Broken::Tombstone(object) => Ok(vec![KvChange::remove(key::tombstone(*object))]),
-        Broken::HalfDeleted(object) => {
+        TargetDefect::Outside { object, block, .. } => {
+            lose(config, kv, *object, *block, *block + 1)
+        }
+        TargetDefect::Tombstone(object) => Ok(vec![KvChange::remove(key::tombstone(*object))]),
+        TargetDefect::HalfDeleted(object) => {
             let key = key::tombstone(*object);
-            let value = sealed::seal(&key, |_| {});
+            let value = index_value::seal(&key, |_| {});
             Ok(vec![KvChange::put(key, value)])
         }
-        Broken::Unreadable(_)
-        | Broken::Note
-        | Broken::Geometry { .. }
-        | Broken::Twice { .. }
-        | Broken::NotMarked(_)
-        | Broken::Leaked(_)
-        | Broken::Objects { .. } => Ok(Vec::new()),
+        TargetDefect::Unreadable(_)
+        | TargetDefect::Note
+        | TargetDefect::Geometry { .. }
+        | TargetDefect::Twice { .. }
+        | TargetDefect::NotMarked(_)
+        | TargetDefect::Leaked(_)
+        | TargetDefect::Objects { .. } => Ok(Vec::new()),
     }
 }
 
 fn read<T: zonal_types::Codec>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>> {
     kv.get(key)?
-        .map(|value| sealed::decode(key, &value))
+        .map(|value| index_value::decode(key, &value))
         .transpose()
 }
 
@@ -131,19 +133,19 @@ fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvC
     let is_beyond = |block: u64| block >= BLOCKS_END;
     match key::parse(key) {
         // No file reaches there.
-        Ok(Named::Chunk(_, number)) if is_beyond(number.saturating_mul(CHUNK_BLOCKS)) => {
+        Ok(IndexKey::Chunk(_, number)) if is_beyond(number.saturating_mul(CHUNK_BLOCKS)) => {
             Ok(vec![KvChange::remove(key.to_vec())])
         }
-        Ok(Named::Pending(_, block)) if is_beyond(block) => {
+        Ok(IndexKey::Pending(_, block)) if is_beyond(block) => {
             Ok(vec![KvChange::remove(key.to_vec())])
         }
-        Ok(Named::Chunk(object, number)) => {
+        Ok(IndexKey::Chunk(object, number)) => {
             let stored = kv.get(key).ok().flatten();
             let is_bad = stored.is_none_or(|value| Chunk::decode(config, key, &value).is_err());
             if !is_bad {
                 return Ok(Vec::new());
             }
-            let header: Option<Header> = read(kv, &key::header(object)).unwrap_or(None);
+            let header: Option<ObjectHeader> = read(kv, &key::header(object)).unwrap_or(None);
             // Without a length, all of it may have had contents.
             let blocks = header.map_or(CHUNK_BLOCKS, |header| {
                 let first = number.saturating_mul(CHUNK_BLOCKS);
@@ -156,7 +158,7 @@ fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvC
                 KvChange::put(key.to_vec(), chunk.encode(key))
             }])
         }
-        Ok(Named::Pending(object, block)) => {
+        Ok(IndexKey::Pending(object, block)) => {
             let mut changes = lose(config, kv, object, block, block + 1)?;
             changes.push(KvChange::remove(key.to_vec()));
             Ok(changes)
@@ -170,7 +172,7 @@ fn pending_blocks(kv: &dyn KvRead, object: ObjectId) -> Result<BTreeSet<u64>> {
     let mut blocks = BTreeSet::new();
     let (start, end) = key::pending_range(object);
     kv.scan(&start, &end, &mut |key, _value| {
-        if let Ok(Named::Pending(_, block)) = key::parse(key) {
+        if let Ok(IndexKey::Pending(_, block)) = key::parse(key) {
             blocks.insert(block);
         }
         true
@@ -190,7 +192,7 @@ fn recount(
     let (start, end) = (key::chunk(object, 0), key::object_range(object).1);
     kv.scan(&start, &end, &mut |key, value| {
         match (key::parse(key), Chunk::decode(config, key, value)) {
-            (Ok(Named::Chunk(_, number)), Ok(chunk)) => {
+            (Ok(IndexKey::Chunk(_, number)), Ok(chunk)) => {
                 let first = number.saturating_mul(CHUNK_BLOCKS);
                 blocks.extend(chunk.blocks().map(|(step, _)| first.saturating_add(step)));
             }
@@ -203,7 +205,7 @@ fn recount(
         return Err(code);
     }
     let key = key::header(object);
-    let mut header = match read::<Header>(kv, &key) {
+    let mut header = match read::<ObjectHeader>(kv, &key) {
         Ok(Some(header)) if header.is_sound() => header,
         _ if blocks.is_empty() => return Ok(vec![KvChange::remove(key)]),
         _ => {
@@ -211,15 +213,15 @@ fn recount(
                 .last()
                 .map_or(0, |last| (last + 1).saturating_mul(BLOCK));
             let (truncate_seq, bytes) = expect(object).unwrap_or((0, end));
-            Header {
+            ObjectHeader {
                 truncate_seq,
                 object_bytes: bytes,
-                ..Header::default()
+                ..ObjectHeader::default()
             }
         }
     };
     header.blocks = blocks.len() as u64;
-    let value = sealed::encode(&key, &header);
+    let value = index_value::encode(&key, &header);
     Ok(vec![KvChange::put(key, value)])
 }
 
@@ -243,8 +245,8 @@ pub fn remove(kv: &dyn KvRead, object: ObjectId) -> Result<Vec<KvChange>> {
 mod tests {
     use super::*;
     use crate::chunk::BlockState;
-    use crate::draft::read_header;
     use crate::ids::Place;
+    use crate::object_update::read_header;
     use std::collections::BTreeMap;
     use zonal_types::limits::CUT_NUMBER_MAX;
     use zonal_types::{Column, DataId};
@@ -270,13 +272,13 @@ mod tests {
         for (truncate_seq, object_bytes) in
             [(u64::MAX, 10), (CUT_NUMBER_MAX + 1, 10), (4, u64::MAX)]
         {
-            let header = Header {
+            let header = ObjectHeader {
                 truncate_seq,
                 object_bytes,
-                ..Header::default()
+                ..ObjectHeader::default()
             };
             let mut kv = BTreeMap::new();
-            kv.insert(of_header.clone(), sealed::encode(&of_header, &header));
+            kv.insert(of_header.clone(), index_value::encode(&of_header, &header));
             kv.insert(of_chunk.clone(), chunk.encode(&of_chunk));
             assert_eq!(read_header(&kv, object), Err(ErrorCode::Corrupt));
             let changes = recount(&config, &kv, object, &|_object| Some((6, 4096))).unwrap();

@@ -8,7 +8,7 @@
 //! Invariants: live is a subset of busy; `free` counts the units that are not busy.
 
 use crate::ids::{Extent, Place, TargetConfig};
-use crate::{key, sealed};
+use crate::{index_value, key};
 use std::collections::BTreeSet;
 use zonal_types::{ErrorCode, KvChange};
 
@@ -340,7 +340,7 @@ impl Space {
         for number in &self.dirty_frozen {
             let key = key::segment(*number);
             let segment = &self.segments[*number as usize];
-            let value = sealed::seal(&key, |out| {
+            let value = index_value::seal(&key, |out| {
                 for word in &segment.live {
                     out.extend_from_slice(&word.to_le_bytes());
                 }
@@ -363,7 +363,7 @@ impl Space {
     /// # Errors
     /// `Corrupt` where it is none.
     pub fn load(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
-        let body = sealed::open(key, value)?;
+        let body = index_value::open(key, value)?;
         let expected = (self.units as usize).div_ceil(64) * 8;
         // A gap in the numbers would be filled in memory: bound it by what the target may hold.
         let bound = self.limit.max(self.segments.len() as u32 + 1);
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!((space.free(), space.waiting()), (100, 100));
         let mut loaded = self::space();
         for change in &changes {
-            let Ok(key::Named::Segment(number)) = key::parse(&change.key) else {
+            let Ok(key::IndexKey::Segment(number)) = key::parse(&change.key) else {
                 panic!("a bitmap");
             };
             loaded

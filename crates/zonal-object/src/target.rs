@@ -1,21 +1,21 @@
 //! The state of a target between requests, and how it starts.
 //!
-//! Invariants (checked by `Target::check`): 1. every place in the index is in exactly one record and
+//! Invariants (checked by `StorageTarget::check`): 1. every place in the index is in exactly one record and
 //! live in the allocator, and nothing else is live; 2. a pending block's object has a header; 3. a header
 //! counts exactly the blocks that have a place or are pending; 4. all bytes of a block behind the
 //! object's length are zeros; 5. a block that a record refers to is never written again.
 
 use crate::attempts::Attempts;
-use crate::draft::{Batch, Draft, read_header};
 use crate::fences::Fences;
-use crate::gone::Gone;
 use crate::ids::{BLOCK, Cut, ObjectId, TargetConfig};
-use crate::key::{self, Named};
-use crate::note::{BlockBytes, Note, Record};
-use crate::pending::Pending;
-use crate::sealed::{self, TargetRecord};
+use crate::index_value::{self, TargetRecord};
+use crate::key::{self, IndexKey};
+use crate::note::{BlockBytes, EffectRecord, Note};
+use crate::object_update::{Batch, ObjectUpdate, read_header};
+use crate::pending_blocks::PendingBlocks;
+use crate::recent_deletes::RecentDeletes;
 use crate::space::Space;
-use crate::untold::Untold;
+use crate::unreported_cuts::UnreportedCuts;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
@@ -23,17 +23,17 @@ use zonal_types::{ErrorCode, KvChange, KvRead};
 
 /// A storage target without its I/O. See the crate's documentation for how a shell drives it.
 #[derive(Debug)]
-pub struct Target {
+pub struct StorageTarget {
     pub(crate) config: TargetConfig,
     pub(crate) space: Space,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingBlocks,
     /// Pending blocks that the store holds, from the last checkpoints.
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
-    pub(crate) gone: Gone,
+    pub(crate) gone: RecentDeletes,
     pub(crate) attempts: Attempts,
     pub(crate) fences: Fences,
-    pub(crate) untold: Untold,
+    pub(crate) untold: UnreportedCuts,
     objects: u64,
     /// Blocks that planned writes will make pending.
     pub(crate) promised: u64,
@@ -41,7 +41,7 @@ pub struct Target {
 
 /// What a mutation did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outcome {
+pub struct ChangeOutcome {
     /// Change of allocated bytes, with that of cuts that nobody was told of before.
     pub allocated_delta: i64,
     /// Length of the object now.
@@ -70,7 +70,7 @@ pub struct TargetSpace {
     pub objects: u64,
 }
 
-impl Target {
+impl StorageTarget {
     /// Brings a target up: its stored state from `kv`, then the notes of the log's records, in
     /// order (those behind the last checkpoint; `kv` may show their changes already). A new store
     /// is empty.
@@ -88,13 +88,13 @@ impl Target {
         let mut target = Self {
             config,
             space: Space::new(&config),
-            pending: Pending::default(),
+            pending: PendingBlocks::default(),
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
-            gone: Gone::default(),
+            gone: RecentDeletes::default(),
             attempts: Attempts::default(),
             fences: Fences::default(),
-            untold: Untold::default(),
+            untold: UnreportedCuts::default(),
             objects: 0,
             promised: 0,
         };
@@ -114,29 +114,29 @@ impl Target {
 
     fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
         match key::parse(key)? {
-            Named::Target => {
-                let record: TargetRecord = sealed::decode(key, value)?;
+            IndexKey::Target => {
+                let record: TargetRecord = index_value::decode(key, value)?;
                 if record.segment_units != self.config.segment_units {
                     return Err(ErrorCode::Invalid);
                 }
                 self.objects = record.objects;
             }
-            Named::Segment(number) => self.space.load(number, key, value)?,
-            Named::Tombstone(object) => {
+            IndexKey::Segment(number) => self.space.load(number, key, value)?,
+            IndexKey::Tombstone(object) => {
                 self.deleting.insert(object);
             }
-            Named::Pending(object, block) => {
-                let bytes = sealed::open(key, value)?;
+            IndexKey::Pending(object, block) => {
+                let bytes = index_value::open(key, value)?;
                 let bytes: [u8; BLOCK_BYTES] =
                     bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
                 self.stored_pending.insert((object, block));
                 self.pending.put(object, block, Arc::new(bytes));
             }
-            Named::Fence(client, holder) => {
-                let record = sealed::decode(key, value)?;
+            IndexKey::Fence(client, holder) => {
+                let record = index_value::decode(key, value)?;
                 self.fences.load((client, holder), record);
             }
-            Named::Header(_) | Named::Chunk(..) => return Err(ErrorCode::Corrupt),
+            IndexKey::Header(_) | IndexKey::Chunk(..) => return Err(ErrorCode::Corrupt),
         }
         Ok(())
     }
@@ -168,9 +168,9 @@ impl Target {
     }
 
     /// Makes a batch the target's state and gives the record to append.
-    pub(crate) fn apply(&mut self, batch: Batch) -> Result<Record, ErrorCode> {
+    pub(crate) fn apply(&mut self, batch: Batch) -> Result<EffectRecord, ErrorCode> {
         self.apply_note(&batch.note)?;
-        Ok(Record {
+        Ok(EffectRecord {
             note: batch.note.encode(),
             changes: batch.changes,
         })
@@ -276,7 +276,7 @@ impl Target {
             objects: self.objects,
             epoch: 0,
         };
-        let value = sealed::encode(&key, &record);
+        let value = index_value::encode(&key, &record);
         changes.push(KvChange::put(key, value));
         let now: BTreeSet<_> = self.pending.iter().map(|(at, _)| *at).collect();
         for (object, block) in self.stored_pending.difference(&now) {
@@ -284,7 +284,8 @@ impl Target {
         }
         for ((object, block), found) in self.pending.iter() {
             let key = key::pending(*object, *block);
-            let value = sealed::seal(&key, |out| out.extend_from_slice(found.bytes.as_slice()));
+            let value =
+                index_value::seal(&key, |out| out.extend_from_slice(found.bytes.as_slice()));
             changes.push(KvChange::put(key, value));
         }
         self.stored_pending = now;
@@ -299,7 +300,7 @@ impl Target {
 
     /// Refuses what an older view of the file would do, also to an object that was deleted;
     /// `Ok(true)`: the object must be cut first.
-    pub(crate) fn check_cut(&self, draft: &Draft<'_>, cut: Cut) -> Result<bool, ErrorCode> {
+    pub(crate) fn check_cut(&self, draft: &ObjectUpdate<'_>, cut: Cut) -> Result<bool, ErrorCode> {
         if !draft.exists() && self.gone.has(draft.object) {
             zonal_types::mark!(WriteAfterDelete);
             return Err(ErrorCode::Stale);

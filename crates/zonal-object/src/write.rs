@@ -17,13 +17,13 @@
 //! aligned 4 KiB write: 3 look-ups, a note with the block, no index value unless the object grew or
 //! a hole was filled.
 
-use crate::bases::Bases;
-use crate::draft::{Batch, Draft};
 use crate::edit::Edit;
-use crate::ids::{Attempt, BLOCK, Cut, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig};
-use crate::note::Record;
+use crate::ids::{BLOCK, ChangeAttempt, Cut, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig};
+use crate::note::EffectRecord;
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::old_blocks::OldBlocks;
 use crate::read::{Damage, ReadPlan};
-use crate::target::{Outcome, Target};
+use crate::target::{ChangeOutcome, StorageTarget};
 use std::ops::Range;
 use std::sync::Arc;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
@@ -41,7 +41,7 @@ pub struct WriteRequest<'a> {
     /// What the sender knows of truncations.
     pub cut: Cut,
     /// Who sends it.
-    pub attempt: Attempt,
+    pub attempt: ChangeAttempt,
     /// First byte and number of bytes of each range: in order, none over another.
     pub ranges: &'a [(u64, u32)],
 }
@@ -87,7 +87,7 @@ struct Small {
 pub struct WritePlan {
     object: ObjectId,
     cut: Cut,
-    attempt: Attempt,
+    attempt: ChangeAttempt,
     pieces: Vec<Piece>,
     /// Blocks that go to extents.
     large: Vec<Large>,
@@ -96,27 +96,27 @@ pub struct WritePlan {
     /// Blocks that will be pending, counted in the target until the commit.
     promised: u64,
     crcs: Vec<u32>,
-    bases: Bases,
+    bases: OldBlocks,
 }
 
-/// The answer to [`Target::plan_write`].
+/// The answer to [`StorageTarget::plan_write`].
 #[derive(Debug)]
-pub enum Planned {
+pub enum WriteDecision {
     /// Go on with this.
     Ready(WritePlan),
     /// The object has not seen the last truncation: run this edit, then plan again.
     CutFirst(Edit),
 }
 
-/// The answer to [`Target::commit_write`].
+/// The answer to [`StorageTarget::commit_write`].
 #[derive(Debug)]
 pub enum Committed {
     /// Append the record in the same critical section, then reply.
     Done {
         /// For the log.
-        record: Record,
+        record: EffectRecord,
         /// For the reply.
-        outcome: Outcome,
+        outcome: ChangeOutcome,
     },
     /// Read [`WritePlan::old_blocks`] again, then commit again.
     Again,
@@ -157,7 +157,7 @@ impl WritePlan {
             extents: Vec::new(),
             promised: 0,
             crcs: Vec::new(),
-            bases: Bases::default(),
+            bases: OldBlocks::default(),
         };
         if u64::from(plan.large_units()) * BLOCK < LARGE_WRITE_BYTES {
             plan.large.clear();
@@ -243,7 +243,7 @@ impl WritePlan {
     /// Verifies and keeps what was read for [`Self::old_blocks`].
     ///
     /// # Errors
-    /// The damaged block. It may have moved since the plan: see [`Target::refresh_write`].
+    /// The damaged block. It may have moved since the plan: see [`StorageTarget::refresh_write`].
     pub fn supply(&mut self, buffer: &mut [u8]) -> Result<(), Damage> {
         self.bases.supply(buffer)
     }
@@ -288,26 +288,26 @@ pub(crate) fn part_of_block(block: u64, start: u64, end: u64) -> Range<usize> {
     from as usize..to as usize
 }
 
-impl Target {
+impl StorageTarget {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
     /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted),
-    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`Target::reclaimable`] is not 0.
+    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`StorageTarget::reclaimable`] is not 0.
     /// `Overloaded`: a checkpoint must run first, since there are too many pending blocks.
     pub fn plan_write(
         &mut self,
         kv: &dyn KvRead,
         request: WriteRequest<'_>,
-    ) -> Result<Planned, ErrorCode> {
+    ) -> Result<WriteDecision, ErrorCode> {
         let mut plan = WritePlan::new(&request)?;
         self.fences.admit(request.attempt.sender)?;
         self.attempts.admit(request.object, request.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
+        let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, request.object)?;
         if self.check_cut(&draft, request.cut)? {
             zonal_types::mark!(CutFirst);
             let cut = Edit::truncate_for_write(request.object, request.cut);
-            return Ok(Planned::CutFirst(cut));
+            return Ok(WriteDecision::CutFirst(cut));
         }
         Self::find_bases(&mut draft, &mut plan)?;
         let large_units = plan.large_units();
@@ -319,11 +319,11 @@ impl Target {
         }
         plan.promised = small_units;
         self.promised += small_units;
-        Ok(Planned::Ready(plan))
+        Ok(WriteDecision::Ready(plan))
     }
 
     /// Looks the bases of partly written blocks up; true where some must be read.
-    fn find_bases(draft: &mut Draft<'_>, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
+    fn find_bases(draft: &mut ObjectUpdate<'_>, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
         let WritePlan {
             object,
             pieces,
@@ -341,7 +341,7 @@ impl Target {
     }
 
     /// A block that the write covers up to the object's end needs nothing of what was there.
-    fn needs_base(draft: &Draft<'_>, block: u64, pieces: &[Piece]) -> bool {
+    fn needs_base(draft: &ObjectUpdate<'_>, block: u64, pieces: &[Piece]) -> bool {
         let length = draft.header.object_bytes;
         let holds = length.saturating_sub(block * BLOCK).min(BLOCK) as usize;
         let mut covered = 0;
@@ -359,7 +359,7 @@ impl Target {
     /// floor.
     fn check_room(
         &self,
-        draft: &mut Draft<'_>,
+        draft: &mut ObjectUpdate<'_>,
         plan: &WritePlan,
         large: u64,
         small: u64,
@@ -428,7 +428,7 @@ impl Target {
         }
         self.fences.admit(plan.attempt.sender)?;
         self.attempts.admit(plan.object, plan.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
+        let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
         if self.check_cut(&draft, plan.cut)? {
             // Only after a deletion and a new life of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
@@ -463,7 +463,7 @@ impl Target {
         }
         let end = plan.end();
         draft.grow(end);
-        let mut outcome = Outcome {
+        let mut outcome = ChangeOutcome {
             allocated_delta: draft.allocated_delta(),
             object_bytes: draft.header.object_bytes,
         };
@@ -496,7 +496,7 @@ impl Target {
     /// `Corrupt`, or what `kv` gives.
     pub fn refresh_write(&self, kv: &dyn KvRead, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
         let before = plan.bases.plan.take();
-        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
+        let mut draft = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
         Self::find_bases(&mut draft, plan)?;
         Ok(before != plan.bases.plan)
     }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 use zonal_object::chunk::Chunk;
-use zonal_object::key::{self, Named};
+use zonal_object::key::{self, IndexKey};
 use zonal_object::{TargetConfig, describe};
 use zonal_testkit::{Rng, from_hex, mangled};
 
@@ -38,7 +38,7 @@ fn feed(key: Option<&[u8]>, bytes: &[u8]) -> bool {
     let Some(key) = key else {
         return describe::note(bytes).is_ok();
     };
-    if let Ok(Named::Chunk(..)) = key::parse(key)
+    if let Ok(IndexKey::Chunk(..)) = key::parse(key)
         && let Ok(chunk) = Chunk::decode(&GEOMETRY, key, bytes)
     {
         let again = Chunk::decode(&GEOMETRY, key, &chunk.encode(key));

@@ -108,9 +108,9 @@ fn hostile_values_are_errors() {
             .iter()
             .map(|record| record.note.as_slice())
             .collect();
-        let _ = Target::open(CONFIG, &shell.store, notes);
+        let _ = StorageTarget::open(CONFIG, &shell.store, notes);
         let mut note = rng.bytes(100);
         note[0] = 1;
-        assert!(Target::open(CONFIG, &Store::default(), [note.as_slice()]).is_err());
+        assert!(StorageTarget::open(CONFIG, &Store::default(), [note.as_slice()]).is_err());
     }
 }

@@ -24,7 +24,7 @@ fn scattered(chunks: u64) -> Shell {
 fn older_writes_cannot_bring_cut_bytes_back() {
     let (mut shell, payload) = filled();
     let request = WriteRequest {
-        attempt: Attempt::default(),
+        attempt: ChangeAttempt::default(),
         object: object(1),
         cut: CUT,
         ranges: &[(500_000, 100_000)],
@@ -178,7 +178,7 @@ fn a_chunk_less_than_a_step_is_reserved_at_once_wherever_it_begins() {
         let mut shell = Shell::new(config);
         let mut edit = Edit::allocate(object(1), CUT, chunk - 4096, length, false).unwrap();
         let step = shell.target.edit_step(&shell.store, &mut edit).unwrap();
-        let Step::Log { done, .. } = step else {
+        let EditStep::Log { done, .. } = step else {
             panic!("{step:?}");
         };
         assert_eq!(done.is_some(), is_whole, "{length}");
@@ -217,7 +217,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     let mut shell = Shell::new(CONFIG);
     shell.write(object(1), CUT, 0, b"here").unwrap();
     let request = WriteRequest {
-        attempt: Attempt::default(),
+        attempt: ChangeAttempt::default(),
         object: object(1),
         cut: CUT,
         ranges: &[(0, 5000)],
@@ -291,7 +291,7 @@ fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
     for who in 0..3 {
         let (mut shell, payload) = filled();
         let request = WriteRequest {
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             object: object(1),
             cut: cut_to(0),
             ranges: &[(0, payload.len() as u32)],
@@ -317,7 +317,8 @@ fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
     shell.checkpoint(true);
     let before = shell.target.stat(&shell.store, object(1)).unwrap();
     let mut edit = Edit::truncate(object(1), cut_to(1));
-    let Step::Log { record, done: None } = shell.target.edit_step(&shell.store, &mut edit).unwrap()
+    let EditStep::Log { record, done: None } =
+        shell.target.edit_step(&shell.store, &mut edit).unwrap()
     else {
         panic!("a step of several");
     };
@@ -336,7 +337,7 @@ fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
 fn an_object_that_is_deleted_has_nothing_to_tell() {
     let (mut shell, _) = filled();
     let request = WriteRequest {
-        attempt: Attempt::default(),
+        attempt: ChangeAttempt::default(),
         object: object(1),
         cut: cut_to(4096),
         ranges: &[(0, 4096)],

@@ -145,7 +145,7 @@ fn own_record_bitmap_and_pending_block() {
 #[test]
 fn tombstone() {
     let shell = filled();
-    let half = Broken::HalfDeleted(OBJECT);
+    let half = TargetDefect::HalfDeleted(OBJECT);
     let changes = repair::repair(&SMALL, &shell.store, &half, &|_| None).unwrap();
     assert_eq!(changes[0].key, key::tombstone(OBJECT));
     assert_eq!(hex(changes[0].value.as_ref().unwrap()), "01470f2731");

@@ -177,7 +177,7 @@ impl Run {
                 let length: u32 = ranges.iter().map(|(_at, length)| *length).sum();
                 let payload = self.rng.bytes(length as usize);
                 let request = WriteRequest {
-                    attempt: Attempt::default(),
+                    attempt: ChangeAttempt::default(),
                     object: file.object(id),
                     cut: file.cut,
                     ranges: &ranges,

@@ -80,7 +80,7 @@ fn edges_of_one_block_written_at_once_are_merged() {
     let (mut shell, mut want) = filled();
     let mut plan = |offset| {
         let request = WriteRequest {
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             object: object(1),
             cut: CUT,
             ranges: &[(offset, 5)],
@@ -182,12 +182,12 @@ fn the_hot_paths_cost_what_their_comments_say() {
     assert!(plan.reads().count() <= 3);
 }
 
-fn attempt(number: u32) -> Attempt {
+fn attempt(number: u32) -> ChangeAttempt {
     let sender = Sender {
         identity: ClientIdentity::first(ClientId(7)),
         ..Sender::default()
     };
-    Attempt { sender, number }
+    ChangeAttempt { sender, number }
 }
 
 #[test]

@@ -12,11 +12,11 @@
 //!
 //! Why and what else: docs/rfcs/2026-11-24-regions.md.
 
-mod map;
-pub mod mapping;
+pub mod client_mappings;
 pub mod memory;
 pub mod region;
+mod shared_mmap;
 
-pub use mapping::{MapError, Mapping, Mappings, Part};
+pub use client_mappings::{MapError, Mapping, Mappings, RegionPart};
 pub use memory::{Memory, Regions};
 pub use region::{Hold, Region};

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::map::Map;
+use crate::shared_mmap::Map;
 
 /// Free buffers that keep their memory: a fresh one costs a page fault for each of its pages, and
 /// what was used last is still in the processor's cache.

@@ -16,7 +16,7 @@ use revoked::Revoked;
 pub use revoked::describe as describe_revoked;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_disk::{DiskError, Engine};
 use zonal_types::{
     CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, ShardId, TargetId, ZoneId,
@@ -214,7 +214,7 @@ impl Manager {
         let mut planned = core.plan(&*self.engine, edits, junctions, expected)?;
         changes.append(&mut planned.changes);
         if !changes.is_empty() {
-            self.engine.append_with(changes, &[], Room::Normal)?;
+            self.engine.append_with(changes, &[], LogRoom::Normal)?;
         }
         core.logged(planned);
         Ok(Arc::clone(core.newest()))

@@ -3,14 +3,14 @@
 //! mounted. It knows nothing of Zonal but its generator of numbers.
 #![forbid(unsafe_code)]
 
-mod device;
+mod fuse_device;
 mod garbage;
 mod hex;
 pub mod power_cut;
 mod rng;
 mod scratch;
 
-pub use device::skip_mount;
+pub use fuse_device::skip_mount;
 pub use garbage::{GARBAGE, mangled, refused};
 pub use hex::{from_hex, to_hex};
 pub use rng::Rng;

@@ -9,17 +9,17 @@
 //!
 //! Units: bytes.
 
-mod bytes;
 mod folder;
+mod sparse_bytes;
 
-pub use bytes::Bytes;
-pub use folder::{Act, Folder, State};
+pub use folder::{Act, CrashFolder, FolderState};
+pub use sparse_bytes::SparseBytes;
 
 use crate::Rng;
 
 /// A change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum FileChange {
     /// Bytes; a file that is shorter becomes as long as they need.
     Write {
         /// Where they begin.
@@ -33,7 +33,7 @@ pub enum Change {
     AtLeast(u64),
 }
 
-impl Change {
+impl FileChange {
     /// The parts that arrive each by itself.
     fn units(&self, unit: u64) -> Vec<Self> {
         let Self::Write { at, bytes } = self else {
@@ -54,7 +54,7 @@ impl Change {
         out
     }
 
-    fn apply(&self, to: &mut Bytes) {
+    fn apply(&self, to: &mut SparseBytes) {
         match self {
             Self::Write { at, bytes } => to.put(*at, bytes),
             Self::Resize(length) => to.resize(*length),
@@ -68,13 +68,13 @@ impl Change {
 struct Pending {
     ticket: u64,
     has_ended: bool,
-    change: Change,
+    change: FileChange,
 }
 
 /// One file: what of it is durable, and what is on its way.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    durable: Bytes,
+    durable: SparseBytes,
     pending: Vec<Pending>,
     next: u64,
 }
@@ -86,7 +86,7 @@ pub struct Covered(Vec<u64>);
 impl Image {
     /// A file whose bytes are durable.
     #[must_use]
-    pub fn holding(durable: Bytes) -> Self {
+    pub fn holding(durable: SparseBytes) -> Self {
         Self {
             durable,
             ..Self::default()
@@ -94,7 +94,7 @@ impl Image {
     }
 
     /// A change begins.
-    pub fn issue(&mut self, change: Change) -> u64 {
+    pub fn issue(&mut self, change: FileChange) -> u64 {
         let ticket = self.next;
         self.next += 1;
         self.pending.push(Pending {
@@ -114,7 +114,7 @@ impl Image {
     }
 
     /// A change that is over at once.
-    pub fn change(&mut self, change: Change) {
+    pub fn change(&mut self, change: FileChange) {
         let ticket = self.issue(change);
         self.ended(ticket);
     }
@@ -148,7 +148,7 @@ impl Image {
 
     /// What a reader finds while the power is on.
     #[must_use]
-    pub fn live(&self) -> Bytes {
+    pub fn live(&self) -> SparseBytes {
         let mut out = self.durable.clone();
         self.pending
             .iter()
@@ -158,7 +158,7 @@ impl Image {
 
     /// One state, drawn: with equal odds for all its units.
     #[must_use]
-    pub fn survivor(&self, unit: u64, rng: &mut Rng) -> Bytes {
+    pub fn survivor(&self, unit: u64, rng: &mut Rng) -> SparseBytes {
         let odds = rng.below(5);
         let mut out = self.durable.clone();
         for change in self.units(unit) {
@@ -169,7 +169,7 @@ impl Image {
         out
     }
 
-    fn units(&self, unit: u64) -> Vec<Change> {
+    fn units(&self, unit: u64) -> Vec<FileChange> {
         let all = self.pending.iter();
         all.flat_map(|pending| pending.change.units(unit)).collect()
     }
@@ -178,8 +178,8 @@ impl Image {
 /// States of `images` together, at most `limit` (one at least): every choice of the units that are
 /// not durable where there are few; else some of: every prefix, every single one lost, every single
 /// one arrived; and random choices.
-pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<Bytes>> {
-    let units: Vec<Vec<Change>> = images.iter().map(|image| image.units(unit)).collect();
+pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<SparseBytes>> {
+    let units: Vec<Vec<FileChange>> = images.iter().map(|image| image.units(unit)).collect();
     let count = units.iter().map(Vec::len).sum();
     let state = |choice: Vec<bool>| {
         let mut taken = choice.into_iter();
@@ -237,8 +237,8 @@ fn choices(count: usize, limit: usize, rng: &mut Rng) -> Vec<Vec<bool>> {
 mod tests {
     use super::*;
 
-    fn write(at: u64, bytes: &[u8]) -> Change {
-        Change::Write {
+    fn write(at: u64, bytes: &[u8]) -> FileChange {
+        FileChange::Write {
             at,
             bytes: bytes.to_vec(),
         }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_choice_of_few_units_is_made() {
-        let mut image = Image::holding(Bytes::of(b"....."));
+        let mut image = Image::holding(SparseBytes::of(b"....."));
         image.change(write(1, b"abc"));
         let mut found = all(&image, 4);
         found.sort();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_what_had_ended_when_it_began() {
-        let mut image = Image::holding(Bytes::of(b"...."));
+        let mut image = Image::holding(SparseBytes::of(b"...."));
         image.change(write(0, b"a"));
         let under_way = image.issue(write(1, b"b"));
         let covered = image.flush();
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn of_many_units_there_are_as_many_states_as_asked_for() {
         let mut image = Image::default();
-        image.change(Change::Resize(600));
+        image.change(FileChange::Resize(600));
         image.change(write(100, &[7; 600]));
         for limit in [1, 2, 7, 100] {
             assert_eq!(all(&image, limit).len(), limit);

@@ -11,8 +11,8 @@ use zonal_types::KvChange;
 
 use super::{Engine, Tail};
 use crate::error::DiskError;
-use crate::group::lock;
-use crate::log::{self, HEADER, Header, Kind};
+use crate::group_commit::lock;
+use crate::log::{self, HEADER, RecordHeader, RecordKind};
 use crate::record::{self, Lsn, Record};
 
 /// Buffers kept for encoding, and the largest that is kept.
@@ -24,7 +24,7 @@ const AHEAD_BYTES: u64 = 256 << 10;
 
 /// Which part of the log a record may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum LogRoom {
     /// All but the reserve.
     Normal,
     /// The reserve (an eighth of the log) too: for what frees space.
@@ -37,7 +37,7 @@ impl Engine {
     /// # Errors
     /// As [`Self::append_with`].
     pub fn append(&self, record: &Record) -> Result<Lsn, DiskError> {
-        self.append_with(record.changes.clone(), &record.note, Room::Normal)
+        self.append_with(record.changes.clone(), &record.note, LogRoom::Normal)
     }
 
     /// Writes a record and applies its changes, in one step for all readers and other appends. It
@@ -53,7 +53,7 @@ impl Engine {
         &self,
         changes: Vec<KvChange>,
         note: &[u8],
-        room: Room,
+        room: LogRoom,
     ) -> Result<Lsn, DiskError> {
         let limit = log::payload_limit(self.capacity);
         let size = record::encoded_size(&changes, note);
@@ -72,7 +72,7 @@ impl Engine {
         let fits = |tail: &Tail| self.fits(tail, total, room);
         let mut guard = self.wait_until(guard, fits)?;
         let (pad, position) = log::place(guard.head, buffer.len(), self.capacity);
-        let header = |kind, lsn, payload_len, payload_crc| Header {
+        let header = |kind, lsn, payload_len, payload_crc| RecordHeader {
             kind,
             dropped: false,
             lsn,
@@ -84,10 +84,10 @@ impl Engine {
         };
         if pad > 0 {
             let filler = u32::try_from(pad - HEADER as u64).unwrap_or(u32::MAX);
-            let filler = header(Kind::Pad, guard.head, filler, 0).encode();
+            let filler = header(RecordKind::Pad, guard.head, filler, 0).encode();
             self.write_log(guard.head, &filler)?;
         }
-        let head = header(Kind::Record, position, payload_len, payload_crc).encode();
+        let head = header(RecordKind::Record, position, payload_len, payload_crc).encode();
         buffer[..HEADER].copy_from_slice(&head);
         self.write_log(position, &buffer)?;
         guard.head = position + buffer.len() as u64;
@@ -133,15 +133,15 @@ impl Engine {
         self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes
     }
 
-    fn fits(&self, tail: &Tail, size: usize, room: Room) -> bool {
+    fn fits(&self, tail: &Tail, size: usize, room: LogRoom) -> bool {
         let (_, position) = log::place(tail.head, size, self.capacity);
         let usable = match room {
-            Room::Normal => self.capacity / 8 * 7,
-            Room::Reserve => self.capacity,
+            LogRoom::Normal => self.capacity / 8 * 7,
+            LogRoom::Reserve => self.capacity,
         };
         let overlay = self.overlay_bytes(tail);
         let bound = self.config.overlay_bytes.saturating_mul(4);
-        let memory = overlay <= bound || room == Room::Reserve || !self.signal.attended();
+        let memory = overlay <= bound || room == LogRoom::Reserve || !self.signal.attended();
         position + size as u64 <= tail.tail + usable && memory
     }
 

@@ -13,7 +13,7 @@ pub(crate) const STORE: &str = "store";
 
 /// How far the log has been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
+pub struct IndexProgress {
     /// All records below this position are in the table.
     pub applied: u64,
     /// Epoch of the checkpoint that put them there.
@@ -27,7 +27,7 @@ pub struct Progress {
     pub store: u64,
 }
 
-impl Progress {
+impl IndexProgress {
     pub(super) fn encode(&self) -> [u8; PROGRESS_SIZE] {
         let mut out = [0; PROGRESS_SIZE];
         out[..8].copy_from_slice(&self.applied.to_le_bytes());

@@ -2,7 +2,7 @@
 //!
 //! docs/on-disk-format.md, section "Copy of the index", has the same table.
 
-use crate::index::Progress;
+use crate::index::IndexProgress;
 use crate::log::{ALIGN, LSN_END};
 
 /// Bytes of a header.
@@ -100,7 +100,7 @@ impl Header {
     }
 
     /// Whether an index at `progress` is what this record ends with.
-    pub(crate) fn is_of(&self, progress: &Progress) -> bool {
+    pub(crate) fn is_of(&self, progress: &IndexProgress) -> bool {
         self.sequence == progress.copy
             && self.applied == progress.applied
             && self.applied_epoch == progress.applied_epoch

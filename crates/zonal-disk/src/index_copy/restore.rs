@@ -4,7 +4,7 @@ use super::chain::{COPIES, Chain};
 use super::record::Header;
 use crate::error::DiskError;
 use crate::identity::Stored;
-use crate::index::Progress;
+use crate::index::IndexProgress;
 use crate::raw_index::RawIndex;
 use crate::read_only::log_goes_on;
 use crate::store::INDEX;
@@ -38,9 +38,9 @@ pub(crate) struct Records {
 
 impl Records {
     /// Where the last of them leaves an index.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> IndexProgress {
         let last = self.records.last();
-        last.map_or_else(Progress::default, |(_, _, header, _)| Progress {
+        last.map_or_else(IndexProgress::default, |(_, _, header, _)| IndexProgress {
             applied: header.applied,
             applied_epoch: header.applied_epoch,
             epoch: header.applied_epoch,
@@ -77,7 +77,7 @@ impl Records {
 }
 
 /// Looks at the copy of an index that is at `index`, or that is lost. Headers alone are read.
-pub(crate) fn look(dir: &Path, store: u64, index: Option<&Progress>) -> Copy {
+pub(crate) fn look(dir: &Path, store: u64, index: Option<&IndexProgress>) -> Copy {
     match chains(dir, store) {
         Ok(chains) => judge(chains, index),
         Err(error) => unreadable(&error),
@@ -101,7 +101,7 @@ fn chains(dir: &Path, store: u64) -> io::Result<Vec<Chain>> {
     Ok(chains)
 }
 
-fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
+fn judge(mut chains: Vec<Chain>, index: Option<&IndexProgress>) -> Copy {
     if chains.is_empty() || index.is_some_and(|index| index.copy == 0) {
         return Copy::None;
     }
@@ -166,7 +166,7 @@ fn whole(chains: &[Chain]) -> Option<Vec<(usize, u64, Header, bool)>> {
 }
 
 /// What is wrong with the bytes of the copy of a sound index.
-pub(crate) fn inside(dir: &Path, store: u64, index: &Progress) -> Option<String> {
+pub(crate) fn inside(dir: &Path, store: u64, index: &IndexProgress) -> Option<String> {
     let mut chains = match chains(dir, store) {
         Ok(chains) => chains,
         Err(error) => return Some(format!("it cannot be read: {error}")),

@@ -1,7 +1,7 @@
 //! The walk down from the root, in key order, past what is damaged.
 
 use super::page::{Branch, Leaf, Link};
-use super::{DEPTH_MAX, Found, PAGE, Page, RawIndex, Visit};
+use super::{DEPTH_MAX, IndexItem, PAGE, Page, RawIndex, Visit};
 use crate::index::unseal;
 
 /// The part of the key space that a page may hold: keys above the first, up to the second.
@@ -47,7 +47,7 @@ impl RawIndex {
 
     fn descend(&self, link: Link, bounds: Bounds<'_>, depth: u32, walk: &mut Walk<'_, '_>) -> bool {
         let offset = self.address(link.page).map_or(0, |(offset, _)| offset);
-        let bad = Found::BadPage {
+        let bad = IndexItem::BadPage {
             offset,
             depth,
             above: bounds.above,
@@ -60,7 +60,7 @@ impl RawIndex {
         let bytes = match self.page(link) {
             Page::Sound(bytes) => bytes,
             Page::Mended(bytes) => {
-                if !(walk.visit)(Found::Mended { offset }) {
+                if !(walk.visit)(IndexItem::Mended { offset }) {
                     return false;
                 }
                 bytes
@@ -129,8 +129,8 @@ impl Leaf<'_> {
                 return true;
             }
             let found = match unseal(key, sealed) {
-                Ok(value) => Found::Entry(key, value),
-                Err(_) => Found::BadEntry { key },
+                Ok(value) => IndexItem::Entry(key, value),
+                Err(_) => IndexItem::BadEntry { key },
             };
             if !(walk.visit)(found) {
                 return false;
@@ -149,7 +149,7 @@ impl Leaf<'_> {
                 (is_wanted, rises, bounds.admit(key), unseal(key, sealed))
             {
                 last = Some(key);
-                if !(walk.visit)(Found::Entry(key, value)) {
+                if !(walk.visit)(IndexItem::Entry(key, value)) {
                     return false;
                 }
             }

@@ -1,14 +1,14 @@
 //! The log of a stopped process: where it begins, how far it goes, and its records replayed into
 //! memory.
 
-use super::log_bits::flipped;
+use super::log_bit_repair::flipped;
 use super::{LogEnd, ReadStore, StoreDamage};
 use crate::disk::LogFile;
 use crate::error::DiskError;
 use crate::identity::Stored;
-use crate::index::Progress;
-use crate::log::{self, Extent, Header, Kind, Origin, Reader};
-use crate::power;
+use crate::index::IndexProgress;
+use crate::log::{self, LogExtent, Origin, Reader, RecordHeader, RecordKind};
+use crate::power_loss;
 use crate::raw_index::RawIndex;
 use crate::record::{self, Lsn};
 use crate::replay::Replay;
@@ -49,8 +49,8 @@ impl ReadStore {
             (index, tag) => oldest_chain(&file, capacity, tag, index.as_ref()),
         };
         // As an opening for use would take it.
-        let kept = power::look(dir, power::kernel_boot())
-            .is_ok_and(|power| power.past == power::Past::Kept);
+        let kept = power_loss::look(dir, power_loss::kernel_boot())
+            .is_ok_and(|power| power.past == power_loss::Past::Kept);
         let replayed = origin.and_then(|origin| match origin {
             Some(origin) => {
                 let origin = Origin { kept, ..origin };
@@ -71,7 +71,7 @@ impl ReadStore {
         &mut self,
         file: &Whole,
         origin: Origin,
-        reach: (Extent, u64),
+        reach: (LogExtent, u64),
         replay: &mut Replay<'_>,
     ) -> Result<(), DiskError> {
         self.log = LogEnd {
@@ -82,7 +82,7 @@ impl ReadStore {
         };
         // Twice, as an opening for use does: what is synced is told by later headers.
         let mut reader = Reader::new(file, origin);
-        let (Extent { end, mut synced }, last) = reach;
+        let (LogExtent { end, mut synced }, last) = reach;
         let proof = reader.proof_beyond(end, last)?;
         if let Some(proof) = proof {
             self.damage.push(StoreDamage::LogTorn { end, proof });
@@ -112,11 +112,11 @@ impl ReadStore {
     fn take(
         &mut self,
         reader: &mut Reader<'_>,
-        found: &log::Found,
+        found: &log::LogItem,
         was_durable: bool,
         replay: &mut Replay<'_>,
     ) -> Result<bool, DiskError> {
-        if found.header.kind == Kind::Pad || found.header.dropped {
+        if found.header.kind == RecordKind::Pad || found.header.dropped {
             return Ok(true);
         }
         let Some(record) = record::decode(reader.payload(&found.header)?) else {
@@ -179,7 +179,7 @@ struct Whole {
 
 impl Whole {
     /// Finds the flipped bit where the log seems to end, and so on. Gives how far it reaches then.
-    fn put_right(&mut self, origin: Origin) -> Result<(Extent, u64), DiskError> {
+    fn put_right(&mut self, origin: Origin) -> Result<(LogExtent, u64), DiskError> {
         loop {
             let (extent, epoch) = Reader::new(self, origin).reach()?;
             match flipped(self, origin, extent.end, epoch)? {
@@ -220,7 +220,7 @@ impl LogFile for Whole {
     }
 }
 
-fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
+fn origin(capacity: u64, store: u64, progress: &IndexProgress) -> Origin {
     Origin {
         capacity,
         store,
@@ -248,7 +248,7 @@ fn headers(
             .map_err(|error| DiskError::io("read the log", error))?;
         for (step, bytes) in window.chunks_exact(log::ALIGN).enumerate() {
             let position = at + (step * log::ALIGN) as u64;
-            if let Some(header) = Header::decode(bytes)
+            if let Some(header) = RecordHeader::decode(bytes)
                 && header.lsn % capacity == position
                 && *tag.get_or_insert(header.store) == header.store
             {
@@ -266,7 +266,7 @@ fn headers(
 pub(crate) fn goes_on(
     dir: &Path,
     stored: &Stored,
-    progress: &Progress,
+    progress: &IndexProgress,
 ) -> Result<Option<u64>, DiskError> {
     let length = std::fs::metadata(dir.join(LOG)).map_or(0, |found| found.len());
     let capacity = stored.log_bytes;
@@ -283,7 +283,11 @@ pub(crate) fn goes_on(
     let epochs = headers(&file, capacity, &mut Some(stored.tag()))?;
     let newest = epochs.iter().map(|(_, _, epoch)| *epoch).max();
     let epoch = newest.unwrap_or(0).max(progress.applied_epoch);
-    let of = origin(capacity, stored.tag(), &Progress { epoch, ..*progress });
+    let of = origin(
+        capacity,
+        stored.tag(),
+        &IndexProgress { epoch, ..*progress },
+    );
     let mut reader = Reader::new(&file, of);
     let (extent, last) = reader.reach()?;
     let proof = reader.proof_beyond(extent.end, last)?;

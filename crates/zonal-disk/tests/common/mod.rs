@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use zonal_disk::index::Index;
+use zonal_disk::index_checksums::SumsStore;
 use zonal_disk::replay::{open_parts, open_parts_after};
-use zonal_disk::sums::SumsStore;
-use zonal_disk::{Config, DiskError, Engine, Identity, LogFile, Lsn, Record, StoreKind};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogFile, Lsn, Record, StoreIdentity, StoreKind};
 use zonal_testkit::Rng;
-use zonal_testkit::power_cut::{self, Bytes, Change, Image};
+use zonal_testkit::power_cut::{self, FileChange, Image, SparseBytes};
 use zonal_types::{KvChange, KvRead};
 
 pub const SECTOR: usize = 512;
@@ -30,15 +30,15 @@ struct Live {
 }
 
 impl Live {
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: FileChange) {
         match &change {
-            Change::Write { at, bytes } => {
+            FileChange::Write { at, bytes } => {
                 let at = usize::try_from(*at).unwrap();
                 let end = at + bytes.len();
                 self.live.resize(self.live.len().max(end), 0);
                 self.live[at..end].copy_from_slice(bytes);
             }
-            Change::Resize(len) | Change::AtLeast(len) => {
+            FileChange::Resize(len) | FileChange::AtLeast(len) => {
                 self.live.resize(usize::try_from(*len).unwrap(), 0);
             }
         }
@@ -72,7 +72,7 @@ impl MemFile {
         let file = Self::default();
         {
             let mut image = file.image.lock().unwrap();
-            image.image = Image::holding(Bytes::of(&bytes));
+            image.image = Image::holding(SparseBytes::of(&bytes));
             image.live = bytes;
         }
         Arc::new(file)
@@ -98,7 +98,7 @@ impl MemFile {
 
     fn do_write(&self, offset: u64, bytes: &[u8]) {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        self.image.lock().unwrap().change(Change::Write {
+        self.image.lock().unwrap().change(FileChange::Write {
             at: offset,
             bytes: bytes.to_vec(),
         });
@@ -156,7 +156,7 @@ impl redb::StorageBackend for MemIndex {
         self.0.do_read(offset, out)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.image.lock().unwrap().change(Change::Resize(len));
+        self.0.image.lock().unwrap().change(FileChange::Resize(len));
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
@@ -222,7 +222,7 @@ impl MemDisk {
         let locked = files.map(|file| file.image.lock().unwrap());
         let images: Vec<&Image> = locked.iter().map(|locked| &locked.image).collect();
         let states = power_cut::states(&images, unit, limit, rng);
-        let state = |files: &Vec<Bytes>| Self {
+        let state = |files: &Vec<SparseBytes>| Self {
             log: MemFile::holding(files[0].to_vec()),
             index: MemFile::holding(files[1].to_vec()),
             sums: MemFile::holding(files[2].to_vec()),
@@ -242,12 +242,12 @@ impl MemDisk {
     }
 
     pub fn open(&self) -> Result<Engine, DiskError> {
-        self.open_with(Config::default(), &mut |_, _, _| true)
+        self.open_with(EngineConfig::default(), &mut |_, _, _| true)
     }
 
     pub fn open_with(
         &self,
-        config: Config,
+        config: EngineConfig,
         replay: &mut dyn FnMut(&Record, Lsn, bool) -> bool,
     ) -> Result<Engine, DiskError> {
         let sums = Box::new(MemSums(Arc::clone(&self.sums)));
@@ -258,19 +258,21 @@ impl MemDisk {
 
     pub fn open_with_log(&self, log: Box<dyn LogFile>) -> Result<Engine, DiskError> {
         let index = Index::open_backend(MemIndex(Arc::clone(&self.index)), 1 << 20)?;
-        open_parts(log, index, TAG, Config::default(), &mut |_, _, _| true)
+        open_parts(log, index, TAG, EngineConfig::default(), &mut |_, _, _| {
+            true
+        })
     }
 }
 
-pub fn small() -> Config {
-    Config {
+pub fn small() -> EngineConfig {
+    EngineConfig {
         log_bytes: LOG_BYTES,
-        ..Config::default()
+        ..EngineConfig::default()
     }
 }
 
-pub fn identity() -> Identity {
-    Identity {
+pub fn identity() -> StoreIdentity {
+    StoreIdentity {
         cell: [7; 16],
         kind: StoreKind::Shard,
         id: 3,

@@ -9,7 +9,7 @@ use zonal_driver::at_once;
 use zonal_driver::storage::{
     Below, NotAdmitted, Note, Refused, ReplyRoom, TargetDriver, TargetHost, WriteFailure,
 };
-use zonal_object::{Record, Target, TargetConfig};
+use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, Fence, HolderNumber, Incarnation,
     KvChange, KvRead, MapVersion, ShardId, StripeSetId, TargetId,
@@ -119,7 +119,7 @@ impl TargetHost for Memory {
         true
     }
 
-    fn append(&self, record: Record) -> Result<usize, ErrorCode> {
+    fn append(&self, record: EffectRecord) -> Result<usize, ErrorCode> {
         if self.log_fails.get() {
             return Err(ErrorCode::Io);
         }
@@ -261,7 +261,7 @@ type Answer = Result<(StorageReply, Vec<u8>), ErrorCode>;
 pub fn open(stored: Stored) -> Driven {
     let host = Memory::default();
     let notes = stored.notes.iter().map(Vec::as_slice);
-    let target = Target::open(CONFIG, &stored.keys, notes).unwrap();
+    let target = StorageTarget::open(CONFIG, &stored.keys, notes).unwrap();
     host.stored.replace(stored);
     let driven = TargetDriver::new(TARGET, target, host);
     at_once(driven.resume()).unwrap().unwrap();

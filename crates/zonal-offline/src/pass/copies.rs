@@ -4,7 +4,7 @@
 use crate::cell::StoreSpec;
 use crate::error::OfflineError;
 use crate::repair_shard::failed;
-use zonal_disk::mend::can_restore_index;
+use zonal_disk::repair::can_restore_index;
 use zonal_fsck::{StoreFault, What};
 
 /// In the place of what is wrong with the index of a store, and of all that its loss leads to: that

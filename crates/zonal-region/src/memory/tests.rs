@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::mapping::{MapError, Mappings};
+use crate::client_mappings::{MapError, Mappings};
 use crate::region::WARM_MAX;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::dup;

@@ -7,10 +7,10 @@ use crate::seldom::Seldom;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_disk::{Checkpoint, DiskError, Engine, Lsn, Room, Segments};
+use zonal_disk::{Checkpoint, DiskError, Engine, LogRoom, Lsn, Segments};
 use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
 use zonal_net::ReplyBuilder;
-use zonal_object::Record;
+use zonal_object::EffectRecord;
 use zonal_types::{ClientId, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -53,9 +53,9 @@ impl TargetHost for TargetDisk {
         stats.log_used <= stats.log_capacity / 16 * 13
     }
 
-    fn append(&self, record: Record) -> Result<Lsn, DiskError> {
+    fn append(&self, record: EffectRecord) -> Result<Lsn, DiskError> {
         self.engine
-            .append_with(record.changes, &record.note, Room::Reserve)
+            .append_with(record.changes, &record.note, LogRoom::Reserve)
     }
 
     fn head(&self) -> Lsn {

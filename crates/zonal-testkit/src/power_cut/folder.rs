@@ -4,7 +4,7 @@
 //! ended. Of those that are not, the first ones have arrived, up to any of them: file systems write
 //! names in order.
 
-use super::{Bytes, Change, Covered, Image, states};
+use super::{Covered, FileChange, Image, SparseBytes, states};
 use crate::Rng;
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ pub enum Act {
         /// The file.
         file: u32,
         /// What.
-        change: Change,
+        change: FileChange,
     },
     /// A flush of a file.
     Flush(u32),
@@ -66,7 +66,7 @@ enum UnderWay {
 
 /// A folder.
 #[derive(Debug, Clone, Default)]
-pub struct Folder {
+pub struct CrashFolder {
     files: BTreeMap<u32, Image>,
     names: Names,
     pending: Vec<PendingName>,
@@ -75,9 +75,9 @@ pub struct Folder {
 
 /// One state of a folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct FolderState {
     /// Its files; `None` for a folder.
-    pub entries: BTreeMap<String, Option<Bytes>>,
+    pub entries: BTreeMap<String, Option<SparseBytes>>,
 }
 
 fn change_names(names: &mut Names, act: &Act) {
@@ -105,7 +105,7 @@ fn folder_of(act: &Act) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-impl Folder {
+impl CrashFolder {
     /// Something begins; `number` names it until it has ended.
     pub fn issue(&mut self, number: u64, act: Act) {
         let under_way = match act {
@@ -181,7 +181,7 @@ impl Folder {
 
     /// What a reader finds while the power is on.
     #[must_use]
-    pub fn live(&self) -> State {
+    pub fn live(&self) -> FolderState {
         let contents = self.files.iter().map(|(file, image)| (*file, image.live()));
         self.state(self.pending.len(), &contents.collect())
     }
@@ -190,7 +190,7 @@ impl Folder {
     /// with every number of the pending names where that is few enough, else with as many of them
     /// as drawn.
     #[must_use]
-    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<State> {
+    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<FolderState> {
         let images: Vec<&Image> = self.files.values().collect();
         let all = states(&images, unit, limit, rng);
         let numbers = self.pending.len() + 1;
@@ -209,7 +209,7 @@ impl Folder {
             .collect()
     }
 
-    fn state(&self, arrived: usize, contents: &BTreeMap<u32, Bytes>) -> State {
+    fn state(&self, arrived: usize, contents: &BTreeMap<u32, SparseBytes>) -> FolderState {
         let mut names = self.names.clone();
         for name in self.pending.iter().take(arrived) {
             change_names(&mut names, &name.act);
@@ -219,11 +219,11 @@ impl Folder {
             (path, bytes)
         };
         let entries = names.into_iter().map(entry).collect();
-        State { entries }
+        FolderState { entries }
     }
 }
 
-impl State {
+impl FolderState {
     /// Makes the folder `dir` of it, which must be missing or empty.
     ///
     /// # Errors
@@ -253,17 +253,17 @@ mod tests {
 
     /// A folder with `a`, durable, in which `a` was replaced by way of `b`, with the flushes that
     /// are asked for.
-    fn replaced(flushes_file: bool, flushes_names: bool) -> Folder {
-        let mut folder = Folder::default();
+    fn replaced(flushes_file: bool, flushes_names: bool) -> CrashFolder {
+        let mut folder = CrashFolder::default();
         let mut number = 0;
-        let mut act = |folder: &mut Folder, act| {
+        let mut act = |folder: &mut CrashFolder, act| {
             number += 1;
             folder.issue(number, act);
             folder.ended(number, true);
         };
         let write = |file, byte| Act::Change {
             file,
-            change: Change::Write {
+            change: FileChange::Write {
                 at: 0,
                 bytes: vec![byte; 2],
             },
@@ -288,7 +288,7 @@ mod tests {
         folder
     }
 
-    fn contents_of_a(folder: &Folder) -> BTreeSet<String> {
+    fn contents_of_a(folder: &CrashFolder) -> BTreeSet<String> {
         let states = folder.states(1, 50, &mut Rng(1));
         let found = states.iter().filter_map(|state| {
             let bytes = state.entries.get("a")?.as_ref()?.to_vec();
@@ -307,7 +307,7 @@ mod tests {
         let unsafe_one = contents_of_a(&replaced(false, false));
         assert_eq!(unsafe_one, list(&["", "\0n", "n", "nn", "oo"]));
         let live = replaced(false, false).live();
-        assert_eq!(live.entries["a"], Some(Bytes::of(b"nn")));
+        assert_eq!(live.entries["a"], Some(SparseBytes::of(b"nn")));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_types::CellId;
 
@@ -117,7 +117,7 @@ impl Folder {
             let hint = "make one with `zonal up`, or name one with --cell DIR|ADDRESS";
             Failure::new(NOT_FOUND, text).hint(hint)
         };
-        let trusted = match trusted::open(dir) {
+        let trusted = match trusted_paths::open(dir) {
             Err(error) if error.is_missing() => return Err(none().into()),
             Err(Distrust::Kind { .. }) => return Err(none().into()),
             result => result?,
@@ -173,7 +173,9 @@ impl Folder {
         names
             .map(|name| {
                 let path = self.config_path(name);
-                match trusted::open(&self.dir.join(name)).and_then(|dir| dir.file(CONFIG_FILE)) {
+                match trusted_paths::open(&self.dir.join(name))
+                    .and_then(|dir| dir.file(CONFIG_FILE))
+                {
                     Err(error) if !error.is_missing() => return Err(error.into()),
                     _ => {}
                 }
@@ -191,7 +193,7 @@ impl Folder {
     /// Keeps two commands from starting and stopping the same cell at once. Also where nothing can
     /// be written: what is there is stopped and checked.
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
-        let folder = trusted::open(dir)?;
+        let folder = trusted_paths::open(dir)?;
         let file = match folder.append(LOCK) {
             Err(Distrust::Io { source, .. }) if source.kind() == ErrorKind::ReadOnlyFilesystem => {
                 folder.file(LOCK)?.with_context(|| source.to_string())
@@ -207,7 +209,7 @@ impl Folder {
 pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let name = path.file_name().and_then(OsStr::to_str);
     let (name, above) = name.zip(path.parent()).context("a path without a name")?;
-    let folder = trusted::open(above)?;
+    let folder = trusted_paths::open(above)?;
     let written = folder.replace(name, text.as_bytes(), 0o644);
     written.with_context(|| path.display().to_string())
 }

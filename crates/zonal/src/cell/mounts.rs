@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use zonal_disk::trusted;
+use zonal_disk::trusted_paths;
 use zonal_types::ZoneId;
 
 /// One mount.
@@ -136,7 +136,7 @@ impl Records {
 
     /// The record of a mount point.
     fn read(&self, path: &Path) -> Option<Record> {
-        read(&trusted::open(&self.dir).ok()?, &file_name(path))
+        read(&trusted_paths::open(&self.dir).ok()?, &file_name(path))
     }
 
     /// Whether the folder of the cell holds them: it has to know of each mount for `zonal down`;
@@ -163,7 +163,7 @@ impl Records {
     }
 
     fn write(&self, record: &Record) -> anyhow::Result<()> {
-        let folder = trusted::make(&self.dir)?;
+        let folder = trusted_paths::make(&self.dir)?;
         let text = toml::to_string(record).context("mount record")?;
         let name = file_name(&record.path);
         // Under a name of its own first, for each writer: each renames what it wrote itself.
@@ -256,7 +256,7 @@ impl Records {
 
     /// All mounts noted.
     pub fn list(&self) -> Vec<Record> {
-        let Ok(folder) = trusted::open(&self.dir) else {
+        let Ok(folder) = trusted_paths::open(&self.dir) else {
             return Vec::new();
         };
         let entries = fs::read_dir(&self.dir).into_iter().flatten();
@@ -283,14 +283,14 @@ pub fn of(cell: &Cell) -> Vec<Record> {
         .collect()
 }
 
-fn read(folder: &trusted::Folder, name: &str) -> Option<Record> {
+fn read(folder: &trusted_paths::Folder, name: &str) -> Option<Record> {
     let text = folder.text(name, RECORD_MAX).ok()??;
     toml::from_str(&text).ok()
 }
 
 /// Where a mount of `path` in the background logs, of a cell named by its folder.
 pub fn log_below(cell: &Folder, path: &Path) -> anyhow::Result<PathBuf> {
-    let folder = trusted::make(&cell.dir.join("mounts"))?;
+    let folder = trusted_paths::make(&cell.dir.join("mounts"))?;
     Ok(folder.path().join(log_name(path)))
 }
 

@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_net::{ServerRoles, SubjectKind};
 use zonal_server::units::Size;
 use zonal_types::{CellId, NodeId};
@@ -145,7 +145,7 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// last. What was begun is taken away again where anything fails, and by the next one where this
 /// one was killed.
 pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
-    let folder = trusted::open(dir)?;
+    let folder = trusted_paths::open(dir)?;
     take_away(&folder)?;
     let nodes = nodes(shape);
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
@@ -199,7 +199,7 @@ const UNFINISHED_MAX: u64 = 64 << 10;
 
 /// The nodes of a making that ended halfway: `None` where there was none, or where the list has any
 /// other name and is not ours.
-fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust> {
+fn unfinished(folder: &trusted_paths::Folder) -> Result<Option<Vec<String>>, Distrust> {
     let text = folder.text(UNFINISHED, UNFINISHED_MAX)?;
     let names = text.map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
     Ok(names.filter(|names| names.iter().all(|name| is_planned(name))))
@@ -209,7 +209,7 @@ fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust>
 ///
 /// # Errors
 /// The list of its nodes is not trusted.
-pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distrust> {
+pub fn is_unfinished(folder: &trusted_paths::Folder, name: &str) -> Result<bool, Distrust> {
     if is_half_written(name) {
         return Ok(true);
     }
@@ -221,7 +221,7 @@ pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distr
 
 /// Takes away what a making that ended halfway left: the folders of its nodes, and files that have
 /// the names of ours.
-fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
+fn take_away(folder: &trusted_paths::Folder) -> anyhow::Result<()> {
     let left = |error: std::io::Error, name: &str| {
         let path = folder.path().join(name);
         let text = format!(
@@ -277,7 +277,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     let ports = free_ports(nodes.len() * 2, start)?;
     let (serving, admin) = ports.split_at(nodes.len());
     let keyring = match key {
-        true => Some(Keyring::make(trusted::open(dir)?, cell)?),
+        true => Some(Keyring::make(trusted_paths::open(dir)?, cell)?),
         false => None,
     };
     let key_line = if key {
@@ -289,7 +289,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
         // Only the owner can look into it: stores hold what files hold, in clear.
-        trusted::make(&folder)?;
+        trusted_paths::make(&folder)?;
         if let Some(keyring) = &keyring {
             let number = u32::try_from(index + 1).unwrap_or(u32::MAX);
             let kind = SubjectKind::Server {

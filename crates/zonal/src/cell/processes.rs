@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use zonal_disk::trusted;
+use zonal_disk::trusted_paths;
 
 /// How long a process may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,7 +48,7 @@ fn pid_file(config: &Path) -> PathBuf {
 }
 
 /// Notes a process, in the room of the one before where there was one.
-fn note_pid(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
+fn note_pid(folder: &trusted_paths::Folder, pid: u32) -> anyhow::Result<()> {
     // Always as long.
     let text = format!("{pid:<10}\n");
     if matches!(folder.file(PID), Ok(Some(_))) {
@@ -276,7 +276,7 @@ impl Process {
     /// Starts it in a session of its own, with its output in the node's log: behind so many bytes.
     pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
         let folder = self.config.parent().context("a config without a folder")?;
-        let folder = trusted::open(folder)?;
+        let folder = trusted_paths::open(folder)?;
         let log = match folder.append(LOG).map_err(anyhow::Error::from) {
             Err(error) if is_full(&error) => {
                 self.tell(&error, "it starts without a log");
@@ -405,7 +405,7 @@ mod tests {
             config: dir.join("node.toml"),
         };
         let noted = || read_pid(&dir.join(PID)).map(|pid| pid.as_raw_nonzero().get());
-        let folder = trusted::open(&dir).unwrap();
+        let folder = trusted_paths::open(&dir).unwrap();
         fill();
         let full = note_pid(&folder, 4_294_967).unwrap_err();
         assert!(is_full(&full), "{full:#}");

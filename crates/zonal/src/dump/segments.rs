@@ -8,7 +8,7 @@ use std::path::Path;
 use zonal_object::TargetConfig;
 use zonal_object::chunk::Chunk;
 use zonal_object::ids::{BLOCK, CHUNK_BLOCKS};
-use zonal_object::key::{self, Named};
+use zonal_object::key::{self, IndexKey};
 use zonal_types::describe::Described;
 
 const PART: &str = "segments";
@@ -26,7 +26,7 @@ pub fn number_of(name: &str) -> Option<u32> {
 
 /// Shows what an entry of the index keeps in a segment: objects, their blocks and units.
 pub fn owners(segment: u32, key: &[u8], value: &[u8], printer: &mut Printer) {
-    let (Ok(Named::Chunk(object, chunk)), Ok(stored)) =
+    let (Ok(IndexKey::Chunk(object, chunk)), Ok(stored)) =
         (key::parse(key), Chunk::decode(&ANY, key, value))
     else {
         return;
@@ -58,7 +58,7 @@ pub struct Segments {
 impl Segments {
     /// Takes an entry of the index.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
-        if !matches!(key::parse(key), Ok(Named::Chunk(..))) {
+        if !matches!(key::parse(key), Ok(IndexKey::Chunk(..))) {
             return;
         }
         let Ok(chunk) = Chunk::decode(&ANY, key, value) else {

@@ -2,9 +2,9 @@
 //! reads in between.
 
 use crate::chunk::BlockState;
-use crate::draft::Draft;
 use crate::ids::{ObjectId, Place};
 use crate::note::BlockBytes;
+use crate::object_update::ObjectUpdate;
 use crate::read::{Damage, ReadPlan};
 use std::sync::Arc;
 use zonal_types::ErrorCode;
@@ -21,17 +21,17 @@ pub(crate) struct Fetched {
 
 /// The bases of partly changed blocks: what must be read, and what has been.
 #[derive(Debug, Default)]
-pub(crate) struct Bases {
+pub(crate) struct OldBlocks {
     wanted: Vec<(u64, Place, u32)>,
     pub plan: Option<ReadPlan>,
     fetched: Vec<Fetched>,
 }
 
-impl Bases {
+impl OldBlocks {
     /// The current bytes of `block`, where they are known: `None` notes them as wanted.
     pub fn current(
         &mut self,
-        draft: &mut Draft<'_>,
+        draft: &mut ObjectUpdate<'_>,
         block: u64,
     ) -> Result<Option<[u8; BLOCK_BYTES]>, ErrorCode> {
         if let Some(bytes) = draft.pending_bytes(block) {

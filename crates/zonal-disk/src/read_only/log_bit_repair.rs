@@ -2,7 +2,7 @@
 
 use crate::disk::LogFile;
 use crate::error::DiskError;
-use crate::log::{HEADER, Header, Kind, Origin};
+use crate::log::{HEADER, Origin, RecordHeader, RecordKind};
 
 /// The longest payload in which a bit is looked for. Two flipped bits are never taken for one; of
 /// three and more, one in 30,000 is at this length.
@@ -28,31 +28,31 @@ pub(super) fn flipped(
         read.map(|()| bytes)
     };
     let at = position % origin.capacity;
-    let is_next = |header: &Header| {
+    let is_next = |header: &RecordHeader| {
         header.lsn == position
             && header.store == origin.store
             && (epoch..=origin.epoch).contains(&header.epoch)
     };
     let place = |start: u64, bit: usize| (start + bit as u64 / 8, 1 << (bit % 8));
     let bytes = read(at, HEADER)?;
-    let Some(header) = Header::decode(&bytes) else {
+    let Some(header) = RecordHeader::decode(&bytes) else {
         return Ok(of_header(&bytes, is_next).map(|bit| place(at, bit)));
     };
     let start = at + HEADER as u64;
     let length = header.payload_len as usize;
     let is_whole = length <= PAYLOAD_LONGEST && start + length as u64 <= origin.capacity;
-    if header.kind == Kind::Pad || !is_next(&header) || !is_whole {
+    if header.kind == RecordKind::Pad || !is_next(&header) || !is_whole {
         return Ok(None);
     }
     let bit = of_payload(&read(start, length)?, header.payload_crc);
     Ok(bit.map(|bit| place(start, bit)))
 }
 
-fn of_header(bytes: &[u8], is_right: impl Fn(&Header) -> bool) -> Option<usize> {
+fn of_header(bytes: &[u8], is_right: impl Fn(&RecordHeader) -> bool) -> Option<usize> {
     (0..bytes.len() * 8).find(|bit| {
         let mut bytes = bytes.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        Header::decode(&bytes).is_some_and(|header| is_right(&header))
+        RecordHeader::decode(&bytes).is_some_and(|header| is_right(&header))
     })
 }
 

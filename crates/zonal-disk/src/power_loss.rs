@@ -50,7 +50,7 @@ pub fn kernel_boot() -> Option<BootId> {
 
 /// What the file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Note {
+pub struct PowerNote {
     /// The start of the kernel under which the store was last open; zero where it was not known.
     pub boot: BootId,
     /// A flush failed since.
@@ -59,7 +59,7 @@ pub struct Note {
     pub verifier: u64,
 }
 
-impl Note {
+impl PowerNote {
     /// The file's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; SIZE] {
@@ -109,7 +109,7 @@ pub struct Power {
     /// What became of unflushed writes of before.
     pub past: Past,
     /// The note of this opening.
-    pub note: Note,
+    pub note: PowerNote,
 }
 
 /// Reads the file of `dir`. `boot` is the present start of the kernel.
@@ -118,7 +118,7 @@ pub struct Power {
 /// When there is no randomness, or the file is there and cannot be read.
 pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
     let known = match fs::read(dir.join(FILE_NAME)) {
-        Ok(bytes) => Note::decode(&bytes),
+        Ok(bytes) => PowerNote::decode(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(DiskError::io("read the power file", error)),
     };
@@ -131,7 +131,7 @@ pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
         Some(note) if past == Past::Kept => note.verifier,
         _ => random()?,
     };
-    let note = Note {
+    let note = PowerNote {
         boot: boot.unwrap_or_default(),
         doubt: false,
         verifier,
@@ -143,7 +143,7 @@ pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
 ///
 /// # Errors
 /// When the medium fails.
-pub fn save(store: &StoreDir, note: &Note) -> Result<(), DiskError> {
+pub fn save(store: &StoreDir, note: &PowerNote) -> Result<(), DiskError> {
     store
         .replace(FILE_NAME, TEMP_NAME, &note.encode())
         .map_err(|error| DiskError::io("write the power file", error))
@@ -152,8 +152,8 @@ pub fn save(store: &StoreDir, note: &Note) -> Result<(), DiskError> {
 /// Notes that a flush failed. On a medium that takes no writes any more the file is taken away
 /// instead, which says the same; true where one of the two was done.
 #[must_use]
-pub fn save_doubt(store: &StoreDir, note: &Note) -> bool {
-    let doubtful = Note {
+pub fn save_doubt(store: &StoreDir, note: &PowerNote) -> bool {
+    let doubtful = PowerNote {
         doubt: true,
         ..*note
     };
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use zonal_testkit::Scratch;
 
-    const NOTE: Note = Note {
+    const NOTE: PowerNote = PowerNote {
         boot: [3; 16],
         doubt: false,
         verifier: 77,
@@ -229,12 +229,12 @@ mod tests {
     #[test]
     fn a_damaged_file_knows_nothing() {
         let good = NOTE.encode();
-        assert_eq!(Note::decode(&good), Some(NOTE));
+        assert_eq!(PowerNote::decode(&good), Some(NOTE));
         for at in 0..SIZE {
             let mut bytes = good;
             bytes[at] ^= 0x10;
-            assert_eq!(Note::decode(&bytes), None, "byte {at}");
+            assert_eq!(PowerNote::decode(&bytes), None, "byte {at}");
         }
-        assert_eq!(Note::decode(&good[..SIZE - 1]), None);
+        assert_eq!(PowerNote::decode(&good[..SIZE - 1]), None);
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::history::{Change, Event, History};
+use crate::history::{ChangeHistory, DiskChange, DiskEvent};
 use zonal_testkit::Rng;
 
 /// Which state.
@@ -51,7 +51,7 @@ impl Choice {
 /// When the folder fails, or is not what the history says.
 pub fn build(
     root: &Path,
-    history: &History,
+    history: &ChangeHistory,
     mut places: BTreeMap<u64, PathBuf>,
     mut choice: Choice,
 ) -> io::Result<()> {
@@ -59,14 +59,14 @@ pub fn build(
     let pending = history.pending(count);
     let first = pending.first().copied().unwrap_or(count).min(count);
     for event in history.events.iter().skip(first).rev() {
-        if let Event::Change(change) = event {
+        if let DiskEvent::Change(change) = event {
             undo(root, change, &mut places)?;
         }
     }
     let is_name = |index: &usize| {
         matches!(
             history.events.get(*index),
-            Some(Event::Change(Change::Name { .. }))
+            Some(DiskEvent::Change(DiskChange::Name { .. }))
         )
     };
     let names = pending.iter().filter(|index| is_name(index)).count() as u64;
@@ -76,7 +76,7 @@ pub fn build(
         choice.rng.below(names + 1)
     };
     for (index, event) in history.events.iter().enumerate().take(count).skip(first) {
-        let Event::Change(change) = event else {
+        let DiskEvent::Change(change) = event else {
             continue;
         };
         if !pending.contains(&index) {
@@ -84,18 +84,18 @@ pub fn build(
             continue;
         }
         match change {
-            Change::Name { .. } => {
+            DiskChange::Name { .. } => {
                 if names_left > 0 {
                     names_left -= 1;
                     redo(root, change, &mut places)?;
                 }
             }
-            Change::Resize { .. } => {
+            DiskChange::Resize { .. } => {
                 if choice.arrives() {
                     redo(root, change, &mut places)?;
                 }
             }
-            Change::Write { node, at, new, .. } => {
+            DiskChange::Write { node, at, new, .. } => {
                 let file = open(root, &places, *node)?;
                 let mut done = 0;
                 while done < new.len() as u64 {
@@ -122,17 +122,19 @@ fn open(root: &Path, places: &BTreeMap<u64, PathBuf>, node: u64) -> io::Result<F
     File::options().write(true).open(root.join(path))
 }
 
-fn undo(root: &Path, change: &Change, places: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
+fn undo(root: &Path, change: &DiskChange, places: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
     match change {
-        Change::Write { node, at, old, .. } => open(root, places, *node)?.write_all_at(old, *at),
-        Change::Resize {
+        DiskChange::Write { node, at, old, .. } => {
+            open(root, places, *node)?.write_all_at(old, *at)
+        }
+        DiskChange::Resize {
             node, from, cut, ..
         } => {
             let file = open(root, places, *node)?;
             file.set_len(*from)?;
             file.write_all_at(cut, from - cut.len() as u64)
         }
-        Change::Name {
+        DiskChange::Name {
             node,
             from,
             to,
@@ -149,11 +151,13 @@ fn undo(root: &Path, change: &Change, places: &mut BTreeMap<u64, PathBuf>) -> io
     }
 }
 
-fn redo(root: &Path, change: &Change, places: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
+fn redo(root: &Path, change: &DiskChange, places: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
     match change {
-        Change::Write { node, at, new, .. } => open(root, places, *node)?.write_all_at(new, *at),
-        Change::Resize { node, to, .. } => open(root, places, *node)?.set_len(*to),
-        Change::Name {
+        DiskChange::Write { node, at, new, .. } => {
+            open(root, places, *node)?.write_all_at(new, *at)
+        }
+        DiskChange::Resize { node, to, .. } => open(root, places, *node)?.set_len(*to),
+        DiskChange::Name {
             node,
             from,
             to,

@@ -4,8 +4,8 @@
 use super::{Result, pending_blocks, read};
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, TargetConfig};
+use crate::index_value::{self, ObjectHeader};
 use crate::key;
-use crate::sealed::{self, Header};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use zonal_types::{KvChange, KvRead};
@@ -85,13 +85,13 @@ pub fn lose_missing(
         }
     }
     let key = key::header(object);
-    let mut header = read::<Header>(kv, &key)?.unwrap_or(Header {
+    let mut header = read::<ObjectHeader>(kv, &key)?.unwrap_or(ObjectHeader {
         truncate_seq,
-        ..Header::default()
+        ..ObjectHeader::default()
     });
     if header.object_bytes < bytes {
         header.object_bytes = bytes;
-        let value = sealed::encode(&key, &header);
+        let value = index_value::encode(&key, &header);
         changes.push(KvChange::put(key, value));
     }
     Ok(changes)

@@ -11,13 +11,13 @@ const BLOCK: u64 = 4096;
 
 /// A file's bytes.
 #[derive(Debug, Clone, Default)]
-pub struct Bytes {
+pub struct SparseBytes {
     length: u64,
     /// What is not here is zeros. Behind the length a block is zeros as well.
     blocks: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
-impl Bytes {
+impl SparseBytes {
     /// These bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
@@ -97,7 +97,7 @@ impl Bytes {
     }
 }
 
-impl PartialEq for Bytes {
+impl PartialEq for SparseBytes {
     fn eq(&self, other: &Self) -> bool {
         self.length == other.length && self.to_vec() == other.to_vec()
     }
@@ -112,7 +112,7 @@ mod tests {
     fn they_are_as_a_plain_list_of_bytes() -> io::Result<()> {
         let mut rng = Rng(3);
         let mut plain: Vec<u8> = Vec::new();
-        let mut sparse = Bytes::default();
+        let mut sparse = SparseBytes::default();
         for _ in 0..500 {
             if rng.below(5) == 0 {
                 let length = rng.index(40_000);

@@ -6,10 +6,10 @@
 
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place, TargetConfig, push_place};
-use crate::key::{self, Named};
+use crate::index_value::{self, ObjectHeader};
+use crate::key::{self, IndexKey};
 use crate::note::{BlockBytes, Note};
-use crate::pending::Pending;
-use crate::sealed::{self, Header};
+use crate::pending_blocks::PendingBlocks;
 use std::collections::BTreeMap;
 use zonal_types::limits::CUT_NUMBER_MAX;
 use zonal_types::{ErrorCode, KvChange, KvRead};
@@ -28,15 +28,15 @@ pub(crate) struct Batch {
     pub note: Note,
 }
 
-pub(crate) struct Draft<'a> {
+pub(crate) struct ObjectUpdate<'a> {
     kv: &'a dyn KvRead,
     config: &'a TargetConfig,
-    pending: &'a Pending,
+    pending: &'a PendingBlocks,
     /// Saves a look-up a block where nothing of the object is pending.
     none_pending: bool,
     pub object: ObjectId,
-    pub header: Header,
-    stored_header: Option<Header>,
+    pub header: ObjectHeader,
+    stored_header: Option<ObjectHeader>,
     chunks: BTreeMap<u64, Loaded>,
     note: Note,
     /// Change of allocated blocks.
@@ -44,11 +44,14 @@ pub(crate) struct Draft<'a> {
 }
 
 /// The stored header of `object`.
-pub(crate) fn read_header(kv: &dyn KvRead, object: ObjectId) -> Result<Option<Header>, ErrorCode> {
+pub(crate) fn read_header(
+    kv: &dyn KvRead,
+    object: ObjectId,
+) -> Result<Option<ObjectHeader>, ErrorCode> {
     let key = key::header(object);
     match kv.get(&key)? {
         Some(value) => {
-            let header: Header = sealed::decode(&key, &value)?;
+            let header: ObjectHeader = index_value::decode(&key, &value)?;
             match header.is_sound() {
                 true => Ok(Some(header)),
                 false => Err(ErrorCode::Corrupt),
@@ -72,11 +75,11 @@ pub(crate) fn read_chunk(
     }
 }
 
-impl<'a> Draft<'a> {
+impl<'a> ObjectUpdate<'a> {
     pub fn load(
         kv: &'a dyn KvRead,
         config: &'a TargetConfig,
-        pending: &'a Pending,
+        pending: &'a PendingBlocks,
         object: ObjectId,
     ) -> Result<Self, ErrorCode> {
         let stored_header = read_header(kv, object)?;
@@ -199,7 +202,7 @@ impl<'a> Draft<'a> {
         let from = key::chunk(self.object, first / CHUNK_BLOCKS);
         let to = key::chunk(self.object, (end - 1) / CHUNK_BLOCKS + 1);
         self.kv.scan(&from, &to, &mut |key, value| {
-            let Ok(Named::Chunk(_, number)) = key::parse(key) else {
+            let Ok(IndexKey::Chunk(_, number)) = key::parse(key) else {
                 failed = Some(ErrorCode::Corrupt);
                 return false;
             };
@@ -262,7 +265,7 @@ impl<'a> Draft<'a> {
         let key = key::header(self.object);
         self.header.blocks = self.header.blocks.saturating_add_signed(self.blocks_delta);
         if self.stored_header.as_ref() != Some(&self.header) {
-            let value = sealed::encode(&key, &self.header);
+            let value = index_value::encode(&key, &self.header);
             batch.changes.push(KvChange::put(key, value));
             batch.note.objects += i64::from(self.stored_header.is_none());
         }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Tail};
 use crate::error::DiskError;
-use crate::group::lock;
+use crate::group_commit::lock;
 
 /// Memory of the overlay that makes a checkpoint due while the disk is short.
 const SHORT_OVERLAY: usize = 1 << 20;
@@ -183,8 +183,8 @@ mod tests {
     use zonal_types::KvChange;
 
     use super::*;
-    use crate::engine::{Config, Room};
-    use crate::{Identity, StoreKind, spawn_checkpointer};
+    use crate::engine::{EngineConfig, LogRoom};
+    use crate::{StoreIdentity, StoreKind, spawn_checkpointer};
 
     const DISK: u64 = 48 << 20;
     const HEADROOM: u64 = 24 << 20;
@@ -195,14 +195,14 @@ mod tests {
 
     /// A store whose disk has [`DISK`] bytes.
     fn small(dir: &std::path::Path) -> Arc<Engine> {
-        let identity = Identity {
+        let identity = StoreIdentity {
             cell: [1; 16],
             kind: StoreKind::Shard,
             id: 1,
         };
-        let config = Config {
+        let config = EngineConfig {
             log_bytes: 4 << 20,
-            ..Config::default()
+            ..EngineConfig::default()
         };
         if !dir.join("identity").exists() {
             Engine::format(dir, identity, &config).unwrap();
@@ -224,7 +224,9 @@ mod tests {
                 key: key(next),
                 value,
             };
-            engine.append_with(vec![change], &[], Room::Normal).unwrap();
+            engine
+                .append_with(vec![change], &[], LogRoom::Normal)
+                .unwrap();
             next += 1;
             assert!(next - from < 100_000, "the disk is never full");
         }
@@ -239,7 +241,7 @@ mod tests {
             };
             engine.wait_for_room().unwrap();
             engine
-                .append_with(vec![change], &[], Room::Reserve)
+                .append_with(vec![change], &[], LogRoom::Reserve)
                 .unwrap();
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 
-use crate::map::Map;
+use crate::shared_mmap::Map;
 
 /// `f_type` of tmpfs, and of a memfd without huge pages (magic.h).
 const TMPFS: i64 = 0x0102_1994;
@@ -48,11 +48,11 @@ pub struct Mapping {
 impl Mapping {
     /// A part of it; `None` where that is not all within.
     #[must_use]
-    pub fn part(self: &Arc<Self>, offset: u64, length: u32) -> Option<Part> {
+    pub fn part(self: &Arc<Self>, offset: u64, length: u32) -> Option<RegionPart> {
         let offset = usize::try_from(offset).ok()?;
         let length = length as usize;
         let is_within = offset.checked_add(length)? <= self.map.len();
-        is_within.then(|| Part {
+        is_within.then(|| RegionPart {
             mapping: Arc::clone(self),
             offset,
             length,
@@ -62,13 +62,13 @@ impl Mapping {
 
 /// A part of a client's region that a request is about.
 #[derive(Debug)]
-pub struct Part {
+pub struct RegionPart {
     mapping: Arc<Mapping>,
     offset: usize,
     length: usize,
 }
 
-impl Part {
+impl RegionPart {
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {

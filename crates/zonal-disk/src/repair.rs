@@ -5,14 +5,14 @@
 //! index first, so that an interruption leaves a store that can be mended again. The damaged index
 //! stays as `index.redb.bad` in the store's `lost+found`.
 
-mod from_copy;
-mod placing;
+mod copy_restore;
+mod file_replacement;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
-mod placing_tests;
+mod file_replacement_tests;
 
-pub use from_copy::{can_restore_index, drop_copy, restore_index};
-pub(crate) use placing::finish;
+pub use copy_restore::{can_restore_index, drop_copy, restore_index};
+pub(crate) use file_replacement::finish;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,15 +20,15 @@ use std::path::Path;
 
 use zonal_types::KvChange;
 
-use crate::engine::Config;
+use crate::engine::EngineConfig;
 use crate::error::DiskError;
-use crate::identity::{Identity, Stored};
-use crate::index::{Index, Progress};
+use crate::identity::{StoreIdentity, Stored};
+use crate::index::{Index, IndexProgress};
 use crate::log;
-use crate::raw_index::Found;
+use crate::raw_index::IndexItem;
 use crate::read_only::{ReadStore, StoreDamage};
 use crate::replay::Replay;
-use placing::{MENDED, place};
+use file_replacement::{MENDED, place};
 
 pub(crate) const NEW_INDEX: &str = "index-new.redb";
 /// As [`Index::create_file`] names them.
@@ -41,11 +41,11 @@ const BATCH_BYTES: usize = 16 << 20;
 pub type LostKeys = (Vec<u8>, Option<Vec<u8>>);
 
 /// What a mending is told.
-pub struct Mend<'a> {
+pub struct StoreRepair<'a> {
     /// Whose store it is.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// Bounds, and the length of a log where there is none.
-    pub config: Config,
+    pub config: EngineConfig,
     /// The store's own number, where somebody else knows it.
     pub uuid: Option<[u8; 16]>,
     /// Changes that belong on top: what only the log's notes said.
@@ -82,7 +82,7 @@ impl<'a> Filling<'a> {
         self.bytes += key.len() + value.map_or(0, <[u8]>::len) + 64;
         self.batch.insert(key.to_vec(), value.map(<[u8]>::to_vec));
         if self.bytes >= BATCH_BYTES {
-            self.failed = self.flush(Progress::default()).err();
+            self.failed = self.flush(IndexProgress::default()).err();
         }
         self.failed.is_none()
     }
@@ -105,7 +105,7 @@ impl<'a> Filling<'a> {
         }
     }
 
-    fn flush(&mut self, progress: Progress) -> Result<(), DiskError> {
+    fn flush(&mut self, progress: IndexProgress) -> Result<(), DiskError> {
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         let changes = batch
@@ -122,7 +122,7 @@ impl<'a> Filling<'a> {
 /// As [`ReadStore::open`]; `NoSpace`, `Io`.
 pub fn mend(
     dir: &Path,
-    mend: &Mend<'_>,
+    mend: &StoreRepair<'_>,
     replay: &mut Replay<'_>,
 ) -> Result<Vec<LostKeys>, DiskError> {
     let (new, lost) = make_index(dir, mend, replay)?;
@@ -139,7 +139,7 @@ struct Unplaced {
 
 fn make_index(
     dir: &Path,
-    mend: &Mend<'_>,
+    mend: &StoreRepair<'_>,
     replay: &mut Replay<'_>,
 ) -> Result<(Unplaced, Vec<LostKeys>), DiskError> {
     let store = ReadStore::open(dir, &mend.identity, replay)?;
@@ -159,19 +159,19 @@ fn make_index(
     let leaves = store.leaf_depth();
     let mut carve = false;
     store.walk(&[], None, &mut |found| match found {
-        Found::Entry(key, value) => filling.put(key, Some(value)),
-        Found::BadEntry { key } => {
+        IndexItem::Entry(key, value) => filling.put(key, Some(value)),
+        IndexItem::BadEntry { key } => {
             lost.push((key.to_vec(), Some(key.to_vec())));
             true
         }
-        Found::BadPage {
+        IndexItem::BadPage {
             depth, above, upto, ..
         } => {
             carve |= leaves.is_none_or(|leaves| depth < leaves);
             lost.push((above.to_vec(), upto.map(<[u8]>::to_vec)));
             true
         }
-        Found::Mended { .. } => true,
+        IndexItem::Mended { .. } => true,
     });
     if carve {
         // The pages below one that is lost are there, among older ones.
@@ -202,7 +202,7 @@ fn make_index(
     if let Some(error) = filling.failed.take() {
         return Err(error);
     }
-    filling.flush(Progress {
+    filling.flush(IndexProgress {
         applied,
         applied_epoch: epoch,
         epoch,
@@ -219,7 +219,7 @@ fn make_index(
     ))
 }
 
-fn identity_of(store: &ReadStore, mend: &Mend<'_>) -> Result<Stored, DiskError> {
+fn identity_of(store: &ReadStore, mend: &StoreRepair<'_>) -> Result<Stored, DiskError> {
     if let Some(stored) = store.stored() {
         return Ok(*stored);
     }

@@ -12,12 +12,12 @@ use zonal_types::limits::DELETED_OBJECTS_MAX;
 
 /// The objects, in the order of their deletion.
 #[derive(Debug, Default)]
-pub(crate) struct Gone {
+pub(crate) struct RecentDeletes {
     order: VecDeque<ObjectId>,
     objects: BTreeSet<ObjectId>,
 }
 
-impl Gone {
+impl RecentDeletes {
     /// This one was deleted, or was not there when it was to be.
     pub(crate) fn add(&mut self, object: ObjectId) {
         if !self.objects.insert(object) {
@@ -47,7 +47,7 @@ mod tests {
             data_id: DataId(number as u64),
             column: Column(0),
         };
-        let mut gone = Gone::default();
+        let mut gone = RecentDeletes::default();
         for number in 0..=DELETED_OBJECTS_MAX {
             gone.add(object(number));
             gone.add(object(number));

@@ -13,9 +13,9 @@ use zonal_types::limits::UNTOLD_CUTS_MAX;
 
 /// Changes of allocated bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Untold(BTreeMap<ObjectId, i64>);
+pub(crate) struct UnreportedCuts(BTreeMap<ObjectId, i64>);
 
-impl Untold {
+impl UnreportedCuts {
     /// A step of a cut made this change.
     pub(crate) fn add(&mut self, object: ObjectId, delta: i64) {
         if delta == 0 {
@@ -45,7 +45,7 @@ mod tests {
             data_id: DataId(number as u64),
             column: Column(0),
         };
-        let mut untold = Untold::default();
+        let mut untold = UnreportedCuts::default();
         untold.add(object(7), -4096);
         untold.add(object(7), -8192);
         assert_eq!(

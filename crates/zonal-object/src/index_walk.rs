@@ -2,14 +2,14 @@
 //! the caller bounds; a step reads the store as it is then, so that nothing is held between two.
 
 use crate::ids::{BLOCK, ObjectId};
-use crate::key::{self, Named};
-use crate::sealed::{self, Header, TargetRecord};
+use crate::index_value::{self, ObjectHeader, TargetRecord};
+use crate::key::{self, IndexKey};
 use crate::target::ObjectStat;
 use zonal_types::{Column, DataId, ErrorCode, KvRead};
 
 /// An object and what `stat` tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedObject {
     /// The object.
     pub object: ObjectId,
     /// Its length and allocation.
@@ -18,14 +18,14 @@ pub struct Listed {
 
 /// A record of the index, on a walk over all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passed {
+pub struct WalkedRecord {
     /// The object.
     pub object: ObjectId,
     /// Number of the chunk; `None`: the object's header, which comes before its chunks.
     pub chunk: Option<u64>,
 }
 
-impl Passed {
+impl WalkedRecord {
     /// Where a walk goes on behind this one.
     #[must_use]
     pub fn behind(&self) -> Vec<u8> {
@@ -47,7 +47,7 @@ pub fn segment_units(kv: &dyn KvRead) -> Result<Option<u32>, ErrorCode> {
     let Some(value) = kv.get(&key)? else {
         return Ok(None);
     };
-    let record: TargetRecord = sealed::decode(&key, &value)?;
+    let record: TargetRecord = index_value::decode(&key, &value)?;
     Ok(Some(record.segment_units))
 }
 
@@ -76,14 +76,14 @@ fn behind(object: ObjectId) -> Option<ObjectId> {
 fn next_object(
     kv: &dyn KvRead,
     start: &[u8],
-) -> Result<Option<(ObjectId, Option<Header>)>, ErrorCode> {
+) -> Result<Option<(ObjectId, Option<ObjectHeader>)>, ErrorCode> {
     let mut found = Ok(None);
     kv.scan(start, &[key::OBJECT + 1], &mut |key, value| {
         found = match key::parse(key) {
-            Ok(Named::Header(object)) => {
-                sealed::decode(key, value).map(|header| Some((object, Some(header))))
+            Ok(IndexKey::Header(object)) => {
+                index_value::decode(key, value).map(|header| Some((object, Some(header))))
             }
-            Ok(Named::Chunk(object, _)) => Ok(Some((object, None))),
+            Ok(IndexKey::Chunk(object, _)) => Ok(Some((object, None))),
             Ok(_) | Err(_) => Err(ErrorCode::Corrupt),
         };
         false
@@ -100,7 +100,7 @@ pub fn objects(
     kv: &dyn KvRead,
     after: Option<ObjectId>,
     limit: usize,
-) -> Result<(Vec<Listed>, bool), ErrorCode> {
+) -> Result<(Vec<ListedObject>, bool), ErrorCode> {
     let mut list = Vec::new();
     let mut start = match after.map(behind) {
         None => first(),
@@ -117,7 +117,7 @@ pub fn objects(
                 allocated: header.blocks.saturating_mul(BLOCK),
                 truncate_seq: header.truncate_seq,
             };
-            list.push(Listed { object, stat });
+            list.push(ListedObject { object, stat });
         }
         let Some(next) = behind(object) else {
             return Ok((list, true));
@@ -127,21 +127,25 @@ pub fn objects(
     Ok((list, false))
 }
 
-/// Up to `limit` records from `start` on, which is [`first`] or [`Passed::behind`] an earlier one.
+/// Up to `limit` records from `start` on, which is [`first`] or [`WalkedRecord::behind`] an earlier one.
 /// Fewer: there are no more.
 ///
 /// # Errors
 /// `Corrupt` for a key that is none of ours, or what `kv` gives.
-pub fn records(kv: &dyn KvRead, start: &[u8], limit: usize) -> Result<Vec<Passed>, ErrorCode> {
+pub fn records(
+    kv: &dyn KvRead,
+    start: &[u8],
+    limit: usize,
+) -> Result<Vec<WalkedRecord>, ErrorCode> {
     let mut found = Vec::new();
     let mut failed = None;
     kv.scan(start, &[key::OBJECT + 1], &mut |key, _value| {
         match key::parse(key) {
-            Ok(Named::Header(object)) => found.push(Passed {
+            Ok(IndexKey::Header(object)) => found.push(WalkedRecord {
                 object,
                 chunk: None,
             }),
-            Ok(Named::Chunk(object, number)) => found.push(Passed {
+            Ok(IndexKey::Chunk(object, number)) => found.push(WalkedRecord {
                 object,
                 chunk: Some(number),
             }),
@@ -160,7 +164,7 @@ pub fn records(kv: &dyn KvRead, start: &[u8], limit: usize) -> Result<Vec<Passed
 pub fn object_at(start: &[u8]) -> Option<ObjectId> {
     let known = start.strip_suffix(&[0]).unwrap_or(start);
     match key::parse(known) {
-        Ok(Named::Header(object) | Named::Chunk(object, _)) => Some(object),
+        Ok(IndexKey::Header(object) | IndexKey::Chunk(object, _)) => Some(object),
         _ => None,
     }
 }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 /// A set of units.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bits {
+pub struct UnitBitmap {
     segments: BTreeMap<u32, Vec<u64>>,
 }
 
-impl Bits {
+impl UnitBitmap {
     /// Takes a segment's words over.
     pub(crate) fn load(&mut self, segment: u32, words: Vec<u64>) {
         self.segments.insert(segment, words);

@@ -12,7 +12,7 @@
 //!    other mount.
 //! 5. A secret belongs to root or this user, and others cannot read it; a group may read root's.
 
-mod removing;
+mod folder_removal;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -424,7 +424,7 @@ impl Folder {
     /// # Errors
     /// What the system says; what is left stays.
     pub fn remove(&self, name: &str) -> io::Result<()> {
-        removing::remove(&self.dir, OsStr::new(name))
+        folder_removal::remove(&self.dir, OsStr::new(name))
     }
 }
 

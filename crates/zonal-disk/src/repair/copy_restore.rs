@@ -1,15 +1,15 @@
 //! A damaged index gets exactly the entries that it had, from its copy. The log stays as it is.
 
 use super::Filling;
-use super::placing::{FROM_COPY, place};
-use crate::engine::Config;
+use super::file_replacement::{FROM_COPY, place};
+use crate::engine::EngineConfig;
 use crate::error::DiskError;
-use crate::identity::{self, Identity, Stored, sync_dir};
-use crate::index::{Index, Progress};
+use crate::identity::{self, StoreIdentity, Stored, sync_dir};
+use crate::index::{Index, IndexProgress};
 use crate::index_copy::COPIES;
 use crate::index_copy::restore::usable;
 use crate::log;
-use crate::mend::NEW_INDEX;
+use crate::repair::NEW_INDEX;
 use crate::store::{LOCK, take_lock};
 use std::fs::{self, File};
 use std::path::Path;
@@ -18,9 +18,9 @@ use std::path::Path;
 /// knows it.
 fn stored(
     dir: &Path,
-    identity: &Identity,
+    identity: &StoreIdentity,
     uuid: Option<[u8; 16]>,
-    config: &Config,
+    config: &EngineConfig,
 ) -> Result<Option<Stored>, DiskError> {
     let found = match identity::load(dir) {
         Ok(found) => found,
@@ -48,9 +48,9 @@ fn stored(
 /// As [`restore_index`].
 pub fn can_restore_index(
     dir: &Path,
-    identity: &Identity,
+    identity: &StoreIdentity,
     uuid: Option<[u8; 16]>,
-    config: &Config,
+    config: &EngineConfig,
 ) -> Result<bool, DiskError> {
     match stored(dir, identity, uuid, config)? {
         Some(stored) => usable(dir, &stored).map(|found| found.is_some()),
@@ -65,9 +65,9 @@ pub fn can_restore_index(
 /// The differences of [`Stored::check`], `Locked`, `NoSpace`, `Io`.
 pub fn restore_index(
     dir: &Path,
-    identity: &Identity,
+    identity: &StoreIdentity,
     uuid: Option<[u8; 16]>,
-    config: &Config,
+    config: &EngineConfig,
 ) -> Result<bool, DiskError> {
     let _lock = match File::open(dir.join(LOCK)) {
         Ok(file) => Some(take_lock(file, dir)?),
@@ -84,9 +84,9 @@ pub fn restore_index(
 /// Makes the new index beside what is there; `None`: the copy cannot be used.
 pub(super) fn make_index(
     dir: &Path,
-    identity: &Identity,
+    identity: &StoreIdentity,
     uuid: Option<[u8; 16]>,
-    config: &Config,
+    config: &EngineConfig,
 ) -> Result<Option<Stored>, DiskError> {
     let Some(stored) = stored(dir, identity, uuid, config)? else {
         return Ok(None);
@@ -103,7 +103,7 @@ pub(super) fn make_index(
         filling.put(key, value);
         filling.failed.take().map_or(Ok(()), Err)
     })?;
-    filling.flush(Progress {
+    filling.flush(IndexProgress {
         // An opening may have begun an epoch without leaving a record of it.
         epoch: epoch + 1,
         ..records.progress()

@@ -56,7 +56,7 @@ pub(crate) fn encode<T: Codec>(key: &[u8], value: &T) -> Vec<u8> {
 codec_struct! {
     /// What a target keeps of an object besides its chunks.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
-    pub struct Header {
+    pub struct ObjectHeader {
         /// The last shrink that was applied.
         truncate_seq: u64,
         /// One behind the last byte that was ever written and not cut.
@@ -72,7 +72,7 @@ codec_struct! {
     }
 }
 
-impl Header {
+impl ObjectHeader {
     /// Whether numbers are within what arithmetic on offsets relies on, and cuts go on from.
     pub(crate) fn is_sound(&self) -> bool {
         self.object_bytes <= FILE_BYTES_MAX && self.truncate_seq <= CUT_NUMBER_MAX

@@ -7,12 +7,12 @@ use std::{fs, iter};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-use super::placing::{FROM_COPY, MENDED, Step, place};
-use super::{Mend, NEW_SUMS, from_copy, make_index, mend, restore_index};
+use super::file_replacement::{FROM_COPY, MENDED, Step, place};
+use super::{NEW_SUMS, StoreRepair, copy_restore, make_index, mend, restore_index};
 use crate::store::INDEX;
-use crate::{Config, DiskError, Engine, Identity, Room, StoreKind};
+use crate::{DiskError, Engine, EngineConfig, LogRoom, StoreIdentity, StoreKind};
 
-const WHO: Identity = Identity {
+const WHO: StoreIdentity = StoreIdentity {
     cell: [7; 16],
     kind: StoreKind::Shard,
     id: 3,
@@ -20,10 +20,10 @@ const WHO: Identity = Identity {
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Files = BTreeMap<String, Vec<u8>>;
 
-fn config() -> Config {
-    Config {
+fn config() -> EngineConfig {
+    EngineConfig {
         log_bytes: 2 << 20,
-        ..Config::default()
+        ..EngineConfig::default()
     }
 }
 
@@ -69,7 +69,7 @@ fn damaged(dir: &Path) -> Map {
         let key = |rng: &mut Rng| format!("{:04}", rng.below(900)).into_bytes();
         let put = |rng: &mut Rng| KvChange::put(key(rng), rng.bytes(300));
         let changes: Vec<_> = iter::repeat_with(|| put(&mut rng)).take(60).collect();
-        engine.append_with(changes, b"", Room::Normal).unwrap();
+        engine.append_with(changes, b"", LogRoom::Normal).unwrap();
         if round % 6 == 5 {
             engine.checkpoint(&mut || Ok(())).unwrap();
         }
@@ -115,7 +115,7 @@ fn ended_at_each(
 
 #[test]
 fn a_mending_that_is_ended_at_any_step_loses_nothing() {
-    let how = Mend {
+    let how = StoreRepair {
         identity: WHO,
         config: config(),
         uuid: None,
@@ -136,7 +136,7 @@ fn a_mending_that_is_ended_at_any_step_loses_nothing() {
 #[test]
 fn an_index_on_its_way_from_its_copy_loses_nothing_where_that_ends() {
     let begin = |dir: &Path, steps: &[Step]| {
-        let stored = from_copy::make_index(dir, &WHO, None, &config()).unwrap();
+        let stored = copy_restore::make_index(dir, &WHO, None, &config()).unwrap();
         place(dir, &stored.unwrap(), steps).unwrap();
     };
     let repair = |dir: &Path| assert!(restore_index(dir, &WHO, None, &config()).unwrap());

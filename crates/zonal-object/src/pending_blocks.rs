@@ -15,12 +15,12 @@ pub(crate) struct PendingBlock {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingBlocks {
     blocks: BTreeMap<(ObjectId, u64), PendingBlock>,
     generation: u64,
 }
 
-impl Pending {
+impl PendingBlocks {
     pub fn len(&self) -> usize {
         self.blocks.len()
     }

@@ -1,10 +1,10 @@
 //! Where an object has data.
 
 use crate::chunk::Chunk;
-use crate::draft::read_header;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
-use crate::key::{self, Named};
-use crate::target::Target;
+use crate::key::{self, IndexKey};
+use crate::object_update::read_header;
+use crate::target::StorageTarget;
 use zonal_types::{ErrorCode, KvRead};
 
 /// Data ranges of an object.
@@ -38,7 +38,7 @@ impl Sink {
     }
 }
 
-impl Target {
+impl StorageTarget {
     /// Ranges of `offset..end` with written data, at most `limit`; reserved space is a hole.
     ///
     /// Costs a walk over the chunks of the range up to the limit.
@@ -106,7 +106,7 @@ impl Target {
         let to = key::chunk(object, (behind - 1) / CHUNK_BLOCKS + 1);
         kv.scan(&from, &to, &mut |key, value| {
             let (number, chunk) = match (key::parse(key), Chunk::decode(&self.config, key, value)) {
-                (Ok(Named::Chunk(_, number)), Ok(chunk)) => (number, chunk),
+                (Ok(IndexKey::Chunk(_, number)), Ok(chunk)) => (number, chunk),
                 (_, Err(error)) | (Err(error), _) => {
                     failed = Some(error);
                     return false;

@@ -30,7 +30,7 @@ const HEAD: usize = 16;
 
 /// One start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Mark {
+pub struct StoredMark {
     /// Rises with each start; 0: none.
     pub number: u64,
     /// Random.
@@ -41,9 +41,9 @@ pub struct Mark {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Starts {
     /// The last mark known to be taken; number 0 where there is none.
-    pub taken: Mark,
+    pub taken: StoredMark,
     /// Marks proposed since, oldest first.
-    pub proposed: Vec<Mark>,
+    pub proposed: Vec<StoredMark>,
 }
 
 impl Starts {
@@ -80,7 +80,7 @@ impl Starts {
         }
         let mut marks = marks.iter().map(|mark| {
             let (number, tag) = mark.split_at(8);
-            Some(Mark {
+            Some(StoredMark {
                 number: u64::from_le_bytes(number.try_into().ok()?),
                 tag: u64::from_le_bytes(tag.try_into().ok()?),
             })
@@ -119,7 +119,7 @@ pub fn propose(store: &StoreDir) -> Result<Starts, DiskError> {
         getrandom::fill(&mut tag)
             .map_err(|error| DiskError::io("random bytes", io::Error::other(error)))?;
         let last = starts.proposed.last().unwrap_or(&starts.taken).number;
-        starts.proposed.push(Mark {
+        starts.proposed.push(StoredMark {
             number: last.saturating_add(1),
             tag: u64::from_le_bytes(tag),
         });
@@ -132,7 +132,7 @@ pub fn propose(store: &StoreDir) -> Result<Starts, DiskError> {
 ///
 /// # Errors
 /// When the medium fails.
-pub fn taken(store: &StoreDir, mark: Mark) -> Result<(), DiskError> {
+pub fn taken(store: &StoreDir, mark: StoredMark) -> Result<(), DiskError> {
     let starts = Starts {
         taken: mark,
         proposed: Vec::new(),
@@ -161,14 +161,14 @@ mod tests {
             assert!(propose(&store).unwrap().proposed.len() <= PROPOSALS_MAX);
         }
         fs::write(dir.join(FILE_NAME), b"damaged").unwrap();
-        assert_eq!(propose(&store).unwrap().taken, Mark::default());
+        assert_eq!(propose(&store).unwrap().taken, StoredMark::default());
     }
 
     #[test]
     fn damage_is_noticed() {
         let starts = Starts {
-            taken: Mark { number: 5, tag: 6 },
-            proposed: vec![Mark { number: 7, tag: 8 }],
+            taken: StoredMark { number: 5, tag: 6 },
+            proposed: vec![StoredMark { number: 7, tag: 8 }],
         };
         let good = starts.encode();
         assert_eq!(Starts::decode(&good), Some(starts));

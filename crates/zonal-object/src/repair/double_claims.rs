@@ -3,8 +3,8 @@
 use super::{Result, lose};
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{CHUNK_BLOCKS, ObjectId, Place, TargetConfig};
-use crate::key::{self, Named};
-use crate::sealed;
+use crate::index_value;
+use crate::key::{self, IndexKey};
 use std::collections::BTreeSet;
 use zonal_types::{KvChange, KvRead};
 
@@ -32,7 +32,7 @@ pub fn claims(
 ) -> Result<Vec<Claim>> {
     let mut claims = Vec::new();
     kv.scan(&[key::OBJECT], &[key::OBJECT + 1], &mut |key, value| {
-        if let (Ok(Named::Chunk(object, number)), Ok(chunk)) =
+        if let (Ok(IndexKey::Chunk(object, number)), Ok(chunk)) =
             (key::parse(key), Chunk::decode(config, key, value))
         {
             for (step, state) in chunk.blocks() {
@@ -81,7 +81,7 @@ pub fn settle(
         match contents {
             Some((bytes, _)) if fits(claim) => {
                 let key = key::pending(claim.object, claim.block);
-                let value = sealed::seal(&key, |out| out.extend_from_slice(bytes));
+                let value = index_value::seal(&key, |out| out.extend_from_slice(bytes));
                 changes.push(KvChange::put(key, value));
                 changes.extend(clear(config, kv, claim)?);
             }

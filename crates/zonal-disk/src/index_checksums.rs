@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use redb::StorageBackend;
 
-use crate::group::lock;
+use crate::group_commit::lock;
 
 /// Bytes that one checksum covers.
 const BLOCK: u64 = 4096;
