@@ -1,4 +1,4 @@
-//! How many records a second the engine appends, within the log and with checkpoints:
+//! Measures how many records a second the engine appends, within the log and with checkpoints:
 //! `cargo run --release -p zonal-disk --example append_rate DIR`, where DIR does not exist yet.
 
 #![expect(

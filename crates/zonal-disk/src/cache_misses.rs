@@ -1,21 +1,21 @@
-//! Whether reads of the index have missed its cache lately.
+//! Cache misses of the index: whether recent reads have missed its cache.
 //!
-//! Where they have, a server reads what a request needs before it takes a lock under which requests
-//! run one at a time. Where all is cached that would only be done twice: then it costs one load and
-//! a comparison a request. No clock is read: "lately" is counted in requests.
+//! After a miss a server reads the pages of a request before it takes a lock under which requests
+//! run one at a time. With all pages cached that would double the work: it then costs one load and
+//! a comparison a request. No clock is read: "recent" is counted in requests.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::engine::Engine;
 
-/// Requests that read ahead after the last miss.
+/// Requests that prefetch after the last miss.
 const COLD_REQUESTS: u32 = 1024;
 
-/// What was seen of an index's misses.
+/// Cache misses of an index as requests have observed them.
 #[derive(Debug, Default)]
 pub(crate) struct Misses {
     seen: AtomicU64,
-    /// Requests that still read ahead. Races lose some counts, which changes nothing that matters.
+    /// Requests that still prefetch. Races lose some counts, which is harmless.
     left: AtomicU32,
 }
 
@@ -35,8 +35,8 @@ impl Misses {
 }
 
 impl Engine {
-    /// Whether the request that begins now should read what it needs before it takes a lock. Counts
-    /// the request.
+    /// Whether the request that begins now should prefetch before it takes a lock. Counts the
+    /// request.
     pub fn is_cold(&self) -> bool {
         self.misses.judge(self.index.missed())
     }

@@ -1,8 +1,12 @@
-//! Checkpoints: the overlay goes into the index, and the log's tail moves up.
+//! Checkpoints: write the overlay into the index and advance the log's tail.
 //!
-//! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order
-//! is log and data durable, caller's last step, the copy's record, one durable commit with the
-//! position reached, tail.
+//! Appends and reads go on: the old overlay is frozen and read below a fresh one. The order:
+//!
+//! 1. Log and data become durable.
+//! 2. The caller's last step.
+//! 3. The copy's record.
+//! 4. One durable commit of the index with the position reached.
+//! 5. The tail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -20,7 +24,7 @@ use crate::record::Lsn;
 /// Space that an index commit may take beyond a multiple of what it writes.
 const COMMIT_SLACK: u64 = 4 << 20;
 
-/// A checkpoint that has frozen the overlay. Dropped without [`Self::commit`] it is undone.
+/// A checkpoint that has frozen the overlay. Dropping it without [`Self::commit`] undoes it.
 pub struct Checkpoint<'a> {
     engine: &'a Engine,
     lsn: Lsn,
@@ -30,11 +34,11 @@ pub struct Checkpoint<'a> {
 
 impl Engine {
     /// Writes everything appended before the call into the index and frees the log up to there.
-    /// `before_commit` runs when the log is durable and before the index is.
+    /// `before_commit` runs after the log is durable and before the index is.
     ///
     /// # Errors
-    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or what `before_commit`
-    /// gave.
+    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or the error of
+    /// `before_commit`.
     pub fn checkpoint(
         &self,
         before_commit: &mut dyn FnMut() -> Result<(), DiskError>,
@@ -42,9 +46,11 @@ impl Engine {
         self.begin_checkpoint().commit(before_commit)
     }
 
-    /// Freezes the overlay at the present head; waits where another checkpoint runs. A caller that
-    /// keeps state of its own beside the records takes its lock around this call, and nothing else:
-    /// the records at or below [`Checkpoint::lsn`] are then exactly those its state has seen.
+    /// Freezes the overlay at the current head; waits for a running checkpoint.
+    ///
+    /// A caller that keeps state of its own beside the records takes its lock around this call, and
+    /// nothing else. The records at or below [`Checkpoint::lsn`] are then exactly those that its
+    /// state reflects.
     #[must_use]
     pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
         let turn = lock(&self.checkpoint_turn);
@@ -70,8 +76,8 @@ impl Engine {
         self.room.notify_all();
     }
 
-    /// The medium may have lost what the index had flushed, as with any failed flush; a full one
-    /// has not.
+    /// Handles a failed commit. The medium may have lost flushed bytes of the index, as with any
+    /// failed flush; a full one has not.
     pub(crate) fn index_failed(&self, error: &DiskError) {
         let why = format!("the index cannot be written: {error}");
         match error {
@@ -83,8 +89,8 @@ impl Engine {
         }
     }
 
-    /// An index commit that runs out of space would end the index's use: refuse before. Of the
-    /// pages that are free inside the index, it may not get all before it takes new ones.
+    /// Checks the space for a commit: running out of space in a commit would end the index's use. A
+    /// commit may not get all pages that are free inside the index before it takes new ones.
     fn check_space(&self, bytes: usize) -> Result<(), DiskError> {
         let Some(free_space) = &self.free_space else {
             return Ok(());
@@ -106,13 +112,13 @@ impl Engine {
     }
 }
 
-/// What a commit of so much memory may write.
+/// Bytes that a commit of an overlay of this size may write.
 fn commit_bytes(overlay: usize) -> u64 {
     (overlay as u64).saturating_mul(3)
 }
 
 impl Checkpoint<'_> {
-    /// Every record up to here will be in the index.
+    /// The index will hold every record up to here.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.lsn
@@ -148,7 +154,7 @@ impl Checkpoint<'_> {
             let written = engine.index.commit(frozen.iter(), &progress);
             engine.inside.spend(commit_bytes(frozen.bytes()));
             let snapshot = written.and_then(|()| engine.index.snapshot());
-            // Whether the commit arrived is not known: only a new opening can tell.
+            // Whether the commit reached the medium is unknown: only a new opening can tell.
             let snapshot = snapshot.inspect_err(|error| engine.index_failed(error))?;
             if let (Some(copy), Some(record)) = (self.turn.as_mut(), record) {
                 copy.accept(record);
@@ -171,8 +177,8 @@ impl Checkpoint<'_> {
         engine.look_inside()
     }
 
-    /// Writes the copy's record, where there is a copy. It gives way where the index would not have
-    /// the space it may need.
+    /// Writes the copy's record, where there is a copy. Skips it where the index would lack the
+    /// space it may need.
     fn copy(
         &mut self,
         frozen: &Overlay,
@@ -217,13 +223,13 @@ impl Drop for Checkpoint<'_> {
             merged.cover_with(std::mem::take(&mut views.active));
             views.active = merged;
         });
-        // Counted as an attempt by the checkpointer, which also sees jobs that end before they
-        // begin.
+        // Counts as an attempt for the checkpointer, also where a job ends before its checkpoint
+        // begins.
         guard.frozen_bytes = 0;
     }
 }
 
-/// Asks a checkpointer to work.
+/// Requests work from a checkpointer.
 #[derive(Default)]
 pub(crate) struct Signal {
     state: Mutex<SignalState>,
@@ -257,7 +263,7 @@ impl Signal {
         self.change.notify_all();
     }
 
-    /// Waits for a request; false when it is time to end.
+    /// Waits for a request; false when the thread should end.
     fn next(&self) -> bool {
         let mut state = lock(&self.state);
         while !state.requested && !state.stop {
@@ -268,19 +274,18 @@ impl Signal {
     }
 }
 
-/// What a checkpointer does when a checkpoint is due.
+/// The work of a checkpointer when a checkpoint is due.
 pub type CheckpointJob = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
 
-/// The thread that makes checkpoints when they are due. Dropping it ends it after the one under
-/// way.
+/// The thread that makes checkpoints when they are due. Dropping it ends it after the current one.
 pub struct Checkpointer {
     signal: Arc<Signal>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts the checkpointer of `engine`. It sleeps until an append makes a checkpoint due, then runs
-/// `job`, which calls [`Engine::checkpoint`] or its two halves; `report` hears of failures. It does
-/// not keep the engine alive.
+/// Starts the checkpointer of `engine`. It sleeps until an append makes a checkpoint due. Then it
+/// runs `job`, which calls [`Engine::checkpoint`] or its two halves; failures go to `report`. It
+/// does not keep the engine alive.
 ///
 /// # Errors
 /// When the thread cannot be started.
@@ -310,7 +315,8 @@ pub fn spawn_checkpointer(
                     };
                     let call = AssertUnwindSafe(|| job(&engine));
                     let result = catch_unwind(call).unwrap_or_else(|_| {
-                        // The job's state is unknown: without checkpoints, no changes either.
+                        // The job's state is unknown: without checkpoints there are no more changes
+                        // either.
                         engine.fail("a checkpoint panicked".into());
                         Err(DiskError::Failed)
                     });

@@ -1,4 +1,4 @@
-//! Reading segments past the page cache, for a scrub: what the cache holds says nothing about the
+//! Direct reads of segments, past the page cache, for a scrub: cached pages say nothing about the
 //! medium.
 
 use std::fs::{File, OpenOptions};
@@ -11,9 +11,9 @@ use crate::error::DiskError;
 use crate::segments::{PREFIX, Segments};
 
 impl Segments {
-    /// Fills `buffer` from `offset` of `segment`, out of the medium where the file system below
-    /// lets us (offset, length and address of the buffer are then multiples of 4096), else through
-    /// the page cache.
+    /// Fills `buffer` from `offset` of `segment`. Reads from the medium where the file system
+    /// allows it: offset, length and address of the buffer are then multiples of 4096. Otherwise
+    /// reads through the page cache.
     ///
     /// # Errors
     /// As [`Segments::read_at`].
@@ -42,7 +42,7 @@ fn open_direct(path: &std::path::Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// The file system below has no direct I/O, or wants another alignment.
+/// Whether the file system has no direct I/O or requires another alignment.
 fn is_refused(error: &io::Error) -> bool {
     matches!(
         error.kind(),

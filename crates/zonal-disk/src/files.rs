@@ -1,8 +1,7 @@
-//! How the files of a store are reached: its folder, and files in it, with a recorder where one was
-//! asked for.
+//! Access to the files of a store: its folder and the files in it, with an optional recorder.
 //!
-//! Everything that changes an open store's files goes through here. Without a recorder a call is
-//! the system's own, behind one look at a field.
+//! Every change of an open store's files goes through here. Without a recorder a call is the
+//! system's own, after one look at a field.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -38,8 +37,8 @@ impl StoreDir {
         }
     }
 
-    /// The folder `path`; from its opening on, what is done to the store is written down in a new
-    /// file in the folder `recordings`.
+    /// The folder `path`. From its opening on, every change of the store is recorded in a new file
+    /// in the folder `recordings`.
     #[must_use]
     pub fn recorded(path: &Path, recordings: &Path) -> Self {
         Self::recorded_up_to(path, recordings, RECORDING_BYTES_MAX)
@@ -60,7 +59,7 @@ impl StoreDir {
         &self.path
     }
 
-    /// The store is locked and about to be opened: the recording begins, where there is to be one.
+    /// Begins the recording, where there is to be one; the store is locked and about to be opened.
     pub(crate) fn begin(&self, identity: &StoreIdentity) -> Result<(), DiskError> {
         match &self.recorder {
             Some(recorder) => recorder.begin(&self.path, identity),
@@ -68,7 +67,7 @@ impl StoreDir {
         }
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(crate) fn open(&self, path: &str) -> io::Result<StoreFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(NO_LINK);
@@ -76,7 +75,7 @@ impl StoreDir {
         Ok(self.over(file, path))
     }
 
-    /// Opens a file; one that is missing is made.
+    /// Opens a file; creates a missing one.
     pub(crate) fn open_or_create(&self, path: &str) -> io::Result<StoreFile> {
         match self.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(path),
@@ -84,7 +83,7 @@ impl StoreDir {
         }
     }
 
-    /// Makes a file, or makes it empty.
+    /// Creates a file, or truncates an existing one to zero bytes.
     pub(crate) fn create(&self, path: &str) -> io::Result<StoreFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
@@ -98,7 +97,7 @@ impl StoreDir {
         Ok(StoreFile { file, tape })
     }
 
-    /// Makes a folder, unless it is there.
+    /// Creates a folder, unless it exists.
     pub(crate) fn make_folder(&self, path: &str) -> io::Result<()> {
         let folder = self.path.join(path);
         if folder.is_dir() {
@@ -128,7 +127,7 @@ impl StoreDir {
         })
     }
 
-    /// Puts a file of these bytes in the place of `name`, durably and atomically, by way of
+    /// Replaces the file `name` by one of these bytes, durably and atomically, by way of
     /// `temporary`.
     pub(crate) fn replace(&self, name: &str, temporary: &str, bytes: &[u8]) -> io::Result<()> {
         let file = self.create(temporary)?;
@@ -165,12 +164,12 @@ impl StoreDir {
 #[derive(Debug)]
 pub(crate) struct StoreFile {
     file: File,
-    /// Where what is done is written down, and the file's number there.
+    /// The recorder, and the file's number in the recording.
     tape: Option<(Arc<Recorder>, u32)>,
 }
 
 impl StoreFile {
-    /// The file, to be read from only.
+    /// The file, for reading only.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -189,7 +188,7 @@ impl StoreFile {
         )
     }
 
-    /// Takes the space up to `end`, which is then at least the file's length.
+    /// Allocates the space up to `end`; the file's length becomes at least `end`.
     pub(crate) fn allocate(&self, end: u64) -> io::Result<()> {
         self.around(
             |file| RecordedEvent::Allocate { file, end },
@@ -266,7 +265,7 @@ impl SumsStore for StoreFile {
     }
 }
 
-/// The index's file, which nobody else opens: the store's folder is locked.
+/// The index's file; no other process opens it, because the store's folder is locked.
 impl redb::StorageBackend for StoreFile {
     fn len(&self) -> io::Result<u64> {
         LogFile::len(&self.file)

@@ -1,16 +1,18 @@
-//! Room on the disk for what adds to a store, and what of it lies inside the index's own file.
+//! Free space for records that add to a store: space on the disk, and unused pages inside the
+//! index's own file.
 //!
-//! The file of the index hardly ever shrinks: pages that deletions free stay in it, and later
-//! commits take them again before they take new ones. A disk whose free space the index has used up
-//! would look full for ever if only the disk were asked. So while the disk is short, the pages of
-//! the file that nobody uses are counted as well.
+//! The index's file hardly ever shrinks. Pages that deletions free stay in it, and later commits
+//! reuse them before they take new ones. If the index has used up the disk's free space, the disk
+//! alone would look full for ever. So while the disk is short of space, the unused pages of the
+//! file count as well.
 //!
 //! Invariants:
-//! 1. What is counted has space on the disk behind it, and neither the last commit nor any before
-//!    needs it. What commits write since is taken off.
-//! 2. Counting walks the whole index: nothing is counted while the disk has room, and at most a
-//!    tenth of the time after.
-//! 3. While the disk is short the overlay is kept small, so that a checkpoint needs little.
+//! 1. A counted page has space on the disk, and neither the last commit nor an earlier one needs
+//!    it. The bytes that later commits write are subtracted.
+//! 2. A count walks the whole index. None is made while the disk has enough space, and counts take
+//!    at most a tenth of the time after that.
+//! 3. While the disk is short of space the overlay is kept small, so that a checkpoint needs
+//!    little.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,44 +24,45 @@ use crate::group_commit::lock;
 
 /// Memory of the overlay that makes a checkpoint due while the disk is short.
 const SHORT_OVERLAY: usize = 1 << 20;
-/// What adds waits while the overlay has more than this, as long as the disk is short.
+/// While the disk is short of space, additions wait as long as the overlay is larger than this.
 const SHORT_OVERLAY_MAX: usize = 4 << 20;
-/// From the end of one count to the next, at least; and how many times what the last one took.
+/// Least time from the end of one count to the next, and how many times the duration of the last
+/// count.
 const PAUSE: Duration = Duration::from_millis(200);
-/// See above.
+/// See [`PAUSE`].
 const PAUSE_TIMES: u32 = 9;
-/// With less on the disk, nothing is written only to have pages counted.
+/// With less free on the disk, no commit is made only to have pages counted.
 const FREE_MIN: u64 = 1 << 20;
 
-/// What is known of an index's inside.
+/// Unused space inside an index's file, as far as it is known.
 #[derive(Default)]
 pub(crate) struct Inside {
-    /// The disk had less than was asked for when somebody asked last.
+    /// The disk had less than required at the last request.
     short: AtomicBool,
-    /// A count is to be made.
+    /// A count is requested.
     wanted: AtomicBool,
-    /// Something was committed since the last count.
+    /// The index has committed since the last count.
     changed: AtomicBool,
-    /// Counts made, well or not.
+    /// Counts made, successful or not.
     counts: AtomicU64,
-    /// Bytes of pages that may be written again.
+    /// Bytes of pages that can be written again.
     reusable: AtomicU64,
-    /// The next count is not made earlier.
+    /// Earliest time of the next count.
     due: Mutex<Option<Instant>>,
 }
 
 impl Inside {
-    /// Whether the overlay is to be written by now.
+    /// Whether the overlay should be written by now.
     pub(crate) fn is_due(&self, overlay_bytes: usize) -> bool {
         overlay_bytes >= SHORT_OVERLAY && self.short.load(Ordering::Relaxed)
     }
 
-    /// Bytes that can be written without more of the disk.
+    /// Bytes that can be written without more space of the disk.
     pub(crate) fn reusable(&self) -> u64 {
         self.reusable.load(Ordering::Relaxed)
     }
 
-    /// A commit has taken about so much.
+    /// Subtracts the bytes that a commit has taken, approximately.
     pub(crate) fn spend(&self, bytes: u64) {
         let left = self.reusable().saturating_sub(bytes);
         self.reusable.store(left, Ordering::Relaxed);
@@ -72,9 +75,9 @@ impl Inside {
 }
 
 impl Engine {
-    /// Whether something may be added that leaves `headroom` bytes for checkpoints: free on the
-    /// disk, or with at least half of it there, inside the index. Where only a new count of that
-    /// tells, it waits for one.
+    /// Whether additions may be made that leave `headroom` bytes for checkpoints. The bytes are
+    /// free on the disk, or at least half of them are there and the rest is inside the index. Waits
+    /// for a new count where only that can tell.
     #[must_use]
     pub fn has_room(&self, headroom: u64) -> bool {
         let Some(free) = self.free_below() else {
@@ -95,7 +98,7 @@ impl Engine {
         self.wait_for_count() && suffices()
     }
 
-    /// Waits for that many counts, and for an overlay that a small checkpoint writes.
+    /// Waits for `counts` counts, and for an overlay that a small checkpoint writes.
     fn wait_for_small(&self, counts: u64) -> bool {
         let ready = |tail: &Tail| {
             self.inside.counts() >= counts && self.overlay_bytes(tail) <= SHORT_OVERLAY_MAX
@@ -103,7 +106,7 @@ impl Engine {
         self.wait_until(lock(&self.append_lock), ready).is_ok()
     }
 
-    /// Waits for a new count; false where it would tell nothing new, or cannot be had.
+    /// Waits for a new count; false where it would find nothing new, or cannot be made.
     fn wait_for_count(&self) -> bool {
         let before = self.inside.counts();
         let is_same = before > 0 && !self.inside.changed.load(Ordering::Relaxed);
@@ -121,7 +124,7 @@ impl Engine {
         self.wait_for_small(before + 1)
     }
 
-    /// Whether adding is refused for want of space; as of the last time that somebody asked.
+    /// Whether additions are refused for lack of space, as of the last request.
     #[must_use]
     pub fn is_short(&self, headroom: u64) -> bool {
         let free = self.free_below().unwrap_or(u64::MAX);
@@ -129,8 +132,8 @@ impl Engine {
             && (free < headroom / 2 || free.saturating_add(self.inside.reusable()) < headroom)
     }
 
-    /// Bytes that may be added before adding is refused, about, as of the last count inside the
-    /// index; 0 where it is refused.
+    /// Bytes that may be added before additions are refused: an estimate by the last count inside
+    /// the index. 0 where they are refused already.
     #[must_use]
     pub fn room_left(&self, headroom: u64) -> u64 {
         let Some(free) = self.free_below() else {
@@ -143,8 +146,8 @@ impl Engine {
             .saturating_sub(headroom)
     }
 
-    /// Counts what may be written again, where that was asked for and is due. Within a checkpoint's
-    /// turn only.
+    /// Counts the reusable pages, where a count is requested and due. Only within a checkpoint's
+    /// turn.
     pub(crate) fn look_inside(&self) -> Result<(), DiskError> {
         let start = Instant::now();
         let is_early = lock(&self.inside.due).is_some_and(|due| start < due);
@@ -166,7 +169,7 @@ impl Engine {
     fn count_inside(&self) -> Result<u64, DiskError> {
         let free = self.free_below().unwrap_or(0);
         if free >= FREE_MIN {
-            // Pages that the last commit has freed are free after the next one.
+            // Pages that the last commit has freed become free after the next one.
             let progress = self.index.progress()?;
             let released = self.index.commit(std::iter::empty(), &progress);
             released.inspect_err(|error| self.index_failed(error))?;
@@ -252,7 +255,7 @@ mod tests {
         let dir = scratch.join("store");
         let mut first = 0;
         for round in 0..4 {
-            // Each time after a restart, when nothing is known.
+            // Each time after a restart, without a count.
             let engine = small(&dir);
             let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
             let report = Box::new(|error| panic!("a checkpoint failed: {error}"));

@@ -1,10 +1,10 @@
-//! Group commit: one leader flushes for everybody who waits, log and caller's data in parallel.
+//! Group commit: one leader flushes for all waiting calls, log and caller's data in parallel.
 //!
-//! As many as waited at the end of the last flush probably come again: the leader waits for them a
-//! little, as long as they keep coming. A caller who is alone never waits.
+//! As many calls as waited at the end of the last flush will probably come again. The leader waits
+//! for them a little, as long as they keep coming. A single caller never waits.
 //!
-//! A flush that failed may have lost what it was to make durable, and a second one would report
-//! success without it: after the first failure nothing is ever reported durable again.
+//! A failed flush may have lost the bytes it was to make durable, and a second flush would report
+//! success without them. So after the first failure nothing is ever reported durable again.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,44 +15,44 @@ use std::time::{Duration, Instant};
 use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
 
-/// Locks, also where a thread panicked with the lock: every holder leaves consistent state behind.
+/// Locks, also after a panic of a holder: every holder leaves consistent state behind.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits, with the same stance as [`lock`].
+/// Waits, and ignores poisoning as [`lock`] does.
 pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes a failed flush for those who open the store after us; false where that is not possible.
+/// Notes a failed flush for later openings of the store; false where that is not possible.
 pub(crate) type NoteDoubt = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// How long a leader waits for the next of those it expects: twice the last flush, within these.
+/// How long a leader waits for the next expected call: twice the last flush, within these bounds.
 const QUIET: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
-/// How long it waits for all of them.
+/// How long a leader waits for all expected calls.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 
-/// Whose turn it is.
+/// The state of the flush: leader and waiting calls.
 #[derive(Default)]
 struct Turn {
-    /// Somebody gathers or flushes.
+    /// A leader gathers or flushes.
     is_led: bool,
-    /// Calls that wait, the leader's among them.
+    /// Waiting calls, including the leader's.
     waiting: usize,
-    /// How many waited when the last flush was over.
+    /// Calls that were waiting when the last flush ended.
     expected: usize,
     last_flush: Duration,
 }
 
-/// Who flushes, and up to where it is durable.
+/// A group commit: its leader, and the position up to which the log is durable.
 pub(crate) struct Group {
     turn: Mutex<Turn>,
     done: Condvar,
-    /// For the leader: somebody came.
+    /// Wakes the leader when a call arrives.
     came: Condvar,
     synced: AtomicU64,
-    /// Why nothing is promised any more.
+    /// Why nothing is reported durable any more.
     failed: OnceLock<String>,
     doubt: OnceLock<NoteDoubt>,
     flushes: AtomicU64,
@@ -86,19 +86,18 @@ impl Group {
         self.failed.get().is_some()
     }
 
-    /// What ended all promises.
+    /// The failure that ended durability.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// What to do when a flush has failed.
+    /// Sets the action for a failed flush.
     pub(crate) fn on_doubt(&self, note: NoteDoubt) {
         // Set once, by the opening.
         let _ = self.doubt.set(note);
     }
 
-    /// A flush failed: what was to become durable may be gone, also for those who come after this
-    /// process.
+    /// Handles a failed flush: the bytes to become durable may be lost, also for later processes.
     pub(crate) fn fail_flush(&self, mut why: String) {
         if let Some(note) = self.doubt.get()
             && !self.failed()
@@ -109,11 +108,11 @@ impl Group {
         self.fail(why);
     }
 
-    /// Refuses everything from now on.
+    /// Refuses all later calls.
     pub(crate) fn fail(&self, why: String) {
-        // The first failure is the one to tell of.
+        // The first failure is the one to report.
         let _ = self.failed.set(why);
-        // Taken so that nobody is between looking at the flag and waiting.
+        // Taken so that no thread is between its check of the flag and its wait.
         drop(lock(&self.turn));
         self.done.notify_all();
     }
@@ -125,8 +124,8 @@ impl Group {
             .map_err(|_| DiskError::Config("the data sync is already set".into()))
     }
 
-    /// Returns when everything below `position` is durable. `written` tells what is in the log's
-    /// file.
+    /// Returns when everything below `position` is durable. `written` is the end of the log's
+    /// contents.
     pub(crate) fn sync(
         &self,
         log: &dyn LogFile,
@@ -162,7 +161,7 @@ impl Group {
             turn.is_led = true;
             turn = self.gather(turn);
             drop(turn);
-            // Read before the flush begins: all of it, with its data, was written by now.
+            // Read before the flush begins: everything below it, with its data, was written by now.
             let target = written.load(Ordering::Acquire);
             let begin = Instant::now();
             let flushed = self.flush(log);
@@ -183,13 +182,13 @@ impl Group {
                 return (turn, Err(DiskError::Io { what, source }));
             }
             if target < position {
-                // Asked for a position that nobody has written: all there is, is durable.
+                // The requested position was never written; everything that was written is durable.
                 return (turn, Ok(()));
             }
         }
     }
 
-    /// Waits for those who will probably come, as long as they do.
+    /// Waits for the expected calls, as long as they keep coming.
     fn gather<'a>(&self, mut turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
         let quiet = (turn.last_flush * 2).clamp(QUIET.0, QUIET.1);
         let begin = Instant::now();

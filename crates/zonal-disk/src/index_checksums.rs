@@ -1,16 +1,17 @@
 //! Checksums of the index's blocks: the `index.sums` file beside `index.redb`.
 //!
 //! The library does not check a page when it reads it, and a flipped bit in an inner page could
-//! hide a key without anybody noticing. So a layer below it keeps a crc32c of each 4 KiB block and
-//! compares at each read. A block that fails is handed up as bytes that are no page of the
-//! library's: the one look-up fails, not the whole store.
+//! silently hide a key. So a layer below it keeps a crc32c of each 4 KiB block and compares it at
+//! each read. For a block that fails, the layer returns bytes that are no valid page: the one
+//! look-up fails, not the whole store.
 //!
-//! The file: one little-endian u32 a block of the index; 0: not known. Block 0 is left out: the
-//! library rewrites it in place and checks it itself.
+//! The file has one little-endian u32 for each block of the index; 0: not known. It leaves out
+//! block 0, which the library rewrites in place and checks itself.
 //!
-//! Invariants: checksums are durable before the flush of the blocks that they are of returns; a
-//! block that a durable commit refers to is not written again before a later one is durable, so
-//! what a crash mixes up is of blocks that nobody refers to.
+//! Invariants:
+//! 1. Checksums are durable before the flush of their blocks returns.
+//! 2. A block that a durable commit refers to is not written again before a later one is durable.
+//!    So a crash mixes up only blocks that no commit refers to.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,16 +25,16 @@ use redb::StorageBackend;
 
 use crate::group_commit::lock;
 
-/// Bytes that one checksum covers.
+/// Bytes covered by a checksum.
 const BLOCK: u64 = 4096;
 /// Checksums in one write of the file: a block of it.
 const GROUP: usize = 1024;
-/// What a damaged block reads as: its first byte is no kind of page.
+/// Contents returned for a damaged block: its first byte is no kind of page.
 const NO_PAGE: u8 = 0xff;
 
-/// Where checksums are kept.
+/// Storage of the checksums.
 pub trait SumsStore: Send + Sync + 'static {
-    /// Its first bytes, `bytes_max` at most.
+    /// Reads its first bytes, at most `bytes_max`.
     ///
     /// # Errors
     /// When the medium fails.
@@ -45,7 +46,7 @@ pub trait SumsStore: Send + Sync + 'static {
     /// When the medium fails.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes what was written durable.
+    /// Makes earlier writes durable.
     ///
     /// # Errors
     /// When the medium fails.
@@ -76,13 +77,13 @@ struct Known {
     changed: BTreeSet<usize>,
 }
 
-/// A backend of the library with checksums.
+/// A backend of the library that verifies checksums.
 pub(crate) struct Summed<B> {
     below: B,
     store: Box<dyn SumsStore>,
     known: RwLock<Known>,
-    /// One flush at a time: whoever comes second must not return before the first one's checksums
-    /// are durable.
+    /// One flush at a time: a second call must not return before the checksums of the first are
+    /// durable.
     flushing: Mutex<()>,
     reads: Arc<Reads>,
 }
@@ -90,7 +91,7 @@ pub(crate) struct Summed<B> {
 /// Reads of blocks since opening.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// Asked of the disk, as no cache of the library's had the page.
+    /// Reads from the disk, because the library had not cached the page.
     pub(crate) missed: AtomicU64,
     /// Blocks that failed their checksum.
     pub(crate) damaged: AtomicU64,
@@ -105,7 +106,7 @@ impl<B> fmt::Debug for Summed<B> {
 impl<B: StorageBackend> Summed<B> {
     /// Puts the checksums of `store` over `below`.
     pub(crate) fn new(below: B, store: Box<dyn SumsStore>, reads: Arc<Reads>) -> io::Result<Self> {
-        // Those of blocks that the index does not have are none.
+        // Drops the checksums of blocks that the index does not have.
         let blocks = number(below.len()?.next_multiple_of(BLOCK));
         let bytes = store.load(blocks.saturating_mul(4))?;
         let (words, _rest) = bytes.as_chunks::<4>();
@@ -163,7 +164,7 @@ impl Known {
     }
 }
 
-/// A checksum; never the value that says "not known".
+/// A checksum; never the value that means "not known".
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes).max(1)

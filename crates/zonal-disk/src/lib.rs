@@ -1,11 +1,11 @@
-//! Files below a shard or a target: log, key-value store, segments.
+//! Files of a shard or a target: log, key-value store, segments.
 //!
-//! [`Engine`] is one durable ordered store: a circular log of effects, an overlay of recent changes
-//! in memory, and an index into which checkpoints write the overlay. [`Segments`] are the large
-//! files that hold a target's bytes. The byte formats are in `docs/on-disk-format.md`.
+//! [`Engine`] is one durable ordered store. It has a circular log of effects, an overlay of recent
+//! changes in memory, and an index into which checkpoints write the overlay. [`Segments`] are the
+//! large files that hold a target's bytes. The byte formats are in `docs/on-disk-format.md`.
 //!
-//! Costs: an append is one `pwrite` into the page cache (two at the end of a lap); a sync is one
-//! `fdatasync` shared by all who wait for it, plus one a dirty segment in parallel.
+//! Costs: an append is one `pwrite` into the page cache (two at the end of a lap). A sync is one
+//! `fdatasync` shared by all waiting calls, plus one for each dirty segment in parallel.
 #![forbid(unsafe_code)]
 
 mod cache_misses;

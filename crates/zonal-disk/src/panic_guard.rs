@@ -1,4 +1,4 @@
-//! Calls of the index's library (redb), which panics on damaged bytes: such a panic becomes
+//! Guarded calls of the index's library (redb): it panics on damaged bytes, and the panic becomes
 //! `Corrupt`.
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ thread_local! {
 /// Runs a call of the library.
 pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T, DiskError>) -> Result<T, DiskError> {
     let before = UNDER_WAY.replace(true);
-    // The library poisons itself when it panics; nothing of ours is left half changed.
+    // The library poisons itself when it panics; no state of ours is left half changed.
     let result = catch_unwind(AssertUnwindSafe(call));
     UNDER_WAY.set(before);
     result.unwrap_or_else(|_| {
@@ -23,8 +23,7 @@ pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T, DiskError>) -> Result<
     })
 }
 
-/// For a panic hook: whether this thread's panic is one that becomes an error, which its caller
-/// tells.
+/// For a panic hook: whether this thread's panic becomes an error, which its caller reports.
 #[must_use]
 pub fn is_guarded() -> bool {
     UNDER_WAY.get()

@@ -1,15 +1,21 @@
-//! Whether what a store wrote without a flush is still there: the `power` file of its directory.
+//! Power loss: whether a store's unflushed writes are still there; the `power` file of its
+//! directory.
 //!
-//! While the kernel runs on, it keeps what a process gave it, though the process be killed. Two
-//! things end that: another start of the kernel (its boot id tells), and a flush that failed (the
-//! kernel may drop pages that it could not write, and later flushes say nothing of them). The file
-//! holds the boot under which the store was last open, whether a flush failed since, and the
-//! *verifier*: a random number that is drawn anew whenever unflushed writes may be gone, so that
-//! whoever got them acknowledged can tell.
+//! While the kernel runs, it keeps the writes of a process, even one that is killed. Two events end
+//! that:
 //!
-//! Invariants: the file is written when the opening has verified everything, so a start that is cut
-//! short counts for nothing; a file that is missing or damaged means that nothing is known, as
-//! after a loss of power.
+//! * The kernel starts again; its boot id tells.
+//! * A flush fails: the kernel may drop pages that it could not write, and later flushes do not
+//!   report it.
+//!
+//! The file holds the boot id under which the store was last open, whether a flush has failed
+//! since, and the *verifier*. That is a random number, drawn anew whenever unflushed writes may be
+//! lost, so that clients whose writes were acknowledged can tell.
+//!
+//! Invariants:
+//! 1. An opening writes the file after it has verified everything, so an interrupted start has no
+//!    effect.
+//! 2. A missing or damaged file means that nothing is known, as after a power loss.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,7 +28,7 @@ use crate::files::StoreDir;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "power";
-/// What a writing that was cut short leaves.
+/// Left behind by an interrupted write of the file.
 pub(crate) const TEMP_NAME: &str = "power.new";
 const MAGIC: &[u8; 8] = b"ZONALPWR";
 const VERSION: u32 = 1;
@@ -33,7 +39,7 @@ const CRC_AT: usize = SIZE - 4;
 /// Identity of a start of the kernel.
 pub type BootId = [u8; 16];
 
-/// The present start of the kernel; `None` where it does not tell.
+/// The current start of the kernel; `None` where the kernel does not report it.
 #[must_use]
 pub fn kernel_boot() -> Option<BootId> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -48,14 +54,14 @@ pub fn kernel_boot() -> Option<BootId> {
     Some(id)
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PowerNote {
-    /// The start of the kernel under which the store was last open; zero where it was not known.
+    /// The start of the kernel under which the store was last open; zero: unknown.
     pub boot: BootId,
-    /// A flush failed since.
+    /// A flush has failed since.
     pub doubt: bool,
-    /// See the head of the file.
+    /// See the head of this module.
     pub verifier: u64,
 }
 
@@ -75,7 +81,7 @@ impl PowerNote {
         out
     }
 
-    /// Decodes the file's bytes; `None` for whatever this program would not have written.
+    /// Decodes the file's bytes; `None` for bytes that this program does not write.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; SIZE] = bytes.try_into().ok()?;
@@ -92,30 +98,30 @@ impl PowerNote {
     }
 }
 
-/// What became of unflushed writes of before.
+/// The fate of earlier unflushed writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Past {
     /// The kernel has them.
     Kept,
-    /// Nothing is known of them: the power went, or this is another machine.
+    /// Nothing is known of them: a power loss, or another machine.
     Lost,
-    /// A flush failed: what the page cache shows may not be on the medium.
+    /// A flush failed: the page cache may show bytes that are not on the medium.
     Doubted,
 }
 
-/// What an opening learns, and what it will write when it has verified the store.
+/// The state that an opening reads, and the note it will write once it has verified the store.
 #[derive(Debug, Clone, Copy)]
 pub struct Power {
-    /// What became of unflushed writes of before.
+    /// The fate of earlier unflushed writes.
     pub past: Past,
     /// The note of this opening.
     pub note: PowerNote,
 }
 
-/// Reads the file of `dir`. `boot` is the present start of the kernel.
+/// Reads the file of `dir`. `boot` is the current start of the kernel.
 ///
 /// # Errors
-/// When there is no randomness, or the file is there and cannot be read.
+/// When there is no randomness, or the file exists and cannot be read.
 pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
     let known = match fs::read(dir.join(FILE_NAME)) {
         Ok(bytes) => PowerNote::decode(&bytes),
@@ -149,16 +155,15 @@ pub fn save(store: &StoreDir, note: &PowerNote) -> Result<(), DiskError> {
         .map_err(|error| DiskError::io("write the power file", error))
 }
 
-/// Notes that a flush failed. On a medium that takes no writes any more the file is taken away
-/// instead, which says the same; true where one of the two was done.
+/// Notes that a flush failed. On a medium that accepts no more writes it removes the file instead,
+/// which means the same. True where one of the two succeeded.
 #[must_use]
 pub fn save_doubt(store: &StoreDir, note: &PowerNote) -> bool {
     let doubtful = PowerNote {
         doubt: true,
         ..*note
     };
-    // Removed first: if the second step fails, the file is at least not there to say that all is
-    // well.
+    // Removed first: if the second step fails, at least no file says that all is well.
     let removed = store.remove(FILE_NAME).is_ok();
     save(store, &doubtful).is_ok() || removed
 }

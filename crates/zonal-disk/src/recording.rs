@@ -1,10 +1,10 @@
-//! The format of a recording: what was done to the files of one store, in order. See
+//! The format of a recording: the changes of one store's files, in order. See
 //! `docs/rfcs/2026-11-22-recorder.md`.
 //!
-//! A header, then frames: `length u32` and `crc32c u32` of a body, the body: `kind u8`, then its
-//! fields, integers little-endian, a path as `length u16` and bytes. What happens later than a
-//! [`RecordedEvent::Begun`] is numbered: the event's place in the recording, from 0. Its [`RecordedEvent::Ended`]
-//! tells that number. Units: bytes.
+//! A header, then frames: `length u32` and `crc32c u32` of a body, the body. A body is `kind u8`,
+//! then its fields. Integers are little-endian, a path is `length u16` and bytes. Events behind a
+//! [`RecordedEvent::Begun`] are numbered by their place in the recording, from 0. Their
+//! [`RecordedEvent::Ended`] has that number. Units: bytes.
 
 use crate::error::DiskError;
 use crate::identity::{StoreIdentity, StoreKind};
@@ -18,29 +18,30 @@ pub(crate) const FRAME: usize = 8;
 /// Longest path.
 const PATH_MAX: usize = 4096;
 
-/// Why a recording is over.
+/// Why a recording has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The store was closed.
     Closed,
-    /// It has reached its bound; the store went on.
+    /// The recording reached its bound; the store went on.
     Full,
 }
 
-/// Something done to the files of a store. Paths are below the store's folder; a file keeps its
-/// number under other names.
+/// An operation on the files of a store. Paths are below the store's folder; a file keeps its
+/// number when it is renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordedEvent<'a> {
-    /// What is before was there when the recording began, and durable.
+    /// Events before this one describe files that existed and were durable when the recording
+    /// began.
     Begun,
     /// A folder is made.
     MakeFolder {
         /// Its path.
         path: &'a str,
     },
-    /// A file is made, or made empty: what had the name goes.
+    /// A file is created, or an existing file is replaced by an empty one.
     Create {
-        /// The number that it has from here on.
+        /// The file's number from here on.
         file: u32,
         /// Its path.
         path: &'a str,
@@ -61,11 +62,11 @@ pub enum RecordedEvent<'a> {
         /// The length.
         length: u64,
     },
-    /// Space is taken; a file that is shorter becomes as long.
+    /// Space is allocated; a shorter file grows to `end`.
     Allocate {
         /// The file.
         file: u32,
-        /// Where the space ends; it begins at 0.
+        /// End of the space; it begins at 0.
         end: u64,
     },
     /// A file is flushed.
@@ -73,31 +74,31 @@ pub enum RecordedEvent<'a> {
         /// The file.
         file: u32,
     },
-    /// A file gets another name; what had it goes.
+    /// A file is renamed; a file that has the new name goes.
     Rename {
         /// The path before.
         from: &'a str,
         /// The path after.
         to: &'a str,
     },
-    /// A name goes.
+    /// A name is removed.
     Remove {
         /// The path.
         path: &'a str,
     },
     /// The names in a folder are flushed.
     FlushNames {
-        /// The folder; empty: the store's.
+        /// The folder; empty: the store's own.
         path: &'a str,
     },
-    /// What began as an earlier event is over.
+    /// An earlier operation has ended.
     Ended {
-        /// Which one.
+        /// Number of its event.
         event: u64,
         /// Whether it succeeded.
         is_well: bool,
     },
-    /// Nothing follows.
+    /// The end of the recording.
     End(Ending),
 }
 
@@ -117,7 +118,7 @@ pub(crate) fn header(identity: &StoreIdentity) -> [u8; HEADER] {
     out
 }
 
-/// The frame of an event, but for the bytes of a write, which follow it.
+/// The frame of an event, without the bytes of a write, which follow it.
 pub(crate) fn frame<'a>(event: &RecordedEvent<'a>) -> (Vec<u8>, &'a [u8]) {
     let mut out = vec![0; FRAME];
     let mut payload: &[u8] = &[];
@@ -190,7 +191,7 @@ pub(crate) fn frame<'a>(event: &RecordedEvent<'a>) -> (Vec<u8>, &'a [u8]) {
     (out, payload)
 }
 
-/// Paths are the store's own, and short.
+/// Encodes a path; all paths are a store's own, and short.
 fn put_path(out: &mut Vec<u8>, path: &str) {
     let bytes = path.as_bytes();
     let bytes = bytes.get(..PATH_MAX).unwrap_or(bytes);
@@ -199,19 +200,19 @@ fn put_path(out: &mut Vec<u8>, path: &str) {
     out.extend_from_slice(bytes);
 }
 
-/// A recording, read.
+/// A decoded recording.
 #[derive(Debug, Clone)]
 pub struct Recording<'a> {
-    /// Whose store it is of.
+    /// The recorded store.
     pub identity: StoreIdentity,
     /// Its events, each with the length of the recording behind it.
     pub events: Vec<(u64, RecordedEvent<'a>)>,
-    /// Why it is over; `None` where the process was killed, or the disk of the recording failed.
+    /// Why it has ended; `None` where the process was killed, or the recording's disk failed.
     pub ending: Option<Ending>,
 }
 
 impl<'a> Recording<'a> {
-    /// Reads a recording. An incomplete last event, as a kill leaves it, is left out.
+    /// Decodes a recording. Leaves out an incomplete last event, as a kill leaves it.
     ///
     /// # Errors
     /// `WrongVersion`, `Corrupt`.
@@ -274,7 +275,7 @@ fn read_header(head: &[u8]) -> Result<StoreIdentity, DiskError> {
     }
 }
 
-/// An event out of its body; `None` where it is exactly none.
+/// Decodes an event from its body; `None` where the body is not exactly one event.
 fn event(mut body: &[u8]) -> Option<RecordedEvent<'_>> {
     let rest = &mut body;
     let event = match take(rest, 1)?.first()? {
@@ -345,7 +346,7 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
 }
 
-/// A path that leads nowhere but below the store's folder.
+/// Decodes a path that stays below the store's folder.
 fn take_path<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?) as usize;
     let path = std::str::from_utf8(take(rest, length)?).ok()?;

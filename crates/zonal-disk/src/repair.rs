@@ -1,8 +1,8 @@
-//! A store whose files are damaged gets new ones: an index with all that can still be read, an
-//! empty log, an identity.
+//! Repair of a store with damaged files: makes an index with all readable entries, an empty log,
+//! and an identity.
 //!
-//! Everything is written beside what is there and put in its place by renames ([`placing`]), the
-//! index first, so that an interruption leaves a store that can be mended again. The damaged index
+//! It writes the new files beside the old ones and renames them into place ([`file_replacement`]),
+//! the index first. So an interruption leaves a store that can be repaired again. The damaged index
 //! stays as `index.redb.bad` in the store's `lost+found`.
 
 mod copy_restore;
@@ -31,34 +31,34 @@ use crate::replay::Replay;
 use file_replacement::{MENDED, place};
 
 pub(crate) const NEW_INDEX: &str = "index-new.redb";
-/// As [`Index::create_file`] names them.
+/// The name that [`Index::create_file`] gives them.
 pub(crate) const NEW_SUMS: &str = "index-new.sums";
 pub(crate) const NEW_LOG: &str = "log.new";
 /// Bytes of entries in one commit of the new index, and in memory while old entries are sorted.
 const BATCH_BYTES: usize = 16 << 20;
 
-/// Keys above the first and up to the second (`None`: all behind) that could not be read.
+/// Unreadable keys: those above the first and up to the second (`None`: all behind).
 pub type LostKeys = (Vec<u8>, Option<Vec<u8>>);
 
-/// What a mending is told.
+/// Parameters of a repair.
 pub struct StoreRepair<'a> {
-    /// Whose store it is.
+    /// The expected identity of the store.
     pub identity: StoreIdentity,
-    /// Bounds, and the length of a log where there is none.
+    /// Bounds of the engine, and the length of the log where there is none.
     pub config: EngineConfig,
-    /// The store's own number, where somebody else knows it.
+    /// The store's own number, where another source knows it.
     pub uuid: Option<[u8; 16]>,
-    /// Changes that belong on top: what only the log's notes said.
+    /// Changes to apply on top: state that only the log's notes held.
     pub extra: Vec<KvChange>,
-    /// Of two values of one key, whether the second is the newer one. For entries of a lost index,
-    /// of any age.
+    /// Whether the second of two values of a key is the newer one. For entries of a lost index, of
+    /// any age.
     pub is_newer: &'a IsNewer<'a>,
 }
 
-/// Of a key, an older and a newer value: whether the second is the newer one.
+/// Called with a key, an older and a newer value: whether the second value is the newer one.
 pub type IsNewer<'a> = dyn Fn(&[u8], &[u8], &[u8]) -> bool + 'a;
 
-/// Entries on their way into a new index.
+/// A new index that is being filled.
 struct Filling<'a> {
     index: Index,
     batch: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
@@ -87,7 +87,7 @@ impl<'a> Filling<'a> {
         self.failed.is_none()
     }
 
-    /// An entry that may be older than one that is there.
+    /// Puts an entry, unless there is a newer one.
     fn put_newest(&mut self, key: &[u8], value: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -115,8 +115,8 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// Mends the files of the store in `dir`; `replay` as at an opening for use. Gives the keys that
-/// are lost with pages of the index.
+/// Repairs the files of the store in `dir`; `replay` as at an opening for use. Returns the keys
+/// that were lost with pages of the index.
 ///
 /// # Errors
 /// As [`ReadStore::open`]; `NoSpace`, `Io`.
@@ -130,9 +130,9 @@ pub fn mend(
     Ok(lost)
 }
 
-/// A store whose new index lies beside what is there.
+/// A store whose new index lies beside its old files.
 struct Unplaced {
-    /// It is locked by this.
+    /// Holds the store's lock.
     _locked: ReadStore,
     stored: Stored,
 }
@@ -174,7 +174,7 @@ fn make_index(
         IndexItem::Mended { .. } => true,
     });
     if carve {
-        // The pages below one that is lost are there, among older ones.
+        // The pages below a lost page are still there, among older ones.
         let ranges = lost.clone();
         let mut older = Vec::new();
         store.carve(&mut |key, value| {
@@ -195,7 +195,8 @@ fn make_index(
         filling.put(&change.key, change.value.as_deref());
     }
     let stored = identity_of(&store, mend)?;
-    // Ahead of all that the old log can have held, so that nothing of it is ever taken for ours.
+    // Ahead of every position that the old log can have held, so that none of its records is taken
+    // for ours.
     let lap = log::MAX_BYTES;
     let applied = (end.end.max(end.applied) / lap + 2) * lap;
     let epoch = end.epoch + 2;

@@ -1,11 +1,11 @@
-//! Which start of a store this is: the `starts` file of its directory, by which a cell tells a
-//! store from its copies and from older images of it.
+//! Start marks: the `starts` file of a store's directory. A cell uses them to tell a store from its
+//! copies and from older images of it.
 //!
-//! Each start of a store proposes a new *mark* (a number that rises, and a random tag) and goes to
-//! work only when the manager has taken it. The file holds the last mark that the manager took, and
-//! those proposed since then: the manager may have taken one of them and its answer may have been
-//! lost. A copy has the marks of the time when it was made. Once the store itself, or another copy,
-//! has had a mark taken, none of the copy's is the newest.
+//! Each start of a store proposes a new *mark* (an increasing number and a random tag). It begins
+//! work only after the manager has accepted the mark. The file holds the last mark that the manager
+//! accepted, and those proposed since. The manager may have accepted one of them while its answer
+//! was lost. A copy has the marks of the time when it was made. Once the store itself or another
+//! copy has had a mark accepted, none of the copy's marks is the newest.
 //!
 //! Invariants: a mark is durable here before it is proposed; a mark is drawn once.
 
@@ -18,31 +18,31 @@ use crate::files::StoreDir;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "starts";
-/// What a writing that was cut short leaves.
+/// Left behind by an interrupted write of the file.
 pub(crate) const TEMP_NAME: &str = "starts.new";
-/// Marks that are proposed and not known to be taken, at most: after so many starts in vain the
-/// last is used again.
+/// Most marks that are proposed and not known to be accepted; after that many starts in vain the
+/// last one is proposed again.
 pub const PROPOSALS_MAX: usize = 16;
 const MAGIC: &[u8; 8] = b"ZONALSTA";
 const VERSION: u32 = 1;
 const MARK: usize = 16;
 const HEAD: usize = 16;
 
-/// One start.
+/// The mark of one start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoredMark {
-    /// Rises with each start; 0: none.
+    /// Increases with each start; 0: none.
     pub number: u64,
     /// Random.
     pub tag: u64,
 }
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Starts {
-    /// The last mark known to be taken; number 0 where there is none.
+    /// The last mark known to be accepted; number 0: none.
     pub taken: StoredMark,
-    /// Marks proposed since, oldest first.
+    /// Marks proposed since then, oldest first.
     pub proposed: Vec<StoredMark>,
 }
 
@@ -63,7 +63,7 @@ impl Starts {
         out
     }
 
-    /// Decodes the file's bytes; `None` where they are none of ours.
+    /// Decodes the file's bytes; `None` for bytes that this program does not write.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
@@ -94,8 +94,8 @@ impl Starts {
 
 fn load(dir: &Path) -> Result<Starts, DiskError> {
     match fs::read(dir.join(FILE_NAME)) {
-        // Damaged is as good as missing: whether the store is the newest is then the manager's to
-        // say.
+        // A damaged file counts as missing: the manager then decides whether the store is the
+        // newest.
         Ok(bytes) => Ok(Starts::decode(&bytes).unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Starts::default()),
         Err(error) => Err(DiskError::io("read the starts", error)),
@@ -108,7 +108,8 @@ fn save(store: &StoreDir, starts: &Starts) -> Result<(), DiskError> {
         .map_err(|error| DiskError::io("write the starts", error))
 }
 
-/// Begins a start of `store`, which is open: the last of the marks proposed is this start's.
+/// Begins a start of `store`, which is open. The last of the returned proposals is the mark of this
+/// start.
 ///
 /// # Errors
 /// When the medium fails or there is no randomness.
@@ -128,7 +129,7 @@ pub fn propose(store: &StoreDir) -> Result<Starts, DiskError> {
     Ok(starts)
 }
 
-/// The manager has taken `mark`.
+/// Notes that the manager has accepted `mark`.
 ///
 /// # Errors
 /// When the medium fails.

@@ -1,15 +1,14 @@
-//! Folders that are trusted, and secrets that are secret: the one place that says so, for every
-//! command and every server.
+//! Trusted folders and secret files: the one place that decides on trust, for every command and
+//! every server.
 //!
-//! 1. A folder is trusted where it, every folder above it and every link on the way belong to root
-//!    or to this user, and nobody else can write there. Above it a sticky folder such as /tmp is
-//!    good enough: in it nobody moves away what is another's.
-//! 2. From then on its path means the same until root or this user changes that. So a path is
-//!    checked first, and used then.
-//! 3. A file in a trusted folder is opened without following a link, and is a regular one of root
+//! 1. A folder is trusted where root or this user owns it, every folder above it and every link on
+//!    the path. Nobody else can write there. A sticky folder above it, such as /tmp, is good
+//!    enough: nobody can rename the files of others there.
+//! 2. From then on its path means the same until root or this user changes it. So a path is checked
+//!    first and used afterwards.
+//! 3. A file in a trusted folder is opened without following a link, and is a regular file of root
 //!    or this user.
-//! 4. What is removed is removed from an open folder, step by step, through no link and out of no
-//!    other mount.
+//! 4. Removal starts from an open folder, step by step, follows no link and enters no other mount.
 //! 5. A secret belongs to root or this user, and others cannot read it; a group may read root's.
 
 mod folder_removal;
@@ -23,23 +22,23 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Links on the way to a folder, as the kernel has it.
+/// Most links on the path to a folder, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
 /// Why a folder or a file is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum Distrust {
-    /// Another user could have put anything there.
+    /// Another user could have written there.
     #[error("{} belongs to user {owner}, neither to root nor to user {me}", path.display())]
     Foreign {
-        /// The folder, the link on the way to it, or the file.
+        /// The folder, a link on the path to it, or the file.
         path: PathBuf,
-        /// Whose it is.
+        /// User id of its owner.
         owner: u32,
-        /// Who asks.
+        /// User id of this process.
         me: u32,
     },
-    /// Others can put anything there.
+    /// Others can write there.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Writable {
         /// The folder or the file.
@@ -55,26 +54,26 @@ pub enum Distrust {
         /// Its mode.
         mode: u32,
     },
-    /// It is of another kind than it has to be.
+    /// It is of another kind than required.
     #[error("{} is no {wanted}", path.display())]
     Kind {
-        /// What is there.
+        /// The file.
         path: PathBuf,
         /// `folder`, or `regular file`.
         wanted: &'static str,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was asked for.
+        /// The file or folder.
         path: PathBuf,
-        /// The reason.
+        /// Its error.
         source: io::Error,
     },
 }
 
 impl Distrust {
-    /// What to do about it.
+    /// Advice on how to correct it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -92,13 +91,13 @@ impl Distrust {
         })
     }
 
-    /// Whether it was read, and is no text, or too long for what it is to be.
+    /// Whether the file was read and is not text, or is too long.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::InvalidData)
     }
 
-    /// Whether nothing is there.
+    /// Whether the file or folder does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io { source, .. }
@@ -117,7 +116,7 @@ fn me() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether it is of root or of this user.
+/// Checks that root or this user owns it.
 fn check_owner(found: &Stat, path: &Path) -> Result<(), Distrust> {
     let me = me();
     if found.st_uid == 0 || found.st_uid == me {
@@ -134,7 +133,8 @@ fn mode(found: &Stat) -> u32 {
     Mode::from_raw_mode(found.st_mode).bits()
 }
 
-/// Whether nobody else can write there; `sticky`: or nobody else can move what they have not made.
+/// Checks that nobody else can write there; `sticky`: or that nobody else can rename files of
+/// others.
 fn check_writers(found: &Stat, path: &Path, sticky: bool) -> Result<(), Distrust> {
     let mode = mode(found);
     let others = mode & 0o022 != 0;
@@ -147,7 +147,7 @@ fn check_writers(found: &Stat, path: &Path, sticky: bool) -> Result<(), Distrust
     })
 }
 
-/// A folder that nobody but root and this user can change, nor what leads to it.
+/// A folder that only root and this user can change, together with the path to it.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -162,7 +162,7 @@ pub fn open(dir: &Path) -> Result<Folder, Distrust> {
     of_nobody_else(walk(dir, false)?)
 }
 
-/// Opens a folder in which this user can have folders that are trusted: it may be sticky itself.
+/// Opens a folder in which this user can have trusted folders: it may be sticky itself.
 ///
 /// # Errors
 /// See [`Distrust`].
@@ -171,7 +171,7 @@ pub fn open_above(dir: &Path) -> Result<Folder, Distrust> {
     Ok(Folder { path, dir })
 }
 
-/// The same; what is missing of it is made, for this user alone.
+/// As [`open_above`]; creates missing folders, for this user alone.
 ///
 /// # Errors
 /// See [`Distrust`].
@@ -208,7 +208,7 @@ fn walk(dir: &Path, is_made: bool) -> Result<(PathBuf, OwnedFd), Distrust> {
     check_step(&at, &path)?;
     while let Some(name) = rest.pop() {
         if name == ".." {
-            // It was checked on the way down.
+            // The parent was checked on the way down.
             at = rustix::fs::openat(&at, "..", how, Mode::empty()).map_err(io_at(&path))?;
             path.pop();
             continue;
@@ -256,7 +256,7 @@ fn walk(dir: &Path, is_made: bool) -> Result<(PathBuf, OwnedFd), Distrust> {
     Ok((path, at))
 }
 
-/// Of one folder on the way.
+/// Checks one folder on the path.
 fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), Distrust> {
     let found = rustix::fs::fstat(dir).map_err(io_at(path))?;
     check_owner(&found, path)?;
@@ -270,11 +270,10 @@ impl Folder {
         &self.path
     }
 
-    /// A file in it as it is there: no link, and nothing but a regular file. `None` where there is
-    /// none.
+    /// Opens a file in it: no link, and only a regular file. `None` where there is none.
     fn open_with(&self, name: &str, how: OFlags) -> Result<Option<File>, Distrust> {
         let path = self.path.join(name);
-        // The opening of a pipe would wait.
+        // Opening a pipe would wait.
         let how = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.dir, name, how, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),
@@ -299,7 +298,7 @@ impl Folder {
         Ok(Some(file))
     }
 
-    /// A file to be read.
+    /// Opens a file for reading.
     ///
     /// # Errors
     /// See [`Distrust`].
@@ -352,7 +351,7 @@ impl Folder {
         Ok(Some(text))
     }
 
-    /// A file to be written behind its end; one that is missing is made.
+    /// Opens a file for appending; creates a missing one.
     ///
     /// # Errors
     /// See [`Distrust`].
@@ -362,20 +361,20 @@ impl Folder {
         opened.ok_or_else(|| io_at(&self.path.join(name))(Errno::NOENT))
     }
 
-    /// Makes a file that is not there yet, with this mode.
+    /// Creates a file with this mode.
     ///
     /// # Errors
-    /// Where there is anything of that name; what the system says.
+    /// Where the name exists; errors of the system.
     pub fn create(&self, name: &str, mode: u32) -> io::Result<File> {
         let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let made = rustix::fs::openat(&self.dir, name, how, Mode::from_raw_mode(mode))?;
         Ok(made.into())
     }
 
-    /// Writes a file whole or not at all, under a name of chance first.
+    /// Writes a file completely or not at all, by way of a random name.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn replace(&self, name: &str, text: &[u8], mode: u32) -> io::Result<()> {
         use io::Write;
         let chance = getrandom::u64().map_err(io::Error::other)?;
@@ -387,11 +386,10 @@ impl Folder {
         written.inspect_err(|_error| drop(self.unlink(&new)))
     }
 
-    /// Writes another text of the same length over that of a file, which needs no more room on the
-    /// disk.
+    /// Overwrites a file by another text of the same length, which needs no more space on the disk.
     ///
     /// # Errors
-    /// See [`Distrust`]; where there is no such file.
+    /// See [`Distrust`]; where the file is missing.
     pub fn overwrite(&self, name: &str, text: &[u8]) -> Result<(), Distrust> {
         use std::os::unix::fs::FileExt;
         let path = self.path.join(name);
@@ -402,38 +400,38 @@ impl Folder {
         cut.map_err(|source| Distrust::Io { path, source })
     }
 
-    /// Gives a file of the folder another name; what has that name is gone.
+    /// Renames a file of the folder; a file that has the new name goes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn rename(&self, name: &str, to: &str) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.dir, name, &self.dir, to)?)
     }
 
-    /// Takes a file, or a link as such, away.
+    /// Removes a file, or a link itself.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn unlink(&self, name: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
     }
 
-    /// Takes away what is there under a name, a folder with all that is in it: through no link, and
-    /// out of no other mount. It is no error where nothing is there.
+    /// Removes a file, or a folder with all of its contents; follows no link and enters no other
+    /// mount. A missing name is no error.
     ///
     /// # Errors
-    /// What the system says; what is left stays.
+    /// Those of the system; the rest stays.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         folder_removal::remove(&self.dir, OsStr::new(name))
     }
 }
 
-/// The bytes of a secret, of at most `max`. The file may be named by a link.
+/// Reads a secret of at most `max` bytes. A link may name the file.
 ///
 /// # Errors
 /// See [`Distrust`].
 pub fn secret(path: &Path, max: u64) -> Result<Vec<u8>, Distrust> {
-    // The opening of a pipe would wait.
+    // Opening a pipe would wait.
     let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, how, Mode::empty()).map_err(io_at(path))?;
     let found = rustix::fs::fstat(&file).map_err(io_at(path))?;
@@ -446,7 +444,7 @@ pub fn secret(path: &Path, max: u64) -> Result<Vec<u8>, Distrust> {
     check_owner(&found, path)?;
     check_writers(&found, path, false)?;
     let mode = mode(&found);
-    // A group that root made for it, such as that of the servers.
+    // Root may have given the file a group, such as that of the servers.
     let others = if found.st_uid == 0 { 0o007 } else { 0o077 };
     if mode & others != 0 {
         return Err(Distrust::Readable {

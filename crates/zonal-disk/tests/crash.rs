@@ -1,4 +1,5 @@
-//! Loss of power and kills at every kind of moment: what was synced is there, and else a prefix.
+//! Power loss and kills at every kind of moment: synced records survive, and all survivors are a
+//! prefix.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -26,7 +27,7 @@ fn state(history: &[Changes]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     map
 }
 
-/// Record `number` of a history: it tells its number, so that a reader knows how long the prefix
+/// Record `number` of a history. It stores its number, so that a reader knows how long the prefix
 /// is.
 fn changes(number: usize, rng: &mut Rng) -> Changes {
     let key = format!("k{:02}", rng.below(50)).into_bytes();
@@ -106,13 +107,13 @@ fn histories_with_crashes_keep_their_promises() {
     }
 }
 
-/// How many states are tried at each sync point and unit; `ZONAL_CRASH_STATES` for more.
+/// Number of states tried at each sync point and unit; `ZONAL_CRASH_STATES` sets another.
 fn states_a_point() -> usize {
     let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
     text.parse().unwrap_or(8)
 }
 
-/// What was appended, and how much of it a sync has returned for.
+/// The records appended, and the number that syncs have covered.
 #[derive(Default)]
 struct Promised {
     history: Mutex<Vec<Changes>>,
@@ -183,8 +184,7 @@ fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
         history.push(next);
     }
     drop(engine);
-    // The last 10 records are damaged one byte at a time: never more than the prefix before is
-    // left.
+    // The last 10 records are damaged one byte at a time: at most the prefix before them is left.
     for lost in 20..30 {
         let mut bytes = disk.log.live();
         let from = ends[lost - 1];
@@ -301,7 +301,7 @@ fn a_record_whose_data_did_not_arrive_is_dropped_for_good() {
             (b"d".to_vec(), false)
         ]
     );
-    // Data of a durable record that is not there is damage.
+    // Missing data of a durable record is damage.
     let refused = disk.after_kill().open_with(config, &mut |_, _, _| false);
     assert!(matches!(refused, Err(DiskError::Corrupt(_))));
 }

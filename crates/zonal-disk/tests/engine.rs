@@ -25,7 +25,7 @@ fn what_was_appended_is_there_after_reopening() {
     let remove = vec![KvChange::remove(b"a".to_vec())];
     let lsn = engine.append_with(remove, b"", LogRoom::Normal).unwrap();
     engine.sync(lsn).unwrap();
-    // Neither stop nor checkpoint: as after a kill.
+    // Neither stop nor checkpoint, as after a kill.
     drop(engine);
     for _ in 0..3 {
         let engine = open();
@@ -93,7 +93,7 @@ fn reads_agree_with_a_plain_map_through_checkpoints_and_reopenings() {
         match rng.below(400) {
             0 | 1 => engine.checkpoint(&mut || Ok(())).unwrap(),
             2 => {
-                // Given up half way: everything must still be there.
+                // Aborted half way: everything must still be there.
                 let refused = engine.checkpoint(&mut || Err(DiskError::NoSpace("planted".into())));
                 assert!(matches!(refused, Err(DiskError::NoSpace(_))));
             }
@@ -302,8 +302,7 @@ fn unlogged_changes_become_durable_with_the_checkpoint() {
     );
 }
 
-/// A log that was opened when none of it was in the page cache must not be read while it is
-/// written.
+/// A log that was opened with none of it in the page cache must not be read while it is written.
 #[test]
 fn the_log_is_announced_before_it_is_written() {
     struct Log {
@@ -327,7 +326,7 @@ fn the_log_is_announced_before_it_is_written() {
         fn will_write(&self, offset: u64, length: u64) {
             let mut known = self.announced.lock().unwrap();
             known.push((offset, offset + length));
-            // What was announced long ago may have left the cache.
+            // A range that was announced long ago may have left the cache.
             let old = known.len().saturating_sub(3);
             known.drain(..old);
         }

@@ -1,4 +1,4 @@
-//! The stores of every released version open, for use and to be looked at, with exactly the entries
+//! The stores of every released version open, for use and for inspection, with exactly the entries
 //! that they had.
 #![allow(clippy::unwrap_used, reason = "tests")]
 

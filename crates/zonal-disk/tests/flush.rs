@@ -1,4 +1,4 @@
-//! Syncs: who shares a flush, what it covers, and what is promised after one that failed.
+//! Syncs: which calls share a flush, what a flush covers, and what is reported after a failed one.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -28,7 +28,7 @@ fn waiters_share_a_flush() {
             let engine = &engine;
             move || engine.sync(first).unwrap()
         });
-        // The leader is in its flush: all who come now share the next one.
+        // The leader is in its flush: all calls from now on share the next one.
         while engine.stats().flushes == before {
             std::thread::yield_now();
         }

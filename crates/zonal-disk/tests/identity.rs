@@ -1,4 +1,4 @@
-//! Whose directory it is: wrong cell, kind, number, version; formatting; two openers.
+//! Identity of a directory: wrong cell, kind, number, version; formatting; two openers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -101,7 +101,7 @@ fn formatting_spares_what_is_there() {
     ));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing touched");
     fs::remove_file(dir.join("thesis.tex")).unwrap();
-    // What a format that was killed leaves behind.
+    // Left behind by a format that was killed.
     fs::write(dir.join("log"), "half").unwrap();
     Engine::format(&dir, identity(), &small()).unwrap();
     let refused = Engine::format(&dir, identity(), &small());
@@ -216,7 +216,7 @@ fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
         Engine::format(&dir, identity(), &small()).unwrap();
         drop(open(&dir, &identity()).unwrap());
         let path = dir.join(name);
-        // Not each is there from the start.
+        // Not every file exists from the start.
         let _ = fs::remove_file(&path);
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());

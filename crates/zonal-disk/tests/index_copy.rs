@@ -1,5 +1,4 @@
-//! The copy of an index: whatever happens to the index, what is made from the copy and the log is
-//! what was there.
+//! The copy of an index: whatever happens to the index, copy and log restore exactly its contents.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -124,14 +123,13 @@ fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
             checkpoint(&engine);
             let live: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
             let copies = bytes_of(&dir, &COPIES);
-            // Four times the entries, with what a cycle that began when there was less has of its
-            // own.
+            // Four times the entries, and the part of a cycle that began when there were fewer.
             assert!(copies < 5 * live as u64 + (2 << 20), "{copies} for {live}");
             largest = largest.max(copies);
         }
         let records = rng.below(6);
         change(&engine, &mut map, &mut rng, records);
-        // Killed: what is behind the last checkpoint is in the log alone.
+        // Killed: only the log has the records behind the last checkpoint.
         drop(engine);
         assert_eq!(damage(&dir), [], "round {round}");
         if round % 2 == 1 {
@@ -209,8 +207,8 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
         save(&dir, &[COPIES, INDEX].concat(), &before);
         checkpoint(&engine);
         drop(engine);
-        // Power was lost after the header had reached the medium, before all of the rest did, and
-        // before the commit of the index.
+        // Power loss after the header had reached the medium, before the rest did, and before the
+        // commit of the index.
         save(&before, &INDEX, &dir);
         let written = |name: &&&str| {
             let old = fs::read(before.join(name)).unwrap_or_default();
@@ -230,7 +228,7 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
         fs::write(dir.join(name), bytes).unwrap();
         let is_damaged = matches!(damage(&dir)[..], [StoreDamage::Copy(_)]);
         lose(&dir, &mut rng);
-        // Where a new cycle was begun over the only whole one, nothing is left.
+        // A new cycle was begun over the only complete one: nothing is left.
         if restore(&dir) {
             torn += 1;
         } else {
@@ -285,10 +283,10 @@ fn a_copy_of_another_time_is_not_taken() {
     drop(engine);
     save(&scratch.join("old"), &COPIES, &dir);
     save(&dir, &INDEX, &scratch.join("sound"));
-    // The index says which record it should be.
+    // The index says which record the copy should end with.
     assert!(matches!(damage(&dir)[..], [StoreDamage::Copy(_)]));
     assert!(!restore(&dir));
-    // Without it, the log does.
+    // Without the index, the log does.
     fs::remove_file(dir.join(INDEX[0])).unwrap();
     assert!(!restore(&dir));
     save(&scratch.join("sound"), &INDEX, &dir);
@@ -352,7 +350,7 @@ fn a_flipped_bit_in_the_copy_makes_no_other_index() {
         fs::write(&path, bytes).unwrap();
         fs::remove_file(dir.join(INDEX[0])).unwrap();
         if restore(&dir) {
-            // In what is not needed: slices of the newer file.
+            // In parts that are not needed: slices of the newer file.
             whole += 1;
             assert_eq!(contents(&open(&dir)), map, "turn {turn}");
         } else {

@@ -1,5 +1,5 @@
-//! A store that is only looked at: what is read is what was written, nothing changes on disk,
-//! damage is told.
+//! A store opened for inspection: reads return what was written, nothing changes on disk, damage is
+//! reported.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -51,7 +51,7 @@ fn fill(dir: &Path, seed: u64) -> Map {
         }
     }
     engine.sync_all().unwrap();
-    // Its header says that all before was durable.
+    // Its header says that all earlier records were durable.
     engine.append(&put_record("a", "last")).unwrap();
     map.insert(b"a".to_vec(), b"last".to_vec());
     map
@@ -61,7 +61,7 @@ fn open(dir: &Path) -> ReadStore {
     ReadStore::open(dir, &identity(), &mut |_, _, _| true).unwrap()
 }
 
-/// Entries; how many bad pages and entries, and mended pages.
+/// Returns entries, number of bad pages and entries, and number of mended pages.
 fn walk(store: &ReadStore) -> (Map, usize, usize) {
     let (mut map, mut bad, mut mended) = (Map::new(), 0, 0);
     let mut last = Vec::new();

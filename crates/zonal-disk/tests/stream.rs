@@ -1,4 +1,5 @@
-//! Streams come back whole; every flipped byte, every cut and every moved frame is found.
+//! Streams survive a round trip; every flipped byte, every truncation and every moved frame is
+//! detected.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_disk::DiskError;

@@ -1,4 +1,4 @@
-//! A view stays as it was, whatever the store does meanwhile.
+//! A view never changes, whatever the store does meanwhile.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

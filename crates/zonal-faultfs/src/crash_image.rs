@@ -1,7 +1,8 @@
-//! Makes the folder that a loss of power would leave at some moment.
+//! Crash images: makes the folder that a power loss would leave at some moment.
 //!
-//! All changes from the first that was not durable on are undone, newest first; then those up to
-//! the moment are done again: durable ones whole, of the others what the choice says.
+//! It undoes all changes from the first one that was not durable on, newest first. Then it redoes
+//! those up to the moment: durable changes completely, of the others the part that the choice
+//! selects.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,21 +13,21 @@ use std::path::{Path, PathBuf};
 use crate::history::{ChangeHistory, DiskChange, DiskEvent};
 use zonal_testkit::Rng;
 
-/// Which state.
+/// Selects a state that a power loss may leave.
 #[derive(Debug, Clone)]
 pub struct Choice {
-    /// Events that have happened.
+    /// Number of events that have happened.
     pub events: usize,
-    /// Bytes that arrive as one: 512 or 4096.
+    /// Bytes that arrive as one unit: 512 or 4096.
     pub unit: u64,
     /// Chance of a unit to arrive, of 4: 0 none, 4 all.
     pub odds: u64,
-    /// Draws the rest.
+    /// Draws the selection.
     pub rng: Rng,
 }
 
 impl Choice {
-    /// The state of a seed, after `events`.
+    /// The state of a seed, after `events` events.
     #[must_use]
     pub fn of_seed(seed: u64, unit: u64, events: usize) -> Self {
         let mut rng = Rng(seed);
@@ -44,11 +45,11 @@ impl Choice {
     }
 }
 
-/// Turns the folder `root`, which is as after all of `history`, into a state of before. `places`
+/// Turns the folder `root`, in its state after all of `history`, into an earlier state. `places`
 /// are the files' paths in it.
 ///
 /// # Errors
-/// When the folder fails, or is not what the history says.
+/// When the folder fails, or does not match the history.
 pub fn build(
     root: &Path,
     history: &ChangeHistory,

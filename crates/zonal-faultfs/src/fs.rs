@@ -1,4 +1,4 @@
-//! The disk as a file system of the kernel.
+//! The disk as a FUSE file system.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -74,7 +74,7 @@ impl Faulty {
         })
     }
 
-    /// A listing; the kernel looks each name up by itself.
+    /// A directory listing; the kernel looks up each name by itself.
     fn list(&self, ino: u64, read: &Read, plus: bool, reply: ReplyDirectory) {
         let entries = match self.0.list(ino) {
             Ok(entries) => entries,
@@ -240,7 +240,7 @@ impl FileSystem for Faulty {
 
     fn release(&self, _: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
         if release.flock_unlock {
-            // Not held is as good as let go.
+            // A lock that is not held counts as released.
             let _ = self.0.lock_file(ino, release.lock_owner, false);
         }
         reply.ok();

@@ -1,4 +1,4 @@
-//! What was done to the folder, with what it takes to undo it.
+//! The history of the folder: its changes, with the bytes and names needed to undo them.
 //!
 //! Units: bytes. A file is named by its node number, which it keeps when it is renamed.
 
@@ -8,42 +8,42 @@ use std::path::PathBuf;
 /// One change of the folder.
 #[derive(Debug, Clone)]
 pub enum DiskChange {
-    /// Bytes of a file, within its length: a longer file is a change of its own before.
+    /// Bytes of a file, within its length: growth is a change of its own before.
     Write {
         /// The file.
         node: u64,
         /// First byte.
         at: u64,
-        /// What was there.
+        /// The bytes before.
         old: Vec<u8>,
-        /// What is there now.
+        /// The bytes after.
         new: Vec<u8>,
     },
     /// The length of a file.
     Resize {
         /// The file.
         node: u64,
-        /// Before.
+        /// The length before.
         from: u64,
-        /// After.
+        /// The length after.
         to: u64,
-        /// Bytes that were cut off.
+        /// The bytes removed.
         cut: Vec<u8>,
     },
-    /// A file or folder has a new name.
+    /// A file or folder is renamed, created or removed.
     Name {
         /// The file or folder.
         node: u64,
-        /// The name before; for a new one a place outside of what is seen.
+        /// The name before; for a new file a place that is not visible.
         from: PathBuf,
-        /// The name after; for a removed one a place outside of what is seen.
+        /// The name after; for a removed file a place that is not visible.
         to: PathBuf,
-        /// What had that name before, and the place it was moved to.
+        /// The file that had the new name before, and the place it was moved to.
         replaced: Option<(u64, PathBuf)>,
     },
 }
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum DiskEvent {
     /// A change.
@@ -54,7 +54,7 @@ pub enum DiskEvent {
     SyncNames,
 }
 
-/// Everything since the beginning, or since the oldest change that is not durable.
+/// All events since the beginning, or since the oldest change that is not durable.
 #[derive(Debug, Default)]
 pub struct ChangeHistory {
     /// In order.
@@ -64,7 +64,7 @@ pub struct ChangeHistory {
 }
 
 impl ChangeHistory {
-    /// Adds an event; lets go of what nobody will ask for.
+    /// Adds an event; drops events that are no longer needed.
     pub fn push(&mut self, event: DiskEvent) {
         let is_sync = !matches!(event, DiskEvent::Change(_));
         self.events.push(event);
@@ -77,7 +77,7 @@ impl ChangeHistory {
         }
     }
 
-    /// Which of the first `count` events are changes that are not durable then.
+    /// Those of the first `count` events that are changes and not durable at that time.
     #[must_use]
     pub fn pending(&self, count: usize) -> BTreeSet<usize> {
         let mut pending = BTreeSet::new();

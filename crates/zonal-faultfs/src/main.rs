@@ -1,5 +1,5 @@
-//! `zonal-faultfs FOLDER MOUNT SOCKET`: mounts a disk that fails, takes orders at SOCKET, ends when
-//! it is unmounted.
+//! `zonal-faultfs FOLDER MOUNT SOCKET`: mounts a disk with faults, takes orders at SOCKET, ends
+//! when it is unmounted.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn run(folder: &Path, point: &Path, socket: &Path) -> Result<(), String> {
         .spawn(move || control::serve(&disk, &listener))
         .map_err(|error| error.to_string())?;
     session.wait();
-    // It was made here; whoever took it away meanwhile is welcome.
+    // This process created it; another one may have removed it meanwhile.
     let _ = std::fs::remove_file(socket);
     Ok(())
 }

@@ -1,30 +1,30 @@
-//! Changes that were sent again because their sender had no answer: the first one must not be
-//! carried out after what came later.
+//! Retries of changes: a target refuses an earlier attempt that arrives after a later one.
 //!
-//! A sender, a client with what it has proved to be, that gave an attempt up numbers the next
-//! changes of that object higher. The highest number of each sender and object is remembered, and a
-//! lower one is refused, at the plan of a change and at its commit: it may have been on its way
-//! through the target for long. Number 0 is not remembered: nothing was given up.
+//! A sender (a client together with the identity it has proved) that gets no answer gives the
+//! attempt up. It numbers its next changes of that object higher. The target remembers the highest
+//! number of each sender and object, and refuses lower ones. It checks at the plan of a change and
+//! again at its commit, because a change may be under way in the target for long. Number 0 is not
+//! remembered: its sender has given nothing up.
 //!
-//! In memory only: requests from before a restart died with their connections. Bounded: what was
-//! raised longest ago is forgotten.
+//! In memory only: requests from before a restart died with their connections. Bounded by
+//! `ATTEMPTS_MAX`: the entry that was raised longest ago is forgotten.
 
 use crate::ids::{ChangeAttempt, ObjectId};
 use std::collections::BTreeMap;
 use zonal_types::limits::ATTEMPTS_MAX;
 use zonal_types::{ClientId, ErrorCode, HolderNumber};
 
-/// A client numbers its attempts over all its incarnations.
+/// A client's numbers go on over all its incarnations.
 type Name = (ObjectId, ClientId, HolderNumber);
 
 #[derive(Debug, Clone, Copy)]
 struct Highest {
     number: u32,
-    /// When it was raised last, counted in raises.
+    /// When it was last raised, as a count of raises.
     raised: u64,
 }
 
-/// The highest numbers.
+/// The highest number of each sender and object.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     highest: BTreeMap<Name, Highest>,
@@ -33,7 +33,7 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Lets a change of `object` pass, unless its sender has sent one with a higher number.
+    /// Admits a change of `object`, unless its sender has sent one with a higher number.
     ///
     /// # Errors
     /// `Superseded`.
@@ -127,7 +127,7 @@ mod tests {
         for number in 0..ATTEMPTS_MAX {
             attempts.admit(object(number), attempt(7, 1)).unwrap();
         }
-        // Met first, raised last.
+        // Added first, raised last.
         attempts.admit(object(0), attempt(7, 2)).unwrap();
         attempts.admit(object(ATTEMPTS_MAX), attempt(7, 1)).unwrap();
         assert!(attempts.admit(object(0), attempt(7, 1)).is_err());

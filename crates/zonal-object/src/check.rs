@@ -1,6 +1,6 @@
-//! Every invariant of a target's store: one implementation for tests, the simulator and fsck, which
-//! reads a store in key order and needs no target that opens. Memory: two bits a unit, and the
-//! pending blocks.
+//! Checks every invariant of a target's store. One implementation serves tests, the simulator and
+//! fsck. It reads a store in key order and needs no target that opens. Memory: two bits a unit, and
+//! the pending blocks.
 
 use crate::chunk::{BlockState, Chunk};
 use crate::edit::BLOCKS_END;
@@ -15,27 +15,27 @@ use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvRead, codec_of};
 
-/// An invariant that does not hold.
+/// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TargetDefect {
     /// The store could not be read.
     #[error("the index cannot be read: {0}")]
     Unreadable(ErrorCode),
-    /// A key that no target writes, or a value that cannot be read.
+    /// A key that no target writes, or a value that cannot be decoded.
     #[error("key {} or its value is damaged", .key.iter().map(|byte| format!("{byte:02x}")).collect::<String>())]
     Key {
         /// The key.
         key: Vec<u8>,
     },
-    /// A note of the log that cannot be read or does not fit what is there.
+    /// A note of the log cannot be decoded or does not fit the store.
     #[error("the allocations of the log do not fit the stored ones")]
     Note,
-    /// The store is of segments of another size than the target is configured for.
+    /// The store's segment size differs from the target's configuration.
     #[error("segments have {found} units, not {expected}")]
     Geometry {
-        /// In the store.
+        /// Units of a segment in the store.
         found: u32,
-        /// As configured.
+        /// Units of a segment in the configuration.
         expected: u32,
     },
     /// Two records refer to one unit.
@@ -58,37 +58,37 @@ pub enum TargetDefect {
         /// Its block.
         block: u64,
     },
-    /// Records refer to units that the allocator takes for free.
+    /// Records refer to units that the allocator holds as free.
     #[error("{0} units are in use and not marked")]
     NotMarked(u64),
-    /// The allocator holds units that no record refers to.
+    /// The allocator holds units as used that no record refers to.
     #[error("{0} units are marked and not in use")]
     Leaked(u64),
     /// A chunk or pending block without a header.
     #[error("object {0} has no header")]
     NoHeader(ObjectId),
-    /// A header counts wrongly.
+    /// A header's block count is wrong.
     #[error("object {object} counts {counted} blocks and has {found}")]
     Blocks {
         /// The object.
         object: ObjectId,
-        /// What the header says.
+        /// The header's count.
         counted: u64,
-        /// What there is.
+        /// Blocks that exist.
         found: u64,
     },
     /// The number of objects is wrong.
     #[error("{counted} objects are counted, {found} exist")]
     Objects {
-        /// What the counter says.
+        /// The counter.
         counted: u64,
-        /// What there is.
+        /// Objects that exist.
         found: u64,
     },
-    /// A tombstone of an object that lives: it would be deleted at the next start.
+    /// A tombstone of a live object: the next start would delete it.
     #[error("object {0} lives and has a tombstone")]
     Tombstone(ObjectId),
-    /// An object whose deletion has begun, without the tombstone that makes it go on.
+    /// An object whose deletion has begun, without the tombstone that makes a restart finish it.
     #[error("object {0} is half deleted and has no tombstone")]
     HalfDeleted(ObjectId),
 }
@@ -109,33 +109,33 @@ codec_of!(TargetDefect {
     13 = HalfDeleted(object),
 });
 
-/// An object that was found.
+/// An object that a survey found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownObject {
-    /// Which.
+    /// The object.
     pub object: ObjectId,
     /// Its length.
     pub bytes: u64,
     /// Blocks that are allocated, pending or lost.
     pub blocks: u64,
-    /// Of them lost.
+    /// Lost blocks among them.
     pub lost: u64,
-    /// The last shrink that was applied.
+    /// Number of the last truncation applied.
     pub truncate_seq: u64,
-    /// Its deletion has begun.
+    /// Whether its deletion has begun.
     pub deleting: bool,
 }
 
-/// What a survey tells.
+/// A finding of a survey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SurveyItem {
-    /// Something is wrong.
+    /// A broken invariant.
     Broken(TargetDefect),
     /// An object, with or without a header.
     Object(KnownObject),
-    /// A written block that is not pending: where, and what it must sum to.
+    /// A written block that is not pending: object, block, place, and recorded crc32c.
     Block(ObjectId, u64, Place, u32),
-    /// Lost blocks of an object, from the first to the one behind the last.
+    /// Lost blocks of an object: from the first to the one behind the last.
     Lost(ObjectId, u64, u64),
 }
 
@@ -147,22 +147,22 @@ struct Current {
     lost: u64,
     end: u64,
     lost_run: Option<(u64, u64)>,
-    /// Blocks of it that are pending and were not met in a chunk.
+    /// Pending blocks of it that no chunk has listed so far.
     pending: BTreeSet<u64>,
 }
 
-/// A target's store, read in key order.
+/// A survey of a target's store, fed in key order.
 #[derive(Debug)]
 pub struct Survey {
     config: TargetConfig,
     notes: Option<Vec<Vec<u8>>>,
-    /// What the allocator says.
+    /// Units that the allocator holds as used.
     pub marked: UnitBitmap,
-    /// What records refer to.
+    /// Units that records refer to.
     pub used: UnitBitmap,
     /// Pending blocks of the store and the log.
     pending: BTreeMap<(ObjectId, u64), Option<BlockBytes>>,
-    /// Objects with pending blocks that were not met yet.
+    /// Objects with pending blocks that have not been visited.
     pending_left: BTreeSet<ObjectId>,
     tombstones: BTreeSet<ObjectId>,
     counted: u64,
@@ -172,7 +172,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// A survey of a store with these notes in its log, in order.
+    /// A survey of a store; `notes` are those of its log, in order.
     #[must_use]
     pub fn new(config: TargetConfig, notes: Vec<Vec<u8>>) -> Self {
         Self {
@@ -189,14 +189,14 @@ impl Survey {
         }
     }
 
-    /// Pending blocks, as they are at the end of the log.
+    /// Pending blocks as of the end of the log.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (ObjectId, u64, &BlockBytes)> {
         self.pending
             .iter()
             .filter_map(|((object, block), bytes)| Some((*object, *block, bytes.as_ref()?)))
     }
 
-    /// Takes the next key. Those that are not a target's are not for it.
+    /// Takes the next key. Keys that are not a target's are skipped.
     pub fn take(&mut self, key: &[u8], value: &[u8], tell: &mut dyn FnMut(SurveyItem)) {
         if key.first().is_some_and(|space| *space >= key::OTHERS) {
             return;
@@ -209,7 +209,7 @@ impl Survey {
         }
     }
 
-    /// After the last key.
+    /// Ends the survey after the last key.
     pub fn finish(&mut self, tell: &mut dyn FnMut(SurveyItem)) {
         self.apply_notes(tell);
         self.leave(tell);
@@ -453,7 +453,7 @@ impl StorageTarget {
     /// Checks invariants 1 to 3 of [`crate::target`], and the number of objects.
     ///
     /// # Errors
-    /// The first that is broken.
+    /// The first broken invariant.
     pub fn check(&self, kv: &dyn KvRead) -> Result<(), TargetDefect> {
         let mut survey = Survey::new(self.config, Vec::new());
         for (segment, words) in self.space.live_words() {

@@ -1,4 +1,4 @@
-//! Where an object has data.
+//! Data map: the ranges of an object that hold data (SEEK_DATA, SEEK_HOLE).
 
 use crate::chunk::Chunk;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
@@ -14,7 +14,7 @@ pub struct DataMap {
     pub ranges: Vec<(u64, u64)>,
     /// Length of the object.
     pub object_bytes: u64,
-    /// Everything before this offset is told (`u64::MAX`: all).
+    /// The map is complete up to this offset (`u64::MAX`: all of it).
     pub known_to: u64,
 }
 
@@ -25,7 +25,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Takes one block; false when there is no room for another range.
+    /// Adds one block; false when there is no room for another range.
     fn push(&mut self, block: u64) -> bool {
         let at = block * BLOCK;
         let room = self.ranges.len() < self.limit;
@@ -91,7 +91,7 @@ impl StorageTarget {
         })
     }
 
-    /// Gives the data blocks of `first..behind` to the sink: stored and pending ones, in one order.
+    /// Passes the data blocks of `first..behind`, stored and pending, to the sink in order.
     fn walk(
         &self,
         kv: &dyn KvRead,

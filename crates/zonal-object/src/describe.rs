@@ -1,4 +1,4 @@
-//! Keys, values and notes of a target in words, for `zonal dump`.
+//! Describes keys, values and notes of a target in words, for `zonal dump`.
 
 use crate::chunk::{BlockState, Chunk};
 use crate::fences::StoredFence;
@@ -9,7 +9,7 @@ use crate::note::Note;
 use zonal_types::ErrorCode;
 use zonal_types::describe::{Described, Field};
 
-/// Any geometry: a chunk is shown also where nobody knows the target's.
+/// Accepts any geometry, so that a chunk is shown also where the target's geometry is unknown.
 const ANY: TargetConfig = TargetConfig {
     segment_units: u32::MAX,
     segments: u32::MAX,
@@ -22,7 +22,7 @@ fn of_object(what: &'static str, object: ObjectId) -> Described {
         .with("column", object.column.0)
 }
 
-/// What an entry is.
+/// Describes an entry of the index.
 ///
 /// # Errors
 /// `Corrupt` where key or value cannot be decoded, `WrongVersion` for a newer value.
@@ -121,7 +121,7 @@ fn blocks(chunk: &Chunk) -> Field {
     placed.collect()
 }
 
-/// What the note of a record of the log says.
+/// Describes the note of a record of the log.
 ///
 /// # Errors
 /// `Corrupt` where it cannot be decoded.

@@ -1,12 +1,17 @@
-//! Clients whose incarnations are over: nothing that one of them sends is carried out any more.
+//! Fences: a target refuses every request of a client incarnation that is over.
 //!
-//! A shard fences a client before what it held is given to others. The lowest incarnation that is
-//! served is kept in the store for each client and holder. It is asked for when a request is
-//! admitted, and again at the plan and the commit of each change: a fence may come between.
+//! A shard fences a client before it gives what the client held to others. For each client and
+//! holder the store keeps the lowest incarnation that is served. The target checks it at the
+//! admission of a request, and again at the plan and the commit of each change. A fence may arrive
+//! in between.
 //!
-//! *Invariants*: (1) the lowest incarnation of a fence never falls; (2) what is in memory is in the
-//! store, but for records that are not durable, which are not acknowledged either. *Bound*:
-//! `FENCES_MAX`; the fence that was raised longest ago goes.
+//! *Invariants*:
+//!
+//! 1. The lowest incarnation of a fence never falls.
+//! 2. Memory and store hold the same fences, except for records that are not durable yet and
+//!    therefore not acknowledged.
+//!
+//! *Bound*: `FENCES_MAX`; the fence that was raised longest ago is dropped.
 
 use crate::ids::Sender;
 use crate::index_value;
@@ -18,12 +23,12 @@ use zonal_types::limits::FENCES_MAX;
 use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, KvChange, codec_struct};
 
 codec_struct! {
-    /// The stored fence.
+    /// A fence as stored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct StoredFence {
         /// The lowest incarnation that is served.
         lowest: Incarnation,
-        /// When it was raised last, counted in raises.
+        /// When it was last raised, as a count of raises.
         raised: u64,
     }
 }
@@ -38,7 +43,7 @@ pub(crate) struct Fences {
 }
 
 impl Fences {
-    /// Takes a stored fence over.
+    /// Loads a stored fence.
     pub(crate) fn load(&mut self, name: Name, record: StoredFence) {
         if let Some(before) = self.known.insert(name, record) {
             self.order.remove(&before.raised);
@@ -46,12 +51,12 @@ impl Fences {
         self.order.insert(record.raised, name);
     }
 
-    /// How many there are.
+    /// Number of fences.
     pub(crate) fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Lets a request of `sender` pass, unless its incarnation is over.
+    /// Admits a request of `sender`, unless its incarnation is over.
     ///
     /// # Errors
     /// `Fenced`.
@@ -66,7 +71,8 @@ impl Fences {
             known.is_some_and(|known| identity.incarnation < known.lowest)
         };
         let over = if holder == nobody {
-            // It may be whoever opened a session.
+            // A sender without proof may be any holder of the client: every fence of the client
+            // applies.
             let all = (identity.client, nobody)..=(identity.client, HolderNumber(u64::MAX));
             let mut fences = self.known.range(all);
             fences.any(|(_, known)| identity.incarnation < known.lowest)
@@ -80,7 +86,7 @@ impl Fences {
         Ok(())
     }
 
-    /// Raises fences: what changes in the store.
+    /// Raises fences; returns the changes of the store.
     fn raise(&mut self, fences: &[Fence]) -> Vec<KvChange> {
         let mut changes = Vec::new();
         for fence in fences {
@@ -109,7 +115,7 @@ impl Fences {
 }
 
 impl StorageTarget {
-    /// Lets a request pass, unless its sender's incarnation is over.
+    /// Admits a request, unless its sender's incarnation is over.
     ///
     /// # Errors
     /// `Fenced`.
@@ -117,7 +123,7 @@ impl StorageTarget {
         self.fences.admit(sender)
     }
 
-    /// Fences clients: the record to append. Acknowledged once it is durable.
+    /// Fences clients; returns the record to append. The caller acknowledges once it is durable.
     pub fn fence(&mut self, fences: &[Fence]) -> EffectRecord {
         EffectRecord {
             changes: self.fences.raise(fences),
@@ -125,7 +131,7 @@ impl StorageTarget {
         }
     }
 
-    /// How many fences it keeps.
+    /// Number of fences that the target keeps.
     #[must_use]
     pub fn fence_count(&self) -> usize {
         self.fences.len()
@@ -163,7 +169,7 @@ mod tests {
         assert!(!is_served(&fences, 7, 0, 2));
         assert!(is_served(&fences, 7, 0, 3));
         assert!(is_served(&fences, 8, 0, 1));
-        // One that nobody had to prove anything for concerns whoever names the client.
+        // A fence of a session that needed no proof applies to every sender that names the client.
         assert!(!is_served(&fences, 7, 5, 2));
         // Servers and commands.
         assert!(fences.admit(Sender::default()).is_ok());
@@ -175,7 +181,7 @@ mod tests {
         fences.raise(&[fence(7, 5, u32::MAX)]);
         assert!(!is_served(&fences, 7, 5, 1));
         assert!(is_served(&fences, 7, 6, 1));
-        // One that had to prove nothing may be that subject.
+        // A sender that proved nothing may be that subject.
         assert!(!is_served(&fences, 7, 0, 1));
     }
 

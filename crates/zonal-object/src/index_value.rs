@@ -1,7 +1,6 @@
-//! Values of the index: a version byte in front, a crc32c over value and key behind.
+//! Encoding of index values: a version byte, the contents, a crc32c over key and value.
 //!
-//! The key is part of the checksum, so that a value that turns up under another key is damage as
-//! well.
+//! The checksum covers the key, so that a value found under another key counts as damaged.
 
 use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
 use zonal_types::{Codec, ErrorCode, codec_struct};
@@ -15,7 +14,7 @@ fn crc(key: &[u8], value: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Bytes of the value under `key`.
+/// Builds the value to store under `key`; `fill` writes its contents.
 #[must_use]
 pub(crate) fn seal(key: &[u8], fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::with_capacity(384);
@@ -26,7 +25,7 @@ pub(crate) fn seal(key: &[u8], fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// The contents of a value, checked.
+/// Checks a value and returns its contents.
 ///
 /// # Errors
 /// `Corrupt` where the checksum does not fit, `WrongVersion` for a newer format.
@@ -43,23 +42,23 @@ pub(crate) fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], ErrorCod
     }
 }
 
-/// [`open`] and decode.
+/// [`open`], then decode.
 pub(crate) fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, ErrorCode> {
     T::from_bytes(open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
 }
 
-/// [`seal`] an encoded value.
+/// Encode, then [`seal`].
 pub(crate) fn encode<T: Codec>(key: &[u8], value: &T) -> Vec<u8> {
     seal(key, |out| value.put(out))
 }
 
 codec_struct! {
-    /// What a target keeps of an object besides its chunks.
+    /// The index record of an object, besides its chunks.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct ObjectHeader {
-        /// The last shrink that was applied.
+        /// Number of the last truncation applied.
         truncate_seq: u64,
-        /// One behind the last byte that was ever written and not cut.
+        /// One past the last byte that was written and not truncated since.
         object_bytes: u64,
         /// Blocks that are allocated or pending.
         blocks: u64,
@@ -67,20 +66,21 @@ codec_struct! {
         birth_epoch: u64,
         /// Reserved: version of the object.
         version: u64,
-        /// Deletion has begun: it reads as absent, and takes no more writes.
+        /// Deletion has begun: the object reads as absent and refuses writes.
         deleting: bool,
     }
 }
 
 impl ObjectHeader {
-    /// Whether numbers are within what arithmetic on offsets relies on, and cuts go on from.
+    /// Whether the numbers are within the bounds that arithmetic on offsets and truncations relies
+    /// on.
     pub(crate) fn is_sound(&self) -> bool {
         self.object_bytes <= FILE_BYTES_MAX && self.truncate_seq <= CUT_NUMBER_MAX
     }
 }
 
 codec_struct! {
-    /// The target's own record.
+    /// The target's own record: geometry and counters.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub(crate) struct TargetRecord {
         /// Units of a segment; never changes.

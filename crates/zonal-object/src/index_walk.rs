@@ -1,5 +1,5 @@
-//! Walking a target's index: its objects, and their chunks for a scrub. In key order, in steps that
-//! the caller bounds; a step reads the store as it is then, so that nothing is held between two.
+//! Walks a target's index in key order: objects for listings, chunks for a scrub. The caller bounds
+//! each step. A step reads the store as it is at that time, so nothing is held between steps.
 
 use crate::ids::{BLOCK, ObjectId};
 use crate::index_value::{self, ObjectHeader, TargetRecord};
@@ -7,7 +7,7 @@ use crate::key::{self, IndexKey};
 use crate::target::ObjectStat;
 use zonal_types::{Column, DataId, ErrorCode, KvRead};
 
-/// An object and what `stat` tells of it.
+/// An object with its length and allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListedObject {
     /// The object.
@@ -16,7 +16,7 @@ pub struct ListedObject {
     pub stat: ObjectStat,
 }
 
-/// A record of the index, on a walk over all of them.
+/// A record of the index, as a walk over all records yields it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalkedRecord {
     /// The object.
@@ -26,7 +26,7 @@ pub struct WalkedRecord {
 }
 
 impl WalkedRecord {
-    /// Where a walk goes on behind this one.
+    /// The key from which a walk continues behind this record.
     #[must_use]
     pub fn behind(&self) -> Vec<u8> {
         let mut next = match self.chunk {
@@ -38,10 +38,10 @@ impl WalkedRecord {
     }
 }
 
-/// Units of a segment, as the target wrote them down with its first checkpoint.
+/// Units of a segment, as the target stored them with its first checkpoint.
 ///
 /// # Errors
-/// `Corrupt`, or what `kv` gives.
+/// `Corrupt`; errors of `kv`.
 pub fn segment_units(kv: &dyn KvRead) -> Result<Option<u32>, ErrorCode> {
     let key = key::target();
     let Some(value) = kv.get(&key)? else {
@@ -51,7 +51,7 @@ pub fn segment_units(kv: &dyn KvRead) -> Result<Option<u32>, ErrorCode> {
     Ok(Some(record.segment_units))
 }
 
-/// Where a walk over all records begins.
+/// The key at which a walk over all records begins.
 #[must_use]
 pub fn first() -> Vec<u8> {
     vec![key::OBJECT]
@@ -71,8 +71,8 @@ fn behind(object: ObjectId) -> Option<ObjectId> {
     })
 }
 
-/// The object to which the first key at or behind `start` belongs, with its header where that key
-/// is one.
+/// The object of the first key at or behind `start`, with its header where that key is the
+/// header's.
 fn next_object(
     kv: &dyn KvRead,
     start: &[u8],
@@ -91,11 +91,11 @@ fn next_object(
     found
 }
 
-/// Up to `limit` objects behind `after`, and whether there are no more. Objects being deleted are
-/// left out. One look-up an object, however large it is.
+/// Up to `limit` objects behind `after`, and whether these are the last. Skips objects whose
+/// deletion has begun. One look-up an object, however large it is.
 ///
 /// # Errors
-/// `Corrupt`, or what `kv` gives.
+/// `Corrupt`; errors of `kv`.
 pub fn objects(
     kv: &dyn KvRead,
     after: Option<ObjectId>,
@@ -127,11 +127,11 @@ pub fn objects(
     Ok((list, false))
 }
 
-/// Up to `limit` records from `start` on, which is [`first`] or [`WalkedRecord::behind`] an earlier one.
-/// Fewer: there are no more.
+/// Up to `limit` records from `start` on: [`first`], or [`WalkedRecord::behind`] an earlier record.
+/// Fewer than `limit` are the last.
 ///
 /// # Errors
-/// `Corrupt` for a key that is none of ours, or what `kv` gives.
+/// `Corrupt` for an unknown key; errors of `kv`.
 pub fn records(
     kv: &dyn KvRead,
     start: &[u8],
@@ -159,7 +159,7 @@ pub fn records(
     }
 }
 
-/// The object at or behind which a walk goes on from `start`.
+/// The object at or behind which a walk from `start` continues.
 #[must_use]
 pub fn object_at(start: &[u8]) -> Option<ObjectId> {
     let known = start.strip_suffix(&[0]).unwrap_or(start);

@@ -11,14 +11,14 @@ pub const TARGET: u8 = 0x01;
 pub const SEGMENT: u8 = 0x02;
 /// An object whose deletion has begun.
 pub const TOMBSTONE: u8 = 0x03;
-/// A pending block that a checkpoint found.
+/// A pending block, stored by a checkpoint.
 pub const PENDING: u8 = 0x04;
-/// The lowest incarnation of a client that is served.
+/// The lowest incarnation of a client that the target serves.
 pub const FENCE: u8 = 0x05;
 /// Objects: header and chunks.
 pub const OBJECT: u8 = 0x10;
 
-/// Keys from here on are not the target's.
+/// Keys from here on belong to others than the target.
 pub const OTHERS: u8 = 0x80;
 
 const HEADER: u8 = 0x00;
@@ -86,7 +86,8 @@ pub fn chunk(object: ObjectId, number: u64) -> Vec<u8> {
     key
 }
 
-/// All keys of an object but its pending blocks: the first, and the one behind the last.
+/// Range of all keys of an object without its pending blocks: the first key, and the one behind the
+/// last.
 #[must_use]
 pub fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     let mut end = with_object(OBJECT, object);
@@ -94,8 +95,8 @@ pub fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (with_object(OBJECT, object), end)
 }
 
-/// All pending blocks of an object that a checkpoint found: the first key, and the one behind the
-/// last.
+/// Range of an object's pending blocks that checkpoints stored: the first key, and the one behind
+/// the last.
 #[must_use]
 pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     let mut end = pending(object, u64::MAX);
@@ -103,7 +104,7 @@ pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (pending(object, 0), end)
 }
 
-/// What a key names.
+/// A decoded key of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKey {
     /// The target's own record.
@@ -131,10 +132,10 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), ErrorCode> {
     Ok((array(head)?, tail))
 }
 
-/// Reads a key back.
+/// Decodes a key.
 ///
 /// # Errors
-/// `Corrupt` for bytes that are no key of ours.
+/// `Corrupt` for an unknown key.
 pub fn parse(key: &[u8]) -> Result<IndexKey, ErrorCode> {
     let ([space], rest) = split::<1>(key)?;
     if space == TARGET && rest.is_empty() {

@@ -1,26 +1,29 @@
 //! The storage target: a state machine over an extent store with checksums. No I/O.
 //!
-//! A shell holds a [`StorageTarget`] in a mutex beside its log engine and segment files, and drives it so
-//! (an *append* is done in the critical section of the call that made the record; reads and writes
-//! of segments are done outside of it):
+//! A shell holds a [`StorageTarget`] in a mutex, beside its log engine and segment files. It
+//! *appends* a record in the critical section of the call that made the record. It reads and writes
+//! segments outside of it. It drives the target like this:
 //!
-//! 1. Start: open the engine, collect the notes of its log ([`replay_checks`] tells what to verify
-//!    in segments where records were not known to be synced), [`StorageTarget::open`], delete again what
-//!    [`StorageTarget::unfinished_deletes`] lists.
-//! 2. Read: [`StorageTarget::plan_read`]; read the plan's parts into one buffer; [`ReadPlan::finish`]. On
-//!    [`Damage`] plan again; an equal plan means real damage.
-//! 3. Write: [`StorageTarget::plan_write`]; segment writes, [`WritePlan::checksum`], old blocks where
-//!    asked; [`StorageTarget::commit_write`], append. A write that is not committed must be aborted.
-//! 4. Truncate, punch, allocate: [`Edit`] and [`StorageTarget::edit_step`] until done; deletion:
-//!    [`Delete`] and [`StorageTarget::delete_step`].
-//! 5. Checkpoint: [`StorageTarget::plan_checkpoint`], its writes, [`StorageTarget::commit_checkpoint`], append;
-//!    repeat until few blocks are pending. Then in one critical section [`StorageTarget::freeze`], apply
-//!    those changes without a record, and freeze the engine. Segments and engine durable:
+//! 1. Start: open the engine and collect the notes of its log. [`replay_checks`] names the blocks
+//!    to verify in segments, for records that were not known to be synced. Then
+//!    [`StorageTarget::open`]; repeat the deletions that [`StorageTarget::unfinished_deletes`]
+//!    lists.
+//! 2. Read: [`StorageTarget::plan_read`]; read the plan's parts into one buffer;
+//!    [`ReadPlan::finish`]. On [`Damage`] plan again: an equal plan means real damage.
+//! 3. Write: [`StorageTarget::plan_write`]; segment writes; [`WritePlan::checksum`]; read old
+//!    blocks where the plan has any; [`StorageTarget::commit_write`]; append. A write that is not
+//!    committed must be aborted.
+//! 4. Truncate, punch, allocate: [`Edit`] and [`StorageTarget::edit_step`] until done.
+//! 5. Delete: [`Delete`] and [`StorageTarget::delete_step`] until done.
+//! 6. Checkpoint: [`StorageTarget::plan_checkpoint`], its writes,
+//!    [`StorageTarget::commit_checkpoint`], append; repeat until few blocks are pending. Then in
+//!    one critical section call [`StorageTarget::freeze`], apply its changes without a record, and
+//!    freeze the engine. Once segments and engine are durable, call
 //!    [`StorageTarget::checkpoint_done`].
-//! 6. `Overloaded`, and `NoSpace` where [`StorageTarget::reclaimable`] is not 0: run a checkpoint, try
-//!    again.
+//! 7. On `Overloaded`, and on `NoSpace` where [`StorageTarget::reclaimable`] is not 0: run a
+//!    checkpoint and try again.
 //!
-//! An append that fails leaves the target ahead of its log: the shell must stop serving it.
+//! A failed append leaves the target ahead of its log: the shell must stop serving it.
 #![forbid(unsafe_code)]
 
 mod attempts;

@@ -1,8 +1,8 @@
-//! One object's changes before they are applied: index records are read, changed in memory, and
-//! turned into key-value changes and a note at the end. Nothing of the target changes until then,
-//! so that a failure in the middle leaves nothing behind.
+//! An update of one object before it is applied. It reads index records, changes them in memory,
+//! and turns them into key-value changes and a note at the end. The target does not change until
+//! then, so a failure in the middle leaves nothing behind.
 //!
-//! Each block is changed at most once in a draft.
+//! An update changes each block at most once.
 
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place, TargetConfig, push_place};
@@ -21,7 +21,7 @@ struct Loaded {
     dirty: bool,
 }
 
-/// Changes of several objects that go into one record.
+/// Changes of several objects for one record.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub changes: Vec<KvChange>,
@@ -32,14 +32,14 @@ pub(crate) struct ObjectUpdate<'a> {
     kv: &'a dyn KvRead,
     config: &'a TargetConfig,
     pending: &'a PendingBlocks,
-    /// Saves a look-up a block where nothing of the object is pending.
+    /// Nothing of the object is pending: saves a look-up for each block.
     none_pending: bool,
     pub object: ObjectId,
     pub header: ObjectHeader,
     stored_header: Option<ObjectHeader>,
     chunks: BTreeMap<u64, Loaded>,
     note: Note,
-    /// Change of allocated blocks.
+    /// Change of the number of allocated blocks.
     pub blocks_delta: i64,
 }
 
@@ -101,12 +101,13 @@ impl<'a> ObjectUpdate<'a> {
         self.stored_header.is_some()
     }
 
-    /// Chunks looked at so far.
+    /// Chunks loaded so far.
     pub fn loaded_chunks(&self) -> usize {
         self.chunks.len()
     }
 
-    /// Refuses what an older view of the file would do; `Ok(true)`: the object must be cut first.
+    /// Refuses a change by a sender that knows an older state of the file. `Ok(true)`: the object
+    /// must be truncated first.
     pub fn check_cut(&self, cut: Cut) -> Result<bool, ErrorCode> {
         if cut.seq > CUT_NUMBER_MAX {
             return Err(ErrorCode::Invalid);
@@ -123,7 +124,7 @@ impl<'a> ObjectUpdate<'a> {
     }
 
     fn loaded(&mut self, number: u64) -> Result<&mut Loaded, ErrorCode> {
-        // Looked up twice, because an entry cannot be held across the fallible read.
+        // Two look-ups, because an entry cannot be held across the fallible read.
         if !self.chunks.contains_key(&number) {
             let found = read_chunk(self.kv, self.config, self.object, number)?;
             let loaded = Loaded {
@@ -136,7 +137,7 @@ impl<'a> ObjectUpdate<'a> {
         self.chunks.get_mut(&number).ok_or(ErrorCode::Io)
     }
 
-    /// Stored state of a block (what is pending lies over it).
+    /// Stored state of a block; a pending block takes precedence over it.
     pub fn stored(&mut self, block: u64) -> Result<BlockState, ErrorCode> {
         Ok(self.loaded(block / CHUNK_BLOCKS)?.chunk.get(block))
     }
@@ -150,13 +151,13 @@ impl<'a> ObjectUpdate<'a> {
         !self.none_pending && self.pending.get(self.object, block).is_some()
     }
 
-    /// True where the block has a place or is pending.
+    /// Whether the block has a place or is pending.
     pub fn is_allocated(&mut self, block: u64) -> Result<bool, ErrorCode> {
         Ok(self.is_pending(block) || self.stored(block)? != BlockState::Hole)
     }
 
-    /// Gives a block a new stored state, which is its newest: frees its old place, drops what is
-    /// pending.
+    /// Sets the stored state of a block as its newest: frees its old place and drops pending
+    /// contents.
     pub fn set(&mut self, block: u64, state: BlockState) -> Result<(), ErrorCode> {
         let was_pending = self.is_pending(block);
         let loaded = self.loaded(block / CHUNK_BLOCKS)?;
@@ -178,20 +179,20 @@ impl<'a> ObjectUpdate<'a> {
         Ok(())
     }
 
-    /// A written block at a new place.
+    /// Sets a block as written at a new place.
     pub fn set_written(&mut self, block: u64, place: Place, crc: u32) -> Result<(), ErrorCode> {
         self.set(block, BlockState::Written(place, crc))
     }
 
-    /// Gives a block new contents by the log.
+    /// Gives a block new contents through the log.
     pub fn put_pending(&mut self, block: u64, bytes: BlockBytes) -> Result<(), ErrorCode> {
         self.blocks_delta += i64::from(!self.is_allocated(block)?);
         self.note.put.push((self.object, block, bytes));
         Ok(())
     }
 
-    /// Makes `first..end` holes, at most `limit` stored chunks of it. Returns the block behind the
-    /// last one done: `end` when all is done.
+    /// Makes `first..end` holes, changing at most `limit` stored chunks. Returns the block behind
+    /// the last one done: `end` when all is done.
     pub fn clear(&mut self, first: u64, end: u64, limit: usize) -> Result<u64, ErrorCode> {
         if first >= end {
             return Ok(end);
@@ -234,7 +235,7 @@ impl<'a> ObjectUpdate<'a> {
                 }
             }
         }
-        // What is pending without a place. (Blocks cleared above are in the note already.)
+        // Pending blocks without a place. The note has the blocks cleared above already.
         let pending: Vec<u64> = self.pending.range(self.object, first, done).collect();
         for block in pending {
             let seen = self
@@ -250,7 +251,7 @@ impl<'a> ObjectUpdate<'a> {
         Ok(done)
     }
 
-    /// Raises the length of the object.
+    /// Raises the length of the object to at least `end`.
     pub fn grow(&mut self, end: u64) {
         self.header.object_bytes = self.header.object_bytes.max(end);
     }
@@ -260,7 +261,7 @@ impl<'a> ObjectUpdate<'a> {
         self.blocks_delta.saturating_mul(BLOCK as i64)
     }
 
-    /// Writes the changes out.
+    /// Writes the changes into `batch`.
     pub fn finish(mut self, batch: &mut Batch) {
         let key = key::header(self.object);
         self.header.blocks = self.header.blocks.saturating_add_signed(self.blocks_delta);
@@ -272,7 +273,7 @@ impl<'a> ObjectUpdate<'a> {
         self.finish_chunks(batch);
     }
 
-    /// Writes the changes out, the object with its header removed.
+    /// Writes the changes into `batch`, with the object's header removed.
     pub fn finish_removed(self, batch: &mut Batch) {
         if self.exists() {
             batch

@@ -1,5 +1,5 @@
-//! What partly changed blocks held before: pending bytes, zeros, or stored blocks that the shell
-//! reads in between.
+//! Old contents of partly changed blocks (read-modify-write): pending bytes, zeros, or stored
+//! blocks that the shell reads between plan and commit.
 
 use crate::chunk::BlockState;
 use crate::ids::{ObjectId, Place};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use zonal_types::ErrorCode;
 use zonal_types::limits::BLOCK_BYTES;
 
-/// A stored block that was read and verified, with where it was.
+/// A stored block that was read and verified, with its place and checksum.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     block: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Fetched {
     bytes: BlockBytes,
 }
 
-/// The bases of partly changed blocks: what must be read, and what has been.
+/// Old contents of partly changed blocks: those to be read, and those that were read.
 #[derive(Debug, Default)]
 pub(crate) struct OldBlocks {
     wanted: Vec<(u64, Place, u32)>,
@@ -28,16 +28,16 @@ pub(crate) struct OldBlocks {
 }
 
 impl OldBlocks {
-    /// The current bytes of `block`, where they are known: `None` notes them as wanted.
+    /// The current bytes of `block`. `None`: they are not known, and are noted as wanted.
     pub fn current(
         &mut self,
-        draft: &mut ObjectUpdate<'_>,
+        update: &mut ObjectUpdate<'_>,
         block: u64,
     ) -> Result<Option<[u8; BLOCK_BYTES]>, ErrorCode> {
-        if let Some(bytes) = draft.pending_bytes(block) {
+        if let Some(bytes) = update.pending_bytes(block) {
             return Ok(Some(*bytes));
         }
-        let (place, crc) = match draft.stored(block)? {
+        let (place, crc) = match update.stored(block)? {
             BlockState::Written(place, crc) => (place, crc),
             BlockState::Lost => return Err(ErrorCode::Corrupt),
             BlockState::Hole | BlockState::Unwritten(_) => return Ok(Some([0; BLOCK_BYTES])),
@@ -52,13 +52,13 @@ impl OldBlocks {
         Ok(known.map(|found| *found.bytes))
     }
 
-    /// Forgets what an earlier look wanted.
+    /// Forgets the wanted blocks of an earlier round.
     pub fn begin(&mut self) {
         self.wanted.clear();
         self.plan = None;
     }
 
-    /// Turns what is wanted into a plan; true where there is something to read.
+    /// Turns the wanted blocks into a read plan; true where there is something to read.
     pub fn settle(&mut self, object: ObjectId) -> bool {
         let wanted = !self.wanted.is_empty();
         self.plan = wanted.then(|| ReadPlan::of_blocks(object, &self.wanted));

@@ -1,4 +1,4 @@
-//! Blocks whose newest contents are in the log and in memory, not yet in a segment.
+//! Pending blocks: their newest contents are in the log and in memory, not yet in a segment.
 //!
 //! Each has a generation, so that a checkpoint that copied a block can tell whether it was
 //! superseded.

@@ -1,10 +1,9 @@
-//! Objects that were deleted a moment ago: a write of them that was long on its way must not make
-//! them again, for nobody would ever delete them. Data ids are never used twice, so whoever writes
-//! to one of these is late.
+//! Recently deleted objects: a late write must not create one again, because nobody would ever
+//! delete it. Data ids are never reused, so every write to one of these objects is late.
 //!
-//! In memory only: requests from before a restart died with their connections. Bounded: the oldest
-//! are forgotten, and what a later write than that leaves is an object without an owner, which a
-//! check of the cell finds.
+//! In memory only: requests from before a restart died with their connections. Bounded by
+//! `DELETED_OBJECTS_MAX`: the oldest are forgotten. A write that is later still leaves an object
+//! without an owner, which a check of the cell finds.
 
 use crate::ids::ObjectId;
 use std::collections::{BTreeSet, VecDeque};
@@ -18,7 +17,7 @@ pub(crate) struct RecentDeletes {
 }
 
 impl RecentDeletes {
-    /// This one was deleted, or was not there when it was to be.
+    /// Adds an object that was deleted, or that did not exist when it was to be deleted.
     pub(crate) fn add(&mut self, object: ObjectId) {
         if !self.objects.insert(object) {
             return;

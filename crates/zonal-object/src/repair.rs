@@ -1,10 +1,11 @@
-//! What puts a target's store right where [`crate::check`] found it broken.
+//! Repairs of a target's store for the defects that [`crate::check`] found.
 //!
-//! A target's records carry notes for its allocator; repairs carry none. So they go into the index
-//! by a checkpoint, and the first of them ([`anchor`]) brings in all that only the log's notes
-//! said: pending blocks, and an allocation that holds whatever is used or marked. Until
-//! [`allocation`] makes it exact, space is missing and nothing is overwritten. Contents that cannot
-//! be told are marked as lost: reads of them are errors until they are written anew.
+//! A target's records carry notes for its allocator; repairs carry none. So a checkpoint brings
+//! them into the index. The first of them ([`anchor`]) adds everything that only the log's notes
+//! held: pending blocks, and an allocation that covers all used or marked units. Until
+//! [`allocation`] makes it exact, space is missing and nothing is overwritten. Blocks whose
+//! contents cannot be restored are marked as lost: reads of them are errors until they are written
+//! anew.
 
 mod double_claims;
 mod lost_blocks;
@@ -24,8 +25,8 @@ use zonal_types::{ErrorCode, KvChange, KvRead};
 
 type Result<T> = std::result::Result<T, ErrorCode>;
 
-/// The first changes: what only the log knows goes into the index, and whatever is used or marked
-/// is marked.
+/// The first changes: they bring state that only the log has into the index, and mark every unit
+/// that is used or marked.
 #[must_use]
 pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<KvChange> {
     let mut marked = survey.marked.clone();
@@ -38,7 +39,7 @@ pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<Kv
         now.insert(key.clone());
         changes.push(KvChange::put(key, value));
     }
-    // What cannot be scanned is damage that a repair of its key removes.
+    // A failed scan is damage that a repair of its key removes.
     let _ = kv.scan(&[key::PENDING], &[key::PENDING + 1], &mut |key, _value| {
         if !now.contains(key) {
             changes.push(KvChange::remove(key.to_vec()));
@@ -48,11 +49,11 @@ pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<Kv
     changes
 }
 
-/// The last changes: the allocation as a survey found it to be used.
+/// The last changes: the exact allocation, from the units that a survey found in use.
 #[must_use]
 pub fn allocation(config: &TargetConfig, survey: &Survey) -> Vec<KvChange> {
     let mut used = survey.used.clone();
-    // A segment of which nothing is used any more has a bitmap all the same.
+    // A segment without used units has a bitmap too.
     for (segment, _) in survey.marked.segments() {
         used.touch(segment);
     }
@@ -82,15 +83,15 @@ fn store_allocation(config: &TargetConfig, used: &UnitBitmap, objects: u64) -> V
     changes
 }
 
-/// What an object's inode says of it: the last shrink, and the bytes that the object should have.
+/// An object as its inode describes it: number of the last truncation, and bytes that the object
+/// should have.
 pub type Expect<'a> = dyn Fn(ObjectId) -> Option<(u64, u64)> + 'a;
 
-/// The changes for one broken invariant; `expect` is for headers made anew. Units referred to twice
-/// are [`settle`]'s.
+/// The changes that repair one broken invariant; `expect` serves headers that are made anew.
+/// [`settle`] repairs units with more than one claim.
 ///
 /// # Errors
-/// What `kv` gives, and `Corrupt` where a damaged record of the same object has to be repaired
-/// first.
+/// Those of `kv`; `Corrupt` where a damaged record of the same object has to be repaired first.
 pub fn repair(
     config: &TargetConfig,
     kv: &dyn KvRead,
@@ -127,12 +128,11 @@ fn read<T: zonal_types::Codec>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>>
         .transpose()
 }
 
-/// A damaged key or value goes; of a chunk and a pending block it is known that there were
-/// contents.
+/// Removes a damaged key or value. A chunk or pending block had contents: they become lost blocks.
 fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
     let is_beyond = |block: u64| block >= BLOCKS_END;
     match key::parse(key) {
-        // No file reaches there.
+        // No file has a block there.
         Ok(IndexKey::Chunk(_, number)) if is_beyond(number.saturating_mul(CHUNK_BLOCKS)) => {
             Ok(vec![KvChange::remove(key.to_vec())])
         }
@@ -146,7 +146,7 @@ fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvC
                 return Ok(Vec::new());
             }
             let header: Option<ObjectHeader> = read(kv, &key::header(object)).unwrap_or(None);
-            // Without a length, all of it may have had contents.
+            // Without a length, any of its blocks may have had contents.
             let blocks = header.map_or(CHUNK_BLOCKS, |header| {
                 let first = number.saturating_mul(CHUNK_BLOCKS);
                 header.object_bytes.div_ceil(BLOCK).saturating_sub(first)
@@ -180,7 +180,7 @@ fn pending_blocks(kv: &dyn KvRead, object: ObjectId) -> Result<BTreeSet<u64>> {
     Ok(blocks)
 }
 
-/// A header that counts what there is.
+/// The header with correct counts.
 fn recount(
     config: &TargetConfig,
     kv: &dyn KvRead,
@@ -228,7 +228,7 @@ fn recount(
 /// Removes all of an object.
 ///
 /// # Errors
-/// What `kv` gives.
+/// Those of `kv`.
 pub fn remove(kv: &dyn KvRead, object: ObjectId) -> Result<Vec<KvChange>> {
     let mut changes = Vec::new();
     for (start, end) in [key::object_range(object), key::pending_range(object)] {

@@ -1,9 +1,12 @@
-//! The allocator: which units of which segments are used.
+//! The allocator: which units of which segments are in use.
 //!
-//! Two bits a unit. `live`: an index record refers to it; this is what a checkpoint stores. `busy`:
-//! it must not be handed out: live, or held by a write in flight, or freed since the last
-//! checkpoint (a crash would bring the record that refers to it back). Next-fit, whole runs first,
-//! so that what is written together lies together.
+//! Each unit has two bits:
+//!
+//! * `live`: an index record refers to it. A checkpoint stores this bit.
+//! * `busy`: it must not be handed out. It is live, or held by a write in flight, or freed since
+//!   the last checkpoint. In the last case a crash would bring back the record that refers to it.
+//!
+//! Next-fit, whole runs first, so that data written together lies together.
 //!
 //! Invariants: live is a subset of busy; `free` counts the units that are not busy.
 
@@ -19,8 +22,8 @@ struct Segment {
     busy: Vec<u64>,
     live: Vec<u64>,
     free: u32,
-    /// No free run of this many units exists (a bound from a failed search, until something is
-    /// freed).
+    /// No free run of this many units exists: a bound from a failed search, until something is
+    /// freed.
     no_run_of: u32,
 }
 
@@ -109,7 +112,7 @@ impl Segment {
 pub(crate) struct Space {
     units: u32,
     limit: u32,
-    /// Segments from this one on cannot be made for now.
+    /// Segments from this one on cannot be created for now.
     usable: Option<u32>,
     segments: Vec<Segment>,
     cursor: Place,
@@ -151,7 +154,7 @@ impl Space {
             .saturating_sub(self.out_of_reach())
     }
 
-    /// Free units of segments that cannot be made.
+    /// Free units of segments that cannot be created.
     fn out_of_reach(&self) -> u64 {
         let Some(usable) = self.usable else {
             return 0;
@@ -163,12 +166,12 @@ impl Space {
         unknown * u64::from(self.units) + free
     }
 
-    /// The first segment that cannot be made for now.
+    /// The first segment that cannot be created for now.
     pub fn usable(&self) -> Option<u32> {
         self.usable
     }
 
-    /// Segments from `usable` on are not handed out; `None`: all are.
+    /// Stops handing out segments from `usable` on; `None`: hands out all.
     pub fn set_usable(&mut self, usable: Option<u32>) {
         self.usable = usable;
     }
@@ -191,10 +194,10 @@ impl Space {
             .saturating_sub(self.waiting)
     }
 
-    /// Takes `count` units; `None` (and nothing taken) where there are not as many.
+    /// Takes `count` units. `None` where fewer are free; then nothing is taken.
     ///
-    /// One run where there is one: a search looks at each 64 units of a segment once, and skips
-    /// segments where a run of that length was not found before.
+    /// Prefers one run. A search looks at each 64 units of a segment once, and skips segments in
+    /// which a run of that length was not found before.
     pub fn allocate(&mut self, count: u32) -> Option<Vec<Extent>> {
         if u64::from(count) > self.free() {
             return None;
@@ -254,7 +257,7 @@ impl Space {
         }
     }
 
-    /// Gives back what no record refers to and no crash can bring back.
+    /// Gives back units that no record refers to and no crash can bring back.
     pub fn release(&mut self, extents: &[Extent]) {
         for extent in extents {
             if let Some(segment) = self.segments.get_mut(extent.segment as usize) {
@@ -273,7 +276,7 @@ impl Space {
             .ok_or(ErrorCode::Corrupt)
     }
 
-    /// True where records refer to all (`live`) or none of the units of an extent.
+    /// Whether records refer to all (`live`) or to none of the units of an extent.
     ///
     /// # Errors
     /// `Corrupt` where it lies outside.
@@ -288,10 +291,10 @@ impl Space {
         })
     }
 
-    /// A record refers to this extent from now on.
+    /// Makes an extent live: a record refers to it from now on.
     ///
     /// # Errors
-    /// `Corrupt` where one already does, or the extent lies outside.
+    /// `Corrupt` where a record already refers to it, or the extent lies outside.
     pub fn adopt(&mut self, extent: &Extent) -> Result<(), ErrorCode> {
         let end = self.checked(extent)?;
         while self.segments.len() <= extent.segment as usize {
@@ -310,10 +313,10 @@ impl Space {
         Ok(())
     }
 
-    /// No record refers to this extent any more; it is free after the next checkpoint.
+    /// Ends the reference of a record to an extent; the next checkpoint frees it.
     ///
     /// # Errors
-    /// `Corrupt` where no record did.
+    /// `Corrupt` where no record refers to it.
     pub fn free_later(&mut self, extent: &Extent) -> Result<(), ErrorCode> {
         let end = self.checked(extent)?;
         let segment = self
@@ -333,7 +336,8 @@ impl Space {
         Ok(())
     }
 
-    /// The bitmaps that a checkpoint must store: all that changed since the last one that was done.
+    /// Adds the bitmaps that a checkpoint must store: all that changed since the last completed
+    /// one.
     pub fn freeze(&mut self, changes: &mut Vec<KvChange>) {
         self.freed_frozen.append(&mut self.freed);
         self.dirty_frozen.append(&mut self.dirty);
@@ -358,10 +362,10 @@ impl Space {
         self.dirty_frozen.clear();
     }
 
-    /// Takes a stored bitmap in.
+    /// Loads a stored bitmap.
     ///
     /// # Errors
-    /// `Corrupt` where it is none.
+    /// `Corrupt` where the value is not one.
     pub fn load(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
         let body = index_value::open(key, value)?;
         let expected = (self.units as usize).div_ceil(64) * 8;
@@ -388,7 +392,7 @@ impl Space {
         Ok(())
     }
 
-    /// What records refer to, a bit a unit, by segment.
+    /// The live bits, a word for 64 units, by segment.
     pub fn live_words(&self) -> impl Iterator<Item = (u32, &[u64])> {
         (0_u32..).zip(self.segments.iter().map(|segment| segment.live.as_slice()))
     }

@@ -1,9 +1,13 @@
-//! The state of a target between requests, and how it starts.
+//! The state of a target between requests, and its start.
 //!
-//! Invariants (checked by `StorageTarget::check`): 1. every place in the index is in exactly one record and
-//! live in the allocator, and nothing else is live; 2. a pending block's object has a header; 3. a header
-//! counts exactly the blocks that have a place or are pending; 4. all bytes of a block behind the
-//! object's length are zeros; 5. a block that a record refers to is never written again.
+//! Invariants, checked by `StorageTarget::check`:
+//!
+//! 1. Every place in the index is in exactly one record and live in the allocator; nothing else is
+//!    live.
+//! 2. A pending block's object has a header.
+//! 3. A header counts exactly the blocks that have a place or are pending.
+//! 4. All bytes of a block behind the object's length are zeros.
+//! 5. A block that a record refers to is never written again.
 
 use crate::attempts::Attempts;
 use crate::fences::Fences;
@@ -27,35 +31,35 @@ pub struct StorageTarget {
     pub(crate) config: TargetConfig,
     pub(crate) space: Space,
     pub(crate) pending: PendingBlocks,
-    /// Pending blocks that the store holds, from the last checkpoints.
+    /// Pending blocks in the store, from the last checkpoints.
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
-    pub(crate) gone: RecentDeletes,
+    pub(crate) recent_deletes: RecentDeletes,
     pub(crate) attempts: Attempts,
     pub(crate) fences: Fences,
-    pub(crate) untold: UnreportedCuts,
+    pub(crate) unreported_cuts: UnreportedCuts,
     objects: u64,
     /// Blocks that planned writes will make pending.
     pub(crate) promised: u64,
 }
 
-/// What a mutation did.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ChangeOutcome {
-    /// Change of allocated bytes, with that of cuts that nobody was told of before.
+    /// Change of allocated bytes, including earlier truncations that no reply has reported so far.
     pub allocated_delta: i64,
-    /// Length of the object now.
+    /// Length of the object after the change.
     pub object_bytes: u64,
 }
 
-/// What `stat` tells.
+/// The reply to `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ObjectStat {
-    /// One behind the last byte written.
+    /// One past the last byte written.
     pub object_bytes: u64,
     /// Allocated bytes.
     pub allocated: u64,
-    /// The last shrink applied.
+    /// Number of the last truncation applied.
     pub truncate_seq: u64,
 }
 
@@ -64,19 +68,19 @@ pub struct ObjectStat {
 pub struct TargetSpace {
     /// Bytes in all.
     pub total: u64,
-    /// Bytes that may still be written.
+    /// Bytes that can still be written.
     pub free: u64,
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
 }
 
 impl StorageTarget {
-    /// Brings a target up: its stored state from `kv`, then the notes of the log's records, in
-    /// order (those behind the last checkpoint; `kv` may show their changes already). A new store
-    /// is empty.
+    /// Opens a target: loads its stored state from `kv`, then applies the notes of the log's
+    /// records in order. The notes are those behind the last checkpoint; `kv` may show their
+    /// changes already. A new store is empty.
     ///
     /// # Errors
-    /// `Invalid` where the store has segments of another size; `Corrupt`; what `kv` gives.
+    /// `Invalid` where the store's segment size differs; `Corrupt`; errors of `kv`.
     pub fn open<'a>(
         config: TargetConfig,
         kv: &dyn KvRead,
@@ -91,10 +95,10 @@ impl StorageTarget {
             pending: PendingBlocks::default(),
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
-            gone: RecentDeletes::default(),
+            recent_deletes: RecentDeletes::default(),
             attempts: Attempts::default(),
             fences: Fences::default(),
-            untold: UnreportedCuts::default(),
+            unreported_cuts: UnreportedCuts::default(),
             objects: 0,
             promised: 0,
         };
@@ -141,9 +145,9 @@ impl StorageTarget {
         Ok(())
     }
 
-    /// Applies what a note says; used when it is made and when the log is replayed.
+    /// Applies a note, both when it is made and when the log is replayed.
     fn apply_note(&mut self, note: &Note) -> Result<(), ErrorCode> {
-        // Checked as a whole first: a damaged index must not leave half of a note applied.
+        // Checks all of it first: a damaged index must not leave half of a note applied.
         for (extents, live) in [(&note.taken, false), (&note.freed, true)] {
             for extent in extents {
                 if !self.space.all_are(extent, live)? {
@@ -167,7 +171,7 @@ impl StorageTarget {
         Ok(())
     }
 
-    /// Makes a batch the target's state and gives the record to append.
+    /// Applies a batch to the target's state and returns the record to append.
     pub(crate) fn apply(&mut self, batch: Batch) -> Result<EffectRecord, ErrorCode> {
         self.apply_note(&batch.note)?;
         Ok(EffectRecord {
@@ -185,7 +189,7 @@ impl StorageTarget {
     /// Length and allocation of an object; zeros for one that does not exist. One look-up.
     ///
     /// # Errors
-    /// `Corrupt`, or what `kv` gives.
+    /// `Corrupt`; errors of `kv`.
     pub fn stat(&self, kv: &dyn KvRead, object: ObjectId) -> Result<ObjectStat, ErrorCode> {
         let header = read_header(kv, object)?.filter(|header| !header.deleting);
         Ok(
@@ -197,7 +201,7 @@ impl StorageTarget {
         )
     }
 
-    /// Capacity; what the next checkpoint frees counts as free.
+    /// Capacity; bytes that the next checkpoint frees count as free.
     #[must_use]
     pub fn statfs(&self) -> TargetSpace {
         let units =
@@ -209,27 +213,28 @@ impl StorageTarget {
         }
     }
 
-    /// Units not taken and not promised to pending blocks, present and planned.
+    /// Units that are neither taken nor promised to pending blocks, present and planned.
     pub(crate) fn available(&self) -> u64 {
         let promised = self.pending.len() as u64 + self.promised;
         self.space.free().saturating_sub(promised)
     }
 
-    /// Bytes that the next checkpoint makes free: after `NoSpace`, whether one is worth the wait.
+    /// Bytes that the next checkpoint frees: after `NoSpace` a checkpoint is worth the wait where
+    /// this is not 0.
     #[must_use]
     pub fn reclaimable(&self) -> u64 {
         self.space.waiting() * BLOCK
     }
 
-    /// The first segment that cannot be made for now, where the disk has less room than the
+    /// The first segment that cannot be created for now, where the disk has less space than the
     /// configuration.
     #[must_use]
     pub fn usable_segments(&self) -> Option<u32> {
         self.space.usable()
     }
 
-    /// The shell could not make segment `first` (nor those behind it): only space in those before
-    /// is handed out and counted as free. `None`: it can again.
+    /// Limits allocation to the segments before `first`, because the shell could not create
+    /// `first`. `None`: it can again.
     pub fn limit_segments(&mut self, first: Option<u32>) {
         self.space.set_usable(first);
     }
@@ -241,29 +246,29 @@ impl StorageTarget {
         (self.pending.len() as u64 * BLOCK, bound)
     }
 
-    /// True where a checkpoint should begin: half of the pending blocks' bound is reached, or what
-    /// waits to be freed is more than what is free.
+    /// Whether a checkpoint should begin: half of the pending blocks' bound is reached, or it would
+    /// free more than is free now.
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         self.pending.len() * 2 >= self.config.pending_blocks_max
             || self.space.waiting() > self.available()
     }
 
-    /// Units held by plans that were neither committed nor aborted.
+    /// Units held by plans that are neither committed nor aborted.
     #[must_use]
     pub fn units_in_flight(&self) -> u64 {
         self.space.in_flight() + self.promised
     }
 
-    /// Objects whose deletion was begun and not ended: to delete again after a restart.
+    /// Objects whose deletion has begun and not ended; a restart repeats it.
     #[must_use]
     pub fn unfinished_deletes(&self) -> Vec<ObjectId> {
         self.deleting.iter().copied().collect()
     }
 
-    /// The target's part of a checkpoint, to be applied to the store without a record, in the same
-    /// critical section in which the engine freezes its overlay: allocation bitmaps, counters, and
-    /// the pending blocks (whose records the log forgets).
+    /// The target's part of a checkpoint: allocation bitmaps, counters, and the pending blocks
+    /// (whose records the log forgets). The caller applies it to the store without a record, in the
+    /// critical section in which the engine freezes its overlay.
     ///
     /// Call [`Self::checkpoint_done`] when that checkpoint is durable. If it fails, nothing need be
     /// done: the next freeze covers it.
@@ -292,20 +297,19 @@ impl StorageTarget {
         changes
     }
 
-    /// The checkpoint of the last [`Self::freeze`] is durable: what was freed before it may be
-    /// reused.
+    /// The checkpoint of the last [`Self::freeze`] is durable: units freed before it may be reused.
     pub fn checkpoint_done(&mut self) {
         self.space.checkpoint_done();
     }
 
-    /// Refuses what an older view of the file would do, also to an object that was deleted;
-    /// `Ok(true)`: the object must be cut first.
-    pub(crate) fn check_cut(&self, draft: &ObjectUpdate<'_>, cut: Cut) -> Result<bool, ErrorCode> {
-        if !draft.exists() && self.gone.has(draft.object) {
+    /// Refuses a change by a sender that knows an older state of the file, also of a deleted
+    /// object. `Ok(true)`: the object must be truncated first.
+    pub(crate) fn check_cut(&self, update: &ObjectUpdate<'_>, cut: Cut) -> Result<bool, ErrorCode> {
+        if !update.exists() && self.recent_deletes.has(update.object) {
             zonal_types::mark!(WriteAfterDelete);
             return Err(ErrorCode::Stale);
         }
-        draft.check_cut(cut)
+        update.check_cut(cut)
     }
 
     /// A block's pending bytes.

@@ -1,5 +1,4 @@
-//! One bit a unit of every segment: what is used, or marked as used. Memory: 1 byte for 32 KiB of
-//! segments.
+//! A bitmap with one bit for each unit of every segment. Memory: 1 byte for 32 KiB of segments.
 
 use crate::ids::{Extent, Place};
 use std::collections::BTreeMap;
@@ -11,12 +10,12 @@ pub struct UnitBitmap {
 }
 
 impl UnitBitmap {
-    /// Takes a segment's words over.
+    /// Loads a segment's words.
     pub(crate) fn load(&mut self, segment: u32, words: Vec<u64>) {
         self.segments.insert(segment, words);
     }
 
-    /// Adds a unit; false where it was there.
+    /// Adds a unit; false where it was already in the set.
     pub fn insert(&mut self, place: Place) -> bool {
         let words = self.segments.entry(place.segment).or_default();
         let at = (place.unit / 64) as usize;
@@ -29,7 +28,7 @@ impl UnitBitmap {
         is_new
     }
 
-    /// Whether a unit is there.
+    /// Whether the set has a unit.
     #[must_use]
     pub fn has(&self, place: Place) -> bool {
         let words = self.segments.get(&place.segment);
@@ -37,7 +36,7 @@ impl UnitBitmap {
         word.is_some_and(|word| word >> (place.unit % 64) & 1 == 1)
     }
 
-    /// Adds or takes out the units of an extent.
+    /// Adds or removes the units of an extent.
     pub(crate) fn set(&mut self, extent: &Extent, on: bool) {
         for place in extent.places() {
             if on {
@@ -50,7 +49,7 @@ impl UnitBitmap {
         }
     }
 
-    /// Adds all of another set.
+    /// Adds all units of another set.
     pub fn add(&mut self, other: &Self) {
         for (segment, words) in &other.segments {
             let own = self.segments.entry(*segment).or_default();
@@ -63,7 +62,7 @@ impl UnitBitmap {
         }
     }
 
-    /// Units that are here and not in `other`.
+    /// Number of units in this set that are not in `other`.
     #[must_use]
     pub fn beyond(&self, other: &Self) -> u64 {
         let mut count = 0;
@@ -77,7 +76,7 @@ impl UnitBitmap {
         count
     }
 
-    /// Lists a segment, also where it has no units.
+    /// Lists a segment even if it has no units.
     pub(crate) fn touch(&mut self, segment: u32) {
         self.segments.entry(segment).or_default();
     }

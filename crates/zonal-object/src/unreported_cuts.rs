@@ -1,11 +1,11 @@
-//! What cuts have freed and nobody was told of yet, an object.
+//! Bytes of each object that truncations freed and no reply has reported to the shard yet.
 //!
-//! A cut goes by steps, each of them durable, and the first word of a shrink may come with a write,
-//! which may fail behind the cut. So each step notes here what it freed, and whoever is answered
-//! next for the object tells it: the write, the truncation, an edit.
+//! A truncation goes by steps, each of them durable. The news of a truncation may also come with a
+//! write, which may fail after the truncation was applied. So each step notes here how much it
+//! freed. The next reply for the object reports it, whether to a write, a truncation or an edit.
 //!
-//! In memory only, and bounded: what is forgotten stays counted at the shard until the file is
-//! removed, which is the harmless side.
+//! In memory only, and bounded by `UNTOLD_CUTS_MAX`. Forgotten bytes stay counted at the shard
+//! until the file is removed, which is harmless.
 
 use crate::ids::ObjectId;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use zonal_types::limits::UNTOLD_CUTS_MAX;
 pub(crate) struct UnreportedCuts(BTreeMap<ObjectId, i64>);
 
 impl UnreportedCuts {
-    /// A step of a cut made this change.
+    /// Adds the change that a step of a truncation made.
     pub(crate) fn add(&mut self, object: ObjectId, delta: i64) {
         if delta == 0 {
             return;
@@ -28,7 +28,7 @@ impl UnreportedCuts {
         }
     }
 
-    /// What is told now; or nothing, as the object is deleted.
+    /// Takes the amount to report now; also clears it when the object is deleted.
     pub(crate) fn take(&mut self, object: ObjectId) -> i64 {
         self.0.remove(&object).unwrap_or(0)
     }

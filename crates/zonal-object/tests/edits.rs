@@ -1,4 +1,4 @@
-//! Truncations, punches, reservations and deletions: by steps, at the limits, and against late
+//! Truncations, punches, allocations and deletions: in steps, at the limits, and against late
 //! writes.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
@@ -8,7 +8,7 @@ use zonal_object::*;
 use zonal_types::ErrorCode;
 use zonal_types::limits::{CHUNK_BYTES, CUT_NUMBER_MAX, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 
-/// A shell with an object of so many chunks of one block each.
+/// A shell with an object of `chunks` chunks with one block each.
 fn scattered(chunks: u64) -> Shell {
     let mut shell = Shell::new(CONFIG);
     for index in 0..chunks {
@@ -34,7 +34,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
         seq: 2,
         bytes: 1000,
     };
-    // A reader that knows more than the target sees the cut already.
+    // A reader that knows of a later truncation than the target sees it already.
     assert_eq!(shell.read(object(1), cut, 0, 5000).unwrap().len(), 1000);
     let outcome = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!(
@@ -44,7 +44,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     let result = shell.commit(&mut late, &payload[..100_000]);
     assert_eq!(result, Err(ErrorCode::StaleTruncate));
     assert_eq!(shell.target.units_in_flight(), 0);
-    // Growing again shows zeros; the cut twice changes nothing.
+    // Growing again shows zeros; repeating the truncation changes nothing.
     shell.write(object(1), cut, 5000, b"z").unwrap();
     let again = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!((again.object_bytes, again.allocated_delta), (5001, 0));
@@ -57,8 +57,8 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     shell.check();
 }
 
-/// Else one message would use up the numbers of a file's cuts, and make its own last one the newest
-/// for ever.
+/// Otherwise one message would use up the numbers of a file's truncations, and make its own last
+/// one the newest for ever.
 #[test]
 fn a_number_behind_the_last_is_not_taken() {
     let (mut shell, _payload) = filled();
@@ -225,7 +225,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     let payload = [7; 5000];
     let mut late = shell.plan(request).unwrap();
     shell.carry_out(&mut late, &payload);
-    // The second one does not exist yet: its first write is the one that is late.
+    // The second object does not exist yet: its first write is the late one.
     shell.delete(vec![object(1), object(2)]).unwrap();
     assert_eq!(shell.commit(&mut late, &payload), Err(ErrorCode::Stale));
     for gone in [1, 2] {
@@ -241,7 +241,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     shell.check();
 }
 
-/// A shrink whose first word a write brings, and then the truncation itself.
+/// A truncation that first arrives with a write, and then by itself.
 fn cut_to(bytes: u64) -> Cut {
     Cut { seq: 2, bytes }
 }
@@ -260,7 +260,7 @@ fn a_write_tells_what_it_cut_first() {
 
 #[test]
 fn what_nobody_counted_is_told_by_nobody() {
-    // What lay behind the end was nobody's when the file was made longer.
+    // Bytes behind the end belonged to nobody when the file was extended.
     let nobodys = Cut {
         seq: 3,
         bytes: 8192,
@@ -278,7 +278,7 @@ fn what_nobody_counted_is_told_by_nobody() {
     assert_eq!(shell.run_edit(reserve).unwrap().allocated_delta, 8192);
     let punched = Edit::punch(object(1), nobodys, 0, 4096).unwrap();
     assert_eq!(shell.run_edit(punched).unwrap().allocated_delta, -4096);
-    // The next shrink's is told again.
+    // The next truncation's bytes are reported again.
     let cut = Cut { seq: 4, bytes: 0 };
     let cut = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!(cut.allocated_delta, -12_288);

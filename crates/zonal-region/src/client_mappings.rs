@@ -1,9 +1,9 @@
-//! A server's side: the regions that clients sent.
+//! Client mappings: the regions of clients as a server maps them.
 //!
-//! *Invariant*: what is mapped is on tmpfs and was sealed against shrinking before its length was
-//! asked for, so that no access to it can end the process. A client can change these bytes at any
-//! time, also where this process has a slice of them: nobody decodes them, no length or place comes
-//! from them, and they are compared with checksums of blocks. *Lock order*: `Mappings`, alone.
+//! *Invariant*: mapped memory is on tmpfs and was sealed against shrinking before its length was
+//! read. So no access to it can end the process. A client can change these bytes at any time, also
+//! while this process has a slice of them. So nobody decodes them, no length or place comes from
+//! them, and they are compared with checksums of blocks. *Lock order*: `Mappings`, alone.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -17,13 +17,13 @@ use crate::shared_mmap::Map;
 /// `f_type` of tmpfs, and of a memfd without huge pages (magic.h).
 const TMPFS: i64 = 0x0102_1994;
 
-/// Why what a client sent is not mapped.
+/// Why a client's memory is not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// Not a memfd, or one with huge pages.
     #[error("it is no memory file")]
     Kind,
-    /// It could become shorter.
+    /// It could shrink.
     #[error("it is not sealed against shrinking")]
     Seal,
     /// Empty, or longer than the bound.
@@ -46,7 +46,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// A part of it; `None` where that is not all within.
+    /// A part of it; `None` where the range is not completely inside.
     #[must_use]
     pub fn part(self: &Arc<Self>, offset: u64, length: u32) -> Option<RegionPart> {
         let offset = usize::try_from(offset).ok()?;
@@ -60,7 +60,7 @@ impl Mapping {
     }
 }
 
-/// A part of a client's region that a request is about.
+/// The part of a client's region that a request names.
 #[derive(Debug)]
 pub struct RegionPart {
     mapping: Arc<Mapping>,
@@ -81,25 +81,25 @@ impl RegionPart {
         self.length == 0
     }
 
-    /// The bytes, as the client has them.
+    /// The bytes, which the client may change at any time.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.mapping.map.bytes(self.offset, self.length)
     }
 
-    /// The bytes, to fill.
+    /// The bytes, for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.mapping.map.bytes_mut(self.offset, self.length)
     }
 }
 
-/// The regions of all connections of a server: one mapping for each, however many connections sent
-/// it.
+/// The regions of all connections of a server: one mapping for each region, however many
+/// connections sent it.
 #[derive(Debug, Default)]
 pub struct Mappings(Mutex<BTreeMap<(u64, u64), Weak<Mapping>>>);
 
 impl Mappings {
-    /// Bytes mapped now.
+    /// Bytes currently mapped.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let known = self.lock();
@@ -108,18 +108,18 @@ impl Mappings {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), Weak<Mapping>>> {
-        // No code that can panic runs under this lock; a poisoned one is still whole.
+        // No code that can panic runs under this lock; a poisoned one is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mapping of what a client sent, of up to `max` bytes. The file's number is another file's
-    /// only after the mapping has gone, and its key with it.
+    /// The mapping of a client's file of up to `max` bytes. The key holds the file's number:
+    /// another file can have it only after the mapping, and its key, are gone.
     ///
     /// # Errors
-    /// As [`MapError`] says; nothing is mapped then.
+    /// See [`MapError`]; nothing is mapped then.
     pub fn of(&self, file: &OwnedFd, max: u64) -> Result<Arc<Mapping>, MapError> {
-        // Answered by the kernel alone, whatever file system the file is of: EINVAL for one that
-        // knows no seals.
+        // The kernel alone answers, whatever file system the file is on: EINVAL for one without
+        // seals.
         let seals = fcntl_get_seals(file).map_err(|_errno| MapError::Kind)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(MapError::Seal);
@@ -127,7 +127,7 @@ impl Mappings {
         if fstatfs(file)?.f_type as i64 != TMPFS {
             return Err(MapError::Kind);
         }
-        // Behind the seal: before it the client could make it shorter meanwhile.
+        // After the seal check: before it the client could still shrink the file.
         let stat = fstat(file)?;
         let bytes = u64::try_from(stat.st_size).unwrap_or_default();
         if bytes == 0 || bytes > max {

@@ -1,12 +1,14 @@
-//! A shared mapping of a file: the one place with pointers.
+//! A shared mapping of a file: the only module with pointers.
 //!
-//! *Invariants*: (1) `base..base + length` is mapped, readable and writable, from [`Map::new`] to
-//! the drop; (2) the file cannot become shorter (its seal was set or checked before), so no access
-//! ends in SIGBUS where the kernel has a page for it.
+//! *Invariants*:
 //!
-//! Other processes may change the bytes at any time, and a hostile client can name one part twice,
-//! so a slice here is not what Rust promises of one: nothing but copies, checksums and system calls
-//! is done with it, for which any bytes will do.
+//! 1. `base..base + length` is mapped, readable and writable, from [`Map::new`] to the drop.
+//! 2. The file cannot become shorter: its seal was set or checked before. So no access ends in
+//!    SIGBUS where the kernel has a page for it.
+//!
+//! Other processes may change the bytes at any time, and a hostile client can name one part twice.
+//! So a slice here does not keep all the promises of a Rust slice. The code only copies it,
+//! computes checksums and passes it to system calls, for which any bytes will do.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -21,8 +23,8 @@ pub(crate) struct Map {
     length: usize,
 }
 
-// SAFETY: it is an address range of the process; who may touch which part of it when is said by
-// buffers and holds.
+// SAFETY: it is an address range of the process; buffers and holds decide which thread may access
+// which part of it when.
 #[expect(unsafe_code, reason = "a raw pointer is not Send by itself")]
 unsafe impl Send for Map {}
 // SAFETY: as above.
@@ -54,14 +56,14 @@ impl Map {
         self.length
     }
 
-    /// Where `bytes` begin within the mapping, if all of them lie there.
+    /// Offset of `bytes` within the mapping, if all of them lie there.
     pub(crate) fn offset_of(&self, bytes: &[u8]) -> Option<usize> {
         let offset = bytes.as_ptr().addr().checked_sub(self.base.addr().get())?;
         let end = offset.checked_add(bytes.len())?;
         (end <= self.length).then_some(offset)
     }
 
-    /// A part, to read; cut to what is mapped. Who calls sees to it that nobody of this process
+    /// A part, for reading, clipped to the mapping. The caller ensures that nobody in this process
     /// writes there meanwhile.
     pub(crate) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         let (at, length) = self.part(offset, length);
@@ -72,8 +74,8 @@ impl Map {
         }
     }
 
-    /// A part, to write; cut to what is mapped. Who calls sees to it that nobody else of this
-    /// process touches it meanwhile.
+    /// A part, for writing, clipped to the mapping. The caller ensures that nobody else in this
+    /// process accesses it meanwhile.
     #[expect(
         clippy::mut_from_ref,
         reason = "parts are apart, and each has one owner"
@@ -96,8 +98,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the whole of what `new` mapped, and no slice of it is left: they borrow from
-        // this.
+        // SAFETY: this is exactly the range that `new` mapped, and no slice of it is left, because
+        // slices borrow from `self`.
         #[expect(unsafe_code, reason = "no safe wrapper exists for munmap")]
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok());

@@ -1,11 +1,12 @@
-//! Where tests mount, and what they do where nothing can be mounted.
+//! The FUSE device in tests: whether this machine must be able to mount, and how a test reports
+//! that it cannot.
 
 use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 
-/// Whether a test may not go without its mount: root, and `/dev/fuse` is there. Such a machine has
-/// what the tests are for.
+/// Whether a test must not be skipped: the process is root and `/dev/fuse` exists, as on a machine
+/// made for these tests.
 fn must_mount() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -13,16 +14,16 @@ fn must_mount() -> bool {
     is_root && fs::metadata("/dev/fuse").is_ok()
 }
 
-/// A test cannot mount: says so in the output of the tests, also where they pass, which shows
-/// nothing of a test that printed.
+/// Reports that a test cannot mount. The message appears in the output of the tests even if all of
+/// them pass, which hides the prints of tests.
 ///
 /// # Panics
-/// As root with `/dev/fuse`: the test was to show something, and did not.
+/// As root with `/dev/fuse`: the test should have run there.
 pub fn skip_mount(why: &dyn Display) {
     assert!(!must_mount(), "root with /dev/fuse cannot mount: {why}");
     let test = std::thread::current();
     let test = test.name().unwrap_or("a test");
-    // Not by a macro: what those print is shown of failed tests only.
+    // Not by a macro: the test harness shows the output of macros only for failed tests.
     let line = format!("skipped {test}: this machine cannot mount: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -1,11 +1,11 @@
-//! What a loss of power may leave of files: of what was written and not flushed any choice of
-//! units, in the order in which they were written. The enumeration that all tests of power cuts
-//! share.
+//! Power cuts: the states of files that a power loss may leave. Any choice of units of the
+//! unflushed writes has arrived, in the order of the writes. All tests of power cuts share this
+//! enumeration.
 //!
-//! A change is *issued*, and then it has *ended*. A flush covers the changes that had ended when it
-//! was issued, and makes them durable when it has ended itself. Until then each unit of a change
-//! (512 or 4096 bytes of a write; a new length) may have arrived or not, whatever became of the
-//! others.
+//! A change is *issued*, and later it has *ended*. A flush covers the changes that had ended when
+//! it was issued, and makes them durable when it has ended itself. Until then each unit of a change
+//! may have arrived or not, independently of the others. A unit is 512 or 4096 bytes of a write, or
+//! a new length.
 //!
 //! Units: bytes.
 
@@ -20,21 +20,21 @@ use crate::Rng;
 /// A change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileChange {
-    /// Bytes; a file that is shorter becomes as long as they need.
+    /// A write; a shorter file grows to fit.
     Write {
         /// Where they begin.
         at: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Another length.
+    /// Sets the length.
     Resize(u64),
-    /// At least this length.
+    /// Grows the file to at least this length.
     AtLeast(u64),
 }
 
 impl FileChange {
-    /// The parts that arrive each by itself.
+    /// The parts that arrive independently.
     fn units(&self, unit: u64) -> Vec<Self> {
         let Self::Write { at, bytes } = self else {
             return vec![self.clone()];
@@ -63,7 +63,7 @@ impl FileChange {
     }
 }
 
-/// A change on its way.
+/// A change that is not durable.
 #[derive(Debug, Clone)]
 struct Pending {
     ticket: u64,
@@ -71,7 +71,7 @@ struct Pending {
     change: FileChange,
 }
 
-/// One file: what of it is durable, and what is on its way.
+/// One file: its durable contents, and its pending changes.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
     durable: SparseBytes,
@@ -79,7 +79,7 @@ pub struct Image {
     next: u64,
 }
 
-/// What a flush that was issued will make durable.
+/// The changes that an issued flush will make durable.
 #[derive(Debug, Clone)]
 pub struct Covered(Vec<u64>);
 
@@ -93,7 +93,7 @@ impl Image {
         }
     }
 
-    /// A change begins.
+    /// Issues a change; returns its ticket.
     pub fn issue(&mut self, change: FileChange) -> u64 {
         let ticket = self.next;
         self.next += 1;
@@ -105,7 +105,8 @@ impl Image {
         ticket
     }
 
-    /// It has ended. One that failed has not: it may have arrived in part, and no flush covers it.
+    /// Ends a change. A failed change is never ended: it may have arrived in part, and no flush
+    /// covers it.
     pub fn ended(&mut self, ticket: u64) {
         let found = self.pending.iter_mut().find(|own| own.ticket == ticket);
         if let Some(pending) = found {
@@ -113,24 +114,24 @@ impl Image {
         }
     }
 
-    /// A change that is over at once.
+    /// Issues and ends a change.
     pub fn change(&mut self, change: FileChange) {
         let ticket = self.issue(change);
         self.ended(ticket);
     }
 
-    /// A flush begins.
+    /// Issues a flush.
     #[must_use]
     pub fn flush(&self) -> Covered {
         let ended = self.pending.iter().filter(|pending| pending.has_ended);
         Covered(ended.map(|pending| pending.ticket).collect())
     }
 
-    /// It has ended, well.
+    /// Ends a flush that succeeded.
     pub fn flushed(&mut self, covered: &Covered) {
         let durable = &mut self.durable;
         self.pending.retain(|pending| {
-            // In order, as they were issued.
+            // Tickets are in the order of issue.
             let is_covered = covered.0.binary_search(&pending.ticket).is_ok();
             if is_covered {
                 pending.change.apply(durable);
@@ -139,14 +140,14 @@ impl Image {
         });
     }
 
-    /// Everything is durable.
+    /// Makes everything durable.
     pub fn settle(&mut self) {
         for pending in self.pending.drain(..) {
             pending.change.apply(&mut self.durable);
         }
     }
 
-    /// What a reader finds while the power is on.
+    /// The contents that a reader sees while the power is on.
     #[must_use]
     pub fn live(&self) -> SparseBytes {
         let mut out = self.durable.clone();
@@ -156,7 +157,7 @@ impl Image {
         out
     }
 
-    /// One state, drawn: with equal odds for all its units.
+    /// A random state, with equal odds for all its units.
     #[must_use]
     pub fn survivor(&self, unit: u64, rng: &mut Rng) -> SparseBytes {
         let odds = rng.below(5);
@@ -175,9 +176,9 @@ impl Image {
     }
 }
 
-/// States of `images` together, at most `limit` (one at least): every choice of the units that are
-/// not durable where there are few; else some of: every prefix, every single one lost, every single
-/// one arrived; and random choices.
+/// States of `images` together, at most `limit` and at least one. Where there are few pending
+/// units: every choice of them. Otherwise some of: every prefix, every single unit lost, every
+/// single unit arrived, and random choices.
 pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<SparseBytes>> {
     let units: Vec<Vec<FileChange>> = images.iter().map(|image| image.units(unit)).collect();
     let count = units.iter().map(Vec::len).sum();
@@ -210,7 +211,7 @@ fn choices(count: usize, limit: usize, rng: &mut Rng) -> Vec<Vec<bool>> {
             .map(|mask| (0..count).map(|bit| mask >> bit & 1 == 1).collect())
             .collect();
     }
-    // Where a prefix ends, which one is lost, which one is there alone.
+    // The end of a prefix, the lost unit, or the only unit.
     let mut regular: Vec<usize> = (0..3 * (count + 1)).collect();
     while regular.len() > limit.div_ceil(2) {
         regular.swap_remove(rng.index(regular.len()));

@@ -1,7 +1,7 @@
-//! Appending a record to an engine's log, and waiting for room there.
+//! Appends records to an engine's log, and waits for space there.
 //!
-//! Cost: the record is encoded and its checksum computed outside of the lock, into a pooled buffer;
-//! one `pwrite`, two when a lap ends.
+//! Cost: the record is encoded and its checksum computed outside of the lock, into a pooled buffer.
+//! One `pwrite`, two when a lap ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -15,19 +15,19 @@ use crate::group_commit::lock;
 use crate::log::{self, HEADER, RecordHeader, RecordKind};
 use crate::record::{self, Lsn, Record};
 
-/// Buffers kept for encoding, and the largest that is kept.
+/// Buffers kept for encoding, and the size of the largest that is kept.
 const POOL: usize = 8;
 const POOLED_BYTES: usize = 256 << 10;
-/// How often, and half of how far, the log is brought into the page cache before it is written. A
-/// write of part of a page that is not there waits for the disk.
+/// How often, and half of how far ahead, the log is brought into the page cache before it is
+/// written. A write to part of a page that is not cached waits for the disk.
 const AHEAD_BYTES: u64 = 256 << 10;
 
-/// Which part of the log a record may use.
+/// The part of the log that a record may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRoom {
     /// All but the reserve.
     Normal,
-    /// The reserve (an eighth of the log) too: for what frees space.
+    /// Also the reserve (an eighth of the log): for records that free space.
     Reserve,
 }
 
@@ -40,15 +40,17 @@ impl Engine {
         self.append_with(record.changes.clone(), &record.note, LogRoom::Normal)
     }
 
-    /// Writes a record and applies its changes, in one step for all readers and other appends. It
-    /// then survives a kill of the process; for power loss, [`Self::sync`] with the position
-    /// returned.
+    /// Writes a record and applies its changes, in one step for all readers and other appends. The
+    /// record then survives a kill of the process; for power loss call [`Self::sync`] with the
+    /// returned position.
     ///
-    /// Without room it waits for a checkpoint, where a checkpointer runs. A caller whose checkpoint
-    /// job needs a lock that it holds here calls [`Self::wait_for_room`] before taking that lock.
+    /// Without space it waits for a checkpoint, where a checkpointer runs. A caller must not hold a
+    /// lock that its checkpoint job needs: it calls [`Self::wait_for_room`] before it takes the
+    /// lock.
     ///
     /// # Errors
-    /// `LogFull` where no checkpoint makes room, `TooBig`, `Failed` after an earlier failure, `Io`.
+    /// `LogFull` where no checkpoint frees space, `TooBig`, `Failed` after an earlier failure,
+    /// `Io`.
     pub fn append_with(
         &self,
         changes: Vec<KvChange>,
@@ -104,12 +106,12 @@ impl Engine {
         Ok(lsn)
     }
 
-    /// Waits while the log is three quarters full or the overlay is well over its bound, as far as
-    /// a checkpointer runs. Called without any lock that its job needs, it keeps appends from
+    /// Waits while the log is three quarters full or the overlay is well over its bound, where a
+    /// checkpointer runs. Called without any lock that its job needs, it keeps appends from
     /// waiting.
     ///
     /// # Errors
-    /// `LogFull` where no checkpoint makes room in time, `Failed` after an earlier failure.
+    /// `LogFull` where no checkpoint frees space in time, `Failed` after an earlier failure.
     pub fn wait_for_room(&self) -> Result<(), DiskError> {
         let guard = lock(&self.append_lock);
         let calm = |tail: &Tail| {
@@ -162,7 +164,7 @@ impl Engine {
             }
             let now = Instant::now();
             let deadline = *deadline.get_or_insert(now + self.config.room_wait);
-            // One attempt may have begun before we came; a failed one after that is an answer.
+            // One attempt may have begun before this call; a failed one after it is the answer.
             let answered = guard.attempts > attempts + 1 && guard.attempt_failed;
             if answered || now >= deadline || !self.signal.attended() {
                 return Err(DiskError::LogFull);

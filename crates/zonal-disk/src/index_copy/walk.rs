@@ -1,11 +1,11 @@
-//! All that one file of a copy has, for people to look at.
+//! Walks one file of a copy, for `zonal dump`.
 
 use super::chain::Chain;
 use crate::error::DiskError;
 use std::fs::File;
 use std::path::Path;
 
-/// What a file of a copy has.
+/// An item of a file of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyFound<'a> {
     /// The beginning of a record.
@@ -25,27 +25,27 @@ pub enum CopyFound<'a> {
         /// Its slice ends the cycle.
         is_whole: bool,
     },
-    /// An entry of the record: of the slice or a change; without a value it was removed.
+    /// An entry of the record, of the slice or a change; no value means a removal.
     Entry {
-        /// It is of the slice.
+        /// It belongs to the slice.
         of_slice: bool,
         /// The key.
         key: &'a [u8],
         /// The value.
         value: Option<&'a [u8]>,
     },
-    /// The record's bytes fail their checksum, or are none of ours.
+    /// The record's bytes fail their checksum, or are not a record.
     Damaged,
-    /// No record is here, and the file goes on.
+    /// Trailing bytes that are no record.
     Rest {
-        /// Where.
+        /// Where they begin.
         at: u64,
         /// How many bytes.
         bytes: u64,
     },
 }
 
-/// Gives all that is in the file at `path`, whosever it is; false ends it.
+/// Passes all items of the file at `path` to `visit`, of any store; false ends the walk.
 ///
 /// # Errors
 /// `Io`.

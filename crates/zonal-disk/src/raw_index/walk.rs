@@ -1,4 +1,4 @@
-//! The walk down from the root, in key order, past what is damaged.
+//! The walk down from the root, in key order, past damaged pages.
 
 use super::page::{Branch, Leaf, Link};
 use super::{DEPTH_MAX, IndexItem, PAGE, Page, RawIndex, Visit};
@@ -26,7 +26,7 @@ struct Walk<'a, 'v> {
 }
 
 impl RawIndex {
-    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind).
+    /// Visits the items from `start` (inclusive) to `end` (exclusive; `None`: all behind).
     pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut Visit<'_>) -> bool {
         let Some(root) = self.root else {
             return true;
@@ -66,8 +66,8 @@ impl RawIndex {
                 bytes
             }
             Page::Doubtful(bytes) => {
-                // A leaf that is damaged in places: entries have their own checksums. One in which
-                // all of them hold is whole and not the one that belongs here.
+                // A leaf damaged in places: its entries have their own checksums. If all of them
+                // hold, the leaf is sound but is not the one that belongs here.
                 return (walk.visit)(bad)
                     && match Leaf::of(&bytes) {
                         Some(leaf) if leaf.has_damage() => leaf.visit_sound(&bounds, walk),
@@ -139,7 +139,7 @@ impl Leaf<'_> {
         true
     }
 
-    /// What belongs here, in order, and has its checksum.
+    /// Visits the entries that belong here in key order and whose checksums hold.
     fn visit_sound(&self, bounds: &Bounds<'_>, walk: &mut Walk<'_, '_>) -> bool {
         let mut last: Option<&[u8]> = None;
         for (key, sealed) in (0..self.count).filter_map(|at| self.entry(at)) {

@@ -1,5 +1,4 @@
-//! The log of a stopped process: where it begins, how far it goes, and its records replayed into
-//! memory.
+//! The log of a stopped process: finds its beginning and end, and replays its records into memory.
 
 use super::log_bit_repair::flipped;
 use super::{LogEnd, ReadStore, StoreDamage};
@@ -17,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Flipped bits that are put right; a log with more has lost more than bits.
+/// Most flipped bits that are corrected; a log with more has lost more than bits.
 const FLIPS_MOST: usize = 8;
 
 impl ReadStore {
@@ -48,7 +47,7 @@ impl ReadStore {
             (Some(index), Some(store)) => Ok(Some(origin(capacity, store, &index.progress))),
             (index, tag) => oldest_chain(&file, capacity, tag, index.as_ref()),
         };
-        // As an opening for use would take it.
+        // As an opening for use would judge.
         let kept = power_loss::look(dir, power_loss::kernel_boot())
             .is_ok_and(|power| power.past == power_loss::Past::Kept);
         let replayed = origin.and_then(|origin| match origin {
@@ -80,7 +79,7 @@ impl ReadStore {
             epoch: origin.applied_epoch,
             records: 0,
         };
-        // Twice, as an opening for use does: what is synced is told by later headers.
+        // Two passes, as at an opening for use: later headers say what is synced.
         let mut reader = Reader::new(file, origin);
         let (LogExtent { end, mut synced }, last) = reach;
         let proof = reader.proof_beyond(end, last)?;
@@ -108,7 +107,7 @@ impl ReadStore {
         Ok(())
     }
 
-    /// Replays one record; false where it cannot be, although it should.
+    /// Replays one record; false where a record that must be there cannot be replayed.
     fn take(
         &mut self,
         reader: &mut Reader<'_>,
@@ -132,8 +131,8 @@ impl ReadStore {
         Ok(is_taken || !was_durable)
     }
 
-    /// Records behind a tear, at this position under this epoch, say what their keys are, whatever
-    /// came before.
+    /// Takes the keys from records behind a tear, at this position and under this epoch; their
+    /// predecessors are missing.
     fn behind_tear(
         &mut self,
         file: &Whole,
@@ -148,7 +147,7 @@ impl ReadStore {
         let (mut behind, mut epoch, mut synced) = (tear, epoch, 0);
         let mut whole = Vec::new();
         for (lsn, ..) in headers {
-            // Inside of a record: bytes of a payload that look like a header.
+            // Inside of a record: payload bytes that look like a header.
             if lsn < behind {
                 continue;
             }
@@ -160,25 +159,26 @@ impl ReadStore {
         }
         for found in whole {
             let was_durable = origin.kept || found.end <= synced;
-            // The tear is told already.
+            // The tear is reported already.
             let _ = self.take(&mut reader, &found, was_durable, replay)?;
         }
         Ok(())
     }
 }
 
-/// A log's file that may have been cut: what is missing reads as zeroes. Bits that were found
-/// flipped read as they were.
+/// A log's file that may be cut short: missing bytes read as zeroes. Flipped bits read as
+/// corrected.
 struct Whole {
     file: File,
     length: u64,
     capacity: u64,
-    /// Byte, and the bit in it.
+    /// Byte of the file, and mask of the bit in it.
     flips: Vec<(u64, u8)>,
 }
 
 impl Whole {
-    /// Finds the flipped bit where the log seems to end, and so on. Gives how far it reaches then.
+    /// Corrects the flipped bit where the log seems to end, and repeats. Returns the end of the log
+    /// after that.
     fn put_right(&mut self, origin: Origin) -> Result<(LogExtent, u64), DiskError> {
         loop {
             let (extent, epoch) = Reader::new(self, origin).reach()?;
@@ -231,8 +231,8 @@ fn origin(capacity: u64, store: u64, progress: &IndexProgress) -> Origin {
     }
 }
 
-/// Where each header begins and its record ends, and its epoch, in the order of the file; of the
-/// first one's store, where no tag says which.
+/// Position, end and epoch of each record, in file order. Without a tag: the records of the store
+/// whose header comes first.
 fn headers(
     file: &Whole,
     capacity: u64,
@@ -261,8 +261,8 @@ fn headers(
     Ok(found)
 }
 
-/// The newest epoch in the log of the store in `dir`, if nothing is missing between an index at
-/// `progress` and the log's end. Of a log that is lost nothing can be asked.
+/// The newest epoch in the log of the store in `dir`, if no record is missing between an index at
+/// `progress` and the log's end. A lost log has no answer.
 pub(crate) fn goes_on(
     dir: &Path,
     stored: &Stored,
@@ -294,8 +294,8 @@ pub(crate) fn goes_on(
     Ok(proof.is_none().then_some(epoch))
 }
 
-/// Without an index to say where the log begins: the records that follow one another up to the
-/// newest. Without an identity, of the store whose header is found first.
+/// The beginning of the log without an index: the contiguous records up to the newest. Without an
+/// identity: of the store whose header comes first.
 fn oldest_chain(
     file: &Whole,
     capacity: u64,
@@ -317,7 +317,7 @@ fn oldest_chain(
         newest = newest.max(epoch);
         chain = match chain {
             Some((first, behind, of)) if behind == lsn && epoch >= of => Some((first, end, epoch)),
-            // Inside of a record: bytes of a payload that look like a header.
+            // Inside of a record: payload bytes that look like a header.
             Some((first, behind, of)) if lsn < behind => Some((first, behind, of)),
             _ => Some((lsn, end, epoch)),
         };

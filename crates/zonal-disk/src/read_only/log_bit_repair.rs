@@ -1,17 +1,17 @@
-//! One flipped bit in a record of a log, found by the checksum that it breaks.
+//! Repair of one flipped bit in a record of a log, found by the checksum that it breaks.
 
 use crate::disk::LogFile;
 use crate::error::DiskError;
 use crate::log::{HEADER, Origin, RecordHeader, RecordKind};
 
-/// The longest payload in which a bit is looked for. Two flipped bits are never taken for one; of
+/// The longest payload in which a bit is searched. Two flipped bits are never taken for one; of
 /// three and more, one in 30,000 is at this length.
 const PAYLOAD_LONGEST: usize = 16 << 10;
 /// The polynomial of crc32c (RFC 3720), lowest bit first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The bit without which there is a record at `position`, of this epoch or a later one: its byte in
-/// the file, and its mask.
+/// The flipped bit that hides a record at `position`, of this epoch or a later one: its byte in the
+/// file, and its mask.
 ///
 /// # Errors
 /// `Io`.
@@ -56,7 +56,8 @@ fn of_header(bytes: &[u8], is_right: impl Fn(&RecordHeader) -> bool) -> Option<u
     })
 }
 
-/// The sum is linear: what a bit changes in it depends on how many bytes follow alone.
+/// The checksum is linear: the change that a bit makes in it depends only on the number of bytes
+/// that follow.
 fn of_payload(payload: &[u8], crc: u32) -> Option<usize> {
     let difference = crc_fast::crc32_iscsi(payload) ^ crc;
     let mut changes: [u32; 8] = std::array::from_fn(|bit| one_byte_on(1 << bit));

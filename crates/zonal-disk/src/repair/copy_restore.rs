@@ -1,4 +1,5 @@
-//! A damaged index gets exactly the entries that it had, from its copy. The log stays as it is.
+//! Restores a damaged index from its copy with exactly the entries that it had. The log stays
+//! unchanged.
 
 use super::Filling;
 use super::file_replacement::{FROM_COPY, place};
@@ -14,8 +15,8 @@ use crate::store::{LOCK, take_lock};
 use std::fs::{self, File};
 use std::path::Path;
 
-/// The store in `dir`; `uuid` is its own number, where its identity is damaged and somebody else
-/// knows it.
+/// The identity of the store in `dir`; `uuid` is its own number, where the identity is damaged and
+/// another source knows it.
 fn stored(
     dir: &Path,
     identity: &StoreIdentity,
@@ -42,7 +43,7 @@ fn stored(
     Ok(found.or_else(by_number))
 }
 
-/// Whether [`restore_index`] would make the index anew. Reads all of the copy.
+/// Whether [`restore_index`] would restore the index. Reads all of the copy.
 ///
 /// # Errors
 /// As [`restore_index`].
@@ -58,8 +59,8 @@ pub fn can_restore_index(
     }
 }
 
-/// Makes the index of the store in `dir` anew from its copy, if the copy is whole and the log goes
-/// on from it without a gap. False: nothing was changed.
+/// Restores the index of the store in `dir` from its copy, if the copy is complete and the log
+/// continues it without a gap. False: nothing was changed.
 ///
 /// # Errors
 /// The differences of [`Stored::check`], `Locked`, `NoSpace`, `Io`.
@@ -81,7 +82,7 @@ pub fn restore_index(
     Ok(true)
 }
 
-/// Makes the new index beside what is there; `None`: the copy cannot be used.
+/// Makes the new index beside the old one; `None`: the copy is not usable.
 pub(super) fn make_index(
     dir: &Path,
     identity: &StoreIdentity,

@@ -1,6 +1,5 @@
-//! Puts the new files of a mended store where the old ones are, step by step. After each step,
-//! where a kill may end it, there is an index: the old one, which can be mended again, or the new
-//! one.
+//! Replaces the files of a repaired store by the new ones, step by step. A kill may end it after
+//! each step. Then there is an index: the old one, which can be repaired again, or the new one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -12,12 +11,12 @@ use crate::files::StoreDir;
 use crate::identity::{self, Stored, sync_dir};
 use crate::store::{self, INDEX, LOG, SUMS};
 
-/// Folder of a store for what is put aside.
+/// Folder of a store for files that are put aside.
 const ATTIC: &str = "lost+found";
 
 pub(super) type Step = fn(&Path, &Stored) -> Result<(), DiskError>;
 
-/// Where the index comes from its copy: log, copy and identity stay.
+/// The steps for an index restored from its copy: log, copy and identity stay.
 pub(super) const FROM_COPY: &[Step] = &[
     sync_new_index,
     keep_bad_index,
@@ -26,8 +25,8 @@ pub(super) const FROM_COPY: &[Step] = &[
     place_sums,
 ];
 
-/// Where the index is what could still be read: the log is in it, and the copy is of the index that
-/// goes.
+/// The steps for an index made of readable entries: it includes the log, and the copy belongs to
+/// the old index.
 pub(super) const MENDED: &[Step] = &[
     sync_new_index,
     write_new_log,
@@ -44,7 +43,7 @@ pub(super) fn place(dir: &Path, stored: &Stored, steps: &[Step]) -> Result<(), D
     steps.iter().try_for_each(|step| step(dir, stored))
 }
 
-/// What a placing left to do that was ended between the index and its checksums.
+/// Finishes a replacement that was interrupted between the index and its checksums.
 ///
 /// # Errors
 /// When the medium fails.
@@ -70,7 +69,8 @@ fn write_new_log(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
     store::write_log(&dir.join(NEW_LOG), stored.log_bytes).map_err(failed)
 }
 
-/// A second name for a damaged index, if there is one; the first one that was kept has the most.
+/// Keeps a damaged index under a second name, where there is one. The first index kept is the most
+/// complete.
 fn keep_bad_index(dir: &Path, _: &Stored) -> Result<(), DiskError> {
     let attic = dir.join(ATTIC);
     fs::create_dir_all(&attic).map_err(failed)?;
@@ -82,7 +82,8 @@ fn keep_bad_index(dir: &Path, _: &Stored) -> Result<(), DiskError> {
     }
 }
 
-/// Without its checksums an index is as good; with another's it is not.
+/// Removes the checksums of the old index: an index works without checksums, but not with those of
+/// another.
 fn drop_sums(dir: &Path, _: &Stored) -> Result<(), DiskError> {
     match fs::remove_file(dir.join(SUMS)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),

@@ -1,4 +1,4 @@
-//! A placing that is ended after any of its steps, and done again.
+//! A file replacement interrupted after any of its steps, and done again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,8 +59,8 @@ fn put_back(dir: &Path, files: &Files) {
     }
 }
 
-/// A store with entries in its index and in its log, and a page of the index that is damaged so
-/// that no entry is lost by it.
+/// A store with entries in its index and in its log. One page of the index is damaged so that no
+/// entry is lost by it.
 fn damaged(dir: &Path) -> Map {
     Engine::format(dir, WHO, &config()).unwrap();
     let engine = open(dir).unwrap();
@@ -84,8 +84,8 @@ fn damaged(dir: &Path) -> Map {
     map
 }
 
-/// Ends the placing of a store's new index after each number of steps; what is there then, and what
-/// is there after another repair.
+/// Interrupts the replacement of a store's index after each number of steps; checks the store then
+/// and after another repair.
 fn ended_at_each(
     name: &str,
     steps: &[Step],

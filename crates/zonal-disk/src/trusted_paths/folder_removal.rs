@@ -1,8 +1,8 @@
-//! Taking a folder away: from an open folder, step by step.
+//! Removal of a folder: from an open folder, step by step.
 //!
-//! 1. No link is followed: each is removed as a link.
-//! 2. Nothing of another mount is touched, of one of the same file system neither: what holds it
-//!    stays.
+//! 1. It follows no link: it removes the link itself.
+//! 2. It changes nothing on another mount, not even one of the same file system: the folder that
+//!    has the mount stays.
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -11,10 +11,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// Folders in folders: more than any store has.
+/// Deepest nesting of folders that is removed: more than any store has.
 const DEPTH_MAX: u32 = 16;
 
-/// Removes `name`, with all that is in it; nothing there is no error.
+/// Removes `name` with all of its contents; a missing name is no error.
 pub(super) fn remove(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
     remove_at(dir, name, 0)
 }
@@ -44,12 +44,12 @@ fn remove_at(dir: &OwnedFd, name: &OsStr, depth: u32) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Opens a folder that is in `dir` itself, neither behind a link nor on another mount.
+/// Opens a folder of `dir` itself, neither behind a link nor on another mount.
 fn open_beneath(dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let bounds = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(dir, name, how, Mode::empty(), bounds) {
-        // Linux before 5.6; a filter of system calls that does not know it.
+        // Linux before 5.6, or a system call filter that does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => {}
         result => return Ok(result?),
     }
@@ -61,7 +61,7 @@ fn open_beneath(dir: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// The number of the mount that an open file is on, as the kernel tells.
+/// The number of the mount that an open file is on, as the kernel reports it.
 fn mount_id(file: impl AsFd) -> io::Result<String> {
     let number = file.as_fd().as_raw_fd();
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;

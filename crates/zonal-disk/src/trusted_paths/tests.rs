@@ -23,7 +23,7 @@ fn what_others_can_write_is_refused_where_it_is() {
         (&dir, 0o755, true),
         (&dir, 0o775, false),
         (&dir, 0o757, false),
-        // Others could put files there.
+        // Others could create files there.
         (&dir, 0o1777, false),
         (&above, 0o1777, true),
         (&above, 0o777, false),
@@ -47,7 +47,7 @@ fn what_others_can_write_is_refused_where_it_is() {
 #[test]
 fn what_belongs_to_another_user_is_refused_also_a_link() {
     if me() != 0 {
-        // Nobody else can give files away.
+        // Only root can give files away.
         return;
     }
     let scratch = Scratch::new("trusted-owner");

@@ -22,7 +22,7 @@ pub const SECTOR: usize = 512;
 pub const LOG_BYTES: u64 = 1 << 20;
 pub const TAG: u64 = 0x7a6f_6e61;
 
-/// What a reader finds, and what would survive.
+/// Contents as readers see them, and the image that would survive a power loss.
 #[derive(Default)]
 struct Live {
     live: Vec<u8>,
@@ -46,14 +46,14 @@ impl Live {
     }
 }
 
-/// One file in memory: live contents, and what of it would survive a loss of power.
+/// One file in memory: live contents, and the image that would survive a power loss.
 #[derive(Default)]
 pub struct MemFile {
     image: Mutex<Live>,
     pub fail_sync: AtomicBool,
     pub syncs: AtomicU64,
     pub writes: AtomicU64,
-    /// Each sync waits for the lock here: held by a test, it makes syncs slow.
+    /// Each sync waits for this lock: a test that holds it makes syncs slow.
     pub gate: Mutex<()>,
     /// Called before and after each sync.
     pub observer: Mutex<Option<Observer>>,
@@ -82,7 +82,8 @@ impl MemFile {
         self.image.lock().unwrap().live.clone()
     }
 
-    /// What a loss of power may leave: of each pending sector any one of the writes to it, or none.
+    /// A state that a power loss may leave: of each pending sector any one of the writes to it, or
+    /// none.
     pub fn survivor(&self, rng: &mut Rng) -> Vec<u8> {
         let image = self.image.lock().unwrap();
         image.image.survivor(SECTOR as u64, rng).to_vec()
@@ -106,7 +107,7 @@ impl MemFile {
 
     fn do_sync(&self) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        // As a medium may: what is written while the sync runs is not part of it.
+        // As a medium may behave: a write during the sync is not part of it.
         let covered = self.image.lock().unwrap().image.flush();
         drop(self.gate.lock().unwrap());
         self.observe();
@@ -192,7 +193,7 @@ pub struct MemDisk {
     pub log: Arc<MemFile>,
     pub index: Arc<MemFile>,
     pub sums: Arc<MemFile>,
-    /// What an opening is told: the kernel kept all writes.
+    /// Whether an opening assumes that the kernel kept all writes.
     pub kept: bool,
 }
 
@@ -206,7 +207,7 @@ impl MemDisk {
         }
     }
 
-    /// The disk after the power went.
+    /// The disk after a power loss.
     pub fn after_power_loss(&self, rng: &mut Rng) -> Self {
         Self {
             log: MemFile::holding(self.log.survivor(rng)),
@@ -216,7 +217,7 @@ impl MemDisk {
         }
     }
 
-    /// States that a loss of power may leave, at most `limit`.
+    /// At most `limit` of the states that a power loss may leave.
     pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<Self> {
         let files = [&self.log, &self.index, &self.sums];
         let locked = files.map(|file| file.image.lock().unwrap());
@@ -231,7 +232,7 @@ impl MemDisk {
         states.iter().map(state).collect()
     }
 
-    /// The disk after the process was killed.
+    /// The disk after a kill of the process.
     pub fn after_kill(&self) -> Self {
         Self {
             log: MemFile::holding(self.log.live()),

@@ -1,12 +1,12 @@
-//! A recording done again on a folder in memory, moment by moment, with the states that a loss of
-//! power may leave at each.
+//! Replays a recording on a folder in memory, event by event, with the states that a power loss may
+//! leave at each.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use zonal_disk::recording::{RecordedEvent, Recording};
 use zonal_testkit::Rng;
 use zonal_testkit::power_cut::{Act, CrashFolder, FileChange, FolderState};
 
-/// What an event does to the folder.
+/// The change of the folder that an event makes.
 fn act(event: &RecordedEvent<'_>) -> Option<Act> {
     let change = |file, change| Some(Act::Change { file, change });
     match *event {
@@ -37,7 +37,7 @@ pub struct Replayed<'a> {
     recording: &'a Recording<'a>,
     folder: CrashFolder,
     done: usize,
-    /// Flushes are taken to have done nothing: what a disk that lies leaves.
+    /// Flushes have no effect, as on a disk that lies.
     lies: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Replayed<'a> {
         }
     }
 
-    /// Goes on until so many events are done.
+    /// Replays until `events` events are done.
     pub fn run_to(&mut self, events: usize) {
         while let Some((_, event)) = self.recording.events.get(self.done) {
             if self.done >= events {
@@ -97,8 +97,8 @@ fn is_flush(event: &RecordedEvent<'_>) -> bool {
     )
 }
 
-/// After how many events a flush is about to begin, is about to end, or has ended, of the recording
-/// proper.
+/// Numbers of events after which a flush is about to begin, about to end, or has ended, in the
+/// recording proper.
 pub fn sync_points(recording: &Recording<'_>) -> Vec<usize> {
     let events = &recording.events;
     let begun = events
@@ -119,7 +119,7 @@ pub fn sync_points(recording: &Recording<'_>) -> Vec<usize> {
     out
 }
 
-/// At most `count` of them, drawn, in order.
+/// At most `count` of the points, drawn at random, in order.
 pub fn some(mut points: Vec<usize>, count: usize, rng: &mut Rng) -> Vec<usize> {
     while points.len() > count {
         points.swap_remove(rng.index(points.len()));

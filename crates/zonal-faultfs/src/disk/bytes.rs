@@ -1,4 +1,4 @@
-//! Bytes of files: read, written, cut, allocated and flushed, with the faults that are set.
+//! Bytes of files: read, write, truncate, allocate and flush, with the current faults.
 
 use super::state::State;
 use super::{FaultDisk, Result, below, used};
@@ -61,7 +61,7 @@ impl FaultDisk {
         Ok(bytes)
     }
 
-    /// Lets a read take its time; others go on meanwhile.
+    /// Delays a read; others go on meanwhile.
     fn wait_for_read(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         let takes = state.faults.read_takes;
@@ -189,7 +189,7 @@ impl FaultDisk {
     }
 }
 
-/// Whether a range has its blocks already.
+/// Whether the blocks of a range are allocated.
 fn is_allocated(file: &File, at: u64, end: u64) -> bool {
     rustix::fs::seek(file, SeekFrom::Hole(at)).is_ok_and(|hole| hole >= end)
 }

@@ -1,4 +1,4 @@
-//! Names: made, removed, renamed, listed and flushed.
+//! Names: create, remove, rename, list and flush.
 
 use super::state::Node;
 use super::{FaultDisk, HIDDEN, Result, below};
@@ -41,7 +41,7 @@ impl FaultDisk {
         Ok(())
     }
 
-    /// Makes a file or, with `folder`, a folder.
+    /// Creates a file or, with `folder`, a folder.
     pub(crate) fn make(&self, parent: u64, name: &Path, folder: bool) -> Result<u64> {
         let mut state = self.lock();
         let path = state.path(parent)?.join(name);

@@ -1,4 +1,4 @@
-//! What the disk knows of its files: their nodes, places, locks; what was done to them.
+//! The state of the disk: nodes, paths and locks of its files, and their history.
 
 use super::{Counts, HIDDEN, Result};
 use crate::faults::Faults;
@@ -25,9 +25,9 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) history: ChangeHistory,
     pub(super) counts: Counts,
-    /// Reads under way.
+    /// Reads in progress.
     pub(super) reading: u64,
-    /// Who holds the lock of a file; all locks exclude.
+    /// Owners of the file's lock; all locks are exclusive.
     pub(super) locks: BTreeMap<u64, u64>,
 }
 

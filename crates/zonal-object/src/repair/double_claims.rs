@@ -1,4 +1,4 @@
-//! Units that more than one record refers to: who claims them, and who keeps them.
+//! Double claims: units that more than one record refers to, and which claim keeps them.
 
 use super::{Result, lose};
 use crate::chunk::{BlockState, Chunk};
@@ -13,18 +13,18 @@ use zonal_types::{KvChange, KvRead};
 pub struct Claim {
     /// The unit.
     pub place: Place,
-    /// Who refers to it.
+    /// The object of the record.
     pub object: ObjectId,
-    /// With which block.
+    /// The object's block.
     pub block: u64,
-    /// What the block must sum to, where it has contents.
+    /// The block's recorded crc32c, where it has contents.
     pub crc: Option<u32>,
 }
 
-/// Every claim of the units in `places`.
+/// All claims of the units in `places`.
 ///
 /// # Errors
-/// What `kv` gives.
+/// Those of `kv`.
 pub fn claims(
     config: &TargetConfig,
     kv: &dyn KvRead,
@@ -55,9 +55,9 @@ pub fn claims(
     Ok(claims)
 }
 
-/// Settles the claims of one unit, which sums to `crc` and holds `bytes` (`None`: it cannot be
-/// read). The first claim that its contents satisfy keeps it; others that they satisfy get a copy;
-/// the rest is lost.
+/// Settles the claims of one unit. `crc` is the checksum of its contents, `bytes` the contents
+/// (`None`: unreadable). The first claim whose checksum fits keeps the unit, others whose checksum
+/// fits get a copy, and the rest becomes lost.
 ///
 /// # Errors
 /// As [`lose`].
@@ -68,7 +68,7 @@ pub fn settle(
     contents: Option<(&[u8], u32)>,
 ) -> Result<Vec<KvChange>> {
     let fits = |claim: &Claim| claim.crc.is_some() && claim.crc == contents.map(|(_, crc)| crc);
-    // Space without contents has no better right than contents that are there.
+    // A claim without contents has no precedence over one whose contents are there.
     let keeper = claims.iter().position(fits).or(claims
         .iter()
         .position(|claim| claim.crc.is_none())
@@ -98,7 +98,7 @@ pub fn settle(
     Ok(changes)
 }
 
-/// Takes a claim's place away: the block is a hole, or pending.
+/// Takes a claim's place away: the block becomes a hole, or stays pending.
 fn clear(config: &TargetConfig, kv: &dyn KvRead, claim: &Claim) -> Result<Vec<KvChange>> {
     let key = key::chunk(claim.object, claim.block / CHUNK_BLOCKS);
     let Some(value) = kv.get(&key)? else {

@@ -1,4 +1,4 @@
-//! Blocks marked as lost: what they held cannot be told, so reads of them are errors until they are
+//! Lost blocks: their contents cannot be restored, so reads of them are errors until they are
 //! written anew.
 
 use super::{Result, pending_blocks, read};
@@ -10,15 +10,14 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use zonal_types::{KvChange, KvRead};
 
-/// Most blocks of one object that are marked as lost where it is not known which were: 64 GiB. A
-/// file of which nothing but the length is left may be larger than all disks.
+/// Most blocks of one object that are marked as lost where it is unknown which ones were: 64 GiB. A
+/// file of which only the length is left may be larger than all disks.
 pub const LOSE_BLOCKS_MAX: u64 = 1 << 24;
 
-/// Marks the blocks `first..end` of an object as lost; their units are free with the next
-/// allocation.
+/// Marks the blocks `first..end` of an object as lost; the next allocation frees their units.
 ///
 /// # Errors
-/// `Corrupt` where a chunk of them cannot be read; what `kv` gives.
+/// `Corrupt` where one of their chunks cannot be decoded; errors of `kv`.
 pub fn lose(
     config: &TargetConfig,
     kv: &dyn KvRead,
@@ -49,12 +48,12 @@ pub fn lose(
     Ok(changes.collect())
 }
 
-/// An object that should have `bytes`, of which the index or the log lost something: holes in it
-/// become lost blocks, as nobody can tell them from contents that were there. Its header has the
-/// length; it counts with the next repair.
+/// Repairs an object that should have `bytes`, of which the index or the log lost a part. Holes
+/// become lost blocks, because a hole and lost contents look the same. The header gets the length;
+/// the next repair corrects its counts.
 ///
 /// # Errors
-/// `Corrupt` where a chunk of it cannot be read; what `kv` gives.
+/// `Corrupt` where one of its chunks cannot be decoded; errors of `kv`.
 pub fn lose_missing(
     config: &TargetConfig,
     kv: &dyn KvRead,

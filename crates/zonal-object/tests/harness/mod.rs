@@ -10,7 +10,7 @@ use zonal_types::{Column, DataId, ErrorCode, KvChange, KvRead};
 
 pub const BLOCK: usize = 4096;
 
-/// The ordered store: what checkpoints made durable, and newer changes over it.
+/// The ordered store: contents that checkpoints made durable, and newer changes over them.
 #[derive(Default)]
 pub struct Store {
     pub durable: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -41,7 +41,7 @@ impl KvRead for Store {
     }
 }
 
-/// A write to a segment that no flush has covered: what was there.
+/// A write to a segment that no flush has covered, with the bytes before it.
 struct Unsynced {
     segment: u32,
     offset: usize,
@@ -66,7 +66,7 @@ pub fn object(data_id: u64) -> ObjectId {
     }
 }
 
-/// A small target; a test that wants another has its own.
+/// A small target; a test that needs another one has its own.
 pub const CONFIG: TargetConfig = TargetConfig {
     segment_units: 512,
     segments: 4,
@@ -134,7 +134,7 @@ impl Shell {
         Ok(buffer[range].to_vec())
     }
 
-    /// Reads the plan's parts; what no segment has stays as it was.
+    /// Reads the plan's parts; bytes that no segment has stay unchanged.
     pub fn raw(&self, plan: &ReadPlan) -> Vec<u8> {
         let mut buffer = vec![0xDD; plan.buffer_len()];
         for read in plan.reads() {
@@ -291,7 +291,7 @@ impl Shell {
         }
     }
 
-    /// A whole checkpoint. `arrives` false: it fails before it is durable.
+    /// Runs a whole checkpoint. `arrives` false: it fails before it is durable.
     pub fn checkpoint(&mut self, arrives: bool) {
         self.flush_pending(usize::MAX);
         self.freeze(arrives);
@@ -323,8 +323,8 @@ impl Shell {
         self.reopen();
     }
 
-    /// The power fails: unsynced blocks arrive or not, each by itself; so does the log's tail.
-    /// Returns how many records are left.
+    /// Power loss: each unsynced block arrives or not, and so does the log's tail. Returns the
+    /// number of records left.
     pub fn power_loss(&mut self, rng: &mut Rng) -> usize {
         for lost in std::mem::take(&mut self.unsynced).into_iter().rev() {
             if rng.chance(30) {
@@ -347,7 +347,7 @@ impl Shell {
         };
         let bad = (self.synced..keep).find(|at| !whole(&self.log[*at]));
         self.log.truncate(bad.unwrap_or(keep));
-        // What is found after a power loss is on the medium.
+        // The store found after a power loss is on the medium.
         self.sync();
         self.reopen();
         self.log.len()

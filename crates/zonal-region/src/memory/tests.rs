@@ -60,7 +60,7 @@ fn a_hold_that_is_given_up_retires_the_region_and_the_bytes_stay() {
     let part = mapping.part(hold.offset(), hold.length()).unwrap();
     drop(hold);
     assert!(region.is_retired());
-    // What was in it is held no more, and what comes next lies elsewhere.
+    // Memory of the old region is held no more, and new memory lies elsewhere.
     assert!(regions.hold(&other).is_none());
     drop(memory);
     for _ in 0..8 {
@@ -119,7 +119,7 @@ fn what_could_end_a_server_is_not_mapped() {
     let too_long = |bytes| Err(MapError::Length { bytes, max: MAX });
     assert_eq!(file(0, SealFlags::SHRINK, none), too_long(0));
     assert_eq!(file(MAX + 1, SealFlags::SHRINK, none), too_long(MAX + 1));
-    // Without pages of such a size at hand the access to one would end the process.
+    // Where no pages of this size are available, an access would end the process.
     let huge = memfd_create("test", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING);
     if let Ok(huge) = huge {
         fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
@@ -151,10 +151,10 @@ fn most_of_the_free_memory_is_given_back() {
     assert_eq!(all.len(), buffers as usize);
 }
 
-/// A client that makes its memory shorter at the last moment before it seals it.
+/// A client that shrinks its memory at the last moment before it seals it.
 #[test]
 fn no_more_is_mapped_than_there_is() {
-    // By time: a round takes some microseconds, and a busy machine's slices many more.
+    // Limited by time: a round takes some microseconds, and a busy machine's time slices many more.
     let end = Instant::now() + Duration::from_secs(1);
     for round in (0..).take_while(|_| Instant::now() < end) {
         let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -198,6 +198,6 @@ fn a_retired_region_keeps_the_memory_of_nothing_but_what_is_used() {
     let blocks = || rustix::fs::fstat(&region).unwrap().st_blocks as usize * 512;
     assert_eq!(blocks(), 3 * BUFFER);
     all.clear();
-    // What was given up may still be used.
+    // A retired buffer may still be in use.
     assert_eq!(blocks(), BUFFER);
 }

@@ -1,7 +1,8 @@
-//! A folder of files under changes of bytes and names, and what a loss of power may leave of it.
+//! A folder of files under changes of bytes and names, and the states of it that a power loss may
+//! leave.
 //!
-//! A change of names is durable when a flush of its folder, issued after the change had ended, has
-//! ended. Of those that are not, the first ones have arrived, up to any of them: file systems write
+//! A change of names is durable once a flush of its folder has ended that was issued after the
+//! change had ended. Of the other changes a prefix has arrived, of any length: file systems write
 //! names in order.
 
 use super::{Covered, FileChange, Image, SparseBytes, states};
@@ -10,14 +11,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Something done to a folder. Paths are below it, with `/` between names.
+/// An operation on a folder. Paths are below it, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// A new folder.
     MakeFolder(String),
-    /// A new, empty file with this number; what had the name goes.
+    /// A new, empty file with this number; it replaces a file of that name.
     Create {
-        /// Its number, which it keeps under other names.
+        /// Its number, which it keeps when it is renamed.
         file: u32,
         /// Its name.
         path: String,
@@ -26,28 +27,28 @@ pub enum Act {
     Change {
         /// The file.
         file: u32,
-        /// What.
+        /// The change.
         change: FileChange,
     },
     /// A flush of a file.
     Flush(u32),
-    /// Another name; what had it goes.
+    /// A rename; it replaces a file that has the new name.
     Rename {
         /// The name before.
         from: String,
         /// The name after.
         to: String,
     },
-    /// A name goes.
+    /// Removal of a name.
     Remove(String),
     /// A flush of the names in a folder; the empty path is the folder itself.
     FlushNames(String),
 }
 
-/// What a name is of: a file by number, or a folder.
+/// The target of a name: a file by number, or `None` for a folder.
 type Names = BTreeMap<String, Option<u32>>;
 
-/// A change of names on its way.
+/// A change of names that is not durable.
 #[derive(Debug, Clone)]
 struct PendingName {
     number: u64,
@@ -55,7 +56,7 @@ struct PendingName {
     act: Act,
 }
 
-/// What was issued and has not ended.
+/// An operation that was issued and has not ended.
 #[derive(Debug, Clone)]
 enum UnderWay {
     Change { file: u32, ticket: u64 },
@@ -64,7 +65,7 @@ enum UnderWay {
     FlushNames(Vec<u64>),
 }
 
-/// A folder.
+/// A folder with its pending changes.
 #[derive(Debug, Clone, Default)]
 pub struct CrashFolder {
     files: BTreeMap<u32, Image>,
@@ -106,7 +107,7 @@ fn folder_of(act: &Act) -> &str {
 }
 
 impl CrashFolder {
-    /// Something begins; `number` names it until it has ended.
+    /// Issues an operation; `number` identifies it until it has ended.
     pub fn issue(&mut self, number: u64, act: Act) {
         let under_way = match act {
             Act::Change { file, change } => {
@@ -139,7 +140,7 @@ impl CrashFolder {
         self.under_way.insert(number, under_way);
     }
 
-    /// It has ended, well or not.
+    /// Ends an operation, successfully or not.
     pub fn ended(&mut self, number: u64, is_well: bool) {
         match self.under_way.remove(&number) {
             Some(UnderWay::Change { file, ticket }) if is_well => {
@@ -170,7 +171,7 @@ impl CrashFolder {
         }
     }
 
-    /// Everything so far is durable.
+    /// Makes everything so far durable.
     pub fn settle(&mut self) {
         self.files.values_mut().for_each(Image::settle);
         for name in self.pending.drain(..) {
@@ -179,16 +180,16 @@ impl CrashFolder {
         self.under_way.clear();
     }
 
-    /// What a reader finds while the power is on.
+    /// The state that a reader sees while the power is on.
     #[must_use]
     pub fn live(&self) -> FolderState {
         let contents = self.files.iter().map(|(file, image)| (*file, image.live()));
         self.state(self.pending.len(), &contents.collect())
     }
 
-    /// States that a loss of power may leave now, at most `limit`: as [`states`] of all files, each
-    /// with every number of the pending names where that is few enough, else with as many of them
-    /// as drawn.
+    /// States that a power loss may leave now, at most `limit`. As [`states`] of all files, each
+    /// combined with every number of the pending names; where those are too many, with random
+    /// numbers of them.
     #[must_use]
     pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<FolderState> {
         let images: Vec<&Image> = self.files.values().collect();
@@ -224,7 +225,7 @@ impl CrashFolder {
 }
 
 impl FolderState {
-    /// Makes the folder `dir` of it, which must be missing or empty.
+    /// Creates the folder `dir` with this state; it must be missing or empty.
     ///
     /// # Errors
     /// When the disk fails.
@@ -251,8 +252,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A folder with `a`, durable, in which `a` was replaced by way of `b`, with the flushes that
-    /// are asked for.
+    /// A folder with a durable file `a`, in which `b` then replaces `a`, with the flushes that the
+    /// arguments select.
     fn replaced(flushes_file: bool, flushes_names: bool) -> CrashFolder {
         let mut folder = CrashFolder::default();
         let mut number = 0;

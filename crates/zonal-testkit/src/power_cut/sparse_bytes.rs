@@ -1,4 +1,4 @@
-//! Bytes of a file that is mostly zeros: a copy costs as much as what is written in it.
+//! Sparse bytes of a file that is mostly zeros: a copy costs as much as the blocks written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,12 +13,12 @@ const BLOCK: u64 = 4096;
 #[derive(Debug, Clone, Default)]
 pub struct SparseBytes {
     length: u64,
-    /// What is not here is zeros. Behind the length a block is zeros as well.
+    /// Missing blocks are zeros. Bytes behind the length are zeros as well.
     blocks: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
 impl SparseBytes {
-    /// These bytes.
+    /// A file of these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let mut out = Self::default();
@@ -26,19 +26,19 @@ impl SparseBytes {
         out
     }
 
-    /// How many there are.
+    /// The length.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// There are none.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Another length; new bytes are zeros.
+    /// Sets the length; new bytes are zeros.
     pub fn resize(&mut self, length: u64) {
         if length < self.length {
             drop(self.blocks.split_off(&length.div_ceil(BLOCK)));
@@ -49,7 +49,7 @@ impl SparseBytes {
         self.length = length;
     }
 
-    /// Puts `bytes` at `at`; a file that is shorter grows.
+    /// Writes `bytes` at `at`; a shorter file grows.
     pub fn put(&mut self, mut at: u64, mut bytes: &[u8]) {
         self.length = self.length.max(at + bytes.len() as u64);
         while !bytes.is_empty() {
@@ -64,7 +64,7 @@ impl SparseBytes {
         }
     }
 
-    /// All of them.
+    /// Copies all bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = vec![0; self.length as usize];
@@ -74,7 +74,7 @@ impl SparseBytes {
         out
     }
 
-    /// Makes the file of them, with holes.
+    /// Creates a file of them, with holes.
     ///
     /// # Errors
     /// When the disk fails.
@@ -87,7 +87,7 @@ impl SparseBytes {
         Ok(())
     }
 
-    /// Each block with its place, and how much of it is within the length.
+    /// Each block with its offset, and the number of its bytes within the length.
     fn parts(&self) -> impl Iterator<Item = (&[u8], u64, usize)> {
         self.blocks.iter().map(|(number, block)| {
             let at = number * BLOCK;
