@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_after_a_miss_read_ahead_and_those_of_a_warm_index_do_not() {
+    fn requests_prefetch_after_a_miss_and_not_with_a_warm_index() {
         let misses = Misses::default();
         assert!(!misses.judge(0));
         assert!(misses.judge(1));

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_deletions_free_inside_the_index_is_used_again() {
+    fn pages_freed_inside_the_index_are_reused() {
         let scratch = zonal_testkit::Scratch::new("inside");
         let dir = scratch.join("store");
         let mut first = 0;

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_too_long_takes_no_more_memory_than_the_index_is_worth() -> io::Result<()> {
+    fn a_checksum_file_that_is_too_long_takes_bounded_memory() -> io::Result<()> {
         let scratch = zonal_testkit::Scratch::new("sums");
         let file = File::create_new(scratch.join("sums"))?;
         file.set_len(1 << 42)?;

@@ -171,7 +171,7 @@ pub fn save_doubt(store: &StoreDir, note: &PowerNote) -> bool {
 /// Lets go of what the page cache has of the files in `dir` and its `segments`, so that reads show
 /// what the medium has.
 pub(crate) fn drop_cached(dir: &Path) -> Result<(), DiskError> {
-    let fail = |error| DiskError::io("read what the medium has", error);
+    let fail = |error| DiskError::io("drop cached pages", error);
     for folder in [dir.to_path_buf(), dir.join("segments")] {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_knows_nothing() {
+    fn a_damaged_file_counts_as_missing() {
         let good = NOTE.encode();
         assert_eq!(PowerNote::decode(&good), Some(NOTE));
         for at in 0..SIZE {

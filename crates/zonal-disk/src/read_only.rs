@@ -68,7 +68,7 @@ pub enum StoreDamage {
     #[error("a flipped bit in the byte at {0} of the log")]
     LogFlipped(u64),
     /// A durable record whose data is missing.
-    #[error("the durable record that ends at {0} cannot be applied, nor what is behind it")]
+    #[error("the durable record that ends at {0} cannot be applied, nor the records behind it")]
     LogRecord(u64),
     /// The index's file is unusable.
     #[error("the index is lost: {0}")]

@@ -335,7 +335,7 @@ impl Segments {
             return Err(DiskError::NoSpace(what));
         }
         if self.free_below()? < size.saturating_add(self.config.headroom) {
-            let what = format!("no room below for segment {segment} and the headroom");
+            let what = format!("no space on the file system for segment {segment} and the headroom");
             return Err(DiskError::NoSpace(what));
         }
         let path = StoreDir::below(self.folder, &format!("{PREFIX}{segment:08}"));

@@ -147,7 +147,7 @@ mod tests {
     use zonal_testkit::Scratch;
 
     #[test]
-    fn marks_rise_and_are_kept_until_one_is_taken() {
+    fn marks_increase_and_are_kept_until_one_is_accepted() {
         let dir = Scratch::new("starts");
         let store = StoreDir::plain(&dir);
         let first = propose(&store).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed() {
+    fn damage_is_detected() {
         let starts = Starts {
             taken: StoredMark { number: 5, tag: 6 },
             proposed: vec![StoredMark { number: 7, tag: 8 }],

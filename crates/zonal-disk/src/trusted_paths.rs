@@ -55,7 +55,7 @@ pub enum Distrust {
         mode: u32,
     },
     /// It is of another kind than required.
-    #[error("{} is no {wanted}", path.display())]
+    #[error("{} is not a {wanted}", path.display())]
     Kind {
         /// The file.
         path: PathBuf,
@@ -84,7 +84,7 @@ impl Distrust {
             Self::Writable { path, .. } => format!("chmod go-w {}", path.display()),
             Self::Readable { path, .. } => format!("chmod go-rwx {}", path.display()),
             Self::Kind { path, .. } => format!(
-                "put back what was there, or look at it with `ls -ld {}`; nothing was changed",
+                "restore the original, or inspect it with `ls -ld {}`; nothing was changed",
                 path.display()
             ),
             Self::Io { .. } => return None,

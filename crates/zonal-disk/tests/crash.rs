@@ -167,7 +167,7 @@ fn every_sync_point_leaves_a_store_that_opens() {
 }
 
 #[test]
-fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
+fn a_torn_record_ends_the_log_and_its_space_is_reused() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let mut rng = Rng(3);
@@ -236,7 +236,7 @@ fn a_damaged_record_that_was_durable_is_an_error() {
 }
 
 #[test]
-fn an_index_of_an_earlier_time_does_not_pass() {
+fn an_older_index_is_refused() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     engine.append(&common::put_record("a", "1")).unwrap();

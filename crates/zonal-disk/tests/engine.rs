@@ -13,7 +13,7 @@ use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
 #[test]
-fn what_was_appended_is_there_after_reopening() {
+fn appended_records_are_there_after_reopening() {
     let dir = Scratch::new("reopen");
     Engine::format(&dir, identity(), &small()).unwrap();
     let open = || Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
@@ -41,7 +41,7 @@ fn what_was_appended_is_there_after_reopening() {
 }
 
 #[test]
-fn a_record_costs_one_write_and_its_note_comes_back() {
+fn a_record_costs_one_write_and_replay_returns_its_note() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let before = disk.log.writes.load(Ordering::Relaxed);
@@ -156,7 +156,7 @@ fn many_laps_of_the_log() {
 }
 
 #[test]
-fn a_full_log_is_an_error_that_spares_the_reserve() {
+fn a_full_log_is_an_error_and_keeps_the_reserve() {
     let engine = MemDisk::new().open().unwrap();
     let note = vec![0; 30_000];
     let refused = loop {
@@ -173,7 +173,7 @@ fn a_full_log_is_an_error_that_spares_the_reserve() {
 }
 
 #[test]
-fn a_checkpointer_makes_room() {
+fn a_checkpointer_frees_space_in_the_log() {
     let dir = Scratch::new("room");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
@@ -204,7 +204,7 @@ fn a_checkpointer_makes_room() {
 }
 
 #[test]
-fn a_checkpointer_that_fails_gives_an_answer() {
+fn an_append_that_waits_for_a_failing_checkpointer_returns() {
     let engine = Arc::new(MemDisk::new().open().unwrap());
     let job = Box::new(|_: &Engine| Err(DiskError::NoSpace("planted".into())));
     let failures = Arc::new(AtomicU64::new(0));

@@ -12,7 +12,7 @@ use zonal_disk::disk::SyncHook;
 use zonal_types::{ErrorCode, KvRead};
 
 #[test]
-fn waiters_share_a_flush() {
+fn waiting_syncs_share_a_flush() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let before = engine.stats().flushes;
@@ -47,7 +47,7 @@ fn waiters_share_a_flush() {
 }
 
 #[test]
-fn what_is_appended_during_a_flush_waits_for_the_next() {
+fn records_appended_during_a_flush_wait_for_the_next() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let first = engine.append(&put_record("a", "1")).unwrap();

@@ -76,7 +76,7 @@ fn a_damaged_or_newer_identity_is_refused() {
 }
 
 #[test]
-fn one_opener_at_a_time() {
+fn a_store_opens_once_at_a_time() {
     let dir = Scratch::new("identity");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = open(&dir, &identity()).unwrap();
@@ -86,7 +86,7 @@ fn one_opener_at_a_time() {
 }
 
 #[test]
-fn formatting_spares_what_is_there() {
+fn formatting_keeps_existing_files() {
     let dir = Scratch::new("identity");
     assert!(matches!(
         open(&dir, &identity()),
@@ -150,7 +150,7 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_refused_start_over_a_wrong_index_writes_nothing_and_the_right_one_is_good_again() {
+fn a_start_with_a_wrong_index_is_refused_and_writes_nothing() {
     let dir = Scratch::new("identity");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = open(&dir, &identity()).unwrap();
@@ -202,7 +202,7 @@ fn a_refused_start_over_a_wrong_index_writes_nothing_and_the_right_one_is_good_a
 }
 
 #[test]
-fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
+fn a_pipe_in_place_of_a_file_is_refused_without_waiting() {
     for name in [
         "identity",
         "lock",
@@ -241,7 +241,7 @@ fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
 }
 
 #[test]
-fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
+fn a_failed_flush_is_known_at_the_next_opening() {
     let dir = Scratch::new("doubt");
     Engine::format(&dir, identity(), &small()).unwrap();
     let open = |boot| {

@@ -108,7 +108,7 @@ fn lose(dir: &Path, rng: &mut Rng) {
 }
 
 #[test]
-fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
+fn a_lost_index_is_restored_exactly_whenever_it_is_lost() {
     let scratch = Scratch::new("index-copy");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -146,7 +146,7 @@ fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
 }
 
 #[test]
-fn an_index_that_never_had_a_checkpoint_comes_back_from_the_log() {
+fn an_index_without_a_checkpoint_is_restored_from_the_log() {
     let scratch = Scratch::new("index-copy-new");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -163,7 +163,7 @@ fn an_index_that_never_had_a_checkpoint_comes_back_from_the_log() {
 }
 
 #[test]
-fn a_record_whose_commit_never_came_is_written_over() {
+fn a_copy_record_without_its_commit_is_overwritten() {
     let scratch = Scratch::new("index-copy-cut");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -190,7 +190,7 @@ fn a_record_whose_commit_never_came_is_written_over() {
 }
 
 #[test]
-fn a_torn_record_whose_commit_never_came_is_left_out() {
+fn a_torn_copy_record_without_its_commit_is_left_out() {
     let scratch = Scratch::new("index-copy-torn");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -240,7 +240,7 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
+fn an_unreadable_copy_does_not_keep_the_store_from_opening() {
     let scratch = Scratch::new("index-copy-eio");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -263,7 +263,7 @@ fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
 }
 
 #[test]
-fn a_copy_of_another_time_is_not_taken() {
+fn a_copy_of_another_time_is_not_used() {
     let scratch = Scratch::new("index-copy-stale");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -303,7 +303,7 @@ fn a_copy_of_another_time_is_not_taken() {
 }
 
 #[test]
-fn the_index_of_another_store_is_no_index() {
+fn the_index_of_another_store_is_not_used() {
     let scratch = Scratch::new("index-of-another");
     let (dir, other) = (scratch.join("store"), scratch.join("other"));
     let mut maps = [Map::new(), Map::new()];

@@ -90,7 +90,7 @@ fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn what_is_read_is_what_was_written_and_nothing_changes() {
+fn reads_return_what_was_written_and_nothing_changes() {
     for seed in 0..6 {
         let dir = Scratch::new(&format!("same-{seed}"));
         let map = fill(&dir, seed);
@@ -155,7 +155,7 @@ fn a_lock_that_cannot_be_looked_at_is_not_taken_for_free() {
 }
 
 #[test]
-fn damaged_files_are_told_and_what_is_left_is_right() {
+fn damaged_files_are_reported_and_the_rest_is_right() {
     let dir = Scratch::new("damage");
     let map = fill(&dir, 9);
     let index = fs::read(dir.join("index.redb")).unwrap();
@@ -201,7 +201,7 @@ fn damaged_files_are_told_and_what_is_left_is_right() {
 }
 
 #[test]
-fn a_young_store_without_its_index_is_whole_in_its_log() {
+fn a_young_store_without_its_index_is_complete_in_its_log() {
     let dir = Scratch::new("young");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
     let engine = Engine::open(&dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap();
@@ -232,7 +232,7 @@ fn a_young_store_without_its_index_is_whole_in_its_log() {
 }
 
 #[test]
-fn a_torn_log_gives_all_but_the_record_that_cannot_be_read_and_is_told() {
+fn a_torn_log_gives_all_readable_records_and_is_reported() {
     let dir = Scratch::new("torn");
     let map = fill(&dir, 4);
     let clean = open(&dir).log();

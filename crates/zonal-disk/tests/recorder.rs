@@ -101,7 +101,7 @@ fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<SparseBytes>
 }
 
 #[test]
-fn a_recording_done_again_is_the_store_to_the_byte() {
+fn a_replayed_recording_equals_the_store_byte_for_byte() {
     let recorded = recorded("recorded");
     let recording = Recording::read(&recorded.bytes).unwrap();
     // It has the store's contents: only its owner may read it.
@@ -239,7 +239,7 @@ fn a_folder_that_takes_no_recording_is_an_error_and_without_one_nothing_is_writt
 }
 
 #[test]
-fn what_is_cut_or_damaged_is_told_and_never_a_panic() {
+fn truncated_or_damaged_recordings_are_errors_and_never_panic() {
     let bytes = recorded("damaged").bytes;
     let whole = Recording::read(&bytes).unwrap();
     let mut rng = Rng(5);

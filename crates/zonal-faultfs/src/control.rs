@@ -57,7 +57,7 @@ fn converse(disk: &FaultDisk, stream: &UnixStream) -> std::io::Result<()> {
 fn number<T: std::str::FromStr>(text: Option<&&str>, what: &str) -> Result<T, String> {
     text.ok_or_else(|| format!("{what} is missing"))?
         .parse()
-        .map_err(|_error| format!("{what} is no number"))
+        .map_err(|_error| format!("{what} is not a number"))
 }
 
 /// Carries out one order.

@@ -138,7 +138,7 @@ fn chosen_calls_fail_and_bits_flip() {
 }
 
 #[test]
-fn slow_reads_are_slow_side_by_side_and_counted() {
+fn slow_reads_overlap_and_are_counted() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -170,7 +170,7 @@ fn slow_reads_are_slow_side_by_side_and_counted() {
 }
 
 #[test]
-fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
+fn the_disk_is_full_at_its_budget_and_existing_bytes_can_be_overwritten() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -190,7 +190,7 @@ fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
 }
 
 #[test]
-fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
+fn a_power_cut_keeps_flushed_bytes_and_any_part_of_the_rest() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -235,7 +235,7 @@ fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
 }
 
 #[test]
-fn a_slow_disk_takes_its_time_to_flush() {
+fn a_slow_disk_delays_flushes() {
     let Some(mounted) = Mounted::new() else {
         return;
     };

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_the_same_in_its_next_incarnation_and_another_with_other_proof() {
+    fn attempts_carry_over_incarnations_but_not_to_another_holder() {
         let mut attempts = Attempts::default();
         attempts.admit(object(1), attempt(7, 3)).unwrap();
         let mut late = attempt(7, 2);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_raised_last_is_known() {
+    fn the_attempts_raised_last_are_remembered() {
         let mut attempts = Attempts::default();
         for number in 0..ATTEMPTS_MAX {
             attempts.admit(object(number), attempt(7, 1)).unwrap();

@@ -86,7 +86,7 @@ pub enum TargetDefect {
         found: u64,
     },
     /// A tombstone of a live object: the next start would delete it.
-    #[error("object {0} lives and has a tombstone")]
+    #[error("object {0} exists and has a tombstone")]
     Tombstone(ObjectId),
     /// An object whose deletion has begun, without the tombstone that makes a restart finish it.
     #[error("object {0} is half deleted and has no tombstone")]

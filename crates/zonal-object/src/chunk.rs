@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_comes_back_whole() {
+    fn a_chunk_decodes_to_what_was_encoded() {
         let chunk = sample();
         assert_eq!(chunk.runs().len(), 3);
         let bytes = chunk.encode(b"key");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn well_summed_nonsense_is_damage() {
+    fn a_wrong_chunk_with_a_right_checksum_is_damage() {
         let bytes = sample().encode(b"key");
         let body = &bytes[1..bytes.len() - 4];
         let mut refused = 0;

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_of_a_subject_concerns_no_other_subject() {
+    fn a_fence_of_a_subject_affects_no_other_subject() {
         let mut fences = Fences::default();
         fences.raise(&[fence(7, 5, u32::MAX)]);
         assert!(!is_served(&fences, 7, 5, 1));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_raised_longest_ago_goes() {
+    fn the_fence_raised_longest_ago_is_dropped() {
         let mut fences = Fences::default();
         for client in 1..=FENCES_MAX as u64 {
             fences.raise(&[fence(client, 0, 2)]);

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_order_and_come_back() {
+    fn keys_sort_in_order_and_decode_back() {
         let object = ObjectId {
             data_id: DataId(7),
             column: Column(3),

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_come_back_and_damage_is_refused() {
+    fn notes_decode_back_and_damage_is_refused() {
         let object = ObjectId::default();
         let mut note = Note {
             taken: vec![Extent {

@@ -41,7 +41,7 @@ mod tests {
     use zonal_types::{Column, DataId};
 
     #[test]
-    fn the_newest_are_known() {
+    fn the_newest_deletes_are_remembered() {
         let object = |number: usize| ObjectId {
             data_id: DataId(number as u64),
             column: Column(0),

@@ -252,7 +252,7 @@ mod tests {
     use zonal_types::{Column, DataId};
 
     #[test]
-    fn a_header_with_numbers_that_no_file_has_is_made_anew() {
+    fn a_header_with_impossible_numbers_is_rebuilt() {
         let config = TargetConfig {
             segment_units: 256,
             segments: 4,

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_waits_for_the_checkpoint() {
+    fn freed_units_are_reused_only_after_a_checkpoint() {
         let mut space = space();
         let extents = space.allocate(200).unwrap();
         extents

@@ -40,7 +40,7 @@ mod tests {
     use zonal_types::{Column, DataId};
 
     #[test]
-    fn each_change_is_told_once_and_there_is_a_bound() {
+    fn each_change_is_reported_once_and_the_list_is_bounded() {
         let object = |number: usize| ObjectId {
             data_id: DataId(number as u64),
             column: Column(0),

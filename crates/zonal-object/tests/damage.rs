@@ -38,7 +38,7 @@ fn a_flipped_byte_is_an_error_and_never_bytes() {
 }
 
 #[test]
-fn what_a_plan_read_before_a_reuse_is_told_from_damage() {
+fn a_reused_place_is_distinguished_from_damage() {
     let (mut shell, _) = filled();
     let plan = shell
         .target

@@ -79,7 +79,7 @@ fn a_number_behind_the_last_is_not_taken() {
 }
 
 #[test]
-fn a_large_object_goes_in_steps_and_survives_a_kill_between() {
+fn a_large_object_is_deleted_in_steps_and_survives_a_kill_between() {
     let mut shell = scattered(700);
     shell.checkpoint(true);
     let mut delete = Delete::new(vec![object(1), object(2)]);
@@ -165,7 +165,7 @@ fn offsets_at_the_limit_work_and_past_it_are_refused() {
 }
 
 #[test]
-fn a_chunk_less_than_a_step_is_reserved_at_once_wherever_it_begins() {
+fn a_range_one_chunk_short_of_a_step_is_allocated_in_one_step() {
     let chunk = CHUNK_BYTES as u64;
     let config = TargetConfig {
         segments: 40,
@@ -247,7 +247,7 @@ fn cut_to(bytes: u64) -> Cut {
 }
 
 #[test]
-fn a_write_tells_what_it_cut_first() {
+fn a_write_reports_bytes_freed_by_its_truncation() {
     let (mut shell, _) = filled();
     let wrote = shell.write(object(1), cut_to(0), 0, &[7; 8192]).unwrap();
     assert_eq!(wrote.allocated_delta, 8192 - MIB as i64);
@@ -259,7 +259,7 @@ fn a_write_tells_what_it_cut_first() {
 }
 
 #[test]
-fn what_nobody_counted_is_told_by_nobody() {
+fn a_first_truncation_without_an_object_reports_nothing() {
     // Bytes behind the end belonged to nobody when the file was extended.
     let nobodys = Cut {
         seq: 3,
@@ -286,7 +286,7 @@ fn what_nobody_counted_is_told_by_nobody() {
 }
 
 #[test]
-fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
+fn bytes_freed_by_a_failed_write_are_reported_by_the_next_reply() {
     let freed = -(MIB as i64);
     for who in 0..3 {
         let (mut shell, payload) = filled();
@@ -312,7 +312,7 @@ fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
 }
 
 #[test]
-fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
+fn a_truncation_repeated_after_some_steps_reports_all_freed_bytes() {
     let mut shell = scattered(700);
     shell.checkpoint(true);
     let before = shell.target.stat(&shell.store, object(1)).unwrap();
@@ -334,7 +334,7 @@ fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
 }
 
 #[test]
-fn an_object_that_is_deleted_has_nothing_to_tell() {
+fn a_deleted_object_reports_no_freed_bytes() {
     let (mut shell, _) = filled();
     let request = WriteRequest {
         attempt: ChangeAttempt::default(),

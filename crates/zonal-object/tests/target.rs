@@ -76,7 +76,7 @@ fn small_writes_wait_for_a_checkpoint_when_too_many_are_pending() {
 }
 
 #[test]
-fn edges_of_one_block_written_at_once_are_merged() {
+fn concurrent_writes_to_one_block_are_merged() {
     let (mut shell, mut want) = filled();
     let mut plan = |offset| {
         let request = WriteRequest {
@@ -191,7 +191,7 @@ fn attempt(number: u32) -> ChangeAttempt {
 }
 
 #[test]
-fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
+fn a_superseded_attempt_is_refused_when_it_arrives_late() {
     let (mut shell, mut want) = filled();
     let plan = |shell: &mut Shell, number, offset: u64, length: usize| {
         shell.plan(WriteRequest {
@@ -389,7 +389,7 @@ fn ranges_without_meaning_are_refused_and_hold_nothing() {
 }
 
 #[test]
-fn many_ranges_meet_a_cut_between_plan_and_commit() {
+fn a_write_of_many_ranges_meets_a_truncation_between_plan_and_commit() {
     let (mut shell, _) = filled();
     let ranges: Vec<(u64, u32)> = (0..20).map(|step| (step * 50_000, 5000)).collect();
     let payload = Rng(12).bytes(100_000);

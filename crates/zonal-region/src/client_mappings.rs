@@ -21,7 +21,7 @@ const TMPFS: i64 = 0x0102_1994;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// Not a memfd, or one with huge pages.
-    #[error("it is no memory file")]
+    #[error("it is not a memory file")]
     Kind,
     /// It could shrink.
     #[error("it is not sealed against shrinking")]

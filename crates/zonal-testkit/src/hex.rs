@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back() {
+    fn hex_digits_decode_to_the_same_bytes() {
         assert_eq!(from_hex("00ff 7f"), [0, 0xff, 0x7f]);
         assert_eq!(to_hex(&[0, 0xff, 0x7f]), "00ff7f");
     }

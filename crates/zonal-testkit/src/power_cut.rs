@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_units_there_are_as_many_states_as_asked_for() {
+    fn many_units_give_as_many_states_as_requested() {
         let mut image = Image::default();
         image.change(FileChange::Resize(600));
         image.change(write(100, &[7; 600]));

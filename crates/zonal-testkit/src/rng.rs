@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_drawn_stays_in_bounds() {
+    fn random_numbers_stay_in_bounds() {
         let mut rng = Rng(7);
         for length in 0..100 {
             assert_eq!(rng.bytes(length).len(), length);

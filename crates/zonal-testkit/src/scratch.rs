@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_there_as_long_as_its_value() {
+    fn a_scratch_folder_exists_as_long_as_its_value() {
         let (one, two) = (Scratch::new("twice"), Scratch::new("twice"));
         assert_ne!(one.to_path_buf(), two.to_path_buf());
         let path = one.to_path_buf();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_every_flipped_bit_is_damage() {
+    fn a_header_decodes_back_and_every_flipped_bit_is_damage() {
         let bytes = sample().encode();
         assert_eq!(Header::decode(&bytes), Some(sample()));
         for bit in 0..HEADER * 8 {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_entries_come_back() {
+    fn lengths_of_entries_decode_back() {
         for value in [None, Some(b"".as_slice()), Some(b"value")] {
             let mut out = Vec::new();
             put(&mut out, b"key", value);

@@ -57,7 +57,7 @@ pub(crate) fn finish(store: &StoreDir) -> io::Result<()> {
 }
 
 fn failed(error: io::Error) -> DiskError {
-    DiskError::io("put the mended files in place", error)
+    DiskError::io("put the repaired files in place", error)
 }
 
 fn sync_new_index(dir: &Path, _: &Stored) -> Result<(), DiskError> {

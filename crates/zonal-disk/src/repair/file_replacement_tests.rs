@@ -114,7 +114,7 @@ fn ended_at_each(
 }
 
 #[test]
-fn a_mending_that_is_ended_at_any_step_loses_nothing() {
+fn a_repair_interrupted_at_any_step_loses_nothing() {
     let how = StoreRepair {
         identity: WHO,
         config: config(),
@@ -134,7 +134,7 @@ fn a_mending_that_is_ended_at_any_step_loses_nothing() {
 }
 
 #[test]
-fn an_index_on_its_way_from_its_copy_loses_nothing_where_that_ends() {
+fn a_restore_from_the_copy_interrupted_at_any_step_loses_nothing() {
     let begin = |dir: &Path, steps: &[Step]| {
         let stored = copy_restore::make_index(dir, &WHO, None, &config()).unwrap();
         place(dir, &stored.unwrap(), steps).unwrap();

@@ -77,7 +77,7 @@ mod tests {
     use zonal_testkit::Scratch;
 
     #[test]
-    fn a_folder_goes_and_what_its_links_name_stays() {
+    fn removal_of_a_folder_spares_the_targets_of_its_links() {
         let scratch = Scratch::new("removing");
         let (folder, other) = (scratch.join("one"), scratch.join("other"));
         fs::create_dir_all(folder.join("a/b")).unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_store_has_is_left() {
+    fn folders_nested_deeper_than_a_store_are_left() {
         let scratch = Scratch::new("removing-deep");
         let deep = scratch.join(["d"; 20].join("/"));
         fs::create_dir_all(&deep).unwrap();

@@ -14,7 +14,7 @@ fn mode_of(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_others_can_write_is_refused_where_it_is() {
+fn folders_writable_by_others_are_refused() {
     let scratch = Scratch::new("trusted");
     let (above, dir) = (scratch.join("above"), scratch.join("above/dir"));
     assert_eq!(make(&dir).unwrap().path(), dir);
@@ -45,7 +45,7 @@ fn what_others_can_write_is_refused_where_it_is() {
 }
 
 #[test]
-fn what_belongs_to_another_user_is_refused_also_a_link() {
+fn files_and_links_of_another_user_are_refused() {
     if me() != 0 {
         // Only root can give files away.
         return;

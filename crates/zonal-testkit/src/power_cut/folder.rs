@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_names_that_failed_was_none() {
+    fn a_failed_change_of_names_has_no_effect() {
         let mut folder = replaced(true, true);
         folder.issue(90, Act::Remove("a".into()));
         folder.ended(90, false);

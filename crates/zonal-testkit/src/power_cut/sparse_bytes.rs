@@ -109,7 +109,7 @@ mod tests {
     use crate::{Rng, Scratch};
 
     #[test]
-    fn they_are_as_a_plain_list_of_bytes() -> io::Result<()> {
+    fn sparse_bytes_equal_a_plain_list_of_bytes() -> io::Result<()> {
         let mut rng = Rng(3);
         let mut plain: Vec<u8> = Vec::new();
         let mut sparse = SparseBytes::default();
