@@ -57,7 +57,11 @@ impl Engine {
         let mut guard = lock(&self.append_lock);
         let frozen = self.change_views(|views| {
             let frozen = Arc::new(std::mem::take(&mut views.active));
-            views.frozen = Some(Arc::clone(&frozen));
+            let before = views.frozen.replace(Arc::clone(&frozen));
+            assert!(
+                before.is_none(),
+                "one checkpoint freezes the overlay at a time"
+            );
             frozen
         });
         guard.frozen_bytes = frozen.bytes();
@@ -137,6 +141,10 @@ impl Checkpoint<'_> {
             return Ok(());
         };
         engine.sync(self.lsn)?;
+        assert!(
+            engine.group.synced() >= self.lsn.0,
+            "the index never gets ahead of the durable log"
+        );
         before_commit()?;
         let unchanged = frozen.is_empty() && lock(&engine.append_lock).tail == self.lsn.0;
         let snapshot = if unchanged {
@@ -164,9 +172,15 @@ impl Checkpoint<'_> {
         self.frozen = None;
         let mut guard = lock(&engine.append_lock);
         let past = engine.change_views(|views| {
-            let frozen = views.frozen.take();
+            let before = views.frozen.take();
+            assert!(
+                before
+                    .as_ref()
+                    .is_some_and(|before| Arc::ptr_eq(before, &frozen)),
+                "a checkpoint ends with the overlay that it froze"
+            );
             let old = snapshot.map(|new| std::mem::replace(&mut views.snapshot, new));
-            (frozen, old)
+            (before, old)
         });
         engine.set_tail(&mut guard, self.lsn.0);
         engine.attempt_ended(&mut guard, false);

@@ -11,6 +11,8 @@
 //! [`crate::group_commit`].
 
 mod append;
+#[cfg(test)]
+mod invariant_tests;
 
 pub use append::LogRoom;
 
@@ -320,6 +322,10 @@ impl Engine {
     }
 
     pub(crate) fn set_tail(&self, guard: &mut Tail, tail: u64) {
+        assert!(
+            (guard.tail..=guard.head).contains(&tail),
+            "the tail of the log never falls and never passes its head"
+        );
         guard.tail = tail;
         self.tail.store(tail, Ordering::Release);
     }

@@ -136,6 +136,7 @@ impl Group {
         turn.waiting += 1;
         self.came.notify_one();
         let (mut turn, outcome) = self.sync_in_turn(turn, log, written, position);
+        assert!(turn.waiting > 0, "each sync counts itself as waiting once");
         turn.waiting -= 1;
         outcome
     }
@@ -170,6 +171,7 @@ impl Group {
                 self.fail_flush(format!("a flush failed: {error}"));
             }
             turn = lock(&self.turn);
+            assert!(turn.is_led, "one leader flushes at a time");
             turn.is_led = false;
             turn.expected = turn.waiting;
             turn.last_flush = took;

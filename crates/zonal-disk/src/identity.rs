@@ -232,8 +232,14 @@ pub(crate) fn load_mended(dir: &Path) -> Option<Stored> {
 /// # Errors
 /// When the medium fails.
 pub fn save(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
+    let bytes = stored.encode();
+    assert_eq!(
+        Stored::decode(&bytes).ok().as_ref(),
+        Some(stored),
+        "an identity decodes to what is written"
+    );
     StoreDir::plain(dir)
-        .replace(FILE_NAME, TEMP_NAME, &stored.encode())
+        .replace(FILE_NAME, TEMP_NAME, &bytes)
         .map_err(|error| DiskError::io("write identity", error))
 }
 

@@ -188,6 +188,11 @@ impl IndexCopy {
 
     /// Marks the record as committed by the index.
     pub(crate) fn accept(&mut self, written: Written) {
+        assert_eq!(
+            written.sequence,
+            self.sequence.wrapping_add(1),
+            "the copy accepts its records in order and once"
+        );
         (self.cycle, self.sequence) = (written.at.cycle, written.sequence);
         self.waiting = written.waiting;
         self.at = Some(written.at);

@@ -144,11 +144,16 @@ pub fn payload_limit(capacity: u64) -> usize {
 #[must_use]
 pub fn place(head: u64, size: usize, capacity: u64) -> (u64, u64) {
     let rest = capacity - head % capacity;
-    if size as u64 > rest {
+    let (pad, position) = if size as u64 > rest {
         (rest, head + rest)
     } else {
         (0, head)
-    }
+    };
+    assert!(
+        position % capacity + size as u64 <= capacity,
+        "a record of the log never wraps"
+    );
+    (pad, position)
 }
 
 /// Whether `bytes` is a usable length of a log.
@@ -352,6 +357,12 @@ impl LogExtent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "a record of the log never wraps")]
+    fn a_record_longer_than_the_log_is_refused() {
+        let _ = place(64, 8192, 4096);
+    }
 
     #[test]
     fn a_header_far_beyond_any_log_is_none() {

@@ -33,7 +33,11 @@ impl Overlay {
         let value_len = change.value.as_ref().map_or(0, Vec::len);
         let key_len = change.key.len();
         match self.map.insert(change.key, change.value) {
-            Some(old) => self.bytes -= old.map_or(0, |value| value.len()),
+            Some(old) => {
+                let old = old.map_or(0, |value| value.len());
+                assert!(old <= self.bytes, "an overlay counts each of its values");
+                self.bytes -= old;
+            }
             None => self.bytes += key_len + ENTRY_COST,
         }
         self.bytes += value_len;

@@ -150,8 +150,14 @@ pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
 /// # Errors
 /// When the medium fails.
 pub fn save(store: &StoreDir, note: &PowerNote) -> Result<(), DiskError> {
+    let bytes = note.encode();
+    assert_eq!(
+        PowerNote::decode(&bytes).as_ref(),
+        Some(note),
+        "a power note decodes to what is written"
+    );
     store
-        .replace(FILE_NAME, TEMP_NAME, &note.encode())
+        .replace(FILE_NAME, TEMP_NAME, &bytes)
         .map_err(|error| DiskError::io("write the power file", error))
 }
 

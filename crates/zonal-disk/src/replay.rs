@@ -90,6 +90,10 @@ fn rebuild(
     while position < extent.end {
         let changed = || DiskError::Corrupt("log: changed while it was read".into());
         let found = reader.at(position, epoch)?.ok_or_else(changed)?;
+        assert!(
+            found.end > position,
+            "the replay of a log advances with each record"
+        );
         position = found.end;
         epoch = found.header.epoch;
         if found.header.kind == RecordKind::Pad || found.header.dropped {

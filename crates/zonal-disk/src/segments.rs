@@ -253,6 +253,7 @@ impl Segments {
             if dirty.failed {
                 return Err(DiskError::Failed);
             }
+            assert!(!dirty.syncing, "one sync of the segments runs at a time");
             dirty.syncing = true;
             std::mem::take(&mut dirty.segments)
         };
@@ -267,6 +268,7 @@ impl Segments {
             })
         });
         let mut dirty = lock(&self.dirty);
+        assert!(dirty.syncing, "a sync of the segments ends once");
         dirty.syncing = false;
         dirty.failed = result.is_err();
         result
@@ -335,7 +337,8 @@ impl Segments {
             return Err(DiskError::NoSpace(what));
         }
         if self.free_below()? < size.saturating_add(self.config.headroom) {
-            let what = format!("no space on the file system for segment {segment} and the headroom");
+            let what =
+                format!("no space on the file system for segment {segment} and the headroom");
             return Err(DiskError::NoSpace(what));
         }
         let path = StoreDir::below(self.folder, &format!("{PREFIX}{segment:08}"));

@@ -103,8 +103,14 @@ fn load(dir: &Path) -> Result<Starts, DiskError> {
 }
 
 fn save(store: &StoreDir, starts: &Starts) -> Result<(), DiskError> {
+    let bytes = starts.encode();
+    assert_eq!(
+        Starts::decode(&bytes).as_ref(),
+        Some(starts),
+        "start marks decode to what is written"
+    );
     store
-        .replace(FILE_NAME, TEMP_NAME, &starts.encode())
+        .replace(FILE_NAME, TEMP_NAME, &bytes)
         .map_err(|error| DiskError::io("write the starts", error))
 }
 

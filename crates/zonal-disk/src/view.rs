@@ -45,6 +45,10 @@ impl Engine {
             (view, position)
         };
         self.sync(position)?;
+        assert!(
+            self.group.synced() >= position.0,
+            "a view holds only durable records"
+        );
         Ok(view)
     }
 }

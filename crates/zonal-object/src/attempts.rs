@@ -67,6 +67,11 @@ impl Attempts {
             {
                 self.highest.remove(&oldest);
             }
+            assert_eq!(
+                self.highest.len(),
+                self.order.len(),
+                "each attempt has one place in the order of raises"
+            );
         }
         Ok(())
     }

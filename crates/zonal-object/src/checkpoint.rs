@@ -103,7 +103,7 @@ impl StorageTarget {
             return CheckpointPlan::default();
         };
         let places = extents.iter().flat_map(|extent| extent.places());
-        let moves = self
+        let moves: Vec<Move> = self
             .pending
             .iter()
             .zip(places)
@@ -115,6 +115,11 @@ impl StorageTarget {
                 bytes: found.bytes.clone(),
             })
             .collect();
+        assert_eq!(
+            moves.len(),
+            count as usize,
+            "a checkpoint plan has one place for each block"
+        );
         CheckpointPlan { moves, extents }
     }
 

@@ -29,6 +29,14 @@ impl Sink {
     fn push(&mut self, block: u64) -> bool {
         let at = block * BLOCK;
         let room = self.ranges.len() < self.limit;
+        let behind = self
+            .ranges
+            .last()
+            .map_or(0, |(start, length)| start + length);
+        assert!(
+            behind <= at,
+            "ranges of a data map are sorted and do not overlap"
+        );
         match self.ranges.last_mut() {
             Some((start, length)) if *start + *length == at => *length += BLOCK,
             _ if room => self.ranges.push((at, BLOCK)),
@@ -140,5 +148,22 @@ impl StorageTarget {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "ranges of a data map are sorted and do not overlap")]
+    fn a_block_that_comes_twice_is_refused() {
+        let mut sink = Sink {
+            ranges: Vec::new(),
+            limit: 8,
+            full: false,
+        };
+        sink.push(3);
+        sink.push(3);
     }
 }

@@ -344,6 +344,7 @@ impl StorageTarget {
         let from = edit.at.max(range.start.div_ceil(BLOCK));
         let done = update.clear(from, end, STEP_CHUNKS)?;
         if done < end {
+            assert!(edit.at <= done, "the position of an edit never falls");
             edit.at = done;
             return Ok(Some(false));
         }
@@ -413,6 +414,7 @@ impl StorageTarget {
             self.space.release(&extents);
             return Err(error);
         }
+        assert!(edit.at <= stop, "the position of an edit never falls");
         edit.at = stop;
         let logged = Edit::log(update, stop == end);
         self.log_step(edit, logged, false)

@@ -46,6 +46,10 @@ impl Fences {
     /// Loads a stored fence.
     pub(crate) fn load(&mut self, name: Name, record: StoredFence) {
         if let Some(before) = self.known.insert(name, record) {
+            assert!(
+                before.lowest <= record.lowest,
+                "the lowest incarnation of a fence never falls"
+            );
             self.order.remove(&before.raised);
         }
         self.order.insert(record.raised, name);
@@ -173,6 +177,18 @@ mod tests {
         assert!(!is_served(&fences, 7, 5, 2));
         // Servers and commands.
         assert!(fences.admit(Sender::default()).is_ok());
+    }
+
+    #[test]
+    #[should_panic(expected = "the lowest incarnation of a fence never falls")]
+    fn a_fence_that_falls_is_refused() {
+        let mut fences = Fences::default();
+        let record = |lowest| StoredFence {
+            lowest: Incarnation(lowest),
+            raised: 1,
+        };
+        fences.load((ClientId(7), HolderNumber(0)), record(3));
+        fences.load((ClientId(7), HolderNumber(0)), record(2));
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub const OBJECT: u8 = 0x10;
 /// Keys from here on belong to others than the target.
 pub const OTHERS: u8 = 0x80;
 
+/// Whether a key lies in the target's part of the key space.
+pub(crate) fn is_own(key: &[u8]) -> bool {
+    key.first().is_some_and(|space| *space < OTHERS)
+}
+
 const HEADER: u8 = 0x00;
 const CHUNK: u8 = 0x01;
 

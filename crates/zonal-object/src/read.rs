@@ -313,6 +313,10 @@ impl StorageTarget {
         }
         let head = (offset % BLOCK) as usize;
         plan.result = head..head + (end - offset) as usize;
+        assert!(
+            plan.result.end <= plan.buffer_len,
+            "the buffer of a read plan covers the range"
+        );
         Ok(plan)
     }
 }

@@ -28,6 +28,11 @@ impl RecentDeletes {
         {
             self.objects.remove(&oldest);
         }
+        assert_eq!(
+            self.order.len(),
+            self.objects.len(),
+            "each deleted object has one place in the order of deletions"
+        );
     }
 
     pub(crate) fn has(&self, object: ObjectId) -> bool {

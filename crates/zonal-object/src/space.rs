@@ -90,6 +90,10 @@ impl Segment {
             set += (mask & !self.busy[word]).count_ones();
             self.busy[word] |= mask;
         }
+        assert!(
+            set <= self.free,
+            "a segment hands out more units than are free"
+        );
         self.free -= set;
         set
     }
@@ -245,6 +249,7 @@ impl Space {
 
     fn take(&mut self, segment: u32, unit: u32, count: u32) -> Extent {
         let set = self.segments[segment as usize].set_busy(unit, unit + count);
+        assert_eq!(set, count, "a unit is handed out twice");
         self.busy += u64::from(set);
         self.cursor = Place {
             segment,
@@ -262,7 +267,12 @@ impl Space {
         for extent in extents {
             if let Some(segment) = self.segments.get_mut(extent.segment as usize) {
                 let end = extent.unit.saturating_add(extent.count).min(self.units);
-                self.busy -= u64::from(segment.clear_busy(extent.unit, end));
+                let cleared = u64::from(segment.clear_busy(extent.unit, end));
+                assert!(
+                    cleared <= self.busy && segment.free <= self.units,
+                    "more units are released than were busy"
+                );
+                self.busy -= cleared;
             }
         }
     }
@@ -309,6 +319,7 @@ impl Space {
             segment.live[word] |= mask;
         }
         self.live += u64::from(extent.count);
+        assert!(self.live <= self.busy, "a live unit is not busy");
         self.dirty.insert(extent.segment);
         Ok(())
     }
@@ -329,6 +340,10 @@ impl Space {
         for (word, mask) in words(extent.unit, end) {
             segment.live[word] &= !mask;
         }
+        assert!(
+            u64::from(extent.count) <= self.live,
+            "more units are freed than were live"
+        );
         self.live -= u64::from(extent.count);
         self.waiting += u64::from(extent.count);
         self.dirty.insert(extent.segment);
@@ -356,7 +371,9 @@ impl Space {
     /// The checkpoint of the last [`Self::freeze`] is durable.
     pub fn checkpoint_done(&mut self) {
         for extent in std::mem::take(&mut self.freed_frozen) {
-            self.waiting -= u64::from(extent.count);
+            let count = u64::from(extent.count);
+            assert!(count <= self.waiting, "more units become free than wait");
+            self.waiting -= count;
             self.release(&[extent]);
         }
         self.dirty_frozen.clear();
@@ -422,6 +439,39 @@ mod tests {
         assert_eq!((space.free(), space.allocate(1)), (0, None));
         space.release(&second);
         assert_eq!(space.allocate(60), Some(second));
+    }
+
+    fn extent(unit: u32, count: u32) -> Extent {
+        Extent {
+            segment: 0,
+            unit,
+            count,
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a unit is handed out twice")]
+    fn a_unit_handed_out_twice_is_refused() {
+        let mut space = space();
+        let first = space.allocate(10).unwrap();
+        space.take(first[0].segment, first[0].unit, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "more units are released than were busy")]
+    fn a_wrong_count_of_busy_units_is_refused() {
+        let mut space = space();
+        let extents = space.allocate(10).unwrap();
+        space.busy = 5;
+        space.release(&extents);
+    }
+
+    #[test]
+    #[should_panic(expected = "more units become free than wait")]
+    fn an_extent_that_does_not_wait_is_refused() {
+        let mut space = space();
+        space.freed_frozen.push(extent(0, 10));
+        space.checkpoint_done();
     }
 
     #[test]

@@ -173,6 +173,10 @@ impl StorageTarget {
 
     /// Applies a batch to the target's state and returns the record to append.
     pub(crate) fn apply(&mut self, batch: Batch) -> Result<EffectRecord, ErrorCode> {
+        assert!(
+            batch.changes.iter().all(|change| key::is_own(&change.key)),
+            "an effect of a target changes only the target's keys"
+        );
         self.apply_note(&batch.note)?;
         Ok(EffectRecord {
             note: batch.note.encode(),
@@ -315,5 +319,27 @@ impl StorageTarget {
     /// A block's pending bytes.
     pub(crate) fn pending_block(&self, object: ObjectId, block: u64) -> Option<&BlockBytes> {
         self.pending.get(object, block).map(|found| &found.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    #[should_panic(expected = "an effect of a target changes only the target's keys")]
+    fn an_effect_on_keys_of_others_is_refused() {
+        let config = TargetConfig {
+            segment_units: 100,
+            segments: 2,
+            pending_blocks_max: 8,
+        };
+        let mut target = StorageTarget::open(config, &BTreeMap::new(), []).unwrap();
+        let change = KvChange::put(vec![key::OTHERS], Vec::new());
+        let _ = target.apply(Batch {
+            changes: vec![change],
+            note: Note::default(),
+        });
     }
 }

@@ -100,6 +100,8 @@ pub struct WritePlan {
     promised: u64,
     crcs: Vec<u32>,
     old_blocks: OldBlocks,
+    /// It was committed or aborted, and holds nothing any more.
+    is_settled: bool,
 }
 
 /// The result of [`StorageTarget::plan_write`].
@@ -161,6 +163,7 @@ impl WritePlan {
             promised: 0,
             crcs: Vec::new(),
             old_blocks: OldBlocks::default(),
+            is_settled: false,
         };
         if u64::from(plan.large_units()) * BLOCK < LARGE_WRITE_BYTES {
             plan.large.clear();
@@ -410,6 +413,10 @@ impl StorageTarget {
         plan: &mut WritePlan,
         payload: &[u8],
     ) -> Result<Committed, ErrorCode> {
+        assert!(
+            !plan.is_settled,
+            "a write plan is committed after it was committed or aborted"
+        );
         let result = self.try_commit(kv, plan, payload);
         match &result {
             Ok(Committed::Done { .. }) => {
@@ -461,6 +468,12 @@ impl StorageTarget {
             }
             update.put_pending(*block, Arc::new(bytes))?;
         }
+        let placed: u32 = plan.extents.iter().map(|extent| extent.count).sum();
+        assert_eq!(
+            placed,
+            plan.large_units(),
+            "a write plan holds one unit for each block that goes to extents"
+        );
         let places = plan.extents.iter().flat_map(|extent| extent.places());
         let blocks = plan.large.iter();
         let blocks = blocks.flat_map(|large| large.first..large.first + u64::from(large.count));
@@ -489,9 +502,13 @@ impl StorageTarget {
     /// Gives back the space of a plan that will not be committed.
     pub fn abort_write(&mut self, plan: &mut WritePlan) {
         self.space.release(&std::mem::take(&mut plan.extents));
-        self.promised = self
-            .promised
-            .saturating_sub(std::mem::take(&mut plan.promised));
+        let promised = std::mem::take(&mut plan.promised);
+        assert!(
+            promised <= self.promised,
+            "more pending blocks are given back than were promised"
+        );
+        self.promised -= promised;
+        plan.is_settled = true;
     }
 
     /// Plans the old blocks again after a mismatch of one. True: the block has moved since; read

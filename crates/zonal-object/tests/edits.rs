@@ -259,7 +259,7 @@ fn a_write_reports_bytes_freed_by_its_truncation() {
 }
 
 #[test]
-fn a_first_truncation_without_an_object_reports_nothing() {
+fn a_disowning_cut_reports_no_freed_bytes() {
     // Bytes behind the end belonged to nobody when the file was extended.
     let nobodys = Cut {
         seq: 3,

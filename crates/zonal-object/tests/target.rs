@@ -445,3 +445,18 @@ fn records_of_many_ranges_are_bounded() {
     );
     assert_eq!(ranges_of_one_record(&CONFIG, &[]), 0);
 }
+
+#[test]
+#[should_panic(expected = "a write plan is committed after it was committed or aborted")]
+fn a_plan_committed_twice_is_refused() {
+    let (mut shell, _) = filled();
+    let request = WriteRequest {
+        attempt: ChangeAttempt::default(),
+        object: object(1),
+        cut: CUT,
+        ranges: &[(10, 5)],
+    };
+    let mut plan = shell.plan(request).unwrap();
+    shell.commit(&mut plan, b"11111").unwrap();
+    let _ = shell.target.commit_write(&shell.store, &mut plan, b"11111");
+}

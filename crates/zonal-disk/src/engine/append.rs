@@ -65,6 +65,11 @@ impl Engine {
         let mut buffer = self.take_buffer();
         buffer.resize(HEADER, 0);
         record::encode(&mut buffer, &changes, note)?;
+        assert_eq!(
+            buffer.len(),
+            HEADER + size,
+            "the encoded size of a record is known before it is encoded"
+        );
         let payload_crc = crc_fast::crc32_iscsi(&buffer[HEADER..]);
         let payload_len = u32::try_from(size).unwrap_or(u32::MAX);
         buffer.resize(log::record_size(size), 0);
@@ -73,7 +78,7 @@ impl Engine {
         let total = buffer.len();
         let fits = |tail: &Tail| self.fits(tail, total, room);
         let mut guard = self.wait_until(guard, fits)?;
-        let (pad, position) = log::place(guard.head, buffer.len(), self.capacity);
+        let (pad, position) = self.place_record(&guard, buffer.len());
         let header = |kind, lsn, payload_len, payload_crc| RecordHeader {
             kind,
             dropped: false,
@@ -133,6 +138,16 @@ impl Engine {
     /// Memory of both overlays.
     pub(crate) fn overlay_bytes(&self, tail: &Tail) -> usize {
         self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes
+    }
+
+    /// Bytes of padding before the next record of `size` bytes, and its position.
+    pub(super) fn place_record(&self, tail: &Tail, size: usize) -> (u64, u64) {
+        let (pad, position) = log::place(tail.head, size, self.capacity);
+        assert!(
+            position >= tail.head && position + size as u64 <= tail.tail + self.capacity,
+            "a record never overwrites the part of the log in use"
+        );
+        (pad, position)
     }
 
     fn fits(&self, tail: &Tail, size: usize, room: LogRoom) -> bool {
