@@ -13,13 +13,13 @@ const COLD_REQUESTS: u32 = 1024;
 
 /// Cache misses of an index as requests have observed them.
 #[derive(Debug, Default)]
-pub(crate) struct Misses {
+pub(crate) struct CacheMisses {
     seen: AtomicU64,
     /// Requests that still prefetch. Races lose some counts, which is harmless.
     left: AtomicU32,
 }
 
-impl Misses {
+impl CacheMisses {
     fn judge(&self, missed: u64) -> bool {
         if missed != self.seen.load(Ordering::Relaxed) {
             self.seen.store(missed, Ordering::Relaxed);
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn requests_prefetch_after_a_miss_and_not_with_a_warm_index() {
-        let misses = Misses::default();
+        let misses = CacheMisses::default();
         assert!(!misses.judge(0));
         assert!(misses.judge(1));
         for _request in 0..COLD_REQUESTS {

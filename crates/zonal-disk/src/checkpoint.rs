@@ -101,11 +101,11 @@ impl Engine {
         };
         let free = free_space().map_err(|error| DiskError::io("space below", error))?;
         let need = commit_bytes(bytes).saturating_add(COMMIT_SLACK);
-        if free.saturating_add(self.inside.reusable() / 2) >= need {
+        if free.saturating_add(self.index_space.reusable() / 2) >= need {
             return Ok(());
         }
-        self.look_inside()?;
-        let inside = self.inside.reusable();
+        self.count_reusable()?;
+        let inside = self.index_space.reusable();
         if free.saturating_add(inside / 2) < need {
             let what = format!(
                 "a checkpoint may need {need} bytes, {free} are free, {inside} inside the index"
@@ -160,7 +160,7 @@ impl Checkpoint<'_> {
             let record = self.copy(&frozen, &progress)?;
             progress.copy = record.as_ref().map_or(0, Written::sequence);
             let written = engine.index.commit(frozen.iter(), &progress);
-            engine.inside.spend(commit_bytes(frozen.bytes()));
+            engine.index_space.spend(commit_bytes(frozen.bytes()));
             let snapshot = written.and_then(|()| engine.index.snapshot());
             // Whether the commit reached the medium is unknown: only a new opening can tell.
             let snapshot = snapshot.inspect_err(|error| engine.index_failed(error))?;
@@ -188,7 +188,7 @@ impl Checkpoint<'_> {
         // Freed outside of the locks: an overlay has many small allocations.
         drop(past);
         engine.checkpoints.fetch_add(1, Ordering::Relaxed);
-        engine.look_inside()
+        engine.count_reusable()
     }
 
     /// Writes the copy's record, where there is a copy. Skips it where the index would lack the
@@ -201,7 +201,7 @@ impl Checkpoint<'_> {
         let engine = self.engine;
         let mut record = None;
         if let Some(copy) = self.turn.as_mut() {
-            if copy.waits_in_vain() {
+            if copy.has_waited_too_long() {
                 copy.give_up();
             }
             let before = Arc::clone(&engine.views().snapshot);

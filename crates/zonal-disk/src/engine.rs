@@ -22,17 +22,17 @@ use std::time::Duration;
 
 use zonal_types::KvChange;
 
-use crate::cache_misses::Misses;
+use crate::cache_misses::CacheMisses;
 use crate::checkpoint::Signal;
 use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
-use crate::free_space::Inside;
-use crate::group_commit::{Group, lock};
+use crate::free_space::IndexFreeSpace;
+use crate::group_commit::{GroupCommit, lock};
 use crate::index::Index;
 use crate::index_copy::IndexCopy;
 use crate::log;
 use crate::overlay::Overlay;
-use crate::power_loss::Past;
+use crate::power_loss::UnflushedWrites;
 use crate::read::Views;
 use crate::record::Lsn;
 
@@ -104,7 +104,7 @@ pub struct Engine {
     pub(crate) append_lock: Mutex<Tail>,
     pub(crate) room: Condvar,
     pub(crate) views: RwLock<Views>,
-    pub(crate) group: Group,
+    pub(crate) group: GroupCommit,
     /// End of the log's contents: [`Tail::head`], readable without the lock.
     written: AtomicU64,
     tail: AtomicU64,
@@ -118,9 +118,9 @@ pub struct Engine {
     /// Held during a checkpoint; has the copy of the index, where there is one.
     pub(crate) checkpoint_turn: Mutex<Option<IndexCopy>>,
     pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
-    pub(crate) inside: Inside,
-    pub(crate) misses: Misses,
-    pub(crate) past: Past,
+    pub(crate) index_space: IndexFreeSpace,
+    pub(crate) misses: CacheMisses,
+    pub(crate) past: UnflushedWrites,
     pub(crate) verifier: u64,
     /// Held, so that no other process opens the store.
     pub(crate) _directory_lock: Option<std::fs::File>,
@@ -161,7 +161,7 @@ impl Engine {
                 frozen: None,
                 snapshot,
             }),
-            group: Group::new(start.extent.synced),
+            group: GroupCommit::new(start.extent.synced),
             written: AtomicU64::new(head),
             tail: AtomicU64::new(start.origin.applied),
             appends: AtomicU64::new(0),
@@ -171,9 +171,9 @@ impl Engine {
             signal: Arc::new(Signal::default()),
             checkpoint_turn: Mutex::new(None),
             free_space: None,
-            inside: Inside::default(),
-            misses: Misses::default(),
-            past: Past::Lost,
+            index_space: IndexFreeSpace::default(),
+            misses: CacheMisses::default(),
+            past: UnflushedWrites::Lost,
             verifier: 0,
             _directory_lock: None,
         })
@@ -247,7 +247,7 @@ impl Engine {
 
     /// The fate of writes that were not flushed when the store was last open.
     #[must_use]
-    pub fn past(&self) -> Past {
+    pub fn past(&self) -> UnflushedWrites {
         self.past
     }
 

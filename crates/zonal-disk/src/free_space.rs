@@ -36,7 +36,7 @@ const FREE_MIN: u64 = 1 << 20;
 
 /// Unused space inside an index's file, as far as it is known.
 #[derive(Default)]
-pub(crate) struct Inside {
+pub(crate) struct IndexFreeSpace {
     /// The disk had less than required at the last request.
     short: AtomicBool,
     /// A count is requested.
@@ -51,7 +51,7 @@ pub(crate) struct Inside {
     due: Mutex<Option<Instant>>,
 }
 
-impl Inside {
+impl IndexFreeSpace {
     /// Whether the overlay should be written by now.
     pub(crate) fn is_due(&self, overlay_bytes: usize) -> bool {
         overlay_bytes >= SHORT_OVERLAY && self.short.load(Ordering::Relaxed)
@@ -84,14 +84,14 @@ impl Engine {
             return true;
         };
         let is_short = free < headroom;
-        self.inside.short.store(is_short, Ordering::Relaxed);
+        self.index_space.short.store(is_short, Ordering::Relaxed);
         if !is_short {
             return true;
         }
         if free < headroom / 2 {
             return false;
         }
-        let suffices = || free.saturating_add(self.inside.reusable()) >= headroom;
+        let suffices = || free.saturating_add(self.index_space.reusable()) >= headroom;
         if suffices() && self.wait_for_small(0) && suffices() {
             return true;
         }
@@ -101,25 +101,25 @@ impl Engine {
     /// Waits for `counts` counts, and for an overlay that a small checkpoint writes.
     fn wait_for_small(&self, counts: u64) -> bool {
         let ready = |tail: &Tail| {
-            self.inside.counts() >= counts && self.overlay_bytes(tail) <= SHORT_OVERLAY_MAX
+            self.index_space.counts() >= counts && self.overlay_bytes(tail) <= SHORT_OVERLAY_MAX
         };
         self.wait_until(lock(&self.append_lock), ready).is_ok()
     }
 
     /// Waits for a new count; false where it would find nothing new, or cannot be made.
     fn wait_for_count(&self) -> bool {
-        let before = self.inside.counts();
-        let is_same = before > 0 && !self.inside.changed.load(Ordering::Relaxed);
+        let before = self.index_space.counts();
+        let is_same = before > 0 && !self.index_space.changed.load(Ordering::Relaxed);
         if is_same && self.overlay_bytes(&lock(&self.append_lock)) == 0 {
             return false;
         }
-        let due = *lock(&self.inside.due);
+        let due = *lock(&self.index_space.due);
         let pause = due.map_or(Duration::ZERO, |due| {
             due.saturating_duration_since(Instant::now())
         });
         std::thread::sleep(pause.min(self.config.room_wait));
-        if self.inside.counts() == before {
-            self.inside.wanted.store(true, Ordering::Release);
+        if self.index_space.counts() == before {
+            self.index_space.wanted.store(true, Ordering::Release);
         }
         self.wait_for_small(before + 1)
     }
@@ -129,7 +129,7 @@ impl Engine {
     pub fn is_short(&self, headroom: u64) -> bool {
         let free = self.free_below().unwrap_or(u64::MAX);
         free < headroom
-            && (free < headroom / 2 || free.saturating_add(self.inside.reusable()) < headroom)
+            && (free < headroom / 2 || free.saturating_add(self.index_space.reusable()) < headroom)
     }
 
     /// Bytes that may be added before additions are refused: an estimate by the last count inside
@@ -142,31 +142,31 @@ impl Engine {
         if self.is_short(headroom) {
             return 0;
         }
-        free.saturating_add(self.inside.reusable())
+        free.saturating_add(self.index_space.reusable())
             .saturating_sub(headroom)
     }
 
     /// Counts the reusable pages, where a count is requested and due. Only within a checkpoint's
     /// turn.
-    pub(crate) fn look_inside(&self) -> Result<(), DiskError> {
+    pub(crate) fn count_reusable(&self) -> Result<(), DiskError> {
         let start = Instant::now();
-        let is_early = lock(&self.inside.due).is_some_and(|due| start < due);
-        if is_early || !self.inside.wanted.swap(false, Ordering::AcqRel) {
+        let is_early = lock(&self.index_space.due).is_some_and(|due| start < due);
+        if is_early || !self.index_space.wanted.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        self.inside.changed.store(false, Ordering::Relaxed);
-        let found = self.count_inside();
+        self.index_space.changed.store(false, Ordering::Relaxed);
+        let found = self.count_reusable_pages();
         let end = Instant::now();
         let pause = (end - start).saturating_mul(PAUSE_TIMES).max(PAUSE);
-        *lock(&self.inside.due) = Some(end + pause);
+        *lock(&self.index_space.due) = Some(end + pause);
         let bytes = found.as_ref().copied().unwrap_or(0);
-        self.inside.reusable.store(bytes, Ordering::Relaxed);
-        self.inside.counts.fetch_add(1, Ordering::AcqRel);
+        self.index_space.reusable.store(bytes, Ordering::Relaxed);
+        self.index_space.counts.fetch_add(1, Ordering::AcqRel);
         self.wake_waiters();
         found.map(drop)
     }
 
-    fn count_inside(&self) -> Result<u64, DiskError> {
+    fn count_reusable_pages(&self) -> Result<u64, DiskError> {
         let free = self.free_below().unwrap_or(0);
         if free >= FREE_MIN {
             // Pages that the last commit has freed become free after the next one.

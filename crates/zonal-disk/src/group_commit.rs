@@ -46,7 +46,7 @@ struct Turn {
 }
 
 /// A group commit: its leader, and the position up to which the log is durable.
-pub(crate) struct Group {
+pub(crate) struct GroupCommit {
     turn: Mutex<Turn>,
     done: Condvar,
     /// Wakes the leader when a call arrives.
@@ -59,7 +59,7 @@ pub(crate) struct Group {
     data: OnceLock<Flusher>,
 }
 
-impl Group {
+impl GroupCommit {
     pub(crate) fn new(synced: u64) -> Self {
         Self {
             turn: Mutex::default(),

@@ -22,7 +22,7 @@ use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefiniti
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::index_checksums::{Reads, Summed, SumsStore};
+use crate::index_checksums::{ChecksummedBackend, Reads, SumsStore};
 use crate::panic_guard::guarded;
 use progress::PROGRESS;
 
@@ -112,7 +112,7 @@ impl Index {
         cache_bytes: usize,
     ) -> Result<Self, DiskError> {
         let reads = Arc::new(Reads::default());
-        let summed = Summed::new(backend, sums, Arc::clone(&reads))
+        let summed = ChecksummedBackend::new(backend, sums, Arc::clone(&reads))
             .map_err(|error| DiskError::io("checksums of the index", error))?;
         let mut index = Self::open_backend(summed, cache_bytes)?;
         index.reads = reads;

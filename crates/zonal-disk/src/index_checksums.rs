@@ -78,7 +78,7 @@ struct Known {
 }
 
 /// A backend of the library that verifies checksums.
-pub(crate) struct Summed<B> {
+pub(crate) struct ChecksummedBackend<B> {
     below: B,
     store: Box<dyn SumsStore>,
     known: RwLock<Known>,
@@ -97,13 +97,13 @@ pub(crate) struct Reads {
     pub(crate) damaged: AtomicU64,
 }
 
-impl<B> fmt::Debug for Summed<B> {
+impl<B> fmt::Debug for ChecksummedBackend<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Summed")
+        f.write_str("ChecksummedBackend")
     }
 }
 
-impl<B: StorageBackend> Summed<B> {
+impl<B: StorageBackend> ChecksummedBackend<B> {
     /// Puts the checksums of `store` over `below`.
     pub(crate) fn new(below: B, store: Box<dyn SumsStore>, reads: Arc<Reads>) -> io::Result<Self> {
         // Drops the checksums of blocks that the index does not have.
@@ -174,7 +174,7 @@ fn number(offset: u64) -> usize {
     usize::try_from(offset / BLOCK).unwrap_or(usize::MAX)
 }
 
-impl<B: StorageBackend> StorageBackend for Summed<B> {
+impl<B: StorageBackend> StorageBackend for ChecksummedBackend<B> {
     fn len(&self) -> io::Result<u64> {
         self.below.len()
     }
@@ -246,7 +246,7 @@ mod tests {
         file.write_all_at(&7_u32.to_le_bytes(), 8)?;
         let below = redb::backends::InMemoryBackend::new();
         below.set_len(3 * BLOCK - 1)?;
-        let summed = Summed::new(below, Box::new(file), Arc::default())?;
+        let summed = ChecksummedBackend::new(below, Box::new(file), Arc::default())?;
         let known = summed.known.read().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(known.sums, [0, 0, 7]);
         Ok(())

@@ -21,7 +21,7 @@ pub(crate) mod restore;
 mod walk;
 
 pub use chain::COPIES;
-pub use walk::{CopyFound, walk_copy};
+pub use walk::{CopyItem, walk_copy};
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
@@ -199,7 +199,7 @@ impl IndexCopy {
     }
 
     /// Whether it has waited too long for an unreadable entry.
-    pub(crate) fn waits_in_vain(&self) -> bool {
+    pub(crate) fn has_waited_too_long(&self) -> bool {
         self.waiting > WAITING_BYTES_MAX
     }
 

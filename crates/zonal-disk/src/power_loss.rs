@@ -100,7 +100,7 @@ impl PowerNote {
 
 /// The fate of earlier unflushed writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Past {
+pub enum UnflushedWrites {
     /// The kernel has them.
     Kept,
     /// Nothing is known of them: a power loss, or another machine.
@@ -113,7 +113,7 @@ pub enum Past {
 #[derive(Debug, Clone, Copy)]
 pub struct Power {
     /// The fate of earlier unflushed writes.
-    pub past: Past,
+    pub past: UnflushedWrites,
     /// The note of this opening.
     pub note: PowerNote,
 }
@@ -129,12 +129,12 @@ pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
         Err(error) => return Err(DiskError::io("read the power file", error)),
     };
     let past = match known {
-        Some(note) if note.doubt => Past::Doubted,
-        Some(note) if boot == Some(note.boot) => Past::Kept,
-        _ => Past::Lost,
+        Some(note) if note.doubt => UnflushedWrites::Doubted,
+        Some(note) if boot == Some(note.boot) => UnflushedWrites::Kept,
+        _ => UnflushedWrites::Lost,
     };
     let verifier = match known {
-        Some(note) if past == Past::Kept => note.verifier,
+        Some(note) if past == UnflushedWrites::Kept => note.verifier,
         _ => random()?,
     };
     let note = PowerNote {
@@ -174,8 +174,8 @@ pub fn save_doubt(store: &StoreDir, note: &PowerNote) -> bool {
     save(store, &doubtful).is_ok() || removed
 }
 
-/// Lets go of what the page cache has of the files in `dir` and its `segments`, so that reads show
-/// what the medium has.
+/// Drops the page cache of the files in `dir` and its `segments`, so that reads show the contents
+/// of the medium.
 pub(crate) fn drop_cached(dir: &Path) -> Result<(), DiskError> {
     let fail = |error| DiskError::io("drop cached pages", error);
     for folder in [dir.to_path_buf(), dir.join("segments")] {
@@ -191,8 +191,8 @@ pub(crate) fn drop_cached(dir: &Path) -> Result<(), DiskError> {
             }
             let file = File::options().read(true).write(true).open(entry.path());
             let file = file.map_err(fail)?;
-            // Dirty pages are not dropped. Whether this one fails again does not matter: what is
-            // read counts.
+            // Dirty pages are not dropped. A second failure of the flush does not matter: later
+            // reads show the medium.
             let _ = file.sync_data();
             fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| fail(error.into()))?;
         }
@@ -222,18 +222,21 @@ mod tests {
     fn only_the_same_start_of_the_kernel_keeps_writes() {
         let dir = Scratch::new("same");
         let first = look(&dir, Some([3; 16])).unwrap();
-        assert_eq!(first.past, Past::Lost);
+        assert_eq!(first.past, UnflushedWrites::Lost);
         let store = StoreDir::plain(&dir);
         save(&store, &first.note).unwrap();
         let again = look(&dir, Some([3; 16])).unwrap();
-        assert_eq!((again.past, again.note), (Past::Kept, first.note));
+        assert_eq!(
+            (again.past, again.note),
+            (UnflushedWrites::Kept, first.note)
+        );
         let other = look(&dir, Some([4; 16])).unwrap();
-        assert_eq!(other.past, Past::Lost);
+        assert_eq!(other.past, UnflushedWrites::Lost);
         assert_ne!(other.note.verifier, first.note.verifier);
-        assert_eq!(look(&dir, None).unwrap().past, Past::Lost);
+        assert_eq!(look(&dir, None).unwrap().past, UnflushedWrites::Lost);
         assert!(save_doubt(&store, &first.note));
         let doubted = look(&dir, Some([3; 16])).unwrap();
-        assert_eq!(doubted.past, Past::Doubted);
+        assert_eq!(doubted.past, UnflushedWrites::Doubted);
         assert_ne!(doubted.note.verifier, first.note.verifier);
     }
 

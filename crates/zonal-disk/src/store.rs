@@ -16,7 +16,7 @@ use crate::index::{Index, IndexProgress};
 use crate::index_copy::{COPIES, IndexCopy};
 use crate::log;
 use crate::overlay::Overlay;
-use crate::power_loss::{self, BootId, Past};
+use crate::power_loss::{self, BootId, UnflushedWrites};
 use crate::repair;
 use crate::replay::{Replay, open_parts_after};
 use crate::start_marks;
@@ -160,7 +160,7 @@ impl Engine {
         let directory_lock = lock_dir(dir)?;
         store.begin(expected)?;
         let power = power_loss::look(dir, boot)?;
-        if power.past == Past::Doubted {
+        if power.past == UnflushedWrites::Doubted {
             power_loss::drop_cached(dir)?;
         }
         let log = store.open(LOG).map_err(|error| missing("log", error))?;
@@ -183,7 +183,7 @@ impl Engine {
             return Err(DiskError::Corrupt("index: it is of another store".into()));
         }
         let copy = IndexCopy::open(store, stored.tag(), &progress);
-        let kept = power.past == Past::Kept;
+        let kept = power.past == UnflushedWrites::Kept;
         let log = Box::new(log);
         let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
         // Everything has been verified: from here on a kill of the process loses nothing.

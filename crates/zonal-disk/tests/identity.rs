@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{identity, small};
 use zonal_disk::disk::SyncHook;
-use zonal_disk::{DiskError, Engine, EngineConfig, Past, StoreIdentity, StoreKind};
+use zonal_disk::{DiskError, Engine, EngineConfig, StoreIdentity, StoreKind, UnflushedWrites};
 use zonal_testkit::Scratch;
 
 fn open(dir: &Path, expected: &StoreIdentity) -> Result<Engine, DiskError> {
@@ -256,10 +256,13 @@ fn a_failed_flush_is_known_at_the_next_opening() {
     };
     let engine = open(1);
     let first = engine.verifier();
-    assert_eq!(engine.past(), Past::Lost);
+    assert_eq!(engine.past(), UnflushedWrites::Lost);
     drop(engine);
     let engine = open(1);
-    assert_eq!((engine.past(), engine.verifier()), (Past::Kept, first));
+    assert_eq!(
+        (engine.past(), engine.verifier()),
+        (UnflushedWrites::Kept, first)
+    );
     let hook = SyncHook(|| Err(std::io::Error::other("planted")));
     engine.set_data_sync(std::sync::Arc::new(hook)).unwrap();
     engine.append(&common::put_record("a", "1")).unwrap();
@@ -268,12 +271,15 @@ fn a_failed_flush_is_known_at_the_next_opening() {
     assert!(engine.append(&common::put_record("b", "1")).is_err());
     drop(engine);
     let engine = open(1);
-    assert_eq!(engine.past(), Past::Doubted);
+    assert_eq!(engine.past(), UnflushedWrites::Doubted);
     let second = engine.verifier();
     assert_ne!(second, first);
     drop(engine);
     let engine = open(1);
-    assert_eq!((engine.past(), engine.verifier()), (Past::Kept, second));
+    assert_eq!(
+        (engine.past(), engine.verifier()),
+        (UnflushedWrites::Kept, second)
+    );
     drop(engine);
-    assert_eq!(open(2).past(), Past::Lost);
+    assert_eq!(open(2).past(), UnflushedWrites::Lost);
 }

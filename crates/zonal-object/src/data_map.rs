@@ -47,12 +47,13 @@ impl Sink {
 }
 
 impl StorageTarget {
-    /// Ranges of `offset..end` with written data, at most `limit`; reserved space is a hole.
+    /// Ranges of `offset..end` with written data, at most `limit`; allocated space without data is
+    /// a hole.
     ///
     /// Costs a walk over the chunks of the range up to the limit.
     ///
     /// # Errors
-    /// `Corrupt`, or what `kv` gives.
+    /// `Corrupt`; errors of `kv`.
     pub fn map(
         &self,
         kv: &dyn KvRead,

@@ -12,7 +12,7 @@ use zonal_types::limits::BLOCK_BYTES;
 
 /// A stored block that was read and verified, with its place and checksum.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedBlock {
     block: u64,
     place: Place,
     crc: u32,
@@ -24,7 +24,7 @@ pub(crate) struct Fetched {
 pub(crate) struct OldBlocks {
     wanted: Vec<(u64, Place, u32)>,
     pub plan: Option<ReadPlan>,
-    fetched: Vec<Fetched>,
+    fetched: Vec<FetchedBlock>,
 }
 
 impl OldBlocks {
@@ -78,7 +78,7 @@ impl OldBlocks {
         for ((block, place, crc), bytes) in self.wanted.drain(..).zip(blocks) {
             let mut owned = [0; BLOCK_BYTES];
             owned.copy_from_slice(bytes);
-            self.fetched.push(Fetched {
+            self.fetched.push(FetchedBlock {
                 block,
                 place,
                 crc,

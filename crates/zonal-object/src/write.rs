@@ -495,7 +495,7 @@ impl StorageTarget {
 
     /// Notes a change of allocated bytes that this request cannot report, because a later part of
     /// it failed. The next reply for the object reports it.
-    pub fn tell_later(&mut self, object: ObjectId, delta: i64) {
+    pub fn report_later(&mut self, object: ObjectId, delta: i64) {
         self.unreported_cuts.add(object, delta);
     }
 

@@ -12,7 +12,7 @@
 mod folder;
 mod sparse_bytes;
 
-pub use folder::{Act, CrashFolder, FolderState};
+pub use folder::{CrashFolder, FolderOperation, FolderState};
 pub use sparse_bytes::SparseBytes;
 
 use crate::Rng;

@@ -132,7 +132,7 @@ impl Engine {
         let active = self.active_bytes.load(Ordering::Relaxed);
         tail.head - tail.tail >= self.capacity / 2
             || active >= self.config.overlay_bytes
-            || self.inside.is_due(active)
+            || self.index_space.is_due(active)
     }
 
     /// Memory of both overlays.

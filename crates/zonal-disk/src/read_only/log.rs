@@ -49,7 +49,7 @@ impl ReadStore {
         };
         // As an opening for use would judge.
         let kept = power_loss::look(dir, power_loss::kernel_boot())
-            .is_ok_and(|power| power.past == power_loss::Past::Kept);
+            .is_ok_and(|power| power.past == power_loss::UnflushedWrites::Kept);
         let replayed = origin.and_then(|origin| match origin {
             Some(origin) => {
                 let origin = Origin { kept, ..origin };

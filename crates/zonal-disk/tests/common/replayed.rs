@@ -4,16 +4,16 @@
 
 use zonal_disk::recording::{RecordedEvent, Recording};
 use zonal_testkit::Rng;
-use zonal_testkit::power_cut::{Act, CrashFolder, FileChange, FolderState};
+use zonal_testkit::power_cut::{CrashFolder, FileChange, FolderOperation, FolderState};
 
 /// The change of the folder that an event makes.
-fn act(event: &RecordedEvent<'_>) -> Option<Act> {
-    let change = |file, change| Some(Act::Change { file, change });
+fn act(event: &RecordedEvent<'_>) -> Option<FolderOperation> {
+    let change = |file, change| Some(FolderOperation::Change { file, change });
     match *event {
-        RecordedEvent::MakeFolder { path } => Some(Act::MakeFolder(path.into())),
+        RecordedEvent::MakeFolder { path } => Some(FolderOperation::MakeFolder(path.into())),
         RecordedEvent::Create { file, path } => {
             let path = path.into();
-            Some(Act::Create { file, path })
+            Some(FolderOperation::Create { file, path })
         }
         RecordedEvent::Write { file, at, bytes } => {
             let bytes = bytes.to_vec();
@@ -21,13 +21,13 @@ fn act(event: &RecordedEvent<'_>) -> Option<Act> {
         }
         RecordedEvent::SetLen { file, length } => change(file, FileChange::Resize(length)),
         RecordedEvent::Allocate { file, end } => change(file, FileChange::AtLeast(end)),
-        RecordedEvent::Flush { file } => Some(Act::Flush(file)),
+        RecordedEvent::Flush { file } => Some(FolderOperation::Flush(file)),
         RecordedEvent::Rename { from, to } => {
             let (from, to) = (from.into(), to.into());
-            Some(Act::Rename { from, to })
+            Some(FolderOperation::Rename { from, to })
         }
-        RecordedEvent::Remove { path } => Some(Act::Remove(path.into())),
-        RecordedEvent::FlushNames { path } => Some(Act::FlushNames(path.into())),
+        RecordedEvent::Remove { path } => Some(FolderOperation::Remove(path.into())),
+        RecordedEvent::FlushNames { path } => Some(FolderOperation::FlushNames(path.into())),
         RecordedEvent::Begun | RecordedEvent::Ended { .. } | RecordedEvent::End(_) => None,
     }
 }

@@ -47,7 +47,7 @@ impl<H: TargetHost> TargetDriver<H> {
             let written = self.with_space(async || self.try_write(request, asker, of_now).await);
             let (mut outcome, behind) = written
                 .await
-                .inspect_err(|_refused| self.lock().tell_later(id, before))?;
+                .inspect_err(|_refused| self.lock().report_later(id, before))?;
             before += outcome.allocated_delta;
             if later.is_empty() {
                 outcome.allocated_delta = before;

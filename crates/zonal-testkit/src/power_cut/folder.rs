@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// An operation on a folder. Paths are below it, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub enum FolderOperation {
     /// A new folder.
     MakeFolder(String),
     /// A new, empty file with this number; it replaces a file of that name.
@@ -53,12 +53,12 @@ type Names = BTreeMap<String, Option<u32>>;
 struct PendingName {
     number: u64,
     has_ended: bool,
-    act: Act,
+    act: FolderOperation,
 }
 
 /// An operation that was issued and has not ended.
 #[derive(Debug, Clone)]
-enum UnderWay {
+enum Unfinished {
     Change { file: u32, ticket: u64 },
     Name,
     Flush { file: u32, covered: Covered },
@@ -71,7 +71,7 @@ pub struct CrashFolder {
     files: BTreeMap<u32, Image>,
     names: Names,
     pending: Vec<PendingName>,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, Unfinished>,
 }
 
 /// One state of a folder.
@@ -81,52 +81,59 @@ pub struct FolderState {
     pub entries: BTreeMap<String, Option<SparseBytes>>,
 }
 
-fn change_names(names: &mut Names, act: &Act) {
+fn change_names(names: &mut Names, act: &FolderOperation) {
     match act {
-        Act::MakeFolder(path) => drop(names.insert(path.clone(), None)),
-        Act::Create { file, path } => drop(names.insert(path.clone(), Some(*file))),
-        Act::Rename { from, to } => {
+        FolderOperation::MakeFolder(path) => drop(names.insert(path.clone(), None)),
+        FolderOperation::Create { file, path } => drop(names.insert(path.clone(), Some(*file))),
+        FolderOperation::Rename { from, to } => {
             if let Some(moved) = names.remove(from) {
                 names.insert(to.clone(), moved);
             }
         }
-        Act::Remove(path) => drop(names.remove(path)),
-        Act::Change { .. } | Act::Flush(_) | Act::FlushNames(_) => {}
+        FolderOperation::Remove(path) => drop(names.remove(path)),
+        FolderOperation::Change { .. }
+        | FolderOperation::Flush(_)
+        | FolderOperation::FlushNames(_) => {}
     }
 }
 
 /// The folder in which an act changes names.
-fn folder_of(act: &Act) -> &str {
+fn folder_of(act: &FolderOperation) -> &str {
     let path = match act {
-        Act::MakeFolder(path) | Act::Remove(path) => path,
-        Act::Create { path, .. } => path,
-        Act::Rename { to, .. } => to,
-        Act::Change { .. } | Act::Flush(_) | Act::FlushNames(_) => return "",
+        FolderOperation::MakeFolder(path) | FolderOperation::Remove(path) => path,
+        FolderOperation::Create { path, .. } => path,
+        FolderOperation::Rename { to, .. } => to,
+        FolderOperation::Change { .. }
+        | FolderOperation::Flush(_)
+        | FolderOperation::FlushNames(_) => return "",
     };
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 impl CrashFolder {
     /// Issues an operation; `number` identifies it until it has ended.
-    pub fn issue(&mut self, number: u64, act: Act) {
+    pub fn issue(&mut self, number: u64, act: FolderOperation) {
         let under_way = match act {
-            Act::Change { file, change } => {
+            FolderOperation::Change { file, change } => {
                 let ticket = self.files.entry(file).or_default().issue(change);
-                UnderWay::Change { file, ticket }
+                Unfinished::Change { file, ticket }
             }
-            Act::Flush(file) => {
+            FolderOperation::Flush(file) => {
                 let covered = self.files.entry(file).or_default().flush();
-                UnderWay::Flush { file, covered }
+                Unfinished::Flush { file, covered }
             }
-            Act::FlushNames(path) => {
+            FolderOperation::FlushNames(path) => {
                 let covered = self
                     .pending
                     .iter()
                     .filter(|name| name.has_ended && folder_of(&name.act) == path);
-                UnderWay::FlushNames(covered.map(|name| name.number).collect())
+                Unfinished::FlushNames(covered.map(|name| name.number).collect())
             }
-            Act::MakeFolder(_) | Act::Create { .. } | Act::Rename { .. } | Act::Remove(_) => {
-                if let Act::Create { file, .. } = &act {
+            FolderOperation::MakeFolder(_)
+            | FolderOperation::Create { .. }
+            | FolderOperation::Rename { .. }
+            | FolderOperation::Remove(_) => {
+                if let FolderOperation::Create { file, .. } = &act {
                     self.files.insert(*file, Image::default());
                 }
                 self.pending.push(PendingName {
@@ -134,7 +141,7 @@ impl CrashFolder {
                     has_ended: false,
                     act,
                 });
-                UnderWay::Name
+                Unfinished::Name
             }
         };
         self.under_way.insert(number, under_way);
@@ -143,13 +150,13 @@ impl CrashFolder {
     /// Ends an operation, successfully or not.
     pub fn ended(&mut self, number: u64, is_well: bool) {
         match self.under_way.remove(&number) {
-            Some(UnderWay::Change { file, ticket }) if is_well => {
+            Some(Unfinished::Change { file, ticket }) if is_well => {
                 self.files.entry(file).or_default().ended(ticket);
             }
-            Some(UnderWay::Flush { file, covered }) if is_well => {
+            Some(Unfinished::Flush { file, covered }) if is_well => {
                 self.files.entry(file).or_default().flushed(&covered);
             }
-            Some(UnderWay::FlushNames(covered)) if is_well => {
+            Some(Unfinished::FlushNames(covered)) if is_well => {
                 let names = &mut self.names;
                 self.pending.retain(|name| {
                     let is_covered = covered.contains(&name.number);
@@ -159,14 +166,14 @@ impl CrashFolder {
                     !is_covered
                 });
             }
-            Some(UnderWay::Name) if is_well => {
+            Some(Unfinished::Name) if is_well => {
                 let found = self.pending.iter_mut().find(|name| name.number == number);
                 if let Some(name) = found {
                     name.has_ended = true;
                 }
             }
             // Names change whole or not at all.
-            Some(UnderWay::Name) => self.pending.retain(|name| name.number != number),
+            Some(Unfinished::Name) => self.pending.retain(|name| name.number != number),
             _ => {}
         }
     }
@@ -262,14 +269,14 @@ mod tests {
             folder.issue(number, act);
             folder.ended(number, true);
         };
-        let write = |file, byte| Act::Change {
+        let write = |file, byte| FolderOperation::Change {
             file,
             change: FileChange::Write {
                 at: 0,
                 bytes: vec![byte; 2],
             },
         };
-        let create = |file, path: &str| Act::Create {
+        let create = |file, path: &str| FolderOperation::Create {
             file,
             path: path.into(),
         };
@@ -279,12 +286,12 @@ mod tests {
         act(&mut folder, create(1, "b"));
         act(&mut folder, write(1, b'n'));
         if flushes_file {
-            act(&mut folder, Act::Flush(1));
+            act(&mut folder, FolderOperation::Flush(1));
         }
         let (from, to) = ("b".into(), "a".into());
-        act(&mut folder, Act::Rename { from, to });
+        act(&mut folder, FolderOperation::Rename { from, to });
         if flushes_names {
-            act(&mut folder, Act::FlushNames(String::new()));
+            act(&mut folder, FolderOperation::FlushNames(String::new()));
         }
         folder
     }
@@ -314,7 +321,7 @@ mod tests {
     #[test]
     fn a_failed_change_of_names_has_no_effect() {
         let mut folder = replaced(true, true);
-        folder.issue(90, Act::Remove("a".into()));
+        folder.issue(90, FolderOperation::Remove("a".into()));
         folder.ended(90, false);
         assert_eq!(contents_of_a(&folder).len(), 1);
         assert!(folder.live().entries.contains_key("a"));
