@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zonal_disk::{identity::Stored, log::Header, record};
+use zonal_disk::{identity::Stored, log::RecordHeader, record};
 
 fuzz_target!(|data: &[u8]| {
-    let _ = Header::decode(data);
+    let _ = RecordHeader::decode(data);
     let _ = Stored::decode(data);
     if let Some(found) = record::decode(data) {
         let mut bytes = Vec::new();

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use zonal_object::chunk::Chunk;
-use zonal_object::key::{self, Named};
+use zonal_object::key::{self, IndexKey};
 use zonal_object::{ObjectId, TargetConfig, describe};
 use zonal_types::{Column, DataId};
 use zonal_wire::frame::crc32c;
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let mut value = body.to_vec();
     value.extend_from_slice(&crc32c(&[body, &key].concat()).to_le_bytes());
     let _ = describe::entry(&key, &value);
-    if let (Ok(Named::Chunk(..)), Ok(chunk)) =
+    if let (Ok(IndexKey::Chunk(..)), Ok(chunk)) =
         (key::parse(&key), Chunk::decode(&GEOMETRY, &key, &value))
     {
         let again = Chunk::decode(&GEOMETRY, &key, &chunk.encode(&key));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use zonal_disk::{Config, Engine, Found, Identity, Room, StoreKind, walk_index};
+use zonal_disk::{Engine, EngineConfig, IndexItem, LogRoom, StoreIdentity, StoreKind, walk_index};
 use zonal_types::KvChange;
 
 struct Made {
@@ -18,12 +18,12 @@ struct Made {
     entries: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-const WHO: Identity = Identity {
+const WHO: StoreIdentity = StoreIdentity {
     cell: [7; 16],
     kind: StoreKind::Shard,
     id: 3,
 };
-const CONFIG: Config = Config {
+const CONFIG: EngineConfig = EngineConfig {
     log_bytes: 1 << 20,
     overlay_bytes: 1 << 20,
     cache_bytes: 1 << 20,
@@ -49,7 +49,7 @@ fn made() -> &'static Made {
             .iter()
             .map(|(key, value)| KvChange::put(key.clone(), value.clone()));
         engine
-            .append_with(puts.collect(), &[], Room::Normal)
+            .append_with(puts.collect(), &[], LogRoom::Normal)
             .expect("append");
         engine.checkpoint(&mut || Ok(())).expect("checkpoint");
         drop(engine);
@@ -73,7 +73,7 @@ fuzz_target!(|data: &[u8]| {
     }
     fs::write(&made.path, &bytes).expect("write");
     let _ = walk_index(&made.path, &mut |found| {
-        if let Found::Entry(key, value) = found {
+        if let IndexItem::Entry(key, value) = found {
             assert_eq!(made.entries.get(key).map(Vec::as_slice), Some(value));
         }
         true

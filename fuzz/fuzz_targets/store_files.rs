@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zonal_disk::power::Note;
-use zonal_disk::starts::Starts;
+use zonal_disk::power_loss::PowerNote;
+use zonal_disk::start_marks::Starts;
 use zonal_disk::stream::StreamReader;
 use zonal_wire::frame::crc32c;
 
@@ -14,8 +14,8 @@ fn sealed(data: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|data: &[u8]| {
     for bytes in [data.to_vec(), sealed(data)] {
-        if let Some(note) = Note::decode(&bytes) {
-            assert_eq!(Note::decode(&note.encode()), Some(note));
+        if let Some(note) = PowerNote::decode(&bytes) {
+            assert_eq!(PowerNote::decode(&note.encode()), Some(note));
         }
         if let Some(starts) = Starts::decode(&bytes) {
             assert_eq!(starts.encode(), bytes);

@@ -1,4 +1,4 @@
-//! How many records a second the engine appends, within the log and with checkpoints:
+//! Measures how many records a second the engine appends, within the log and with checkpoints:
 //! `cargo run --release -p zonal-disk --example append_rate DIR`, where DIR does not exist yet.
 
 #![expect(
@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use zonal_disk::{Config, DiskError, Engine, Identity, Room, StoreKind, spawn_checkpointer};
+use zonal_disk::{
+    DiskError, Engine, EngineConfig, LogRoom, StoreIdentity, StoreKind, spawn_checkpointer,
+};
 use zonal_types::KvChange;
 
 fn main() -> Result<(), DiskError> {
@@ -19,12 +21,12 @@ fn main() -> Result<(), DiskError> {
         eprintln!("usage: append_rate DIR");
         std::process::exit(2);
     };
-    let identity = Identity {
+    let identity = StoreIdentity {
         cell: [7; 16],
         kind: StoreKind::Shard,
         id: 1,
     };
-    let config = Config::default();
+    let config = EngineConfig::default();
     Engine::format(&dir, identity, &config)?;
     let engine = Engine::open(&dir, &identity, config, &mut |_, _, _| true)?;
     let engine = Arc::new(engine);
@@ -37,7 +39,7 @@ fn main() -> Result<(), DiskError> {
         let begin = Instant::now();
         for number in 0..count {
             let changes = vec![KvChange::put(number.to_be_bytes().to_vec(), vec![1; 280])];
-            engine.append_with(changes, b"", Room::Normal)?;
+            engine.append_with(changes, b"", LogRoom::Normal)?;
         }
         let took = begin.elapsed().max(Duration::from_nanos(1));
         println!("{what}: {:.0} appends/s", count as f64 / took.as_secs_f64());

@@ -1,8 +1,12 @@
-//! Checkpoints: the overlay goes into the index, and the log's tail moves up.
+//! Checkpoints: write the overlay into the index and advance the log's tail.
 //!
-//! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order
-//! is log and data durable, caller's last step, the copy's record, one durable commit with the
-//! position reached, tail.
+//! Appends and reads go on: the old overlay is frozen and read below a fresh one. The order:
+//!
+//! 1. Log and data become durable.
+//! 2. The caller's last step.
+//! 3. The copy's record.
+//! 4. One durable commit of the index with the position reached.
+//! 5. The tail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -11,8 +15,8 @@ use std::thread::JoinHandle;
 
 use crate::engine::{Engine, Tail};
 use crate::error::DiskError;
-use crate::group::{lock, wait};
-use crate::index::Progress;
+use crate::group_commit::{lock, wait};
+use crate::index::IndexProgress;
 use crate::index_copy::{IndexCopy, Written};
 use crate::overlay::Overlay;
 use crate::record::Lsn;
@@ -20,7 +24,7 @@ use crate::record::Lsn;
 /// Space that an index commit may take beyond a multiple of what it writes.
 const COMMIT_SLACK: u64 = 4 << 20;
 
-/// A checkpoint that has frozen the overlay. Dropped without [`Self::commit`] it is undone.
+/// A checkpoint that has frozen the overlay. Dropping it without [`Self::commit`] undoes it.
 pub struct Checkpoint<'a> {
     engine: &'a Engine,
     lsn: Lsn,
@@ -30,11 +34,11 @@ pub struct Checkpoint<'a> {
 
 impl Engine {
     /// Writes everything appended before the call into the index and frees the log up to there.
-    /// `before_commit` runs when the log is durable and before the index is.
+    /// `before_commit` runs after the log is durable and before the index is.
     ///
     /// # Errors
-    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or what `before_commit`
-    /// gave.
+    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or the error of
+    /// `before_commit`.
     pub fn checkpoint(
         &self,
         before_commit: &mut dyn FnMut() -> Result<(), DiskError>,
@@ -42,16 +46,22 @@ impl Engine {
         self.begin_checkpoint().commit(before_commit)
     }
 
-    /// Freezes the overlay at the present head; waits where another checkpoint runs. A caller that
-    /// keeps state of its own beside the records takes its lock around this call, and nothing else:
-    /// the records at or below [`Checkpoint::lsn`] are then exactly those its state has seen.
+    /// Freezes the overlay at the current head; waits for a running checkpoint.
+    ///
+    /// A caller that keeps state of its own beside the records takes its lock around this call, and
+    /// nothing else. The records at or below [`Checkpoint::lsn`] are then exactly those that its
+    /// state reflects.
     #[must_use]
     pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
         let turn = lock(&self.checkpoint_turn);
         let mut guard = lock(&self.append_lock);
         let frozen = self.change_views(|views| {
             let frozen = Arc::new(std::mem::take(&mut views.active));
-            views.frozen = Some(Arc::clone(&frozen));
+            let before = views.frozen.replace(Arc::clone(&frozen));
+            assert!(
+                before.is_none(),
+                "one checkpoint freezes the overlay at a time"
+            );
             frozen
         });
         guard.frozen_bytes = frozen.bytes();
@@ -70,8 +80,8 @@ impl Engine {
         self.room.notify_all();
     }
 
-    /// The medium may have lost what the index had flushed, as with any failed flush; a full one
-    /// has not.
+    /// Handles a failed commit. The medium may have lost flushed bytes of the index, as with any
+    /// failed flush; a full one has not.
     pub(crate) fn index_failed(&self, error: &DiskError) {
         let why = format!("the index cannot be written: {error}");
         match error {
@@ -83,19 +93,19 @@ impl Engine {
         }
     }
 
-    /// An index commit that runs out of space would end the index's use: refuse before. Of the
-    /// pages that are free inside the index, it may not get all before it takes new ones.
+    /// Checks the space for a commit: running out of space in a commit would end the index's use. A
+    /// commit may not get all pages that are free inside the index before it takes new ones.
     fn check_space(&self, bytes: usize) -> Result<(), DiskError> {
         let Some(free_space) = &self.free_space else {
             return Ok(());
         };
         let free = free_space().map_err(|error| DiskError::io("space below", error))?;
         let need = commit_bytes(bytes).saturating_add(COMMIT_SLACK);
-        if free.saturating_add(self.inside.reusable() / 2) >= need {
+        if free.saturating_add(self.index_space.reusable() / 2) >= need {
             return Ok(());
         }
-        self.look_inside()?;
-        let inside = self.inside.reusable();
+        self.count_reusable()?;
+        let inside = self.index_space.reusable();
         if free.saturating_add(inside / 2) < need {
             let what = format!(
                 "a checkpoint may need {need} bytes, {free} are free, {inside} inside the index"
@@ -106,13 +116,13 @@ impl Engine {
     }
 }
 
-/// What a commit of so much memory may write.
+/// Bytes that a commit of an overlay of this size may write.
 fn commit_bytes(overlay: usize) -> u64 {
     (overlay as u64).saturating_mul(3)
 }
 
 impl Checkpoint<'_> {
-    /// Every record up to here will be in the index.
+    /// The index will hold every record up to here.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.lsn
@@ -131,12 +141,16 @@ impl Checkpoint<'_> {
             return Ok(());
         };
         engine.sync(self.lsn)?;
+        assert!(
+            engine.group.synced() >= self.lsn.0,
+            "the index never gets ahead of the durable log"
+        );
         before_commit()?;
         let unchanged = frozen.is_empty() && lock(&engine.append_lock).tail == self.lsn.0;
         let snapshot = if unchanged {
             None
         } else {
-            let mut progress = Progress {
+            let mut progress = IndexProgress {
                 applied: self.lsn.0,
                 applied_epoch: engine.epoch,
                 epoch: engine.epoch,
@@ -146,9 +160,9 @@ impl Checkpoint<'_> {
             let record = self.copy(&frozen, &progress)?;
             progress.copy = record.as_ref().map_or(0, Written::sequence);
             let written = engine.index.commit(frozen.iter(), &progress);
-            engine.inside.spend(commit_bytes(frozen.bytes()));
+            engine.index_space.spend(commit_bytes(frozen.bytes()));
             let snapshot = written.and_then(|()| engine.index.snapshot());
-            // Whether the commit arrived is not known: only a new opening can tell.
+            // Whether the commit reached the medium is unknown: only a new opening can tell.
             let snapshot = snapshot.inspect_err(|error| engine.index_failed(error))?;
             if let (Some(copy), Some(record)) = (self.turn.as_mut(), record) {
                 copy.accept(record);
@@ -158,9 +172,15 @@ impl Checkpoint<'_> {
         self.frozen = None;
         let mut guard = lock(&engine.append_lock);
         let past = engine.change_views(|views| {
-            let frozen = views.frozen.take();
+            let before = views.frozen.take();
+            assert!(
+                before
+                    .as_ref()
+                    .is_some_and(|before| Arc::ptr_eq(before, &frozen)),
+                "a checkpoint ends with the overlay that it froze"
+            );
             let old = snapshot.map(|new| std::mem::replace(&mut views.snapshot, new));
-            (frozen, old)
+            (before, old)
         });
         engine.set_tail(&mut guard, self.lsn.0);
         engine.attempt_ended(&mut guard, false);
@@ -168,20 +188,20 @@ impl Checkpoint<'_> {
         // Freed outside of the locks: an overlay has many small allocations.
         drop(past);
         engine.checkpoints.fetch_add(1, Ordering::Relaxed);
-        engine.look_inside()
+        engine.count_reusable()
     }
 
-    /// Writes the copy's record, where there is a copy. It gives way where the index would not have
-    /// the space it may need.
+    /// Writes the copy's record, where there is a copy. Skips it where the index would lack the
+    /// space it may need.
     fn copy(
         &mut self,
         frozen: &Overlay,
-        progress: &Progress,
+        progress: &IndexProgress,
     ) -> Result<Option<Written>, DiskError> {
         let engine = self.engine;
         let mut record = None;
         if let Some(copy) = self.turn.as_mut() {
-            if copy.waits_in_vain() {
+            if copy.has_waited_too_long() {
                 copy.give_up();
             }
             let before = Arc::clone(&engine.views().snapshot);
@@ -217,13 +237,13 @@ impl Drop for Checkpoint<'_> {
             merged.cover_with(std::mem::take(&mut views.active));
             views.active = merged;
         });
-        // Counted as an attempt by the checkpointer, which also sees jobs that end before they
-        // begin.
+        // Counts as an attempt for the checkpointer, also where a job ends before its checkpoint
+        // begins.
         guard.frozen_bytes = 0;
     }
 }
 
-/// Asks a checkpointer to work.
+/// Requests work from a checkpointer.
 #[derive(Default)]
 pub(crate) struct Signal {
     state: Mutex<SignalState>,
@@ -257,7 +277,7 @@ impl Signal {
         self.change.notify_all();
     }
 
-    /// Waits for a request; false when it is time to end.
+    /// Waits for a request; false when the thread should end.
     fn next(&self) -> bool {
         let mut state = lock(&self.state);
         while !state.requested && !state.stop {
@@ -268,25 +288,24 @@ impl Signal {
     }
 }
 
-/// What a checkpointer does when a checkpoint is due.
-pub type Job = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
+/// The work of a checkpointer when a checkpoint is due.
+pub type CheckpointJob = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
 
-/// The thread that makes checkpoints when they are due. Dropping it ends it after the one under
-/// way.
+/// The thread that makes checkpoints when they are due. Dropping it ends it after the current one.
 pub struct Checkpointer {
     signal: Arc<Signal>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts the checkpointer of `engine`. It sleeps until an append makes a checkpoint due, then runs
-/// `job`, which calls [`Engine::checkpoint`] or its two halves; `report` hears of failures. It does
-/// not keep the engine alive.
+/// Starts the checkpointer of `engine`. It sleeps until an append makes a checkpoint due. Then it
+/// runs `job`, which calls [`Engine::checkpoint`] or its two halves; failures go to `report`. It
+/// does not keep the engine alive.
 ///
 /// # Errors
 /// When the thread cannot be started.
 pub fn spawn_checkpointer(
     engine: &Arc<Engine>,
-    mut job: Job,
+    mut job: CheckpointJob,
     mut report: Box<dyn FnMut(DiskError) + Send>,
 ) -> Result<Checkpointer, DiskError> {
     let signal = Arc::clone(&engine.signal);
@@ -310,7 +329,8 @@ pub fn spawn_checkpointer(
                     };
                     let call = AssertUnwindSafe(|| job(&engine));
                     let result = catch_unwind(call).unwrap_or_else(|_| {
-                        // The job's state is unknown: without checkpoints, no changes either.
+                        // The job's state is unknown: without checkpoints there are no more changes
+                        // either.
                         engine.fail("a checkpoint panicked".into());
                         Err(DiskError::Failed)
                     });

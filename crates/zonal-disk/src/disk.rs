@@ -1,5 +1,5 @@
-//! The seam between the engine and the files below it, small enough that tests put crashing disks
-//! there.
+//! The interface between the engine and its files, small enough for tests to insert disks that
+//! crash.
 
 use std::fs::File;
 use std::io;
@@ -28,21 +28,21 @@ pub trait LogFile: Send + Sync {
     /// When the medium fails or the range passes the end.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `bytes` at `offset`; a crash of the machine may lose any part until
+    /// Writes all of `bytes` at `offset`. A crash of the machine may lose any part of it until
     /// [`Self::sync`].
     ///
     /// # Errors
     /// When the medium fails.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Advice: this range will be written next, in parts that are no whole pages. What is not in
-    /// the page cache then would be read within the write.
+    /// Advice: this range will be written next, in parts that are not whole pages. Without it the
+    /// kernel would read missing pages within the write.
     fn will_write(&self, _offset: u64, _length: u64) {}
 
     /// Makes all writes that were finished before the call durable.
     ///
     /// # Errors
-    /// When the medium fails; what was written since the last success may then be lost.
+    /// When the medium fails; bytes written since the last success may then be lost.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -61,7 +61,7 @@ impl LogFile for File {
 
     fn will_write(&self, offset: u64, length: u64) {
         let length = NonZeroU64::new(length);
-        // Only advice: a failure costs time.
+        // Advice only: a failure costs time.
         let _ = rustix::fs::fadvise(self, offset, length, rustix::fs::Advice::WillNeed);
     }
 
@@ -70,10 +70,9 @@ impl LogFile for File {
     }
 }
 
-/// What else a sync of the engine has to make durable (a target's segments), in parallel with the
-/// log.
+/// Data besides the log that a sync of the engine makes durable in parallel (a target's segments).
 pub trait DataSync: Send + Sync {
-    /// Whether there is anything to flush, or a flush of somebody else under way.
+    /// Whether there is anything to flush, or another flush is in progress.
     fn dirty(&self) -> bool;
 
     /// Makes everything written before the call durable.
@@ -83,7 +82,7 @@ pub trait DataSync: Send + Sync {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A [`DataSync`] out of a closure, always taken to be dirty.
+/// A [`DataSync`] made of a closure, always assumed dirty.
 pub struct SyncHook<F>(pub F);
 
 impl<F: Fn() -> io::Result<()> + Send + Sync> DataSync for SyncHook<F> {

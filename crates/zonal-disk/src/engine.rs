@@ -2,16 +2,19 @@
 //!
 //! Invariants:
 //! - The overlay and the log change in the same order, under the append lock.
-//! - A record's changes are visible to reads when `append` returns, all or none of them.
-//! - What `sync` returned for survives power loss; what `append` returned for survives a kill of
-//!   the process; what survives is a prefix (apart from records that the replay's caller drops).
-//! - The log's tail never passes what the index holds durably.
+//! - A record's changes become visible to reads when `append` returns, all or none of them.
+//! - Records survive a kill of the process once `append` has returned, and power loss once `sync`
+//!   has. The surviving records are a prefix, apart from those that the replay's caller drops.
+//! - The log's tail never passes the position up to which the index is durable.
 //!
-//! Costs: see [`append`]; `sync` is one `fdatasync` for all who wait, see [`crate::group`].
+//! Costs: see [`append`]; `sync` is one `fdatasync` for all waiting calls, see
+//! [`crate::group_commit`].
 
 mod append;
+#[cfg(test)]
+mod invariant_tests;
 
-pub use append::Room;
+pub use append::LogRoom;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -19,34 +22,34 @@ use std::time::Duration;
 
 use zonal_types::KvChange;
 
+use crate::cache_misses::CacheMisses;
 use crate::checkpoint::Signal;
 use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
-use crate::group::{Group, lock};
+use crate::free_space::IndexFreeSpace;
+use crate::group_commit::{GroupCommit, lock};
 use crate::index::Index;
 use crate::index_copy::IndexCopy;
-use crate::inside::Inside;
 use crate::log;
-use crate::misses::Misses;
 use crate::overlay::Overlay;
-use crate::power::Past;
+use crate::power_loss::UnflushedWrites;
 use crate::read::Views;
 use crate::record::Lsn;
 
 /// Bounds of one engine.
 #[derive(Debug, Clone, Copy)]
-pub struct Config {
+pub struct EngineConfig {
     /// Length of the log file in bytes, fixed when formatting: a multiple of 4096, at least 1 MiB.
     pub log_bytes: u64,
-    /// Memory of the overlay in bytes that makes a checkpoint due; twice this makes appends wait.
+    /// Memory of the overlay in bytes that makes a checkpoint due; at twice this, appends wait.
     pub overlay_bytes: usize,
     /// Cache of the index in bytes.
     pub cache_bytes: usize,
-    /// How long an append waits for a checkpoint to make room.
+    /// How long an append waits for a checkpoint to free space in the log.
     pub room_wait: Duration,
 }
 
-impl Default for Config {
+impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             log_bytes: 16 << 20,
@@ -57,7 +60,7 @@ impl Default for Config {
     }
 }
 
-/// Figures of an engine.
+/// Statistics of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Records appended since opening.
@@ -80,11 +83,11 @@ pub struct Stats {
 pub(crate) struct Tail {
     /// Where the next record goes.
     pub head: u64,
-    /// The log is in use from here on.
+    /// Where the part of the log in use begins.
     pub tail: u64,
     /// Memory of the frozen overlay.
     pub frozen_bytes: usize,
-    /// Checkpoints that ended, well or not.
+    /// Checkpoints that have ended, successfully or not.
     pub attempts: u64,
     /// Whether the last one failed.
     pub attempt_failed: bool,
@@ -92,7 +95,7 @@ pub(crate) struct Tail {
 
 /// One durable ordered store. Shared by reference; every method locks what it needs.
 pub struct Engine {
-    pub(crate) config: Config,
+    pub(crate) config: EngineConfig,
     pub(crate) log: Box<dyn LogFile>,
     pub(crate) index: Index,
     pub(crate) capacity: u64,
@@ -101,35 +104,35 @@ pub struct Engine {
     pub(crate) append_lock: Mutex<Tail>,
     pub(crate) room: Condvar,
     pub(crate) views: RwLock<Views>,
-    pub(crate) group: Group,
-    /// What is in the log's file: [`Tail::head`], readable without the lock.
+    pub(crate) group: GroupCommit,
+    /// End of the log's contents: [`Tail::head`], readable without the lock.
     written: AtomicU64,
     tail: AtomicU64,
     active_bytes: AtomicUsize,
-    /// Up to here the log was announced to the kernel.
+    /// The log was announced to the kernel up to here.
     announced: AtomicU64,
     appends: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pool: Mutex<Vec<Vec<u8>>>,
     pub(crate) signal: Arc<Signal>,
-    /// Whose turn it is to make a checkpoint has the copy of the index, where there is one.
+    /// Held during a checkpoint; has the copy of the index, where there is one.
     pub(crate) checkpoint_turn: Mutex<Option<IndexCopy>>,
     pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
-    pub(crate) inside: Inside,
-    pub(crate) misses: Misses,
-    pub(crate) past: Past,
+    pub(crate) index_space: IndexFreeSpace,
+    pub(crate) misses: CacheMisses,
+    pub(crate) past: UnflushedWrites,
     pub(crate) verifier: u64,
     /// Held, so that no other process opens the store.
     pub(crate) _directory_lock: Option<std::fs::File>,
 }
 
-/// What an opening hands to the engine.
+/// State that an opening hands to the engine.
 pub(crate) struct Start {
-    pub config: Config,
+    pub config: EngineConfig,
     pub log: Box<dyn LogFile>,
     pub index: Index,
     pub origin: log::Origin,
-    pub extent: log::Extent,
+    pub extent: log::LogExtent,
     pub overlay: Overlay,
 }
 
@@ -158,7 +161,7 @@ impl Engine {
                 frozen: None,
                 snapshot,
             }),
-            group: Group::new(start.extent.synced),
+            group: GroupCommit::new(start.extent.synced),
             written: AtomicU64::new(head),
             tail: AtomicU64::new(start.origin.applied),
             appends: AtomicU64::new(0),
@@ -168,15 +171,16 @@ impl Engine {
             signal: Arc::new(Signal::default()),
             checkpoint_turn: Mutex::new(None),
             free_space: None,
-            inside: Inside::default(),
-            misses: Misses::default(),
-            past: Past::Lost,
+            index_space: IndexFreeSpace::default(),
+            misses: CacheMisses::default(),
+            past: UnflushedWrites::Lost,
             verifier: 0,
             _directory_lock: None,
         })
     }
 
-    /// Has every sync also make the caller's data durable. Once, before the first sync.
+    /// Sets the caller's data that every sync also makes durable. Call it once, before the first
+    /// sync.
     ///
     /// # Errors
     /// When it was set before, or its thread cannot be started.
@@ -184,7 +188,8 @@ impl Engine {
         self.group.set_data(hook)
     }
 
-    /// Applies changes without a record: what a checkpoint makes durable anyway, or may be lost.
+    /// Applies changes without a record: changes that a checkpoint makes durable anyway, or that
+    /// may be lost.
     pub fn apply_unlogged(&self, changes: Vec<KvChange>) {
         let guard = lock(&self.append_lock);
         self.apply(changes);
@@ -195,14 +200,14 @@ impl Engine {
         }
     }
 
-    /// Returns when every record up to `lsn`, with the caller's data, is durable.
+    /// Returns when every record up to `lsn` is durable, with the caller's data.
     ///
     /// # Errors
-    /// `Io` for the flush that failed, `Failed` ever after.
+    /// `Io` for the flush that failed, `Failed` from then on.
     pub fn sync(&self, lsn: Lsn) -> Result<(), DiskError> {
         let result = self.group.sync(self.log.as_ref(), &self.written, lsn.0);
         if result.is_err() {
-            // Those who wait for room must not wait for a checkpoint that cannot be.
+            // Calls that wait for space must not wait for a checkpoint that cannot happen.
             self.wake_waiters();
         }
         result
@@ -228,38 +233,38 @@ impl Engine {
         Lsn(self.group.synced())
     }
 
-    /// Whether an earlier failure has ended all changes.
+    /// Whether an earlier failure has stopped all changes.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.group.failed()
     }
 
-    /// The failure that has ended all changes, in words.
+    /// The failure that has stopped all changes, in words.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.group.failure()
     }
 
-    /// What became of the writes that were not flushed when the store was last open.
+    /// The fate of writes that were not flushed when the store was last open.
     #[must_use]
-    pub fn past(&self) -> Past {
+    pub fn past(&self) -> UnflushedWrites {
         self.past
     }
 
-    /// A number that stays as long as everything acknowledged is there, flushed or not; another one
-    /// tells that unflushed writes may be gone.
+    /// The verifier: stays the same as long as everything acknowledged is there, flushed or not.
+    /// Another number means that unflushed writes may be lost.
     #[must_use]
     pub fn verifier(&self) -> u64 {
         self.verifier
     }
 
-    /// Bytes free on the file system below, where it tells.
+    /// Bytes free on the file system below, where it reports them.
     #[must_use]
     pub fn free_below(&self) -> Option<u64> {
         self.free_space.as_ref().and_then(|free| free().ok())
     }
 
-    /// Figures for gauges and tests.
+    /// Statistics for gauges and tests.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
@@ -276,8 +281,8 @@ impl Engine {
         }
     }
 
-    /// Memory of both overlays now, and its bound: changes wait at twice the configured size, and
-    /// what was let in before ends below four times.
+    /// Memory of both overlays now, and its bound. Changes wait at twice the configured size; those
+    /// admitted before end below four times.
     #[must_use]
     pub fn overlay_memory(&self) -> (u64, u64) {
         let frozen = lock(&self.append_lock).frozen_bytes;
@@ -298,7 +303,7 @@ impl Engine {
         self.is_due(&lock(&self.append_lock))
     }
 
-    /// Has the checkpointer work soon, where one runs.
+    /// Wakes the checkpointer, where one runs.
     pub fn request_checkpoint(&self) {
         self.signal.request();
     }
@@ -307,7 +312,7 @@ impl Engine {
         self.views.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the views; the append lock is held by the caller, so that order is the log's.
+    /// Changes the views. The caller holds the append lock, so that the order is the log's.
     pub(crate) fn change_views<T>(&self, change: impl FnOnce(&mut Views) -> T) -> T {
         let mut views = self.views.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut views);
@@ -317,11 +322,15 @@ impl Engine {
     }
 
     pub(crate) fn set_tail(&self, guard: &mut Tail, tail: u64) {
+        assert!(
+            (guard.tail..=guard.head).contains(&tail),
+            "the tail of the log never falls and never passes its head"
+        );
         guard.tail = tail;
         self.tail.store(tail, Ordering::Release);
     }
 
-    /// Ends all changes after a failure that leaves doubt about what is stored.
+    /// Stops all changes after a failure that leaves the stored state in doubt.
     pub(crate) fn fail(&self, why: String) {
         self.group.fail(why);
         self.wake_waiters();

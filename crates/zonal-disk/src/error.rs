@@ -1,4 +1,4 @@
-//! What can go wrong below a shard or a target, typed, and its mapping to the wire's codes.
+//! Errors of the files below a shard or a target, and their codes on the wire.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use zonal_types::ErrorCode;
 
 use crate::identity::StoreKind;
-use crate::trusted::Distrust;
+use crate::trusted_paths::Distrust;
 
 /// A failure of a store.
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +14,9 @@ pub enum DiskError {
     /// The medium or the file system below failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// The failure below.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file system below is full, or a capacity limit is reached.
@@ -28,13 +28,13 @@ pub enum DiskError {
     /// There is no store in the directory.
     #[error("{} holds no store: format it first", .0.display())]
     NotFormatted(PathBuf),
-    /// The directory holds things that are not a store's.
+    /// The directory holds files that are not a store's.
     #[error("{} is not empty and not a store of this file system", .0.display())]
     NotOurs(PathBuf),
-    /// Others could have put anything there.
+    /// Other users could have written there.
     #[error(transparent)]
     Untrusted(#[from] Distrust),
-    /// Formatting would destroy a store.
+    /// Formatting would destroy an existing store.
     #[error("{} already holds a store", .0.display())]
     AlreadyFormatted(PathBuf),
     /// Another process has the store open.
@@ -75,7 +75,7 @@ pub enum DiskError {
     /// A setting is out of its range or contradicts what is stored.
     #[error("setting: {0}")]
     Config(String),
-    /// The log has no room, and a checkpoint could not make any.
+    /// The log is full, and a checkpoint could not free any space.
     #[error("the log is full")]
     LogFull,
     /// A record is larger than the log takes.
@@ -83,10 +83,10 @@ pub enum DiskError {
     TooBig {
         /// Bytes of the record.
         size: usize,
-        /// The most that fits.
+        /// The largest record that fits.
         limit: usize,
     },
-    /// An offset or a length lies outside of what exists.
+    /// An offset or a length lies outside of the file.
     #[error("out of range: {0}")]
     Range(String),
     /// The store failed earlier and takes no more changes until it is opened again.
@@ -95,7 +95,7 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// Wraps a failure of the file system below, telling a full one apart.
+    /// Wraps an error of the file system below; a full one becomes `NoSpace`.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace(what.into()),

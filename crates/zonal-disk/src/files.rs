@@ -1,8 +1,7 @@
-//! How the files of a store are reached: its folder, and files in it, with a recorder where one was
-//! asked for.
+//! Access to the files of a store: its folder and the files in it, with an optional recorder.
 //!
-//! Everything that changes an open store's files goes through here. Without a recorder a call is
-//! the system's own, behind one look at a field.
+//! Every change of an open store's files goes through here. Without a recorder a call is the
+//! system's own, after one look at a field.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,11 +14,11 @@ use zonal_types::limits::RECORDING_BYTES_MAX;
 
 use crate::disk::LogFile;
 use crate::error::DiskError;
-use crate::identity::{Identity, sync_dir};
+use crate::identity::{StoreIdentity, sync_dir};
+use crate::index_checksums::SumsStore;
 use crate::recorder::{Recorder, join};
-use crate::recording::Event;
+use crate::recording::RecordedEvent;
 use crate::store::NO_LINK;
-use crate::sums::SumsStore;
 
 /// The folder of a store. Paths of its files are below it, with `/` between names.
 #[derive(Debug, Clone)]
@@ -38,8 +37,8 @@ impl StoreDir {
         }
     }
 
-    /// The folder `path`; from its opening on, what is done to the store is written down in a new
-    /// file in the folder `recordings`.
+    /// The folder `path`. From its opening on, every change of the store is recorded in a new file
+    /// in the folder `recordings`.
     #[must_use]
     pub fn recorded(path: &Path, recordings: &Path) -> Self {
         Self::recorded_up_to(path, recordings, RECORDING_BYTES_MAX)
@@ -60,15 +59,15 @@ impl StoreDir {
         &self.path
     }
 
-    /// The store is locked and about to be opened: the recording begins, where there is to be one.
-    pub(crate) fn begin(&self, identity: &Identity) -> Result<(), DiskError> {
+    /// Begins the recording, where there is to be one; the store is locked and about to be opened.
+    pub(crate) fn begin(&self, identity: &StoreIdentity) -> Result<(), DiskError> {
         match &self.recorder {
             Some(recorder) => recorder.begin(&self.path, identity),
             None => Ok(()),
         }
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(crate) fn open(&self, path: &str) -> io::Result<StoreFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(NO_LINK);
@@ -76,7 +75,7 @@ impl StoreDir {
         Ok(self.over(file, path))
     }
 
-    /// Opens a file; one that is missing is made.
+    /// Opens a file; creates a missing one.
     pub(crate) fn open_or_create(&self, path: &str) -> io::Result<StoreFile> {
         match self.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(path),
@@ -84,7 +83,7 @@ impl StoreDir {
         }
     }
 
-    /// Makes a file, or makes it empty.
+    /// Creates a file, or truncates an existing one to zero bytes.
     pub(crate) fn create(&self, path: &str) -> io::Result<StoreFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
@@ -98,35 +97,37 @@ impl StoreDir {
         Ok(StoreFile { file, tape })
     }
 
-    /// Makes a folder, unless it is there.
+    /// Creates a folder, unless it exists.
     pub(crate) fn make_folder(&self, path: &str) -> io::Result<()> {
         let folder = self.path.join(path);
         if folder.is_dir() {
             return Ok(());
         }
-        self.around(&Event::MakeFolder { path }, || fs::create_dir_all(folder))
+        self.around(&RecordedEvent::MakeFolder { path }, || {
+            fs::create_dir_all(folder)
+        })
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.around(&Event::Rename { from, to }, || {
+        self.around(&RecordedEvent::Rename { from, to }, || {
             fs::rename(self.path.join(from), self.path.join(to))
         })
     }
 
     pub(crate) fn remove(&self, path: &str) -> io::Result<()> {
-        self.around(&Event::Remove { path }, || {
+        self.around(&RecordedEvent::Remove { path }, || {
             fs::remove_file(self.path.join(path))
         })
     }
 
     /// Makes the names in a folder durable; the empty path is the store's own.
     pub(crate) fn sync_names(&self, path: &str) -> io::Result<()> {
-        self.around(&Event::FlushNames { path }, || {
+        self.around(&RecordedEvent::FlushNames { path }, || {
             sync_dir(&self.path.join(path))
         })
     }
 
-    /// Puts a file of these bytes in the place of `name`, durably and atomically, by way of
+    /// Replaces the file `name` by one of these bytes, durably and atomically, by way of
     /// `temporary`.
     pub(crate) fn replace(&self, name: &str, temporary: &str, bytes: &[u8]) -> io::Result<()> {
         let file = self.create(temporary)?;
@@ -136,7 +137,11 @@ impl StoreDir {
         self.sync_names("")
     }
 
-    fn around(&self, event: &Event<'_>, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn around(
+        &self,
+        event: &RecordedEvent<'_>,
+        act: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         match &self.recorder {
             None => act(),
             Some(recorder) => recorder.around(event, act),
@@ -159,34 +164,34 @@ impl StoreDir {
 #[derive(Debug)]
 pub(crate) struct StoreFile {
     file: File,
-    /// Where what is done is written down, and the file's number there.
+    /// The recorder, and the file's number in the recording.
     tape: Option<(Arc<Recorder>, u32)>,
 }
 
 impl StoreFile {
-    /// The file, to be read from only.
+    /// The file, for reading only.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     pub(crate) fn write_all_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.around(
-            |file| Event::Write { file, at, bytes },
+            |file| RecordedEvent::Write { file, at, bytes },
             || self.file.write_all_at(bytes, at),
         )
     }
 
     pub(crate) fn set_len(&self, length: u64) -> io::Result<()> {
         self.around(
-            |file| Event::SetLen { file, length },
+            |file| RecordedEvent::SetLen { file, length },
             || self.file.set_len(length),
         )
     }
 
-    /// Takes the space up to `end`, which is then at least the file's length.
+    /// Allocates the space up to `end`; the file's length becomes at least `end`.
     pub(crate) fn allocate(&self, end: u64) -> io::Result<()> {
         self.around(
-            |file| Event::Allocate { file, end },
+            |file| RecordedEvent::Allocate { file, end },
             || {
                 Ok(rustix::fs::fallocate(
                     &self.file,
@@ -199,16 +204,22 @@ impl StoreFile {
     }
 
     pub(crate) fn sync_data(&self) -> io::Result<()> {
-        self.around(|file| Event::Flush { file }, || self.file.sync_data())
+        self.around(
+            |file| RecordedEvent::Flush { file },
+            || self.file.sync_data(),
+        )
     }
 
     pub(crate) fn sync_all(&self) -> io::Result<()> {
-        self.around(|file| Event::Flush { file }, || self.file.sync_all())
+        self.around(
+            |file| RecordedEvent::Flush { file },
+            || self.file.sync_all(),
+        )
     }
 
     fn around<'a>(
         &self,
-        event: impl FnOnce(u32) -> Event<'a>,
+        event: impl FnOnce(u32) -> RecordedEvent<'a>,
         act: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         match &self.tape {
@@ -254,7 +265,7 @@ impl SumsStore for StoreFile {
     }
 }
 
-/// The index's file, which nobody else opens: the store's folder is locked.
+/// The index's file; no other process opens it, because the store's folder is locked.
 impl redb::StorageBackend for StoreFile {
     fn len(&self) -> io::Result<u64> {
         LogFile::len(&self.file)

@@ -1,6 +1,6 @@
-//! Who a store is: its cell, kind and number, so that no process opens another's directory.
+//! Identity of a store: its cell, kind and number, so that no process opens another's directory.
 //!
-//! The `identity` file is written last when formatting: a directory without it holds no store.
+//! Formatting writes the `identity` file last: a directory without it holds no store.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ const MAGIC: &[u8; 8] = b"ZONALID\n";
 const SIZE: usize = 80;
 const CRC_AT: usize = SIZE - 4;
 
-/// What a store is for.
+/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
     /// A metadata shard.
@@ -60,21 +60,22 @@ impl std::fmt::Display for StoreKind {
 
 /// The identity that an opener expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// The cell that the store belongs to.
     pub cell: [u8; 16],
-    /// What the store is for.
+    /// Its kind.
     pub kind: StoreKind,
     /// Number of the shard, target or manager.
     pub id: u32,
 }
 
-/// The identity as stored: with what formatting chose.
+/// The identity as stored, with the values that formatting chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// What an opener names.
-    pub identity: Identity,
-    /// Random, made by formatting: tells this store's log records from those of an earlier one.
+    /// The part that an opener names.
+    pub identity: StoreIdentity,
+    /// Random, drawn when formatting: distinguishes this store's log records from those of an
+    /// earlier one.
     pub uuid: [u8; 16],
     /// Length of the log file.
     pub log_bytes: u64,
@@ -106,8 +107,8 @@ impl Stored {
     /// Decodes an identity file's bytes.
     ///
     /// # Errors
-    /// `WrongVersion` for a version that this program does not know, `Corrupt` for anything else
-    /// amiss.
+    /// `WrongVersion` for a version that this program does not know, `Corrupt` for any other
+    /// defect.
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskError> {
         let corrupt = |what: &str| DiskError::Corrupt(format!("identity file: {what}"));
         let word = |at: usize| -> Result<u32, DiskError> {
@@ -134,7 +135,7 @@ impl Stored {
         }
         let kind = StoreKind::from_number(word(12)?).ok_or_else(|| corrupt("unknown kind"))?;
         let mut stored = Self {
-            identity: Identity {
+            identity: StoreIdentity {
                 cell: [0; 16],
                 kind,
                 id: word(32)?,
@@ -147,11 +148,11 @@ impl Stored {
         Ok(stored)
     }
 
-    /// Checks that this store is the one that the opener means.
+    /// Checks that this store is the expected one.
     ///
     /// # Errors
     /// The first difference found.
-    pub fn check(&self, expected: &Identity) -> Result<(), DiskError> {
+    pub fn check(&self, expected: &StoreIdentity) -> Result<(), DiskError> {
         let found = &self.identity;
         if found.cell != expected.cell {
             return Err(DiskError::WrongCell {
@@ -187,19 +188,19 @@ pub fn load(dir: &Path) -> Result<Option<Stored>, DiskError> {
         Err(error) => return Err(DiskError::io("open identity", error)),
     };
     let mut bytes = Vec::new();
-    // Bounded: whatever lies there, no more than this is read.
+    // Bounded: reads no more than this, whatever the file is.
     file.take(4096)
         .read_to_end(&mut bytes)
         .map_err(|error| DiskError::io("read identity", error))?;
     Stored::decode(&bytes).map(Some)
 }
 
-/// Fails where a file of a store is none: to open a pipe waits for ever, to read a device may never
-/// end.
+/// Fails where a file of a store is not a regular file: opening a pipe waits for ever, and reading
+/// a device may never end.
 fn refuse_pipes(dir: &Path) -> Result<(), DiskError> {
     for name in crate::store::FILES {
         let path = dir.join(name);
-        // What is not there, or cannot be looked at, is told by whoever needs it.
+        // A file that is missing or cannot be inspected is reported by its reader.
         let Ok(found) = fs::metadata(&path) else {
             continue;
         };
@@ -211,8 +212,8 @@ fn refuse_pipes(dir: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// The identity in `dir` with one flipped bit put right, where that makes it whole: no other
-/// store's is one bit away.
+/// The identity in `dir` with one flipped bit corrected, where that makes it valid. No other
+/// store's identity is one bit away.
 pub(crate) fn load_mended(dir: &Path) -> Option<Stored> {
     let mut bytes = fs::read(dir.join(FILE_NAME)).ok()?;
     if bytes.len() != SIZE {
@@ -231,8 +232,14 @@ pub(crate) fn load_mended(dir: &Path) -> Option<Stored> {
 /// # Errors
 /// When the medium fails.
 pub fn save(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
+    let bytes = stored.encode();
+    assert_eq!(
+        Stored::decode(&bytes).ok().as_ref(),
+        Some(stored),
+        "an identity decodes to what is written"
+    );
     StoreDir::plain(dir)
-        .replace(FILE_NAME, TEMP_NAME, &stored.encode())
+        .replace(FILE_NAME, TEMP_NAME, &bytes)
         .map_err(|error| DiskError::io("write identity", error))
 }
 
@@ -244,7 +251,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Whether formatting may start in `dir`: empty, or only leavings of a format that did not end.
+/// Whether formatting may start in `dir`: it is empty, or holds only files of an unfinished format.
 pub(crate) fn may_format(dir: &Path, ours: &[&str]) -> Result<bool, DiskError> {
     let entries = fs::read_dir(dir).map_err(|error| DiskError::io("list directory", error))?;
     for entry in entries {

@@ -1,14 +1,15 @@
-//! The checkpointed state: one ordered table in an embedded store (redb), and how far the log is in
-//! it.
+//! The index: the checkpointed state as one ordered table in an embedded store (redb), with the log
+//! position it has reached.
 //!
-//! The library does not check what it reads: every value carries a crc32c of key and value behind
-//! it, and every block of the file has one beside the file ([`crate::sums`]). Damage may make the
-//! library panic: each call is [`guarded`], and a panic becomes `Corrupt`. Commits are durable and
-//! leave the allocator's state behind, so that opening after a crash does not walk the whole file.
+//! The library does not check the bytes it reads. So every value carries a crc32c of key and value
+//! behind it, and every block of the file has one beside the file ([`crate::index_checksums`]).
+//! Damage may make the library panic: each call is [`guarded`], and a panic becomes `Corrupt`.
+//! Commits are durable and store the allocator's state, so that opening after a crash does not walk
+//! the whole file.
 
 mod progress;
 
-pub use progress::Progress;
+pub use progress::IndexProgress;
 pub(crate) use progress::{COPY, STORE};
 
 use std::fs::File;
@@ -21,11 +22,11 @@ use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefiniti
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::guarded::guarded;
-use crate::sums::{Reads, Summed, SumsStore};
+use crate::index_checksums::{ChecksummedBackend, Reads, SumsStore};
+use crate::panic_guard::guarded;
 use progress::PROGRESS;
 
-/// Of the file with the checksums, beside the index.
+/// Extension of the file with the checksums, beside the index.
 const SUMS_EXTENSION: &str = "sums";
 const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
@@ -34,25 +35,25 @@ const DISK_BLOCK: u64 = 512;
 
 /// The embedded store.
 pub struct Index {
-    /// There until the drop.
+    /// `Some` until the drop.
     database: Option<Database>,
     reads: Arc<Reads>,
-    /// The file that it lies in, where it is one.
+    /// The file below, where the backend is a file.
     file: Option<File>,
 }
 
-/// An unchanging view of the table as of one commit.
+/// An immutable view of the table as of one commit.
 pub(crate) struct Snapshot {
     table: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
 
 impl Index {
-    /// Makes a new, empty index at `path`, replacing what is there.
+    /// Creates a new, empty index at `path`, replacing an existing one.
     ///
     /// # Errors
     /// When the medium fails.
     pub fn create_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
-        // Checksums never outlive the index that they are of.
+        // Checksums never outlive their index.
         for old in [&path.with_extension(SUMS_EXTENSION), path] {
             match std::fs::remove_file(old) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -76,7 +77,7 @@ impl Index {
         name: &str,
         cache_bytes: usize,
     ) -> Result<Self, DiskError> {
-        // The library would make a new, empty store of it, and new checksums beside it.
+        // The library would create a new, empty store in it, and new checksums beside it.
         let fail = |error| DiskError::io("open the index", error);
         let file = store.open(name).map_err(fail)?;
         if file.file().metadata().map_err(fail)?.len() == 0 {
@@ -111,7 +112,7 @@ impl Index {
         cache_bytes: usize,
     ) -> Result<Self, DiskError> {
         let reads = Arc::new(Reads::default());
-        let summed = Summed::new(backend, sums, Arc::clone(&reads))
+        let summed = ChecksummedBackend::new(backend, sums, Arc::clone(&reads))
             .map_err(|error| DiskError::io("checksums of the index", error))?;
         let mut index = Self::open_backend(summed, cache_bytes)?;
         index.reads = reads;
@@ -129,7 +130,7 @@ impl Index {
         self.reads.missed.load(Ordering::Relaxed)
     }
 
-    /// Opens an index over `backend`; an empty one is made ready.
+    /// Opens an index over `backend`; initialises an empty one.
     ///
     /// # Errors
     /// When the backend fails or its contents are damaged.
@@ -162,16 +163,16 @@ impl Index {
     }
 
     fn initialise(&self) -> Result<(), DiskError> {
-        self.commit(std::iter::empty(), &Progress::default())
+        self.commit(std::iter::empty(), &IndexProgress::default())
     }
 
-    /// How far the log has been applied.
-    pub(crate) fn progress(&self) -> Result<Progress, DiskError> {
+    /// The log position that the index has reached.
+    pub(crate) fn progress(&self) -> Result<IndexProgress, DiskError> {
         guarded(|| {
             let transaction = self.database()?.begin_read()?;
             let table = transaction.open_table(META)?;
             let bytes = table.get(PROGRESS)?;
-            let progress = bytes.and_then(|bytes| Progress::decode(bytes.value()));
+            let progress = bytes.and_then(|bytes| IndexProgress::decode(bytes.value()));
             let (copy, store) = (table.get(COPY)?, table.get(STORE)?);
             let copy = copy.as_ref().map(|bytes| bytes.value());
             let store = store.as_ref().map(|bytes| bytes.value());
@@ -185,7 +186,7 @@ impl Index {
     pub(crate) fn commit<'a>(
         &self,
         changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
-        progress: &Progress,
+        progress: &IndexProgress,
     ) -> Result<(), DiskError> {
         guarded(|| {
             let mut transaction = self.database()?.begin_write()?;
@@ -215,7 +216,7 @@ impl Index {
     }
 
     /// Bytes of the file that have space on the disk and that the next commits may write. Walks the
-    /// whole index; nobody else may be writing.
+    /// whole index; nobody else may write meanwhile.
     pub(crate) fn reusable(&self) -> Result<u64, DiskError> {
         let Some(file) = &self.file else {
             return Ok(0);
@@ -242,8 +243,8 @@ impl Index {
 }
 
 impl Drop for Index {
-    /// Closing reads what it tidies up, which may be damaged. Nothing is lost by it: commits are
-    /// durable, with the allocator's state.
+    /// Closing reads the pages it tidies up, which may be damaged. That loses nothing: commits are
+    /// durable and store the allocator's state.
     fn drop(&mut self) {
         let database = self.database.take();
         drop(guarded(|| {
@@ -303,7 +304,7 @@ impl Cursor {
     }
 }
 
-/// The folder of a file, and its name.
+/// The folder and the name of a file.
 fn place(path: &Path) -> (StoreDir, String) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.parent().unwrap_or(Path::new(""));

@@ -1,19 +1,19 @@
 //! The copy of an index: written by checkpoints, read when the index is damaged.
 //!
-//! A checkpoint appends one record: a *slice* (the next entries of the index as it was before, in
-//! the order of keys), and its own changes. When slices have reached the last key the cycle is
-//! whole, and the next begins in the other file. So either one file has everything, or the older
-//! one has, with the newer one's changes behind it.
+//! A checkpoint appends one record: a *slice* (the next entries of the index before the checkpoint,
+//! in key order) and the checkpoint's own changes. When slices have reached the last key, the cycle
+//! is complete and the next one begins in the other file. So either one file has everything, or the
+//! older one and the changes of the newer one do.
 //!
 //! Invariants:
-//! - A record is durable before the index commits; the commit names it ([`Progress::copy`]).
-//! - The file of a whole cycle is not touched before the next cycle is whole, unless space is short
-//!   or [`WAITING_BYTES_MAX`] wait behind it.
+//! - A record is durable before the index commits; the commit names it ([`IndexProgress::copy`]).
+//! - The file of a complete cycle stays unchanged until the next cycle is complete. Exceptions:
+//!   space is short, or [`WAITING_BYTES_MAX`] of changes wait behind it.
 //! - No entry that fails its checksum is copied.
 //!
-//! Costs: a checkpoint's changes are written twice (once as a slice of the same size), one flush
-//! more a checkpoint, one of the folder a cycle. Space: four times the entries of the index at
-//! most.
+//! Costs: a checkpoint's changes are written twice (once as a slice of the same size). One more
+//! flush a checkpoint, and one of the folder a cycle. Space: at most four times the entries of the
+//! index.
 
 mod chain;
 mod record;
@@ -21,20 +21,19 @@ pub(crate) mod restore;
 mod walk;
 
 pub use chain::COPIES;
-pub use walk::{CopyFound, walk_copy};
+pub use walk::{CopyItem, walk_copy};
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::index::{Progress, Snapshot};
+use crate::index::{IndexProgress, Snapshot};
 use crate::overlay::Overlay;
 use chain::Chain;
 use record::{HEADER, Header};
 use std::io;
 
-/// Least bytes of a slice, where there are as many.
+/// Least bytes of a slice, where there are that many.
 const SLICE_BYTES_MIN: usize = 256 << 10;
-/// Bytes of changes that are kept behind a whole copy while the next cycle waits for an entry that
-/// cannot be read.
+/// Most bytes of changes behind a complete copy while the next cycle waits for an unreadable entry.
 pub(crate) const WAITING_BYTES_MAX: u64 = 4 << 30;
 /// Bytes written at once.
 const BUFFER: usize = 1 << 20;
@@ -44,12 +43,12 @@ const BUFFER: usize = 1 << 20;
 pub(crate) struct IndexCopy {
     dir: StoreDir,
     store: u64,
-    /// What belongs to the index's last commit; `None`: nothing does, a cycle begins.
+    /// State that belongs to the index's last commit; `None`: a cycle begins.
     at: Option<At>,
-    /// Not below those of any record that may be in the files.
+    /// Not below the cycle of any record that may be in the files.
     cycle: u64,
     sequence: u64,
-    /// Bytes written since a slice could last be read.
+    /// Bytes written since the last slice that could be read.
     waiting: u64,
 }
 
@@ -58,7 +57,7 @@ pub(crate) struct IndexCopy {
 struct At {
     cycle: u64,
     end: u64,
-    /// The slices so far go up to this key; `None`: the cycle is whole.
+    /// The slices so far reach this key; `None`: the cycle is complete.
     upto: Option<Vec<u8>>,
 }
 
@@ -78,9 +77,9 @@ impl Written {
 }
 
 impl IndexCopy {
-    /// Finds in the store's folder what belongs to an index at `progress`. What does not is written
-    /// over.
-    pub(crate) fn open(dir: &StoreDir, store: u64, progress: &Progress) -> Self {
+    /// Opens the copy in the store's folder that belongs to an index at `progress`. Other records
+    /// will be overwritten.
+    pub(crate) fn open(dir: &StoreDir, store: u64, progress: &IndexProgress) -> Self {
         let mut copy = Self {
             dir: dir.clone(),
             store,
@@ -90,7 +89,7 @@ impl IndexCopy {
             waiting: 0,
         };
         for number in 0..COPIES.len() {
-            // What cannot be read is no copy; the index is sound without it.
+            // An unreadable file counts as no copy; the index is sound without it.
             let Ok(Some(chain)) = Chain::read(dir.path(), number, store) else {
                 continue;
             };
@@ -120,7 +119,7 @@ impl IndexCopy {
         copy
     }
 
-    /// Writes the record of a checkpoint, durably: a slice of the index as it was, and the changes.
+    /// Writes the record of a checkpoint, durably: a slice of the index before it, and the changes.
     ///
     /// # Errors
     /// `NoSpace`, `Io`.
@@ -128,7 +127,7 @@ impl IndexCopy {
         &self,
         before: &Snapshot,
         changes: &Overlay,
-        progress: &Progress,
+        progress: &IndexProgress,
     ) -> Result<Written, DiskError> {
         let failed = |error| DiskError::io("write the copy of the index", error);
         let (cycle, start, from) = match &self.at {
@@ -138,7 +137,7 @@ impl IndexCopy {
                 upto: Some(upto),
             }) => (*cycle, *end, upto.clone()),
             Some(At { cycle, .. }) => (*cycle + 1, 0, Vec::new()),
-            // A gap, so that nothing from before is ever taken for the cycle before this one.
+            // A gap, so that no old record is ever taken for the cycle before this one.
             None => (self.cycle + 2, 0, Vec::new()),
         };
         let name = COPIES[usize::from(cycle % 2 == 1)];
@@ -187,36 +186,41 @@ impl IndexCopy {
         })
     }
 
-    /// The index has committed with this record.
+    /// Marks the record as committed by the index.
     pub(crate) fn accept(&mut self, written: Written) {
+        assert_eq!(
+            written.sequence,
+            self.sequence.wrapping_add(1),
+            "the copy accepts its records in order and once"
+        );
         (self.cycle, self.sequence) = (written.at.cycle, written.sequence);
         self.waiting = written.waiting;
         self.at = Some(written.at);
     }
 
-    /// Whether it has waited too long for an entry that cannot be read.
-    pub(crate) fn waits_in_vain(&self) -> bool {
+    /// Whether it has waited too long for an unreadable entry.
+    pub(crate) fn has_waited_too_long(&self) -> bool {
         self.waiting > WAITING_BYTES_MAX
     }
 
-    /// Gives its space back; a cycle begins with the next record.
+    /// Gives its space back; the next record begins a cycle.
     pub(crate) fn give_up(&mut self) {
         self.cycle += 2;
         self.at = None;
         self.waiting = 0;
         for name in COPIES {
-            // What stays there has an earlier cycle.
+            // A left-over file has an earlier cycle.
             let _ = self.dir.open(name).and_then(|file| file.set_len(0));
         }
     }
 }
 
-/// What a slice came to.
+/// The result of copying a slice.
 struct Slice {
     entries: u32,
-    /// It goes up to this key; `None`: to the last one.
+    /// The slice goes up to this key; `None`: to the last one.
     upto: Option<Vec<u8>>,
-    /// By an entry that cannot be read.
+    /// An unreadable entry ended it.
     is_cut: bool,
 }
 
@@ -260,7 +264,7 @@ fn copy_slice(
     Ok(slice)
 }
 
-/// Bytes on their way to the end of a file.
+/// Buffered bytes that go to the end of a file.
 struct Stream<'a> {
     file: &'a StoreFile,
     at: u64,
@@ -301,7 +305,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// How many bytes there were, and their crc32c.
+    /// Number of bytes written, and their crc32c.
     fn finish(mut self) -> io::Result<(u64, u32)> {
         self.flush_above(0)?;
         // A 32-bit algorithm: the upper half is zero.

@@ -1,14 +1,14 @@
 //! The circular log: headers, placing of records, and reading after a crash.
 //!
-//! A position (LSN) counts bytes since formatting and never goes back; it lies in the file at `lsn
-//! % capacity`. Records begin at multiples of [`ALIGN`] so that a header never straddles a sector
-//! (its rewriting is atomic), and never wrap: a pad fills the rest of a lap.
+//! A position (LSN) counts bytes since formatting and never goes back. It lies in the file at `lsn
+//! % capacity`. Records begin at multiples of [`ALIGN`], so that a header never straddles a sector
+//! and can be rewritten atomically. They never wrap: a pad fills the rest of a lap.
 //!
-//! What a valid header proves, and replay relies on:
-//! - `lsn` equal to the position: not a left-over of an earlier lap.
-//! - `store` equal to ours: not a left-over of an earlier format.
-//! - `epoch` not below the predecessor's: not of a time line that a crash ended (each opening
-//!   starts a new epoch, made durable in the index before the first append).
+//! A valid header proves the following, on which replay relies:
+//! - `lsn` equals the position: it is not a left-over of an earlier lap.
+//! - `store` equals ours: it is not a left-over of an earlier format.
+//! - `epoch` is not below the predecessor's: it is not of a time line that a crash ended. Each
+//!   opening starts a new epoch, made durable in the index before the first append.
 //! - `synced`: everything below it was durable when this header was written.
 
 use crate::disk::LogFile;
@@ -24,7 +24,7 @@ pub const MIN_BYTES: u64 = 1 << 20;
 /// Largest log file, in bytes.
 pub const MAX_BYTES: u64 = 16 << 30;
 
-/// No position reaches this: far from overflow, so that positions can be added to without checks.
+/// Bound of all positions, far from overflow, so that sums of positions need no checks.
 pub(crate) const LSN_END: u64 = 1 << 62;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ZLOG");
@@ -33,27 +33,27 @@ const FLAG_DROPPED: u8 = 1;
 const CRC_AT: usize = HEADER - 4;
 const WINDOW: usize = 1 << 20;
 
-/// What a header heads.
+/// The kind of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// A record with its payload.
     Record,
-    /// Nothing: the rest of the lap is skipped.
+    /// No record: the rest of the lap is skipped.
     Pad,
 }
 
 /// The fixed part before each payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
-    /// What follows.
-    pub kind: Kind,
-    /// A replay has dropped this record: its caller's data never arrived.
+pub struct RecordHeader {
+    /// The kind.
+    pub kind: RecordKind,
+    /// A replay has dropped this record, because its caller's data never arrived.
     pub dropped: bool,
     /// Position of this header.
     pub lsn: u64,
     /// Everything below this position was durable when the header was written.
     pub synced: u64,
-    /// Number of the opening that wrote it.
+    /// Number of the opening that wrote the record.
     pub epoch: u64,
     /// Bytes of payload.
     pub payload_len: u32,
@@ -63,15 +63,15 @@ pub struct Header {
     pub store: u64,
 }
 
-impl Header {
+impl RecordHeader {
     /// The header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..4].copy_from_slice(&MAGIC.to_le_bytes());
         out[4] = match self.kind {
-            Kind::Record => 1,
-            Kind::Pad => 2,
+            RecordKind::Record => 1,
+            RecordKind::Pad => 2,
         };
         out[5] = if self.dropped { FLAG_DROPPED } else { 0 };
         out[6..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -86,7 +86,7 @@ impl Header {
         out
     }
 
-    /// Decodes a header; `None` for whatever this program would not have written.
+    /// Decodes a header; `None` for bytes that this program does not write.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HEADER] = bytes.get(..HEADER)?.try_into().ok()?;
@@ -94,8 +94,8 @@ impl Header {
             return None;
         }
         let kind = match bytes[4] {
-            1 => Kind::Record,
-            2 => Kind::Pad,
+            1 => RecordKind::Record,
+            2 => RecordKind::Pad,
             _ => return None,
         };
         let header = Self {
@@ -108,7 +108,7 @@ impl Header {
             payload_crc: u32_at(bytes, 36),
             store: u64_at(bytes, 40),
         };
-        let bounded = kind == Kind::Pad || header.payload_len as usize <= MAX_PAYLOAD;
+        let bounded = kind == RecordKind::Pad || header.payload_len as usize <= MAX_PAYLOAD;
         let sane = header.synced <= header.lsn && header.lsn < LSN_END;
         // Magic, version, flags, reserved bytes and checksum at once.
         (bounded && sane && header.encode() == *bytes).then_some(header)
@@ -133,7 +133,7 @@ pub fn record_size(payload_len: usize) -> usize {
     (HEADER + payload_len).next_multiple_of(ALIGN)
 }
 
-/// The most bytes of payload that a log of `capacity` takes: four records always fit.
+/// Most payload bytes of a record in a log of `capacity` bytes: four records always fit.
 #[must_use]
 pub fn payload_limit(capacity: u64) -> usize {
     let quarter = usize::try_from(capacity / 4).unwrap_or(usize::MAX);
@@ -144,11 +144,16 @@ pub fn payload_limit(capacity: u64) -> usize {
 #[must_use]
 pub fn place(head: u64, size: usize, capacity: u64) -> (u64, u64) {
     let rest = capacity - head % capacity;
-    if size as u64 > rest {
+    let (pad, position) = if size as u64 > rest {
         (rest, head + rest)
     } else {
         (0, head)
-    }
+    };
+    assert!(
+        position % capacity + size as u64 <= capacity,
+        "a record of the log never wraps"
+    );
+    (pad, position)
 }
 
 /// Whether `bytes` is a usable length of a log.
@@ -157,36 +162,36 @@ pub fn valid_capacity(bytes: u64) -> bool {
     (MIN_BYTES..=MAX_BYTES).contains(&bytes) && bytes.is_multiple_of(4096)
 }
 
-/// What an opening knows before it reads the log.
+/// State that an opening knows before it reads the log.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin {
     /// Length of the log file.
     pub capacity: u64,
     /// Tag of the store.
     pub store: u64,
-    /// The index holds everything below.
+    /// The index holds everything below this position.
     pub applied: u64,
-    /// Epoch of the checkpoint that applied it: what follows is not older.
+    /// Epoch of the checkpoint that applied it: later records are not older.
     pub applied_epoch: u64,
-    /// Highest epoch that may have written.
+    /// Highest epoch that may have written records.
     pub epoch: u64,
-    /// The kernel has kept all that was written, flushed or not.
+    /// The kernel has kept all writes, flushed or not.
     pub kept: bool,
 }
 
-/// One thing found in the log.
-pub(crate) struct Found {
-    pub header: Header,
+/// A record or pad of the log.
+pub(crate) struct LogItem {
+    pub header: RecordHeader,
     /// Where the next header is.
     pub end: u64,
 }
 
-/// How far the log goes.
+/// The end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct LogExtent {
     /// Where the next record goes.
     pub end: u64,
-    /// Everything below is known to have been durable.
+    /// Everything below this position is known to have been durable.
     pub synced: u64,
 }
 
@@ -228,11 +233,15 @@ impl<'a> Reader<'a> {
     }
 
     /// The valid record or pad at `position`; `None` where the log ends.
-    pub(crate) fn at(&mut self, position: u64, min_epoch: u64) -> Result<Option<Found>, DiskError> {
+    pub(crate) fn at(
+        &mut self,
+        position: u64,
+        min_epoch: u64,
+    ) -> Result<Option<LogItem>, DiskError> {
         let capacity = self.origin.capacity;
         let offset = position % capacity;
         let rest = capacity - offset;
-        let Some(header) = Header::decode(self.bytes(offset, HEADER)?) else {
+        let Some(header) = RecordHeader::decode(self.bytes(offset, HEADER)?) else {
             return Ok(None);
         };
         let ours = header.lsn == position
@@ -243,30 +252,30 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         match header.kind {
-            Kind::Pad if size != rest => return Ok(None),
-            Kind::Pad => {}
-            Kind::Record => {
+            RecordKind::Pad if size != rest => return Ok(None),
+            RecordKind::Pad => {}
+            RecordKind::Record => {
                 let payload = self.payload(&header)?;
                 if crc_fast::crc32_iscsi(payload) != header.payload_crc {
                     return Ok(None);
                 }
             }
         }
-        Ok(Some(Found {
+        Ok(Some(LogItem {
             header,
             end: position + size,
         }))
     }
 
     /// The payload after a header that was found valid.
-    pub(crate) fn payload(&mut self, header: &Header) -> Result<&[u8], DiskError> {
+    pub(crate) fn payload(&mut self, header: &RecordHeader) -> Result<&[u8], DiskError> {
         let offset = header.lsn % self.origin.capacity + HEADER as u64;
         self.bytes(offset, header.payload_len as usize)
     }
 
-    /// How far records follow one another, and the epoch of the last one.
-    pub(crate) fn reach(&mut self) -> Result<(Extent, u64), DiskError> {
-        let mut extent = Extent {
+    /// How far the records are contiguous, and the epoch of the last one.
+    pub(crate) fn reach(&mut self) -> Result<(LogExtent, u64), DiskError> {
+        let mut extent = LogExtent {
             end: self.origin.applied,
             synced: self.origin.applied,
         };
@@ -282,8 +291,9 @@ impl<'a> Reader<'a> {
     /// Finds the end of the log and how much of it was durable.
     ///
     /// # Errors
-    /// `Corrupt` where what is missing was once durable: silence would lose acknowledged records.
-    pub(crate) fn extent(&mut self) -> Result<Extent, DiskError> {
+    /// `Corrupt` where records are missing that were once durable: ignoring that would lose
+    /// acknowledged records.
+    pub(crate) fn extent(&mut self) -> Result<LogExtent, DiskError> {
         let (extent, epoch) = self.reach()?;
         match self.proof_beyond(extent.end, epoch)? {
             Some(lsn) => Err(DiskError::Corrupt(format!(
@@ -294,13 +304,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Looks, in what lies beyond the end, for the position of a header that proves that more was
-    /// once durable.
+    /// Searches beyond the end for a header that proves that more was once durable; returns its
+    /// position.
     pub(crate) fn proof_beyond(&mut self, end: u64, epoch: u64) -> Result<Option<u64>, DiskError> {
         let mut position = end;
         while position < self.origin.applied + self.origin.capacity {
             let offset = position % self.origin.capacity;
-            if let Some(header) = Header::decode(self.bytes(offset, HEADER)?)
+            if let Some(header) = RecordHeader::decode(self.bytes(offset, HEADER)?)
                 && header.store == self.origin.store
                 && header.lsn % self.origin.capacity == offset
             {
@@ -308,8 +318,8 @@ impl<'a> Reader<'a> {
                 let later_epoch = header.epoch > self.origin.epoch;
                 let here = header.lsn == position;
                 let claims = here && header.epoch >= epoch && header.synced > end;
-                // Appends follow one another: what stands behind proves that what is before it was
-                // written whole.
+                // Appends are in order: a later record proves that the one before it was written
+                // whole.
                 let follows =
                     self.origin.kept && here && position > end && header.epoch == self.origin.epoch;
                 if later_lap || later_epoch || claims || follows {
@@ -325,10 +335,10 @@ impl<'a> Reader<'a> {
 /// Marks the record under `header` as dropped, in place; durable with the next sync.
 pub(crate) fn mark_dropped(
     file: &dyn LogFile,
-    header: &Header,
+    header: &RecordHeader,
     capacity: u64,
 ) -> Result<(), DiskError> {
-    let marked = Header {
+    let marked = RecordHeader {
         dropped: true,
         ..*header
     };
@@ -336,8 +346,8 @@ pub(crate) fn mark_dropped(
         .map_err(|error| DiskError::io("write the log", error))
 }
 
-impl Extent {
-    /// The end, as the name of the last record.
+impl LogExtent {
+    /// The end, as the position that names the last record.
     #[must_use]
     pub fn last(&self) -> Lsn {
         Lsn(self.end)
@@ -349,9 +359,15 @@ mod tests {
     use super::*;
 
     #[test]
+    #[should_panic(expected = "a record of the log never wraps")]
+    fn a_record_longer_than_the_log_is_refused() {
+        let _ = place(64, 8192, 4096);
+    }
+
+    #[test]
     fn a_header_far_beyond_any_log_is_none() {
-        let header = |lsn| Header {
-            kind: Kind::Record,
+        let header = |lsn| RecordHeader {
+            kind: RecordKind::Record,
             dropped: false,
             lsn,
             synced: 0,
@@ -361,9 +377,9 @@ mod tests {
             store: 7,
         };
         let known = header(LSN_END - 1);
-        assert_eq!(Header::decode(&known.encode()), Some(known));
+        assert_eq!(RecordHeader::decode(&known.encode()), Some(known));
         for lsn in [LSN_END, u64::MAX - 63, u64::MAX] {
-            assert_eq!(Header::decode(&header(lsn).encode()), None);
+            assert_eq!(RecordHeader::decode(&header(lsn).encode()), None);
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Changes that are not in the index yet, in memory, in key order. A removal hides what lies below.
+//! The overlay: changes that are not in the index yet, in memory, in key order. A removal hides
+//! entries of lower layers.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use zonal_types::KvChange;
 
-/// Bookkeeping a key costs beyond its bytes, roughly.
+/// Approximate overhead of a key beyond its bytes.
 const ENTRY_COST: usize = 80;
 
 /// Recent changes by key.
@@ -19,7 +20,7 @@ pub(crate) struct Overlay {
 pub(crate) type Entry = (Vec<u8>, Option<Vec<u8>>);
 
 impl Overlay {
-    /// Memory taken, roughly.
+    /// Approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -32,13 +33,17 @@ impl Overlay {
         let value_len = change.value.as_ref().map_or(0, Vec::len);
         let key_len = change.key.len();
         match self.map.insert(change.key, change.value) {
-            Some(old) => self.bytes -= old.map_or(0, |value| value.len()),
+            Some(old) => {
+                let old = old.map_or(0, |value| value.len());
+                assert!(old <= self.bytes, "an overlay counts each of its values");
+                self.bytes -= old;
+            }
             None => self.bytes += key_len + ENTRY_COST,
         }
         self.bytes += value_len;
     }
 
-    /// `Some(None)` for a key that was removed, `None` for one that is not mentioned.
+    /// `Some(None)` for a removed key, `None` for a key without a change.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         self.map.get(key).map(Option::as_deref)
     }
@@ -62,7 +67,7 @@ impl Overlay {
             .map(|(key, value)| (key.as_slice(), value.as_deref()))
     }
 
-    /// Puts `newer` over this one.
+    /// Puts the changes of `newer` over these.
     pub(crate) fn cover_with(&mut self, newer: Self) {
         for (key, value) in newer.map {
             self.apply(KvChange { key, value });

@@ -1,5 +1,5 @@
-//! Whether the library that serves an index can open it, found out without changing the file: what
-//! it writes stays in memory and is forgotten.
+//! Trial opening of an index: whether the library can open it, without changing the file. Its
+//! writes stay in memory and are dropped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use redb::StorageBackend;
 
 use crate::error::DiskError;
 use crate::index::Index;
-use crate::sums::SumsStore;
+use crate::index_checksums::SumsStore;
 
 const PAGE: u64 = 4096;
-/// Most pages that an opening and a commit write: beyond, it is more than that.
+/// Most pages that an opening and a commit may write; more means that the index is not usable.
 const PAGES_MAX: usize = 16_384;
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -26,7 +26,7 @@ struct Written {
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
-/// A file below, and what was written over it in memory.
+/// A file, and the bytes written over it in memory.
 struct Above {
     file: File,
     written: Mutex<Written>,
@@ -125,11 +125,11 @@ impl SumsStore for Sums {
     }
 }
 
-/// Opens the index at `index` with the checksums at `sums` as a server would, and commits: only
-/// that reads what the library knows of free space.
+/// Opens the index at `index` with the checksums at `sums` as a server would, and commits. Only a
+/// commit reads the library's record of free space.
 ///
 /// # Errors
-/// What a server would meet.
+/// Those that a server would meet.
 pub(crate) fn probe(index: &Path, sums: &Path) -> Result<(), DiskError> {
     let failed = |error| DiskError::io("index", error);
     let file = File::open(index).map_err(failed)?;

@@ -1,14 +1,13 @@
-//! The index's file read without the library that writes it: nothing is changed, nothing is
-//! trusted.
+//! Reads the index's file without the library that writes it: changes nothing and trusts nothing.
 //!
-//! A walk goes down from the committed root (layout of redb 4, docs/on-disk-format.md). Each page
-//! is compared with the checksum that the page above has of it, so that a page that is old,
-//! elsewhere's or torn is found out. One flipped bit is put right: of all the pages that differ in
-//! one bit, the checksum names the one. A page beyond help is told with the keys that it should
-//! have held, and the walk goes on behind it. Depth and pages are bounded, so that a damaged file
-//! ends it too.
+//! A walk descends from the committed root (layout of redb 4, docs/on-disk-format.md). It compares
+//! each page with the checksum that its parent page has of it, which detects old, misplaced and
+//! torn pages. It corrects one flipped bit: of all pages that differ in one bit, the checksum
+//! identifies the right one. It reports a page beyond repair with the keys that the page should
+//! have held, and goes on behind it. Depth and pages are bounded, so that a walk of a damaged file
+//! ends too.
 //!
-//! Costs: one `pread` and one checksum a page; some 30 ms a damaged page.
+//! Costs: one `pread` and one checksum a page; some 30 ms for a damaged page.
 
 mod page;
 mod walk;
@@ -21,57 +20,55 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::DiskError;
-use crate::index::{COPY, Progress, STORE, unseal};
+use crate::index::{COPY, IndexProgress, STORE, unseal};
 
 use page::{BRANCH, Branch, LEAF, Leaf, Link, mend, u32_at, u128_at, used};
 
 const MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
 const PAGE: u64 = 4096;
-/// Where the two commit slots are, and the bytes of one.
+/// Positions of the two commit slots, and the bytes of one.
 const SLOTS: [usize; 2] = [64, 192];
-/// Deepest tree believed: a branch has two children at least.
+/// Deepest tree that is accepted: a branch has at least two children.
 const DEPTH_MAX: u32 = 32;
-/// Largest page believed, as a power of two of [`PAGE`]: holds the largest value twice.
+/// Largest page that is accepted, as a power of two of [`PAGE`]: holds the largest value twice.
 const ORDER_MAX: u64 = 12;
 
-/// Largest page in which a flipped bit is looked for, and how many pages are tried: minutes at
-/// most.
+/// Largest page in which a flipped bit is searched, and how many pages are tried: minutes at most.
 const MEND_BYTES_MAX: usize = 16 << 10;
 const MENDS_MAX: u32 = 2048;
 const SLOT_BYTES: usize = 128;
 const SLOT_SUMMED: usize = SLOT_BYTES - 16;
 
-/// What a walk meets.
+/// An item of a walk over an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum IndexItem<'a> {
     /// An entry whose checksum holds.
     Entry(&'a [u8], &'a [u8]),
     /// An entry whose key or value fails its checksum.
     BadEntry {
-        /// The key as it is there; it may be what is damaged.
+        /// The key as found; it may be the damaged part.
         key: &'a [u8],
     },
-    /// A page in which one flipped bit was put right: nothing is lost, and the file is damaged.
+    /// A page in which one flipped bit was corrected: nothing is lost, but the file is damaged.
     Mended {
-        /// Where it is in the file.
+        /// Its position in the file.
         offset: u64,
     },
-    /// A page that cannot be used: keys above `above` and up to `upto` (`None`: all behind) may be
-    /// lost.
+    /// An unusable page: keys above `above` and up to `upto` (`None`: all behind) may be lost.
     BadPage {
-        /// Where it is in the file.
+        /// Its position in the file.
         offset: u64,
-        /// How far below the root.
+        /// Its depth below the root.
         depth: u32,
-        /// The last key before it, as far as the page above says.
+        /// The last key before it, according to the page above.
         above: &'a [u8],
         /// The last key that it may have held.
         upto: Option<&'a [u8]>,
     },
 }
 
-/// Told of what a walk meets, in key order; false ends the walk.
-pub(crate) type Visit<'a> = dyn FnMut(Found<'_>) -> bool + 'a;
+/// Takes the items of a walk, in key order; false ends the walk.
+pub(crate) type Visit<'a> = dyn FnMut(IndexItem<'_>) -> bool + 'a;
 
 /// An index's file, open for reading.
 #[derive(Debug)]
@@ -82,26 +79,26 @@ pub(crate) struct RawIndex {
     region_header: u64,
     /// The root page; `None`: the table is empty.
     root: Option<Link>,
-    pub progress: Progress,
+    pub progress: IndexProgress,
     mends_left: Cell<u32>,
-    /// What the checksums beside the file say of its blocks; 0: nothing.
+    /// Checksums of the blocks, from the file beside the index; 0: unknown.
     sums: Vec<u32>,
     /// Pages read so far.
     pub pages_read: Cell<u64>,
 }
 
-/// What a page turned out to be.
+/// A page after it was read and verified.
 enum Page {
     Sound(Vec<u8>),
     Mended(Vec<u8>),
     /// Its checksum fails.
     Doubtful(Vec<u8>),
-    /// It lies outside of the file or cannot be read.
+    /// It lies outside of the file or is unreadable.
     Gone,
 }
 
 impl Page {
-    /// The bytes, where they are what they were.
+    /// The bytes, where they are verified.
     fn trusted(self) -> Option<Vec<u8>> {
         match self {
             Self::Sound(bytes) | Self::Mended(bytes) => Some(bytes),
@@ -111,10 +108,10 @@ impl Page {
 }
 
 impl RawIndex {
-    /// Opens the file at `path` by the newest commit that can be used.
+    /// Opens the file at `path` by its newest usable commit.
     ///
     /// # Errors
-    /// `Corrupt` where no commit can be used, `Io`.
+    /// `Corrupt` where no commit is usable, `Io`.
     pub fn open(path: &Path) -> Result<Self, DiskError> {
         let failed = |error| DiskError::io("index", error);
         let file = File::open(path).map_err(failed)?;
@@ -136,7 +133,7 @@ impl RawIndex {
             region_bytes: region_header + region_pages * PAGE,
             region_header,
             root: None,
-            progress: Progress::default(),
+            progress: IndexProgress::default(),
             mends_left: Cell::new(MENDS_MAX),
             sums: Vec::new(),
             pages_read: Cell::new(0),
@@ -155,7 +152,7 @@ impl RawIndex {
     }
 
     /// Root of the entries and progress of the commit in a slot.
-    fn commit(&self, slot: &[u8]) -> Option<(Option<Link>, Progress)> {
+    fn commit(&self, slot: &[u8]) -> Option<(Option<Link>, IndexProgress)> {
         let mut slot = slot.to_vec();
         let sum = u128_at(&slot, SLOT_SUMMED)?;
         if xxh3_128(&slot[..SLOT_SUMMED]) != sum {
@@ -177,14 +174,14 @@ impl RawIndex {
             })
         };
         let meta = definition(b"meta")??;
-        let progress = Progress::decode(&self.find(meta, b"progress", 0)?)?;
+        let progress = IndexProgress::decode(&self.find(meta, b"progress", 0)?)?;
         let copy = self.find(meta, COPY.as_bytes(), 0);
         let store = self.find(meta, STORE.as_bytes(), 0);
         let progress = progress.with(copy.as_deref(), store.as_deref());
         Some((definition(b"entries").unwrap_or(None), progress))
     }
 
-    /// The bytes under `key` in the tree at `link`, as they are.
+    /// The bytes under `key` in the tree at `link`, unverified.
     fn find(&self, link: Link, key: &[u8], depth: u32) -> Option<Vec<u8>> {
         let bytes = self.page(link).trusted()?;
         match *bytes.first()? {
@@ -204,8 +201,8 @@ impl RawIndex {
         }
     }
 
-    /// From now on, a sound page that the file `sums` says is damaged counts as mended: a server
-    /// would refuse it.
+    /// Compares pages with the checksums in the file `sums` from now on. A sound page that fails
+    /// there counts as mended, because a server would refuse it.
     pub fn compare_with(&mut self, sums: &Path) {
         let bytes = std::fs::read(sums).unwrap_or_default();
         let (words, _rest) = bytes.as_chunks::<4>();
@@ -219,7 +216,7 @@ impl RawIndex {
             .zip(numbers)
             .any(|(block, number)| {
                 let expected = self.sums.get(number).copied().unwrap_or(0);
-                number > 0 && expected != 0 && crate::sums::sum(block) != expected
+                number > 0 && expected != 0 && crate::index_checksums::sum(block) != expected
             })
     }
 
@@ -228,7 +225,7 @@ impl RawIndex {
         self.length / PAGE
     }
 
-    /// How deep below the root the leaves are: a tree has all of them at one depth.
+    /// Depth of the leaves below the root; all leaves of a tree have the same.
     pub fn leaf_depth(&self) -> Option<u32> {
         self.depth_below(self.root?, 0)
     }
@@ -244,15 +241,15 @@ impl RawIndex {
         }
     }
 
-    /// Value of `key`; damage on the way is `Corrupt`.
+    /// Value of `key`; damage on the path is `Corrupt`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DiskError> {
         let mut end = key.to_vec();
         end.push(0);
         let mut result = Ok(None);
         self.walk(key, Some(&end), &mut |found| {
             result = match found {
-                Found::Mended { .. } => return true,
-                Found::Entry(_, value) => Ok(Some(value.to_vec())),
+                IndexItem::Mended { .. } => return true,
+                IndexItem::Entry(_, value) => Ok(Some(value.to_vec())),
                 _ => Err(DiskError::Corrupt("index: a page is damaged".into())),
             };
             false
@@ -281,7 +278,7 @@ impl RawIndex {
         };
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         self.pages_read.set(self.pages_read.get() + length / PAGE);
-        // A page that the medium does not give is a damaged page: the walk goes on.
+        // An unreadable page counts as damaged: the walk goes on.
         if self.file.read_exact_at(&mut bytes, offset).is_err() {
             return Page::Gone;
         }
@@ -309,17 +306,20 @@ impl RawIndex {
     }
 }
 
-/// Walks all that an index's file gives by itself, without the store around it: for the fuzzers,
-/// which make such files.
+/// Walks the entries of an index's file without the store around it, for fuzzers that generate
+/// index files.
 ///
 /// # Errors
-/// `Corrupt` where no commit can be used, `Io`.
-pub fn walk_index(path: &Path, visit: &mut dyn FnMut(Found<'_>) -> bool) -> Result<(), DiskError> {
+/// `Corrupt` where no commit is usable, `Io`.
+pub fn walk_index(
+    path: &Path,
+    visit: &mut dyn FnMut(IndexItem<'_>) -> bool,
+) -> Result<(), DiskError> {
     RawIndex::open(path)?.walk(&[], None, visit);
     Ok(())
 }
 
-/// The entries of everything in `file` that has the form of a leaf.
+/// Passes the entries of every block in `file` that has the form of a leaf to `visit`.
 pub(crate) fn carve(file: &File, length: u64, visit: &mut dyn FnMut(&[u8], &[u8])) {
     let largest = PAGE << 4;
     let mut offset = PAGE;

@@ -1,8 +1,8 @@
-//! Reading: active overlay over frozen overlay over index.
+//! Reads: the active overlay over the frozen overlay over the index.
 //!
 //! A reader holds the views' lock only to look into the active overlay or to copy a batch out of
-//! it; the frozen overlay and the index's snapshot are immutable and read without any lock. A whole
-//! batch thus sees one moment; two batches may see two.
+//! it. The frozen overlay and the index's snapshot are immutable and read without a lock. So all of
+//! a batch is of one moment; two batches may be of two.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::error::DiskError;
 use crate::index::Snapshot;
 use crate::overlay::{Entry, Overlay};
 
-/// Entries of the active overlay copied out at a time: first few (most scans stop soon), then more.
+/// Entries of the active overlay copied out at a time: few at first (most scans stop soon), then
+/// more.
 const FIRST_BATCH: usize = 16;
 const LAST_BATCH: usize = 256;
 
-/// Everything a read looks at.
+/// The layers that a read looks at.
 pub(crate) struct Views {
     /// Changes since the last checkpoint began.
     pub active: Overlay,
@@ -60,7 +61,7 @@ impl Engine {
                     .collect();
                 (active, views.frozen.clone(), Arc::clone(&views.snapshot))
             };
-            // A full batch reaches just past its last key; a short one to the end.
+            // A full batch ends just past its last key, a short one at the end of the range.
             let until = match active.last() {
                 Some((key, _)) if active.len() == batch => {
                     let mut until = key.clone();
@@ -81,7 +82,7 @@ impl Engine {
     }
 }
 
-/// Visits `range` of the three layers merged; false where `visit` ended it.
+/// Visits `range` in the merged layers; false where `visit` ended it.
 pub(crate) fn merge(
     active: &[Entry],
     frozen: &Overlay,
@@ -105,7 +106,7 @@ pub(crate) fn merge(
         let Some(key) = keys.into_iter().flatten().min() else {
             return Ok(true);
         };
-        // The topmost layer that has the key decides; the ones below it only step over it.
+        // The topmost layer with the key decides; lower layers only skip it.
         let from_active = active.next_if(|entry| entry.0 == key);
         let from_frozen = frozen.next_if(|entry| entry.0 == key);
         let held = keys[2] == Some(key);

@@ -1,13 +1,13 @@
-//! A store of a stopped process, opened to be looked at: nothing is written, and damage is told
+//! A store of a stopped process, opened for inspection: nothing is written, and damage is reported
 //! instead of refused.
 //!
-//! The log's records behind the index are replayed into memory; the index is read by [`RawIndex`],
-//! which needs no repair of the library's. What cannot be read is listed ([`ReadStore::damage`]) or
-//! met by a walk ([`Found`]). Holds the store's lock where there is one, so that no process opens
-//! it meanwhile.
+//! Opening replays the log's records behind the index into memory. [`RawIndex`] reads the index, so
+//! the library need not repair it. Damage is listed ([`ReadStore::damage`]) or met by a walk
+//! ([`IndexItem`]). Holds the store's lock where there is one, so that no process opens the store
+//! meanwhile.
 
 mod log;
-mod log_bits;
+mod log_bit_repair;
 
 pub(crate) use log::goes_on as log_goes_on;
 
@@ -18,16 +18,16 @@ use std::path::{Path, PathBuf};
 use zonal_types::{ErrorCode, KvRead};
 
 use crate::error::DiskError;
-use crate::identity::{self, Identity, Stored};
+use crate::identity::{self, StoreIdentity, Stored};
 use crate::index_copy::COPIES;
 use crate::index_copy::restore::{self, Copy};
-use crate::mend::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::overlay::Overlay;
-use crate::power;
+use crate::power_loss;
 use crate::probe;
-use crate::raw_index::{Found, RawIndex, Visit};
+use crate::raw_index::{IndexItem, RawIndex, Visit};
+use crate::repair::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::replay::Replay;
-use crate::starts;
+use crate::start_marks;
 use crate::store::{self, INDEX, LOCK, LOG, SUMS};
 
 /// Names that a store's folder may hold besides its own files.
@@ -41,55 +41,55 @@ const KNOWN: [&str; 13] = [
     SUMS,
     COPIES[0],
     COPIES[1],
-    power::FILE_NAME,
-    power::TEMP_NAME,
-    starts::FILE_NAME,
-    starts::TEMP_NAME,
+    power_loss::FILE_NAME,
+    power_loss::TEMP_NAME,
+    start_marks::FILE_NAME,
+    start_marks::TEMP_NAME,
 ];
 
-/// What is wrong with the files of a store.
+/// Damage of a store's files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreDamage {
-    /// Nobody can tell whose store it is.
+    /// The identity is missing or damaged: the owner of the store is unknown.
     #[error("the identity is unusable: {0}")]
     Identity(String),
-    /// The log's file cannot be used.
+    /// The log's file is unusable.
     #[error("the log is lost: {0}")]
     LogLost(String),
     /// Records that were durable are missing.
     #[error("the log ends at {end}, but a header at {proof} proves that there was more")]
     LogTorn {
-        /// The last position that can be read.
+        /// The last readable position.
         end: u64,
-        /// Where the proof is.
+        /// Position of the record that proves it.
         proof: u64,
     },
-    /// A flipped bit of the log that a checksum put right.
+    /// Position of a flipped bit in the log that a checksum corrected.
     #[error("a flipped bit in the byte at {0} of the log")]
     LogFlipped(u64),
-    /// A record was durable, and what it refers to is not there.
-    #[error("the durable record that ends at {0} cannot be applied, nor what is behind it")]
+    /// A durable record whose data is missing.
+    #[error("the durable record that ends at {0} cannot be applied, nor the records behind it")]
     LogRecord(u64),
-    /// The index's file cannot be used.
+    /// The index's file is unusable.
     #[error("the index is lost: {0}")]
     IndexLost(String),
-    /// The library that serves it cannot open the index, though its entries can be read.
+    /// The library cannot open the index, though its entries are readable.
     #[error("the index cannot be opened for use: {0}")]
     IndexShut(String),
-    /// The copy of the index is not what it should be. The index itself is not concerned.
+    /// The copy of the index is damaged; the index itself is not affected.
     #[error("the copy of the index is damaged: {0}")]
     Copy(String),
-    /// A file or folder that no store has.
+    /// A file or folder that does not belong to a store.
     #[error("{0} does not belong to the store")]
     Foreign(String),
 }
 
-/// Where a store's log was found to end.
+/// The end of a store's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LogEnd {
-    /// The index holds everything below.
+    /// The index holds everything below this position.
     pub applied: u64,
-    /// The last record that can be read ends here.
+    /// End of the last readable record.
     pub end: u64,
     /// The highest epoch seen.
     pub epoch: u64,
@@ -97,13 +97,13 @@ pub struct LogEnd {
     pub records: u64,
 }
 
-/// A store, opened to be looked at.
+/// A store opened for inspection.
 pub struct ReadStore {
     dir: PathBuf,
     stored: Option<Stored>,
     damage: Vec<StoreDamage>,
     index: Option<RawIndex>,
-    /// The file that lies in the index's place is another store's.
+    /// The file in the index's place belongs to another store.
     is_index_strange: bool,
     overlay: Overlay,
     log: LogEnd,
@@ -121,14 +121,14 @@ impl std::fmt::Debug for ReadStore {
 }
 
 impl ReadStore {
-    /// Opens the store in `dir`; `replay` is told of the log's records as at an opening for use.
+    /// Opens the store in `dir`; `replay` gets the log's records as at an opening for use.
     ///
     /// # Errors
     /// `NotFormatted` where there is no store, the differences of [`Stored::check`],
     /// `WrongVersion`, `Locked`, `Io`.
     pub fn open(
         dir: &Path,
-        expected: &Identity,
+        expected: &StoreIdentity,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
         store::check_trust(dir)?;
@@ -204,42 +204,46 @@ impl ReadStore {
         Ok(opened)
     }
 
-    /// The identity, where it can be read.
+    /// The identity, where it is readable.
     #[must_use]
     pub fn stored(&self) -> Option<&Stored> {
         self.stored.as_ref()
     }
 
-    /// What is wrong with its files. Damage inside of the index is met by [`Self::walk`].
+    /// Damage of its files. [`Self::walk`] reports damage inside the index.
     #[must_use]
     pub fn damage(&self) -> &[StoreDamage] {
         &self.damage
     }
 
-    /// What is wrong inside of the index's copy, where nothing is known to be wrong with it yet.
-    /// Reads all of it.
+    /// Damage inside the index's copy, unless damage of the copy is known already. Reads all of it.
     #[must_use]
     pub fn copy_damage(&self) -> Option<StoreDamage> {
         let (stored, index) = (self.stored.as_ref()?, self.index.as_ref()?);
         restore::inside(&self.dir, stored.tag(), &index.progress).map(StoreDamage::Copy)
     }
 
-    /// How far the log goes.
+    /// The end of the log.
     #[must_use]
     pub fn log(&self) -> LogEnd {
         self.log
     }
 
-    /// Pages of the index read so far, and all of them: for estimates.
+    /// Pages of the index read so far, and in all, for estimates.
     #[must_use]
     pub fn pages(&self) -> (u64, u64) {
         let index = self.index.as_ref();
         index.map_or((0, 0), |index| (index.pages_read.get(), index.pages()))
     }
 
-    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind), in
-    /// key order, damage included; false ends the walk.
-    pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut dyn FnMut(Found<'_>) -> bool) {
+    /// Visits entries and damage from `start` (inclusive) to `end` (exclusive; `None`: all behind),
+    /// in key order; false ends the walk.
+    pub fn walk(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        visit: &mut dyn FnMut(IndexItem<'_>) -> bool,
+    ) {
         let mut recent = self
             .overlay
             .iter()
@@ -249,18 +253,18 @@ impl ReadStore {
         if let Some(index) = &self.index {
             goes_on = index.walk(start, end, &mut |found| {
                 let key = match found {
-                    Found::Entry(key, _) | Found::BadEntry { key } => key,
-                    Found::BadPage { .. } | Found::Mended { .. } => return visit(found),
+                    IndexItem::Entry(key, _) | IndexItem::BadEntry { key } => key,
+                    IndexItem::BadPage { .. } | IndexItem::Mended { .. } => return visit(found),
                 };
                 while let Some((newer, value)) = recent.next_if(|(newer, _)| *newer < key) {
                     if let Some(value) = value
-                        && !visit(Found::Entry(newer, value))
+                        && !visit(IndexItem::Entry(newer, value))
                     {
                         return false;
                     }
                 }
                 match recent.next_if(|(newer, _)| *newer == key) {
-                    Some((_, Some(value))) => visit(Found::Entry(key, value)),
+                    Some((_, Some(value))) => visit(IndexItem::Entry(key, value)),
                     Some((_, None)) => true,
                     None => visit(found),
                 }
@@ -271,23 +275,23 @@ impl ReadStore {
                 return;
             }
             if let Some(value) = value {
-                goes_on = visit(Found::Entry(key, value));
+                goes_on = visit(IndexItem::Entry(key, value));
             }
         }
     }
 
-    /// How deep below the root the leaves of the index are; `None` where none can be reached.
+    /// Depth of the index's leaves below the root; `None` where none is reachable.
     pub(crate) fn leaf_depth(&self) -> Option<u32> {
         self.index.as_ref().and_then(RawIndex::leaf_depth)
     }
 
-    /// Whether the log says anything of a key.
+    /// Whether the log has a change of the key.
     pub(crate) fn mentions(&self, key: &[u8]) -> bool {
         self.overlay.get(key).is_some()
     }
 
-    /// Every entry that lies anywhere in the index's file, of any age, in no order; none of another
-    /// store's file.
+    /// Passes every entry found anywhere in the index's file, of any age and in no order. Skips the
+    /// file of another store.
     ///
     /// # Errors
     /// `Io`.
@@ -342,8 +346,8 @@ impl KvRead for ReadStore {
     ) -> Result<(), ErrorCode> {
         let mut result = Ok(());
         let walk: &mut Visit<'_> = &mut |found| match found {
-            Found::Entry(key, value) => visit(key, value),
-            Found::Mended { .. } => true,
+            IndexItem::Entry(key, value) => visit(key, value),
+            IndexItem::Mended { .. } => true,
             _ => {
                 result = Err(ErrorCode::Corrupt);
                 false

@@ -1,8 +1,10 @@
 //! A record of the log and its encoding.
 //!
-//! Payload, little-endian: `count u32`, then for each change `op u8` (0 remove, 1 put), `key length
-//! u16`, key, and for a put `value length u32`, value; then `note length u32`, note; nothing after
-//! it.
+//! Payload, little-endian:
+//!
+//! 1. `count u32`, then for each change: `op u8` (0 remove, 1 put), `key length u16`, key, and for
+//!    a put `value length u32`, value.
+//! 2. `note length u32`, note; nothing after it.
 
 use zonal_types::KvChange;
 
@@ -16,16 +18,16 @@ pub const MAX_PAYLOAD: usize = 4 << 20;
 const OP_REMOVE: u8 = 0;
 const OP_PUT: u8 = 1;
 
-/// A position in the log in bytes since formatting. As the name of a record: where it ends.
+/// A position in the log in bytes since formatting. The end of a record is its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-/// One atomic step: changes of the store, and bytes that only the caller understands.
+/// One atomic step: changes of the store, and a note that only the caller understands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
     /// Changes of the ordered store, in order.
     pub changes: Vec<KvChange>,
-    /// Redo bytes of the caller, handed to it by replay.
+    /// Redo bytes of the caller, passed to it by replay.
     pub note: Vec<u8>,
 }
 
@@ -72,7 +74,7 @@ pub fn encoded_size(changes: &[KvChange], note: &[u8]) -> usize {
 pub fn decode(payload: &[u8]) -> Option<Record> {
     let mut rest = payload;
     let count = take_u32(&mut rest)? as usize;
-    // A change takes at least 3 bytes: a hostile count cannot make us allocate more than its
+    // A change takes at least 3 bytes: a hostile count cannot cause an allocation larger than its
     // payload.
     if count > rest.len() / 3 {
         return None;
@@ -107,7 +109,7 @@ fn check(size: usize, limit: usize) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Lengths are bounded by [`MAX_PAYLOAD`] before they come here.
+/// Encodes a length; lengths are bounded by [`MAX_PAYLOAD`] before they come here.
 fn length(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }

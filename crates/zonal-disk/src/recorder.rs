@@ -1,10 +1,10 @@
-//! Writes down what is done to a store's files, for tests of what a loss of power may leave. Off
-//! unless asked for.
+//! Recorder: writes down every change of a store's files, for tests of power loss. Off unless
+//! requested.
 //!
-//! Each thing is written down when it is issued, before it is done, and again when it has ended,
-//! before its caller hears of it: of what the store was told to be durable, the recording has the
-//! flush. A recording ends by itself, with a mark, where the next event would exceed its bound, and
-//! without one where its own disk fails: the store goes on in both cases.
+//! It records each operation when it is issued, before it is done, and again when it has ended,
+//! before the caller learns of it. So the recording has the flush of everything that the store
+//! reported as durable. A recording ends with a mark where the next event would exceed its bound,
+//! and without one where its own disk fails. The store goes on in both cases.
 //!
 //! Lock order: the recording's lock is the last, and is held for one write.
 
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use crate::error::DiskError;
-use crate::group::lock;
-use crate::identity::{Identity, StoreKind, sync_dir};
-use crate::recording::{END_FRAME, Ending, Event, frame, header};
+use crate::group_commit::lock;
+use crate::identity::{StoreIdentity, StoreKind, sync_dir};
+use crate::recording::{END_FRAME, Ending, RecordedEvent, frame, header};
 
-/// What a store holds at the beginning is read in pieces of this.
+/// The initial contents of a store are read in pieces of this size.
 const PIECE: usize = 64 << 10;
-/// Bytes that are left out where they are all zeros.
+/// Blocks of this size are left out where they are all zeros.
 const BLOCK: usize = 4096;
-/// Recordings of one store in one folder.
+/// Most recordings of one store in one folder.
 const NUMBERS: u32 = 10_000;
 
 /// Writes the recording of one store.
@@ -35,22 +35,22 @@ pub struct Recorder {
     tape: OnceLock<Mutex<Tape>>,
 }
 
-/// A recording under way.
+/// A recording in progress.
 #[derive(Debug)]
 struct Tape {
-    /// `None` where it is over.
+    /// `None` once the recording has ended.
     out: Option<File>,
     bytes: u64,
     bytes_max: u64,
     /// Number of the next event.
     next: u64,
     next_file: u32,
-    /// Numbers of the files by the names that they have now.
+    /// Numbers of the files, by their current names.
     files: BTreeMap<String, u32>,
 }
 
 impl Recorder {
-    /// A recorder into the folder `folder`, which writes nothing before a store is opened with it.
+    /// A recorder that writes into the folder `folder` once a store is opened with it.
     pub(crate) fn new(folder: &Path, bytes_max: u64) -> Self {
         Self {
             folder: folder.to_path_buf(),
@@ -59,12 +59,12 @@ impl Recorder {
         }
     }
 
-    /// Begins the recording of the store in `dir`, with what it holds now, which is made durable.
-    /// Where it has begun, it goes on.
+    /// Begins the recording of the store in `dir` with its current contents, which it makes
+    /// durable. A recording that has begun goes on.
     ///
     /// # Errors
-    /// `Io`, `NoSpace`; `Config` where the store alone holds more than a recording may.
-    pub(crate) fn begin(&self, dir: &Path, identity: &Identity) -> Result<(), DiskError> {
+    /// `Io`, `NoSpace`; `Config` where the store alone is larger than a recording may be.
+    pub(crate) fn begin(&self, dir: &Path, identity: &StoreIdentity) -> Result<(), DiskError> {
         if self.tape.get().is_some() {
             return Ok(());
         }
@@ -82,7 +82,7 @@ impl Recorder {
             files: BTreeMap::new(),
         };
         tape.copy(dir, "").map_err(failed)?;
-        tape.note(&Event::Begun);
+        tape.note(&RecordedEvent::Begun);
         if tape.out.is_none() {
             let what = format!(
                 "the store holds more than a recording of {}",
@@ -90,15 +90,15 @@ impl Recorder {
             );
             return Err(DiskError::Config(what));
         }
-        // Nobody else begins it: the store's folder is locked.
+        // Only one caller begins it: the store's folder is locked.
         let _ = self.tape.set(Mutex::new(tape));
         Ok(())
     }
 
-    /// Does `act`, with `event` written down before and its end behind.
+    /// Runs `act`; records `event` before it and its end after it.
     pub(crate) fn around<T>(
         &self,
-        event: &Event<'_>,
+        event: &RecordedEvent<'_>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         let number = self.note(event);
@@ -110,14 +110,14 @@ impl Recorder {
                 tape.name(event);
             }
             if let Some(event) = number {
-                tape.note(&Event::Ended { event, is_well });
+                tape.note(&RecordedEvent::Ended { event, is_well });
             }
         }
         result
     }
 
-    /// As [`Self::around`] for a file that `act` makes; its number with it, where a recording has
-    /// begun.
+    /// As [`Self::around`] for an `act` that creates a file. Also returns the file's number, where
+    /// a recording has begun.
     pub(crate) fn around_create<T>(
         &self,
         path: &str,
@@ -127,7 +127,7 @@ impl Recorder {
             return act().map(|made| (made, None));
         };
         let file = lock(tape).number();
-        let made = self.around(&Event::Create { file, path }, act)?;
+        let made = self.around(&RecordedEvent::Create { file, path }, act)?;
         Ok((made, Some(file)))
     }
 
@@ -136,8 +136,8 @@ impl Recorder {
         lock(self.tape.get()?).files.get(path).copied()
     }
 
-    /// Writes an event down; its number, where the recording goes on.
-    fn note(&self, event: &Event<'_>) -> Option<u64> {
+    /// Records an event; returns its number, unless the recording has ended.
+    fn note(&self, event: &RecordedEvent<'_>) -> Option<u64> {
         lock(self.tape.get()?).note(event)
     }
 }
@@ -158,21 +158,21 @@ impl Tape {
         file
     }
 
-    /// Follows what names are of.
-    fn name(&mut self, event: &Event<'_>) {
+    /// Tracks the names of files.
+    fn name(&mut self, event: &RecordedEvent<'_>) {
         match *event {
-            Event::Create { file, path } => drop(self.files.insert(path.to_owned(), file)),
-            Event::Rename { from, to } => {
+            RecordedEvent::Create { file, path } => drop(self.files.insert(path.to_owned(), file)),
+            RecordedEvent::Rename { from, to } => {
                 if let Some(file) = self.files.remove(from) {
                     self.files.insert(to.to_owned(), file);
                 }
             }
-            Event::Remove { path } => drop(self.files.remove(path)),
+            RecordedEvent::Remove { path } => drop(self.files.remove(path)),
             _ => {}
         }
     }
 
-    fn note(&mut self, event: &Event<'_>) -> Option<u64> {
+    fn note(&mut self, event: &RecordedEvent<'_>) -> Option<u64> {
         let (head, payload) = frame(event);
         let length = (head.len() + payload.len()) as u64;
         if self.bytes + length + END_FRAME > self.bytes_max {
@@ -184,13 +184,13 @@ impl Tape {
         Some(number)
     }
 
-    /// Appends a frame, whole or not at all; `None` where the recording is over.
+    /// Appends a frame, whole or not at all; `None` where the recording has ended.
     fn put(&mut self, head: &[u8], payload: &[u8]) -> Option<()> {
         let out = self.out.as_mut()?;
         let written = out.write_all(head).and_then(|()| out.write_all(payload));
         if written.is_err() {
-            // Its disk fails: it is over. What is there of the frame is not to be taken for a
-            // damaged one.
+            // The recording's disk fails, so it ends. A partial frame must not count as a damaged
+            // one.
             let _ = out.set_len(self.bytes);
             self.out = None;
             return None;
@@ -200,17 +200,17 @@ impl Tape {
     }
 
     fn end(&mut self, why: Ending) {
-        let (head, payload) = frame(&Event::End(why));
+        let (head, payload) = frame(&RecordedEvent::End(why));
         self.put(&head, payload);
         self.out = None;
     }
 
-    /// Writes down what is in a folder of the store, and makes it durable.
+    /// Records the files in a folder of the store, and makes them durable.
     fn copy(&mut self, dir: &Path, below: &str) -> io::Result<()> {
         let mut entries: Vec<(String, fs::FileType)> = Vec::new();
         for entry in fs::read_dir(dir.join(below))? {
             let entry = entry?;
-            // A name that is no text is none of a store's.
+            // A store's names are all text; others are skipped.
             if let Ok(name) = entry.file_name().into_string() {
                 entries.push((name, entry.file_type()?));
             }
@@ -219,7 +219,7 @@ impl Tape {
         for (name, kind) in entries {
             let path = join(below, &name);
             if kind.is_dir() && below.is_empty() && name != "lost+found" {
-                self.note(&Event::MakeFolder { path: &path });
+                self.note(&RecordedEvent::MakeFolder { path: &path });
                 self.copy(dir, &path)?;
             } else if kind.is_file() {
                 self.copy_file(dir, &path)?;
@@ -236,10 +236,10 @@ impl Tape {
         from.sync_all()?;
         let length = from.metadata()?.len();
         let file = self.number();
-        let made = Event::Create { file, path };
+        let made = RecordedEvent::Create { file, path };
         self.note(&made);
         self.name(&made);
-        self.note(&Event::SetLen { file, length });
+        self.note(&RecordedEvent::SetLen { file, length });
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < length && self.out.is_some() {
@@ -255,7 +255,7 @@ impl Tape {
                 if run.first() == Some(&false) {
                     let at = at + begin as u64;
                     let bytes = &piece[begin..end];
-                    self.note(&Event::Write { file, at, bytes });
+                    self.note(&RecordedEvent::Write { file, at, bytes });
                 }
                 begin = end;
             }
@@ -274,9 +274,9 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     }
 }
 
-/// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on. It will hold all
-/// that the store does: it is its owner's.
-fn make(folder: &Path, identity: &Identity) -> io::Result<File> {
+/// Creates a file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on. Only its owner
+/// may read it, because it holds all writes of the store.
+fn make(folder: &Path, identity: &StoreIdentity) -> io::Result<File> {
     let kind = match identity.kind {
         StoreKind::Shard => "shard",
         StoreKind::Target => "target",

@@ -1,13 +1,13 @@
-//! The format of a recording: what was done to the files of one store, in order. See
+//! The format of a recording: the changes of one store's files, in order. See
 //! `docs/rfcs/2026-11-22-recorder.md`.
 //!
-//! A header, then frames: `length u32` and `crc32c u32` of a body, the body: `kind u8`, then its
-//! fields, integers little-endian, a path as `length u16` and bytes. What happens later than a
-//! [`Event::Begun`] is numbered: the event's place in the recording, from 0. Its [`Event::Ended`]
-//! tells that number. Units: bytes.
+//! A header, then frames: `length u32` and `crc32c u32` of a body, the body. A body is `kind u8`,
+//! then its fields. Integers are little-endian, a path is `length u16` and bytes. Events behind a
+//! [`RecordedEvent::Begun`] are numbered by their place in the recording, from 0. Their
+//! [`RecordedEvent::Ended`] has that number. Units: bytes.
 
 use crate::error::DiskError;
-use crate::identity::{Identity, StoreKind};
+use crate::identity::{StoreIdentity, StoreKind};
 
 const MAGIC: &[u8; 8] = b"ZONALREC";
 const VERSION: u32 = 1;
@@ -18,29 +18,30 @@ pub(crate) const FRAME: usize = 8;
 /// Longest path.
 const PATH_MAX: usize = 4096;
 
-/// Why a recording is over.
+/// Why a recording has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// The store was closed.
     Closed,
-    /// It has reached its bound; the store went on.
+    /// The recording reached its bound; the store went on.
     Full,
 }
 
-/// Something done to the files of a store. Paths are below the store's folder; a file keeps its
-/// number under other names.
+/// An operation on the files of a store. Paths are below the store's folder; a file keeps its
+/// number when it is renamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// What is before was there when the recording began, and durable.
+pub enum RecordedEvent<'a> {
+    /// Events before this one describe files that existed and were durable when the recording
+    /// began.
     Begun,
     /// A folder is made.
     MakeFolder {
         /// Its path.
         path: &'a str,
     },
-    /// A file is made, or made empty: what had the name goes.
+    /// A file is created, or an existing file is replaced by an empty one.
     Create {
-        /// The number that it has from here on.
+        /// The file's number from here on.
         file: u32,
         /// Its path.
         path: &'a str,
@@ -61,11 +62,11 @@ pub enum Event<'a> {
         /// The length.
         length: u64,
     },
-    /// Space is taken; a file that is shorter becomes as long.
+    /// Space is allocated; a shorter file grows to `end`.
     Allocate {
         /// The file.
         file: u32,
-        /// Where the space ends; it begins at 0.
+        /// End of the space; it begins at 0.
         end: u64,
     },
     /// A file is flushed.
@@ -73,39 +74,39 @@ pub enum Event<'a> {
         /// The file.
         file: u32,
     },
-    /// A file gets another name; what had it goes.
+    /// A file is renamed; a file that has the new name goes.
     Rename {
         /// The path before.
         from: &'a str,
         /// The path after.
         to: &'a str,
     },
-    /// A name goes.
+    /// A name is removed.
     Remove {
         /// The path.
         path: &'a str,
     },
     /// The names in a folder are flushed.
     FlushNames {
-        /// The folder; empty: the store's.
+        /// The folder; empty: the store's own.
         path: &'a str,
     },
-    /// What began as an earlier event is over.
+    /// An earlier operation has ended.
     Ended {
-        /// Which one.
+        /// Number of its event.
         event: u64,
         /// Whether it succeeded.
         is_well: bool,
     },
-    /// Nothing follows.
+    /// The end of the recording.
     End(Ending),
 }
 
-/// Bytes of the frame of an [`Event::End`].
+/// Bytes of the frame of an [`RecordedEvent::End`].
 pub(crate) const END_FRAME: u64 = FRAME as u64 + 2;
 
 /// The header of the recording of a store.
-pub(crate) fn header(identity: &Identity) -> [u8; HEADER] {
+pub(crate) fn header(identity: &StoreIdentity) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..8].copy_from_slice(MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -117,60 +118,60 @@ pub(crate) fn header(identity: &Identity) -> [u8; HEADER] {
     out
 }
 
-/// The frame of an event, but for the bytes of a write, which follow it.
-pub(crate) fn frame<'a>(event: &Event<'a>) -> (Vec<u8>, &'a [u8]) {
+/// The frame of an event, without the bytes of a write, which follow it.
+pub(crate) fn frame<'a>(event: &RecordedEvent<'a>) -> (Vec<u8>, &'a [u8]) {
     let mut out = vec![0; FRAME];
     let mut payload: &[u8] = &[];
     match *event {
-        Event::Begun => out.push(0),
-        Event::MakeFolder { path } => {
+        RecordedEvent::Begun => out.push(0),
+        RecordedEvent::MakeFolder { path } => {
             out.push(1);
             put_path(&mut out, path);
         }
-        Event::Create { file, path } => {
+        RecordedEvent::Create { file, path } => {
             out.push(2);
             out.extend_from_slice(&file.to_le_bytes());
             put_path(&mut out, path);
         }
-        Event::Write { file, at, bytes } => {
+        RecordedEvent::Write { file, at, bytes } => {
             out.push(3);
             out.extend_from_slice(&file.to_le_bytes());
             out.extend_from_slice(&at.to_le_bytes());
             payload = bytes;
         }
-        Event::SetLen { file, length } => {
+        RecordedEvent::SetLen { file, length } => {
             out.push(4);
             out.extend_from_slice(&file.to_le_bytes());
             out.extend_from_slice(&length.to_le_bytes());
         }
-        Event::Allocate { file, end } => {
+        RecordedEvent::Allocate { file, end } => {
             out.push(5);
             out.extend_from_slice(&file.to_le_bytes());
             out.extend_from_slice(&end.to_le_bytes());
         }
-        Event::Flush { file } => {
+        RecordedEvent::Flush { file } => {
             out.push(6);
             out.extend_from_slice(&file.to_le_bytes());
         }
-        Event::Rename { from, to } => {
+        RecordedEvent::Rename { from, to } => {
             out.push(7);
             put_path(&mut out, from);
             put_path(&mut out, to);
         }
-        Event::Remove { path } => {
+        RecordedEvent::Remove { path } => {
             out.push(8);
             put_path(&mut out, path);
         }
-        Event::FlushNames { path } => {
+        RecordedEvent::FlushNames { path } => {
             out.push(9);
             put_path(&mut out, path);
         }
-        Event::Ended { event, is_well } => {
+        RecordedEvent::Ended { event, is_well } => {
             out.push(10);
             out.extend_from_slice(&event.to_le_bytes());
             out.push(u8::from(is_well));
         }
-        Event::End(ending) => {
+        RecordedEvent::End(ending) => {
             out.push(11);
             out.push(match ending {
                 Ending::Closed => 1,
@@ -190,7 +191,7 @@ pub(crate) fn frame<'a>(event: &Event<'a>) -> (Vec<u8>, &'a [u8]) {
     (out, payload)
 }
 
-/// Paths are the store's own, and short.
+/// Encodes a path; all paths are a store's own, and short.
 fn put_path(out: &mut Vec<u8>, path: &str) {
     let bytes = path.as_bytes();
     let bytes = bytes.get(..PATH_MAX).unwrap_or(bytes);
@@ -199,19 +200,19 @@ fn put_path(out: &mut Vec<u8>, path: &str) {
     out.extend_from_slice(bytes);
 }
 
-/// A recording, read.
+/// A decoded recording.
 #[derive(Debug, Clone)]
 pub struct Recording<'a> {
-    /// Whose store it is of.
-    pub identity: Identity,
+    /// The recorded store.
+    pub identity: StoreIdentity,
     /// Its events, each with the length of the recording behind it.
-    pub events: Vec<(u64, Event<'a>)>,
-    /// Why it is over; `None` where the process was killed, or the disk of the recording failed.
+    pub events: Vec<(u64, RecordedEvent<'a>)>,
+    /// Why it has ended; `None` where the process was killed, or the recording's disk failed.
     pub ending: Option<Ending>,
 }
 
 impl<'a> Recording<'a> {
-    /// Reads a recording. An incomplete last event, as a kill leaves it, is left out.
+    /// Decodes a recording. Leaves out an incomplete last event, as a kill leaves it.
     ///
     /// # Errors
     /// `WrongVersion`, `Corrupt`.
@@ -237,7 +238,7 @@ impl<'a> Recording<'a> {
             }
             rest = &rest[FRAME + length..];
             let event = event(body).ok_or_else(|| corrupt("an event of no known form"))?;
-            if let Event::End(why) = event {
+            if let RecordedEvent::End(why) = event {
                 ending = Some(why);
             }
             events.push(((bytes.len() - rest.len()) as u64, event));
@@ -250,7 +251,7 @@ impl<'a> Recording<'a> {
     }
 }
 
-fn read_header(head: &[u8]) -> Result<Identity, DiskError> {
+fn read_header(head: &[u8]) -> Result<StoreIdentity, DiskError> {
     let corrupt = |what: &str| DiskError::Corrupt(format!("recording: {what}"));
     let word = |at: usize| head.get(at..).and_then(|mut rest| take_u32(&mut rest));
     if head.get(..8) != Some(MAGIC) {
@@ -269,20 +270,20 @@ fn read_header(head: &[u8]) -> Result<Identity, DiskError> {
     let kind = word(12).and_then(StoreKind::from_number);
     let cell = head.get(16..32).and_then(|cell| cell.try_into().ok());
     match (kind, cell, word(32)) {
-        (Some(kind), Some(cell), Some(id)) => Ok(Identity { cell, kind, id }),
+        (Some(kind), Some(cell), Some(id)) => Ok(StoreIdentity { cell, kind, id }),
         _ => Err(corrupt("unknown kind of store")),
     }
 }
 
-/// An event out of its body; `None` where it is exactly none.
-fn event(mut body: &[u8]) -> Option<Event<'_>> {
+/// Decodes an event from its body; `None` where the body is not exactly one event.
+fn event(mut body: &[u8]) -> Option<RecordedEvent<'_>> {
     let rest = &mut body;
     let event = match take(rest, 1)?.first()? {
-        0 => Event::Begun,
-        1 => Event::MakeFolder {
+        0 => RecordedEvent::Begun,
+        1 => RecordedEvent::MakeFolder {
             path: take_path(rest)?,
         },
-        2 => Event::Create {
+        2 => RecordedEvent::Create {
             file: take_u32(rest)?,
             path: take_path(rest)?,
         },
@@ -290,34 +291,34 @@ fn event(mut body: &[u8]) -> Option<Event<'_>> {
             let (file, at) = (take_u32(rest)?, take_u64(rest)?);
             let bytes = std::mem::take(rest);
             at.checked_add(bytes.len() as u64)?;
-            Event::Write { file, at, bytes }
+            RecordedEvent::Write { file, at, bytes }
         }
-        4 => Event::SetLen {
+        4 => RecordedEvent::SetLen {
             file: take_u32(rest)?,
             length: take_u64(rest)?,
         },
-        5 => Event::Allocate {
+        5 => RecordedEvent::Allocate {
             file: take_u32(rest)?,
             end: take_u64(rest)?,
         },
-        6 => Event::Flush {
+        6 => RecordedEvent::Flush {
             file: take_u32(rest)?,
         },
-        7 => Event::Rename {
+        7 => RecordedEvent::Rename {
             from: take_path(rest)?,
             to: take_path(rest)?,
         },
-        8 => Event::Remove {
+        8 => RecordedEvent::Remove {
             path: take_path(rest)?,
         },
-        9 => Event::FlushNames {
+        9 => RecordedEvent::FlushNames {
             path: take_path(rest)?,
         },
-        10 => Event::Ended {
+        10 => RecordedEvent::Ended {
             event: take_u64(rest)?,
             is_well: flag(*take(rest, 1)?.first()?)?,
         },
-        11 => Event::End(match take(rest, 1)?.first()? {
+        11 => RecordedEvent::End(match take(rest, 1)?.first()? {
             1 => Ending::Closed,
             2 => Ending::Full,
             _ => return None,
@@ -345,7 +346,7 @@ fn take_u64(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(take(rest, 8)?.try_into().ok()?))
 }
 
-/// A path that leads nowhere but below the store's folder.
+/// Decodes a path that stays below the store's folder.
 fn take_path<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?) as usize;
     let path = std::str::from_utf8(take(rest, length)?).ok()?;

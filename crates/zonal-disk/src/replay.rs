@@ -1,36 +1,37 @@
-//! Opening: reads the log behind the index's progress and puts its records back into the overlay.
+//! Opening of a store: reads the log behind the index's progress and replays its records into the
+//! overlay.
 
 use crate::disk::LogFile;
-use crate::engine::{Config, Engine, Start};
+use crate::engine::{Engine, EngineConfig, Start};
 use crate::error::DiskError;
-use crate::index::{Index, Progress};
-use crate::log::{self, Extent, Kind, Origin, Reader};
+use crate::index::{Index, IndexProgress};
+use crate::log::{self, LogExtent, Origin, Reader, RecordKind};
 use crate::overlay::Overlay;
 use crate::record::{self, Lsn, Record};
 
-/// Told of each record in order: the record, its name, and whether it is certain to be there with
-/// its caller's data (it was durable, or the kernel has kept all writes). Returns false to drop a
-/// record whose data did not arrive.
+/// Takes each record in order: the record, its position, and whether it is certain to be complete
+/// with its caller's data. A record is certain if it was durable, or the kernel has kept all
+/// writes. Returns false to drop a record whose data did not arrive.
 pub type Replay<'a> = dyn FnMut(&Record, Lsn, bool) -> bool + 'a;
 
-/// Opens an engine over its parts: the log's file, the index, and the tag of the store. Nothing is
-/// known of writes that were not flushed.
+/// Opens an engine over its parts: the log's file, the index, and the tag of the store. Assumes
+/// nothing about writes that were not flushed.
 ///
 /// # Errors
-/// `Corrupt` where records are missing that were durable, or one is dropped that was; `Io`.
+/// `Corrupt` where durable records are missing or dropped; `Io`.
 pub fn open_parts(
     log: Box<dyn LogFile>,
     index: Index,
     store: u64,
-    config: Config,
+    config: EngineConfig,
     replay: &mut Replay<'_>,
 ) -> Result<Engine, DiskError> {
     open_parts_after(false, log, index, store, config, replay)
 }
 
-/// As [`open_parts`]; `kept` says that the kernel has kept all that was written: then only the last
-/// record may be incomplete (its writing was cut by the kill of the process), and anything else
-/// that is missing is damage.
+/// As [`open_parts`]. `kept` means that the kernel has kept all writes. Then only the last record
+/// may be incomplete, because the kill of the process interrupted it; anything else that is missing
+/// is damage.
 ///
 /// # Errors
 /// As [`open_parts`].
@@ -39,7 +40,7 @@ pub fn open_parts_after(
     log: Box<dyn LogFile>,
     index: Index,
     store: u64,
-    config: Config,
+    config: EngineConfig,
     replay: &mut Replay<'_>,
 ) -> Result<Engine, DiskError> {
     let capacity = log.len().map_err(|error| DiskError::io("log", error))?;
@@ -57,9 +58,10 @@ pub fn open_parts_after(
     };
     let extent = Reader::new(log.as_ref(), origin).extent()?;
     let overlay = rebuild(log.as_ref(), origin, extent, replay)?;
-    // Durable before the first append: what a crash left behind the end must not be taken for ours.
+    // Durable before the first append: left-overs of a crash behind the end must not be taken for
+    // ours.
     origin.epoch += 1;
-    let progress = Progress {
+    let progress = IndexProgress {
         epoch: origin.epoch,
         store,
         ..progress
@@ -78,7 +80,7 @@ pub fn open_parts_after(
 fn rebuild(
     log: &dyn LogFile,
     origin: Origin,
-    extent: Extent,
+    extent: LogExtent,
     replay: &mut Replay<'_>,
 ) -> Result<Overlay, DiskError> {
     let mut overlay = Overlay::default();
@@ -88,9 +90,13 @@ fn rebuild(
     while position < extent.end {
         let changed = || DiskError::Corrupt("log: changed while it was read".into());
         let found = reader.at(position, epoch)?.ok_or_else(changed)?;
+        assert!(
+            found.end > position,
+            "the replay of a log advances with each record"
+        );
         position = found.end;
         epoch = found.header.epoch;
-        if found.header.kind == Kind::Pad || found.header.dropped {
+        if found.header.kind == RecordKind::Pad || found.header.dropped {
             continue;
         }
         let payload = reader.payload(&found.header)?;

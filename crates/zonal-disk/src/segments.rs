@@ -1,10 +1,10 @@
-//! The segment files of a target: where the bytes of its objects lie.
+//! The segment files of a target, which hold the bytes of its objects.
 //!
-//! `seg.00000000`, `seg.00000001`, ... each of the same length, made when first written, with its
-//! space allocated then, so that a later write does not run out of it. Offsets and lengths in
-//! bytes. A read is one `pread`, a write one `pwrite`, a sync one `fdatasync` a dirtied segment.
-//! The bytes of a long write are on their way to the disk when it returns (one `fadvise` more): the
-//! disk works while further writes arrive, not only from the sync on.
+//! They are `seg.00000000`, `seg.00000001`, ... of the same length. Each is created when first
+//! written, with its space allocated, so that a later write does not run out of space. Offsets and
+//! lengths are in bytes. A read is one `pread`, a write one `pwrite`, a sync one `fdatasync` for
+//! each dirty segment. A long write also starts the transfer of its bytes to the disk (one
+//! `fadvise` more). So the disk works while further writes arrive, not only from the sync on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::disk::DataSync;
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::group::lock;
+use crate::group_commit::lock;
 use crate::identity::sync_dir;
 
 /// Smallest segment, in bytes.
@@ -32,8 +32,8 @@ pub const MAX_SEGMENT: u64 = 1 << 30;
 pub(crate) const FOLDER: &str = "segments";
 pub(crate) const PREFIX: &str = "seg.";
 const UNFINISHED: &str = ".new";
-/// A write of this length is sent to the disk at once. Shorter ones are left to the kernel, which
-/// may join them.
+/// A write of at least this length is sent to the disk at once. Shorter ones are left to the
+/// kernel, which may merge them.
 const STREAM_BYTES: usize = 256 << 10;
 
 /// Bounds of a folder of segments.
@@ -41,9 +41,9 @@ const STREAM_BYTES: usize = 256 << 10;
 pub struct SegmentsConfig {
     /// Length of each segment: a multiple of 4096, 1 MiB to 1 GiB. Fixed with the first segment.
     pub segment_bytes: u64,
-    /// The most that all segments together may take.
+    /// Most bytes of all segments together.
     pub capacity: u64,
-    /// Left free on the file system below when a segment is made: for the index to grow.
+    /// Bytes left free on the file system when a segment is created, so that the index can grow.
     pub headroom: u64,
 }
 
@@ -60,21 +60,21 @@ impl Default for SegmentsConfig {
 /// Space, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// What segments may take in the end, made or not.
+    /// Most bytes that segments can take, created or not.
     pub total: u64,
-    /// What further segments may take.
+    /// Bytes that further segments can take.
     pub unmade: u64,
-    /// What the segments made so far take.
+    /// Bytes of the segments created so far.
     pub made: u64,
 }
 
 #[derive(Default)]
 struct Dirty {
-    /// Written since the last sync began.
+    /// Segments written since the last sync began.
     segments: BTreeSet<u32>,
-    /// A sync is under way.
+    /// A sync is in progress.
     syncing: bool,
-    /// A sync has failed: bytes may be lost, nothing is durable from here on.
+    /// A sync has failed: bytes may be lost, and nothing is durable from here on.
     failed: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Opens the folder `dir`, made if need be. What a process before us left unflushed counts as
+    /// Opens the folder `dir`, creating it if necessary. Segments of an earlier process count as
     /// dirty.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ impl Segments {
         self.config.segment_bytes
     }
 
-    /// How many segments there are.
+    /// Number of segments.
     #[must_use]
     pub fn count(&self) -> usize {
         self.files
@@ -182,7 +182,7 @@ impl Segments {
             .len()
     }
 
-    /// How many segments there may be.
+    /// Most segments that there can be.
     #[must_use]
     pub fn max_count(&self) -> u32 {
         u32::try_from(self.config.capacity / self.config.segment_bytes).unwrap_or(u32::MAX)
@@ -210,10 +210,10 @@ impl Segments {
             .map_err(|error| DiskError::io(format!("read segment {segment}"), error))
     }
 
-    /// Writes `bytes` at `offset` of `segment`, which is made if need be.
+    /// Writes `bytes` at `offset` of `segment`, creating it if necessary.
     ///
     /// # Errors
-    /// `Range`, `NoSpace` at the capacity or where the file system below is full, `Io`.
+    /// `Range`, `NoSpace` at the capacity or where the file system is full, `Io`.
     pub fn write_at(&self, segment: u32, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.check_range(segment, offset, bytes.len())?;
         let file = match self.existing(segment) {
@@ -221,8 +221,8 @@ impl Segments {
             None => self.make(segment)?,
         };
         let written = file.write_all_at(bytes, offset);
-        // Also after a failure: part of it may be there. Before the caller's record in any case, so
-        // that the sync that covers the record covers this.
+        // Also after a failure: a part may have been written. Always before the caller's record, so
+        // that the sync that covers the record covers this write.
         lock(&self.dirty).segments.insert(segment);
         written.map_err(|error| DiskError::io(format!("write segment {segment}"), error))?;
         if bytes.len() >= STREAM_BYTES {
@@ -231,7 +231,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes `segment`, with its space, unless it exists.
+    /// Creates `segment` with its space, unless it exists.
     ///
     /// # Errors
     /// `NoSpace`, `Io`.
@@ -242,10 +242,10 @@ impl Segments {
         }
     }
 
-    /// Makes everything written before the call durable; waits for a sync under way.
+    /// Makes everything written before the call durable; waits for a sync in progress.
     ///
     /// # Errors
-    /// `Io` for the flush that failed, `Failed` ever after.
+    /// `Io` for the flush that failed, `Failed` from then on.
     pub fn sync_dirty(&self) -> Result<(), DiskError> {
         let _turn = lock(&self.sync_turn);
         let segments = {
@@ -253,6 +253,7 @@ impl Segments {
             if dirty.failed {
                 return Err(DiskError::Failed);
             }
+            assert!(!dirty.syncing, "one sync of the segments runs at a time");
             dirty.syncing = true;
             std::mem::take(&mut dirty.segments)
         };
@@ -267,19 +268,20 @@ impl Segments {
             })
         });
         let mut dirty = lock(&self.dirty);
+        assert!(dirty.syncing, "a sync of the segments ends once");
         dirty.syncing = false;
         dirty.failed = result.is_err();
         result
     }
 
-    /// Whether there is anything to flush, or a flush under way.
+    /// Whether there is anything to flush, or a flush is in progress.
     #[must_use]
     pub fn dirty(&self) -> bool {
         let dirty = lock(&self.dirty);
         dirty.failed || dirty.syncing || !dirty.segments.is_empty()
     }
 
-    /// Space as the capacity and the file system below allow it.
+    /// Space as the capacity and the file system allow.
     ///
     /// # Errors
     /// `Io`.
@@ -335,7 +337,8 @@ impl Segments {
             return Err(DiskError::NoSpace(what));
         }
         if self.free_below()? < size.saturating_add(self.config.headroom) {
-            let what = format!("no room below for segment {segment} and the headroom");
+            let what =
+                format!("no space on the file system for segment {segment} and the headroom");
             return Err(DiskError::NoSpace(what));
         }
         let path = StoreDir::below(self.folder, &format!("{PREFIX}{segment:08}"));
@@ -375,16 +378,16 @@ impl DataSync for Segments {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_dirty().map_err(|error| match &error {
-            // With the segment's number.
+            // Adds the segment's number to the error.
             DiskError::Io { source, .. } => io::Error::new(source.kind(), error),
             _ => io::Error::other(error),
         })
     }
 }
 
-/// Starts writing a dirty range to the disk and does not wait. The kernel does this for the advice
-/// that the range is not needed soon; being written, its pages stay in the cache. A failure comes
-/// back from the next sync.
+/// Starts writing a dirty range to the disk and does not wait. The advice that the range is not
+/// needed soon makes the kernel do so; the pages under write stay in the cache. The next sync
+/// reports a failure.
 fn begin_writeback(file: &File, offset: u64, length: usize) {
     let _ = rustix::fs::fadvise(
         file,

@@ -8,25 +8,25 @@ use std::sync::Mutex;
 
 use rustix::fs::OFlags;
 
-use crate::engine::{Config, Engine};
+use crate::engine::{Engine, EngineConfig};
 use crate::error::DiskError;
 use crate::files::StoreDir;
-use crate::identity::{self, Identity, Stored};
-use crate::index::{Index, Progress};
+use crate::identity::{self, StoreIdentity, Stored};
+use crate::index::{Index, IndexProgress};
 use crate::index_copy::{COPIES, IndexCopy};
 use crate::log;
-use crate::mend;
 use crate::overlay::Overlay;
-use crate::power::{self, BootId, Past};
+use crate::power_loss::{self, BootId, UnflushedWrites};
+use crate::repair;
 use crate::replay::{Replay, open_parts_after};
-use crate::starts;
-use crate::trusted;
+use crate::start_marks;
+use crate::trusted_paths;
 
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const LOG: &str = "log";
 pub(crate) const INDEX: &str = "index.redb";
 pub(crate) const SUMS: &str = "index.sums";
-/// What a format that did not end may leave behind.
+/// Files that an unfinished format may leave behind.
 const OURS: [&str; 10] = [
     LOCK,
     LOG,
@@ -34,12 +34,12 @@ const OURS: [&str; 10] = [
     SUMS,
     COPIES[0],
     COPIES[1],
-    power::FILE_NAME,
-    power::TEMP_NAME,
-    starts::FILE_NAME,
-    starts::TEMP_NAME,
+    power_loss::FILE_NAME,
+    power_loss::TEMP_NAME,
+    start_marks::FILE_NAME,
+    start_marks::TEMP_NAME,
 ];
-/// What a store has in its folder besides segments.
+/// Files of a store besides its segments.
 pub(crate) const FILES: [&str; 9] = [
     identity::FILE_NAME,
     LOCK,
@@ -48,18 +48,22 @@ pub(crate) const FILES: [&str; 9] = [
     SUMS,
     COPIES[0],
     COPIES[1],
-    power::FILE_NAME,
-    starts::FILE_NAME,
+    power_loss::FILE_NAME,
+    start_marks::FILE_NAME,
 ];
 const ZEROES: usize = 1 << 20;
 
 impl Engine {
-    /// Makes an empty store in `dir`, which is created if need be.
+    /// Formats an empty store in `dir`, which is created if necessary.
     ///
     /// # Errors
-    /// `AlreadyFormatted`, `NotOurs` where the directory holds anything else, `Config`, `NoSpace`,
+    /// `AlreadyFormatted`, `NotOurs` where the directory holds other files, `Config`, `NoSpace`,
     /// `Io`.
-    pub fn format(dir: &Path, identity: Identity, config: &Config) -> Result<Stored, DiskError> {
+    pub fn format(
+        dir: &Path,
+        identity: StoreIdentity,
+        config: &EngineConfig,
+    ) -> Result<Stored, DiskError> {
         if !log::valid_capacity(config.log_bytes) {
             let what = format!(
                 "a log of {} bytes: take a multiple of 4096 from {} to {}",
@@ -69,7 +73,7 @@ impl Engine {
             );
             return Err(DiskError::Config(what));
         }
-        trusted::make(dir)?;
+        trusted_paths::make(dir)?;
         if dir.join(identity::FILE_NAME).exists() {
             return Err(DiskError::AlreadyFormatted(dir.into()));
         }
@@ -77,7 +81,7 @@ impl Engine {
             return Err(DiskError::NotOurs(dir.into()));
         }
         let _lock = lock_dir(dir)?;
-        // Again, now that nobody else can be formatting.
+        // Checked again, now that no other process can be formatting.
         if dir.join(identity::FILE_NAME).exists() {
             return Err(DiskError::AlreadyFormatted(dir.into()));
         }
@@ -94,36 +98,36 @@ impl Engine {
         let index = Index::create_file(&dir.join(INDEX), config.cache_bytes)?;
         begin_copy(&StoreDir::plain(dir), stored.tag(), &index)?;
         drop(index);
-        // Last: a directory with an identity is whole.
+        // Last: a directory with an identity is complete.
         identity::save(dir, &stored)?;
         Ok(stored)
     }
 
-    /// Opens the store in `dir`, if it is `expected`; `replay` is told of the records that the
-    /// index does not hold. The log's length is the one it was formatted with.
+    /// Opens the store in `dir`, if it is `expected`; `replay` gets the records that the index does
+    /// not hold. The log has the length with which it was formatted.
     ///
     /// # Errors
     /// `NotFormatted`, `NotOurs`, `Locked`, the differences of [`Stored::check`], `Corrupt`, `Io`.
     pub fn open(
         dir: &Path,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
         Self::open_in(&StoreDir::plain(dir), expected, config, replay)
     }
 
-    /// As [`Self::open`]; what is done to the store is written down, where `store` says so.
+    /// As [`Self::open`]; records the changes of the store, where `store` has a recorder.
     ///
     /// # Errors
     /// As [`Self::open`].
     pub fn open_in(
         store: &StoreDir,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
-        Self::open_at(store, expected, config, power::kernel_boot(), replay)
+        Self::open_at(store, expected, config, power_loss::kernel_boot(), replay)
     }
 
     /// As [`Self::open`], under a given start of the kernel.
@@ -132,8 +136,8 @@ impl Engine {
     /// As [`Self::open`].
     pub fn open_at_boot(
         dir: &Path,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         boot: Option<BootId>,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
@@ -142,8 +146,8 @@ impl Engine {
 
     fn open_at(
         store: &StoreDir,
-        expected: &Identity,
-        config: Config,
+        expected: &StoreIdentity,
+        config: EngineConfig,
         boot: Option<BootId>,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
@@ -155,9 +159,9 @@ impl Engine {
         stored.check(expected)?;
         let directory_lock = lock_dir(dir)?;
         store.begin(expected)?;
-        let power = power::look(dir, boot)?;
-        if power.past == Past::Doubted {
-            power::drop_cached(dir)?;
+        let power = power_loss::look(dir, boot)?;
+        if power.past == UnflushedWrites::Doubted {
+            power_loss::drop_cached(dir)?;
         }
         let log = store.open(LOG).map_err(|error| missing("log", error))?;
         let length = log
@@ -172,25 +176,25 @@ impl Engine {
         if let Err(error) = fs::metadata(dir.join(INDEX)) {
             return Err(missing("index", error));
         }
-        mend::finish(store).map_err(|error| DiskError::io("checksums of the index", error))?;
+        repair::finish(store).map_err(|error| DiskError::io("checksums of the index", error))?;
         let index = Index::open_in(store, INDEX, config.cache_bytes)?;
         let progress = index.progress()?;
         if !progress.may_be_of(stored.tag()) {
             return Err(DiskError::Corrupt("index: it is of another store".into()));
         }
         let copy = IndexCopy::open(store, stored.tag(), &progress);
-        let kept = power.past == Past::Kept;
+        let kept = power.past == UnflushedWrites::Kept;
         let log = Box::new(log);
         let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
-        // Now that everything has been verified: from here on a kill of the process loses nothing.
-        power::save(store, &power.note)?;
+        // Everything has been verified: from here on a kill of the process loses nothing.
+        power_loss::save(store, &power.note)?;
         engine.checkpoint_turn = Mutex::new(Some(copy));
         engine.past = power.past;
         engine.verifier = power.note.verifier;
         let noted = store.clone();
-        engine
-            .group
-            .on_doubt(Box::new(move || power::save_doubt(&noted, &power.note)));
+        engine.group.on_doubt(Box::new(move || {
+            power_loss::save_doubt(&noted, &power.note)
+        }));
         let watched = directory_lock.try_clone();
         let watched = watched.map_err(|error| DiskError::io("lock file", error))?;
         engine.free_space = Some(Box::new(move || {
@@ -202,31 +206,31 @@ impl Engine {
     }
 }
 
-/// Fails where others could have put there what is in `dir`, or could change it, and where a name
-/// in it is a link: what it leads to would be written. Nothing there is no matter of trust.
+/// Fails where other users could have created or could change files in `dir`. Also fails where a
+/// name in it is a link, because a write would go to its target. A missing directory passes.
 pub(crate) fn check_trust(dir: &Path) -> Result<(), DiskError> {
-    match trusted::open(dir) {
+    match trusted_paths::open(dir) {
         Err(error) if error.is_missing() => Ok(()),
         found => Ok(found?.refuse_links()?),
     }
 }
 
-/// The copy of an empty index: with it, all that comes later can be had again.
+/// Begins the copy of an empty index: with it, all later entries can be restored.
 fn begin_copy(store: &StoreDir, tag: u64, index: &Index) -> Result<(), DiskError> {
-    let progress = Progress {
+    let progress = IndexProgress {
         store: tag,
-        ..Progress::default()
+        ..IndexProgress::default()
     };
     let copy = IndexCopy::open(store, tag, &progress);
     let written = copy.write(&index.snapshot()?, &Overlay::default(), &progress)?;
     let copy = written.sequence();
-    index.commit(std::iter::empty(), &Progress { copy, ..progress })
+    index.commit(std::iter::empty(), &IndexProgress { copy, ..progress })
 }
 
 /// The identity of the store in `dir`; `None` where it may be formatted.
 ///
 /// # Errors
-/// `NotOurs` where the directory holds anything else; as [`identity::load`].
+/// `NotOurs` where the directory holds other files; as [`identity::load`].
 pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
     let stored = identity::load(dir)?;
     if stored.is_none() && dir.exists() && !identity::may_format(dir, &OURS)? {
@@ -235,10 +239,10 @@ pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
     Ok(stored)
 }
 
-/// Of an opening: not through a link.
+/// Flag for an opening that does not follow a link.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
-/// How often, and at which distance, a lock that another process has is tried again: two seconds in
+/// How often, and at which interval, a lock held by another process is tried again: two seconds in
 /// all.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
@@ -254,7 +258,7 @@ fn lock_dir(dir: &Path) -> Result<File, DiskError> {
     take_lock(file, dir)
 }
 
-/// Whether another process has the store of `dir` open at this moment.
+/// Whether another process currently has the store of `dir` open.
 #[must_use]
 pub fn is_in_use(dir: &Path) -> bool {
     let lock = OpenOptions::new().write(true).open(dir.join(LOCK));
@@ -263,8 +267,8 @@ pub fn is_in_use(dir: &Path) -> bool {
 
 /// Takes the lock on the open lock file of `dir`.
 pub(crate) fn take_lock(file: File, dir: &Path) -> Result<File, DiskError> {
-    // A process that was killed holds its locks until the kernel has taken all of it down, which is
-    // after kill(2) returned.
+    // A killed process holds its locks until the kernel has torn all of it down, which is after
+    // kill(2) returns.
     let mut tries = LOCK_TRIES;
     loop {
         match file.try_lock() {
@@ -279,7 +283,7 @@ pub(crate) fn take_lock(file: File, dir: &Path) -> Result<File, DiskError> {
     }
 }
 
-/// Writes the log's zeroes for real, so that later flushes carry no allocation.
+/// Writes the log's zeroes physically, so that later flushes include no allocation.
 pub(crate) fn write_log(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     let zeroes = vec![0; ZEROES];
@@ -292,7 +296,7 @@ pub(crate) fn write_log(path: &Path, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A file that an identity promises and that is not there is damage, not a failure of the medium.
+/// A missing file of an identified store is damage, not a failure of the medium.
 fn missing(what: &str, error: io::Error) -> DiskError {
     if error.kind() == io::ErrorKind::NotFound {
         return DiskError::Corrupt(format!("{what}: the file is missing"));

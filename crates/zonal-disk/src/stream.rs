@@ -1,8 +1,9 @@
-//! The portable form in which stores leave a cell and come back: a header, then frames, each with a
-//! checksum that covers the one before it, then an end. Bytes: docs/on-disk-format.md, "Streams".
+//! Streams: the portable form in which stores leave a cell and come back. Bytes:
+//! docs/on-disk-format.md, "Streams".
 //!
-//! What is inside the frames is for those who write and read them. Any damage, a missing, swapped
-//! or foreign frame and a stream that was cut short are `Corrupt`, with the offset.
+//! A stream is a header, then frames, each with a checksum that also covers the frame before it,
+//! then an end. Writers and readers define the contents of the frames. Damage, a missing, swapped
+//! or foreign frame, and a truncated stream are `Corrupt`, with the offset.
 
 use std::io::{self, Read, Write};
 
@@ -17,7 +18,7 @@ const HEADER: usize = 64;
 const HEAD: usize = 12;
 const END: u8 = 0xff;
 
-/// What a stream holds.
+/// The contents of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamKind {
     /// The stores of a cell's shards and manager.
@@ -34,7 +35,7 @@ impl StreamKind {
         }
     }
 
-    /// What it is, for people.
+    /// Its name, for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,17 +45,16 @@ impl StreamKind {
     }
 }
 
-/// What a stream says of itself.
+/// The header of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamHeader {
-    /// What it holds.
+    /// Its contents.
     pub kind: StreamKind,
-    /// The cell it comes from.
+    /// The cell of origin.
     pub cell: [u8; 16],
-    /// The target it comes from; `None` where it is of none, or was written by a version that did
-    /// not say.
+    /// The target of origin; `None` where there is none, or an older version wrote the stream.
     pub target: Option<u32>,
-    /// When it was made: seconds since 1970-01-01 UTC.
+    /// Time of creation: seconds since 1970-01-01 UTC.
     pub made: i64,
 }
 
@@ -177,7 +177,7 @@ impl<W: Write> StreamWriter<W> {
         self.bytes
     }
 
-    /// Ends the stream and gives back what it went to, which the caller makes durable.
+    /// Ends the stream and returns the writer below, which the caller makes durable.
     ///
     /// # Errors
     /// When `out` fails.
@@ -191,14 +191,14 @@ impl<W: Write> StreamWriter<W> {
     }
 }
 
-/// A frame as it was read.
+/// A frame that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is, for those who read it.
+    /// Its kind, as defined by writer and reader.
     pub kind: u8,
     /// Its contents.
     pub payload: Vec<u8>,
-    /// Where it begins in the stream.
+    /// Its offset in the stream.
     pub offset: u64,
 }
 
@@ -230,13 +230,13 @@ impl<R: Read> StreamReader<R> {
         })
     }
 
-    /// What the stream says of itself.
+    /// The stream's header.
     #[must_use]
     pub fn header(&self) -> &StreamHeader {
         &self.header
     }
 
-    /// The next frame; `None` behind the last, when the stream was found to be whole.
+    /// The next frame; `None` behind the last, once the end of the stream is verified.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.

@@ -1,7 +1,7 @@
-//! The contents of a store at one position of its log, readable while the store goes on.
+//! A view: the contents of a store at one position of its log, readable while the store goes on.
 //!
-//! Memory: a copy of the active overlay, at most four times its configured size. On disk: pages of
-//! the index that later checkpoints replace stay until the view is dropped.
+//! Memory: a copy of the active overlay, at most four times its configured size. On disk: index
+//! pages that later checkpoints replace stay until the view is dropped.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use zonal_types::{ErrorCode, KvRead};
 
 use crate::engine::Engine;
 use crate::error::DiskError;
-use crate::group::lock;
+use crate::group_commit::lock;
 use crate::index::Snapshot;
 use crate::overlay::{Entry, Overlay};
 use crate::read::merge;
 use crate::record::Lsn;
 
-/// An unchanging view of a store.
+/// An immutable view of a store.
 pub struct View {
     active: Vec<Entry>,
     frozen: Arc<Overlay>,
@@ -24,7 +24,7 @@ pub struct View {
 }
 
 impl Engine {
-    /// The contents as of now, once they are durable.
+    /// A view of the current contents, once they are durable.
     ///
     /// # Errors
     /// As [`Engine::sync`].
@@ -45,12 +45,16 @@ impl Engine {
             (view, position)
         };
         self.sync(position)?;
+        assert!(
+            self.group.synced() >= position.0,
+            "a view holds only durable records"
+        );
         Ok(view)
     }
 }
 
 impl View {
-    /// All records that end here or before are in it.
+    /// The view includes all records that end here or before.
     #[must_use]
     pub fn position(&self) -> Lsn {
         self.position

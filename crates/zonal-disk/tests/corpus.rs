@@ -1,23 +1,22 @@
-//! Hostile bytes never make a decoder of a store's files panic, and what it accepts it writes back
-//! as it came. Runs over the committed corpus (`testdata/corpus.hex`): as it is, its prefixes, its
-//! flipped bits and bytes from a seed, with checksums as they come and set right.
+//! Hostile bytes never make a decoder of a store's files panic, and accepted bytes are encoded back
+//! unchanged. Runs over the committed corpus (`testdata/corpus.hex`): unchanged, its prefixes, with
+//! flipped bits, and bytes from a seed. Checksums are tried both unchanged and corrected.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use zonal_disk::identity::Stored;
-use zonal_disk::log::Header;
-use zonal_disk::starts::Starts;
+use zonal_disk::log::RecordHeader;
+use zonal_disk::start_marks::Starts;
 use zonal_disk::stream::StreamReader;
-use zonal_disk::{power, record};
+use zonal_disk::{power_loss, record};
 use zonal_testkit::{Rng, from_hex, mangled};
 
-/// Decodes; `None` where the bytes are refused, else what they are written as, where they are
-/// written in one form.
+/// Decodes and encodes again. `None`: the bytes are refused, or have more than one encoding.
 type Decode = fn(&[u8]) -> Option<Vec<u8>>;
 
 struct Kind {
     name: &'static str,
-    /// Where the checksum of all before it lies: from the start, or from the end where it is
+    /// Position of the checksum of all bytes before it: from the start, or from the end where it is
     /// negative.
     sum_at: Option<isize>,
     decode: Decode,
@@ -27,10 +26,10 @@ const KINDS: [Kind; 6] = [
     Kind {
         name: "header",
         sum_at: Some(-4),
-        // Unknown flags, what is zero, and what lies behind are not kept.
+        // Unknown flags, zero fields and trailing bytes are not kept.
         decode: |bytes| {
-            let header = Header::decode(bytes)?;
-            assert_eq!(Header::decode(&header.encode()), Some(header));
+            let header = RecordHeader::decode(bytes)?;
+            assert_eq!(RecordHeader::decode(&header.encode()), Some(header));
             Some(bytes.to_vec())
         },
     },
@@ -53,8 +52,8 @@ const KINDS: [Kind; 6] = [
         name: "power",
         sum_at: Some(-4),
         decode: |bytes| {
-            let note = power::Note::decode(bytes)?;
-            assert_eq!(power::Note::decode(&note.encode()), Some(note));
+            let note = power_loss::PowerNote::decode(bytes)?;
+            assert_eq!(power_loss::PowerNote::decode(&note.encode()), Some(note));
             Some(bytes.to_vec())
         },
     },
@@ -91,7 +90,7 @@ fn feed(kind: &Kind, bytes: &[u8]) -> bool {
     true
 }
 
-/// The bytes as they are, and with their checksum set right; tells whether the latter were
+/// Decodes the bytes unchanged, and with their checksum corrected; returns whether the latter were
 /// accepted.
 fn feed_both(kind: &Kind, bytes: &[u8]) -> bool {
     let is_good = feed(kind, bytes);
@@ -133,7 +132,7 @@ fn prefixes_and_flipped_bits_never_panic() {
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 feed_both(kind, &bad);
-                // A flipped bit is found wherever a checksum is over all.
+                // A flipped bit is found wherever a checksum covers all bytes.
                 let is_covered = kind.sum_at == Some(-4) && number == 0;
                 assert!(!is_covered || !feed(kind, &bad), "{} bit {bit}", kind.name);
             }
@@ -157,6 +156,6 @@ fn spliced_and_random_bytes_never_panic() {
             accepted += u32::from(feed_both(kind, &bytes));
         }
     }
-    // Past the checksums, so that fields are looked at.
+    // Past the checksums, so that fields are checked.
     assert!(accepted > 1_000, "{accepted} were accepted");
 }

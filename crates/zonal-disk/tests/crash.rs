@@ -1,4 +1,5 @@
-//! Loss of power and kills at every kind of moment: what was synced is there, and else a prefix.
+//! Power loss and kills at every kind of moment: synced records survive, and all survivors are a
+//! prefix.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{LOG_BYTES, MemDisk, dump, text};
-use zonal_disk::{Config, DiskError, Engine, Record, Room};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogRoom, Record};
 use zonal_testkit::Rng;
 use zonal_types::KvChange;
 
@@ -26,7 +27,7 @@ fn state(history: &[Changes]) -> BTreeMap<Vec<u8>, Vec<u8>> {
     map
 }
 
-/// Record `number` of a history: it tells its number, so that a reader knows how long the prefix
+/// Record `number` of a history. It stores its number, so that a reader knows how long the prefix
 /// is.
 fn changes(number: usize, rng: &mut Rng) -> Changes {
     let key = format!("k{:02}", rng.below(50)).into_bytes();
@@ -85,7 +86,9 @@ fn history_with_crashes(seed: u64) {
             }
             _ => {
                 let next = changes(history.len(), &mut rng);
-                engine.append_with(next.clone(), b"", Room::Normal).unwrap();
+                engine
+                    .append_with(next.clone(), b"", LogRoom::Normal)
+                    .unwrap();
                 history.push(next);
                 if engine.wants_checkpoint() {
                     engine.checkpoint(&mut || Ok(())).unwrap();
@@ -104,13 +107,13 @@ fn histories_with_crashes_keep_their_promises() {
     }
 }
 
-/// How many states are tried at each sync point and unit; `ZONAL_CRASH_STATES` for more.
+/// Number of states tried at each sync point and unit; `ZONAL_CRASH_STATES` sets another.
 fn states_a_point() -> usize {
     let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
     text.parse().unwrap_or(8)
 }
 
-/// What was appended, and how much of it a sync has returned for.
+/// The records appended, and the number that syncs have covered.
 #[derive(Default)]
 struct Promised {
     history: Mutex<Vec<Changes>>,
@@ -144,7 +147,7 @@ fn every_sync_point_leaves_a_store_that_opens() {
     for number in 0..150 {
         let next = changes(number, &mut rng);
         promised.history.lock().unwrap().push(next.clone());
-        engine.append_with(next, b"", Room::Normal).unwrap();
+        engine.append_with(next, b"", LogRoom::Normal).unwrap();
         if number % 10 == 4 {
             engine.sync_all().unwrap();
             promised.synced.store(number + 1, Ordering::Relaxed);
@@ -164,7 +167,7 @@ fn every_sync_point_leaves_a_store_that_opens() {
 }
 
 #[test]
-fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
+fn a_torn_record_ends_the_log_and_its_space_is_reused() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let mut rng = Rng(3);
@@ -174,15 +177,14 @@ fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
         let next = changes(number, &mut rng);
         ends.push(
             engine
-                .append_with(next.clone(), b"", Room::Normal)
+                .append_with(next.clone(), b"", LogRoom::Normal)
                 .unwrap()
                 .0,
         );
         history.push(next);
     }
     drop(engine);
-    // The last 10 records are damaged one byte at a time: never more than the prefix before is
-    // left.
+    // The last 10 records are damaged one byte at a time: at most the prefix before them is left.
     for lost in 20..30 {
         let mut bytes = disk.log.live();
         let from = ends[lost - 1];
@@ -197,7 +199,7 @@ fn a_torn_record_ends_the_log_and_its_room_is_used_again() {
         assert_eq!(survived(&engine, &history, lost), lost);
         // A record of the same size as the torn one: the left-overs behind it must not come back.
         engine
-            .append_with(history[lost].clone(), b"", Room::Normal)
+            .append_with(history[lost].clone(), b"", LogRoom::Normal)
             .unwrap();
         let engine = torn.after_kill().open().unwrap();
         assert_eq!(survived(&engine, &history, lost + 1), lost + 1);
@@ -212,7 +214,7 @@ fn a_damaged_record_that_was_durable_is_an_error() {
     let mut ends = vec![0];
     for number in 0..20 {
         let next = changes(number, &mut rng);
-        ends.push(engine.append_with(next, b"", Room::Normal).unwrap().0);
+        ends.push(engine.append_with(next, b"", LogRoom::Normal).unwrap().0);
         if number == 9 {
             engine.sync_all().unwrap();
         }
@@ -234,7 +236,7 @@ fn a_damaged_record_that_was_durable_is_an_error() {
 }
 
 #[test]
-fn an_index_of_an_earlier_time_does_not_pass() {
+fn an_older_index_is_refused() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     engine.append(&common::put_record("a", "1")).unwrap();
@@ -264,7 +266,7 @@ fn a_record_whose_data_did_not_arrive_is_dropped_for_good() {
     let engine = disk.open().unwrap();
     let append = |engine: &Engine, key: &str, note: &[u8]| {
         let changes = vec![KvChange::put(key.into(), b"1".to_vec())];
-        engine.append_with(changes, note, Room::Normal).unwrap()
+        engine.append_with(changes, note, LogRoom::Normal).unwrap()
     };
     let durable = append(&engine, "a", b"fine");
     engine.sync(durable).unwrap();
@@ -275,7 +277,7 @@ fn a_record_whose_data_did_not_arrive_is_dropped_for_good() {
         assert!(!synced || record.note == b"fine");
         record.note != b"lost"
     };
-    let config = Config::default();
+    let config = EngineConfig::default();
     // "b" was written after "a" was synced, and its header says so.
     let engine = disk.open_with(config, &mut refuse).unwrap();
     assert_eq!(text(&engine, "b"), None);
@@ -299,7 +301,7 @@ fn a_record_whose_data_did_not_arrive_is_dropped_for_good() {
             (b"d".to_vec(), false)
         ]
     );
-    // Data of a durable record that is not there is damage.
+    // Missing data of a durable record is damage.
     let refused = disk.after_kill().open_with(config, &mut |_, _, _| false);
     assert!(matches!(refused, Err(DiskError::Corrupt(_))));
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{MemDisk, MemFile, put_record};
-use zonal_disk::log::{HEADER, Header};
+use zonal_disk::log::{HEADER, RecordHeader};
 use zonal_disk::{DiskError, record};
 use zonal_testkit::Rng;
 use zonal_types::{ErrorCode, KvRead};
@@ -30,7 +30,7 @@ fn read_all(disk: &MemDisk) {
     let engine = match disk.open() {
         Ok(engine) => engine,
         Err(error) => {
-            // Typed; what it says does not matter here.
+            // The error is typed; its text does not matter here.
             let _ = error.code();
             return;
         }
@@ -115,7 +115,7 @@ fn hostile_records_are_refused() {
         }
         let _ = record::decode(&bytes);
     }
-    // A count and lengths that would need more memory than there is.
+    // A count and lengths that would need more memory than the machine has.
     assert!(record::decode(&[0xff; 64]).is_none());
 }
 
@@ -124,9 +124,9 @@ fn hostile_headers_are_refused() {
     let mut rng = Rng(10);
     for _ in 0..20_000 {
         let bytes = rng.bytes(HEADER);
-        assert!(Header::decode(&bytes).is_none());
+        assert!(RecordHeader::decode(&bytes).is_none());
     }
-    assert!(Header::decode(&[]).is_none());
+    assert!(RecordHeader::decode(&[]).is_none());
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn an_empty_or_foreign_index_is_a_typed_error() {
     }
 }
 
-/// What is read of a store with a flipped bit in its index is right or an error; nothing is hidden.
+/// Reads of a store with a flipped bit in its index are right or an error; no entry is hidden.
 fn hides_nothing(disk: &MemDisk) -> bool {
     let Ok(engine) = disk.open() else {
         return true;
@@ -172,7 +172,7 @@ fn a_flipped_bit_anywhere_in_the_index_hides_nothing() {
     let mut rng = Rng(5);
     let mut failed = Vec::new();
     for block in 0..index.len() / 4096 {
-        // Most of what matters lies at a page's beginning: its kind, its length, its first keys and
+        // The important parts lie at a page's beginning: its kind, its length, its first keys and
         // children.
         for reach in [16, 4096] {
             let at = block * 4096 + usize::try_from(rng.below(reach)).unwrap();

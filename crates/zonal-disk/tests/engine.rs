@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{LOG_BYTES, MemDisk, MemLog, dump, identity, put_record, small, text};
-use zonal_disk::{Config, DiskError, Engine, LogFile, Record, Room, spawn_checkpointer};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogFile, LogRoom, Record, spawn_checkpointer};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
 #[test]
-fn what_was_appended_is_there_after_reopening() {
+fn appended_records_are_there_after_reopening() {
     let dir = Scratch::new("reopen");
     Engine::format(&dir, identity(), &small()).unwrap();
     let open = || Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
@@ -23,9 +23,9 @@ fn what_was_appended_is_there_after_reopening() {
     engine.checkpoint(&mut || Ok(())).unwrap();
     engine.append(&put_record("c", "3")).unwrap();
     let remove = vec![KvChange::remove(b"a".to_vec())];
-    let lsn = engine.append_with(remove, b"", Room::Normal).unwrap();
+    let lsn = engine.append_with(remove, b"", LogRoom::Normal).unwrap();
     engine.sync(lsn).unwrap();
-    // Neither stop nor checkpoint: as after a kill.
+    // Neither stop nor checkpoint, as after a kill.
     drop(engine);
     for _ in 0..3 {
         let engine = open();
@@ -41,12 +41,12 @@ fn what_was_appended_is_there_after_reopening() {
 }
 
 #[test]
-fn a_record_costs_one_write_and_its_note_comes_back() {
+fn a_record_costs_one_write_and_replay_returns_its_note() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let before = disk.log.writes.load(Ordering::Relaxed);
     let note = vec![5; 200_000];
-    let lsn = engine.append_with(vec![], &note, Room::Normal).unwrap();
+    let lsn = engine.append_with(vec![], &note, LogRoom::Normal).unwrap();
     assert_eq!(disk.log.writes.load(Ordering::Relaxed), before + 1);
     drop(engine);
     let mut seen = Vec::new();
@@ -54,7 +54,8 @@ fn a_record_costs_one_write_and_its_note_comes_back() {
         seen.push((record.note.clone(), at, synced));
         true
     };
-    disk.open_with(Config::default(), &mut replay).unwrap();
+    disk.open_with(EngineConfig::default(), &mut replay)
+        .unwrap();
     assert_eq!(seen, [(note, lsn, false)]);
 }
 
@@ -62,10 +63,10 @@ fn a_record_costs_one_write_and_its_note_comes_back() {
 fn a_record_too_large_is_refused_and_changes_nothing() {
     let engine = MemDisk::new().open().unwrap();
     let note = vec![0; 300_000];
-    let refused = engine.append_with(vec![], &note, Room::Normal);
+    let refused = engine.append_with(vec![], &note, LogRoom::Normal);
     assert!(matches!(refused, Err(DiskError::TooBig { .. })));
     let key = vec![1; 5000];
-    let refused = engine.append_with(vec![KvChange::remove(key)], b"", Room::Normal);
+    let refused = engine.append_with(vec![KvChange::remove(key)], b"", LogRoom::Normal);
     assert!(matches!(refused, Err(DiskError::TooBig { .. })));
     assert_eq!(engine.head().0, 0);
 }
@@ -86,11 +87,13 @@ fn reads_agree_with_a_plain_map_through_checkpoints_and_reopenings() {
             model.insert(key.clone(), value.clone());
             KvChange::put(key, value)
         };
-        engine.append_with(vec![change], b"", Room::Normal).unwrap();
+        engine
+            .append_with(vec![change], b"", LogRoom::Normal)
+            .unwrap();
         match rng.below(400) {
             0 | 1 => engine.checkpoint(&mut || Ok(())).unwrap(),
             2 => {
-                // Given up half way: everything must still be there.
+                // Aborted half way: everything must still be there.
                 let refused = engine.checkpoint(&mut || Err(DiskError::NoSpace("planted".into())));
                 assert!(matches!(refused, Err(DiskError::NoSpace(_))));
             }
@@ -153,24 +156,24 @@ fn many_laps_of_the_log() {
 }
 
 #[test]
-fn a_full_log_is_an_error_that_spares_the_reserve() {
+fn a_full_log_is_an_error_and_keeps_the_reserve() {
     let engine = MemDisk::new().open().unwrap();
     let note = vec![0; 30_000];
     let refused = loop {
-        if let Err(error) = engine.append_with(vec![], &note, Room::Normal) {
+        if let Err(error) = engine.append_with(vec![], &note, LogRoom::Normal) {
             break error;
         }
     };
     assert!(matches!(refused, DiskError::LogFull));
     for _ in 0..3 {
-        engine.append_with(vec![], &note, Room::Reserve).unwrap();
+        engine.append_with(vec![], &note, LogRoom::Reserve).unwrap();
     }
     engine.checkpoint(&mut || Ok(())).unwrap();
-    engine.append_with(vec![], &note, Room::Normal).unwrap();
+    engine.append_with(vec![], &note, LogRoom::Normal).unwrap();
 }
 
 #[test]
-fn a_checkpointer_makes_room() {
+fn a_checkpointer_frees_space_in_the_log() {
     let dir = Scratch::new("room");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
@@ -201,7 +204,7 @@ fn a_checkpointer_makes_room() {
 }
 
 #[test]
-fn a_checkpointer_that_fails_gives_an_answer() {
+fn an_append_that_waits_for_a_failing_checkpointer_returns() {
     let engine = Arc::new(MemDisk::new().open().unwrap());
     let job = Box::new(|_: &Engine| Err(DiskError::NoSpace("planted".into())));
     let failures = Arc::new(AtomicU64::new(0));
@@ -212,7 +215,7 @@ fn a_checkpointer_that_fails_gives_an_answer() {
     let _checkpointer = spawn_checkpointer(&engine, job, report).unwrap();
     let note = vec![0; 30_000];
     let refused = loop {
-        if let Err(error) = engine.append_with(vec![], &note, Room::Normal) {
+        if let Err(error) = engine.append_with(vec![], &note, LogRoom::Normal) {
             break error;
         }
     };
@@ -299,8 +302,7 @@ fn unlogged_changes_become_durable_with_the_checkpoint() {
     );
 }
 
-/// A log that was opened when none of it was in the page cache must not be read while it is
-/// written.
+/// A log that was opened with none of it in the page cache must not be read while it is written.
 #[test]
 fn the_log_is_announced_before_it_is_written() {
     struct Log {
@@ -324,7 +326,7 @@ fn the_log_is_announced_before_it_is_written() {
         fn will_write(&self, offset: u64, length: u64) {
             let mut known = self.announced.lock().unwrap();
             known.push((offset, offset + length));
-            // What was announced long ago may have left the cache.
+            // A range that was announced long ago may have left the cache.
             let old = known.len().saturating_sub(3);
             known.drain(..old);
         }
@@ -344,7 +346,7 @@ fn the_log_is_announced_before_it_is_written() {
             engine.checkpoint(&mut || Ok(())).unwrap();
         }
         let note = vec![1; 100 + round * 7];
-        engine.append_with(vec![], &note, Room::Normal).unwrap();
+        engine.append_with(vec![], &note, LogRoom::Normal).unwrap();
     }
     assert!(engine.head().0 > LOG_BYTES, "more than a lap");
     assert!(!announced.lock().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! The stores of every released version open, for use and to be looked at, with exactly the entries
+//! The stores of every released version open, for use and for inspection, with exactly the entries
 //! that they had.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -6,7 +6,7 @@
 mod pack;
 
 use std::path::Path;
-use zonal_disk::engine::Config;
+use zonal_disk::engine::EngineConfig;
 use zonal_disk::{DiskError, Engine, ReadStore, StoreKind, identity};
 use zonal_testkit::Scratch;
 use zonal_types::KvRead;
@@ -72,7 +72,7 @@ fn stores_of_every_version_open_with_their_entries() {
         let opened = Engine::open(
             &path,
             &stored.identity,
-            Config::default(),
+            EngineConfig::default(),
             &mut |_, _, _| {
                 records += 1;
                 true
@@ -86,7 +86,7 @@ fn stores_of_every_version_open_with_their_entries() {
         let again = Engine::open(
             &path,
             &stored.identity,
-            Config::default(),
+            EngineConfig::default(),
             &mut |_, _, _| true,
         );
         assert_eq!(
@@ -119,7 +119,7 @@ fn a_newer_store_is_refused_by_its_version_before_anything_is_touched() {
         let opened = Engine::open(
             &path,
             &stored.identity,
-            Config::default(),
+            EngineConfig::default(),
             &mut |_, _, _| true,
         );
         let newer = |error: Option<DiskError>| {
@@ -128,7 +128,7 @@ fn a_newer_store_is_refused_by_its_version_before_anything_is_touched() {
         assert!(newer(opened.err()), "{store}");
         let looked_at = ReadStore::open(&path, &stored.identity, &mut |_, _, _| true);
         assert!(newer(looked_at.err()), "{store}");
-        let formatted = Engine::format(&path, stored.identity, &Config::default());
+        let formatted = Engine::format(&path, stored.identity, &EngineConfig::default());
         assert!(
             matches!(formatted.err(), Some(DiskError::AlreadyFormatted(_))),
             "{store}"

@@ -1,4 +1,4 @@
-//! Syncs: who shares a flush, what it covers, and what is promised after one that failed.
+//! Syncs: which calls share a flush, what a flush covers, and what is reported after a failed one.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -12,7 +12,7 @@ use zonal_disk::disk::SyncHook;
 use zonal_types::{ErrorCode, KvRead};
 
 #[test]
-fn waiters_share_a_flush() {
+fn waiting_syncs_share_a_flush() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let before = engine.stats().flushes;
@@ -28,7 +28,7 @@ fn waiters_share_a_flush() {
             let engine = &engine;
             move || engine.sync(first).unwrap()
         });
-        // The leader is in its flush: all who come now share the next one.
+        // The leader is in its flush: all calls from now on share the next one.
         while engine.stats().flushes == before {
             std::thread::yield_now();
         }
@@ -47,7 +47,7 @@ fn waiters_share_a_flush() {
 }
 
 #[test]
-fn what_is_appended_during_a_flush_waits_for_the_next() {
+fn records_appended_during_a_flush_wait_for_the_next() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let first = engine.append(&put_record("a", "1")).unwrap();

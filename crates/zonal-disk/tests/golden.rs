@@ -5,17 +5,17 @@ mod common;
 
 use common::{MemDisk, identity};
 use zonal_disk::identity::{self as ident, Stored};
-use zonal_disk::log::{Header, Kind};
-use zonal_disk::starts::{Mark, Starts};
+use zonal_disk::log::{RecordHeader, RecordKind};
+use zonal_disk::start_marks::{Starts, StoredMark};
 use zonal_disk::stream::{StreamHeader, StreamKind, StreamReader, StreamWriter};
-use zonal_disk::{Room, power, record};
+use zonal_disk::{LogRoom, power_loss, record};
 use zonal_testkit::{Scratch, to_hex as hex};
 use zonal_types::KvChange;
 
 #[test]
 fn header() {
-    let header = Header {
-        kind: Kind::Record,
+    let header = RecordHeader {
+        kind: RecordKind::Record,
         dropped: true,
         lsn: 0x1122_3344_5566_7780,
         synced: 0x0102_0304_0506_0708,
@@ -29,7 +29,7 @@ fn header() {
                     ddccbbaa1122334455667788000000000000000000000000";
     assert_eq!(hex(&bytes[..60]), expected);
     assert_eq!(hex(&bytes[60..]), "cc469ba8");
-    assert_eq!(Header::decode(&bytes), Some(header));
+    assert_eq!(RecordHeader::decode(&bytes), Some(header));
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn a_record_in_the_log() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
     let changes = vec![KvChange::put(b"a".to_vec(), b"1".to_vec())];
-    let lsn = engine.append_with(changes, b"n", Room::Normal).unwrap();
+    let lsn = engine.append_with(changes, b"n", LogRoom::Normal).unwrap();
     assert_eq!(lsn.0, 128);
     let bytes = disk.log.live();
-    let header = Header::decode(&bytes).unwrap();
+    let header = RecordHeader::decode(&bytes).unwrap();
     assert_eq!((header.lsn, header.synced, header.epoch), (0, 0, 1));
     assert_eq!(header.payload_len, 18);
     assert_eq!(hex(&bytes[64..82]), "01000000010100610100000031010000006e");
@@ -83,7 +83,7 @@ fn a_record_in_the_log() {
 
 #[test]
 fn power_file() {
-    let note = power::Note {
+    let note = power_loss::PowerNote {
         boot: *b"0123456789abcdef",
         doubt: true,
         verifier: 0x1122_3344_5566_7788,
@@ -99,12 +99,12 @@ fn power_file() {
     ];
     assert_eq!(hex(&bytes[..44]), expected.concat());
     assert_eq!(hex(&bytes[44..]), "49d68689");
-    assert_eq!(power::Note::decode(&bytes), Some(note));
+    assert_eq!(power_loss::PowerNote::decode(&bytes), Some(note));
 }
 
 #[test]
 fn starts_file() {
-    let mark = |number, tag| Mark { number, tag };
+    let mark = |number, tag| StoredMark { number, tag };
     let starts = Starts {
         taken: mark(5, 0x1122_3344_5566_7788),
         proposed: vec![mark(6, 1), mark(7, 2)],

@@ -1,4 +1,4 @@
-//! Whose directory it is: wrong cell, kind, number, version; formatting; two openers.
+//! Identity of a directory: wrong cell, kind, number, version; formatting; two openers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use common::{identity, small};
 use zonal_disk::disk::SyncHook;
-use zonal_disk::{Config, DiskError, Engine, Identity, Past, StoreKind};
+use zonal_disk::{DiskError, Engine, EngineConfig, StoreIdentity, StoreKind, UnflushedWrites};
 use zonal_testkit::Scratch;
 
-fn open(dir: &Path, expected: &Identity) -> Result<Engine, DiskError> {
+fn open(dir: &Path, expected: &StoreIdentity) -> Result<Engine, DiskError> {
     Engine::open(dir, expected, small(), &mut |_, _, _| true)
 }
 
@@ -19,7 +19,7 @@ fn open(dir: &Path, expected: &Identity) -> Result<Engine, DiskError> {
 fn another_identity_is_refused() {
     let dir = Scratch::new("identity");
     Engine::format(&dir, identity(), &small()).unwrap();
-    let cell = Identity {
+    let cell = StoreIdentity {
         cell: [8; 16],
         ..identity()
     };
@@ -27,7 +27,7 @@ fn another_identity_is_refused() {
         open(&dir, &cell),
         Err(DiskError::WrongCell { .. })
     ));
-    let kind = Identity {
+    let kind = StoreIdentity {
         kind: StoreKind::Target,
         ..identity()
     };
@@ -35,7 +35,7 @@ fn another_identity_is_refused() {
         open(&dir, &kind),
         Err(DiskError::WrongKind { .. })
     ));
-    let id = Identity {
+    let id = StoreIdentity {
         id: 4,
         ..identity()
     };
@@ -76,7 +76,7 @@ fn a_damaged_or_newer_identity_is_refused() {
 }
 
 #[test]
-fn one_opener_at_a_time() {
+fn a_store_opens_once_at_a_time() {
     let dir = Scratch::new("identity");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = open(&dir, &identity()).unwrap();
@@ -86,7 +86,7 @@ fn one_opener_at_a_time() {
 }
 
 #[test]
-fn formatting_spares_what_is_there() {
+fn formatting_keeps_existing_files() {
     let dir = Scratch::new("identity");
     assert!(matches!(
         open(&dir, &identity()),
@@ -101,14 +101,14 @@ fn formatting_spares_what_is_there() {
     ));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing touched");
     fs::remove_file(dir.join("thesis.tex")).unwrap();
-    // What a format that was killed leaves behind.
+    // Left behind by a format that was killed.
     fs::write(dir.join("log"), "half").unwrap();
     Engine::format(&dir, identity(), &small()).unwrap();
     let refused = Engine::format(&dir, identity(), &small());
     assert!(matches!(refused, Err(DiskError::AlreadyFormatted(_))));
-    let wrong = Config {
+    let wrong = EngineConfig {
         log_bytes: 1000,
-        ..Config::default()
+        ..EngineConfig::default()
     };
     let other = Scratch::new("identity");
     assert!(matches!(
@@ -150,7 +150,7 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_refused_start_over_a_wrong_index_writes_nothing_and_the_right_one_is_good_again() {
+fn a_start_with_a_wrong_index_is_refused_and_writes_nothing() {
     let dir = Scratch::new("identity");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = open(&dir, &identity()).unwrap();
@@ -202,7 +202,7 @@ fn a_refused_start_over_a_wrong_index_writes_nothing_and_the_right_one_is_good_a
 }
 
 #[test]
-fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
+fn a_pipe_in_place_of_a_file_is_refused_without_waiting() {
     for name in [
         "identity",
         "lock",
@@ -216,7 +216,7 @@ fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
         Engine::format(&dir, identity(), &small()).unwrap();
         drop(open(&dir, &identity()).unwrap());
         let path = dir.join(name);
-        // Not each is there from the start.
+        // Not every file exists from the start.
         let _ = fs::remove_file(&path);
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());
@@ -241,7 +241,7 @@ fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
 }
 
 #[test]
-fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
+fn a_failed_flush_is_known_at_the_next_opening() {
     let dir = Scratch::new("doubt");
     Engine::format(&dir, identity(), &small()).unwrap();
     let open = |boot| {
@@ -256,10 +256,13 @@ fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
     };
     let engine = open(1);
     let first = engine.verifier();
-    assert_eq!(engine.past(), Past::Lost);
+    assert_eq!(engine.past(), UnflushedWrites::Lost);
     drop(engine);
     let engine = open(1);
-    assert_eq!((engine.past(), engine.verifier()), (Past::Kept, first));
+    assert_eq!(
+        (engine.past(), engine.verifier()),
+        (UnflushedWrites::Kept, first)
+    );
     let hook = SyncHook(|| Err(std::io::Error::other("planted")));
     engine.set_data_sync(std::sync::Arc::new(hook)).unwrap();
     engine.append(&common::put_record("a", "1")).unwrap();
@@ -268,12 +271,15 @@ fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
     assert!(engine.append(&common::put_record("b", "1")).is_err());
     drop(engine);
     let engine = open(1);
-    assert_eq!(engine.past(), Past::Doubted);
+    assert_eq!(engine.past(), UnflushedWrites::Doubted);
     let second = engine.verifier();
     assert_ne!(second, first);
     drop(engine);
     let engine = open(1);
-    assert_eq!((engine.past(), engine.verifier()), (Past::Kept, second));
+    assert_eq!(
+        (engine.past(), engine.verifier()),
+        (UnflushedWrites::Kept, second)
+    );
     drop(engine);
-    assert_eq!(open(2).past(), Past::Lost);
+    assert_eq!(open(2).past(), UnflushedWrites::Lost);
 }

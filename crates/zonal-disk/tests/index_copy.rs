@@ -1,5 +1,4 @@
-//! The copy of an index: whatever happens to the index, what is made from the copy and the log is
-//! what was there.
+//! The copy of an index: whatever happens to the index, copy and log restore exactly its contents.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -8,12 +7,12 @@ use common::identity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use zonal_disk::mend::{can_restore_index, drop_copy, restore_index};
-use zonal_disk::{Config, DiskError, Engine, ReadStore, Room, StoreDamage};
+use zonal_disk::repair::{can_restore_index, drop_copy, restore_index};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogRoom, ReadStore, StoreDamage};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-const CONFIG: Config = Config {
+const CONFIG: EngineConfig = EngineConfig {
     log_bytes: 2 << 20,
     overlay_bytes: 1 << 20,
     cache_bytes: 1 << 20,
@@ -66,7 +65,9 @@ fn change(engine: &Engine, map: &mut Map, rng: &mut Rng, records: u64) {
                 changes.push(KvChange::put(key, value));
             }
         }
-        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        engine
+            .append_with(changes, b"note", LogRoom::Normal)
+            .unwrap();
     }
 }
 
@@ -107,7 +108,7 @@ fn lose(dir: &Path, rng: &mut Rng) {
 }
 
 #[test]
-fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
+fn a_lost_index_is_restored_exactly_whenever_it_is_lost() {
     let scratch = Scratch::new("index-copy");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -122,14 +123,13 @@ fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
             checkpoint(&engine);
             let live: usize = map.iter().map(|(key, value)| key.len() + value.len()).sum();
             let copies = bytes_of(&dir, &COPIES);
-            // Four times the entries, with what a cycle that began when there was less has of its
-            // own.
+            // Four times the entries, and the part of a cycle that began when there were fewer.
             assert!(copies < 5 * live as u64 + (2 << 20), "{copies} for {live}");
             largest = largest.max(copies);
         }
         let records = rng.below(6);
         change(&engine, &mut map, &mut rng, records);
-        // Killed: what is behind the last checkpoint is in the log alone.
+        // Killed: only the log has the records behind the last checkpoint.
         drop(engine);
         assert_eq!(damage(&dir), [], "round {round}");
         if round % 2 == 1 {
@@ -146,7 +146,7 @@ fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
 }
 
 #[test]
-fn an_index_that_never_had_a_checkpoint_comes_back_from_the_log() {
+fn an_index_without_a_checkpoint_is_restored_from_the_log() {
     let scratch = Scratch::new("index-copy-new");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -163,7 +163,7 @@ fn an_index_that_never_had_a_checkpoint_comes_back_from_the_log() {
 }
 
 #[test]
-fn a_record_whose_commit_never_came_is_written_over() {
+fn a_copy_record_without_its_commit_is_overwritten() {
     let scratch = Scratch::new("index-copy-cut");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -190,7 +190,7 @@ fn a_record_whose_commit_never_came_is_written_over() {
 }
 
 #[test]
-fn a_torn_record_whose_commit_never_came_is_left_out() {
+fn a_torn_copy_record_without_its_commit_is_left_out() {
     let scratch = Scratch::new("index-copy-torn");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -207,8 +207,8 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
         save(&dir, &[COPIES, INDEX].concat(), &before);
         checkpoint(&engine);
         drop(engine);
-        // Power was lost after the header had reached the medium, before all of the rest did, and
-        // before the commit of the index.
+        // Power loss after the header had reached the medium, before the rest did, and before the
+        // commit of the index.
         save(&before, &INDEX, &dir);
         let written = |name: &&&str| {
             let old = fs::read(before.join(name)).unwrap_or_default();
@@ -228,7 +228,7 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
         fs::write(dir.join(name), bytes).unwrap();
         let is_damaged = matches!(damage(&dir)[..], [StoreDamage::Copy(_)]);
         lose(&dir, &mut rng);
-        // Where a new cycle was begun over the only whole one, nothing is left.
+        // A new cycle was begun over the only complete one: nothing is left.
         if restore(&dir) {
             torn += 1;
         } else {
@@ -240,7 +240,7 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
+fn an_unreadable_copy_does_not_keep_the_store_from_opening() {
     let scratch = Scratch::new("index-copy-eio");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -263,7 +263,7 @@ fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
 }
 
 #[test]
-fn a_copy_of_another_time_is_not_taken() {
+fn a_copy_of_another_time_is_not_used() {
     let scratch = Scratch::new("index-copy-stale");
     let dir = scratch.join("store");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
@@ -283,10 +283,10 @@ fn a_copy_of_another_time_is_not_taken() {
     drop(engine);
     save(&scratch.join("old"), &COPIES, &dir);
     save(&dir, &INDEX, &scratch.join("sound"));
-    // The index says which record it should be.
+    // The index says which record the copy should end with.
     assert!(matches!(damage(&dir)[..], [StoreDamage::Copy(_)]));
     assert!(!restore(&dir));
-    // Without it, the log does.
+    // Without the index, the log does.
     fs::remove_file(dir.join(INDEX[0])).unwrap();
     assert!(!restore(&dir));
     save(&scratch.join("sound"), &INDEX, &dir);
@@ -303,7 +303,7 @@ fn a_copy_of_another_time_is_not_taken() {
 }
 
 #[test]
-fn the_index_of_another_store_is_no_index() {
+fn the_index_of_another_store_is_not_used() {
     let scratch = Scratch::new("index-of-another");
     let (dir, other) = (scratch.join("store"), scratch.join("other"));
     let mut maps = [Map::new(), Map::new()];
@@ -350,7 +350,7 @@ fn a_flipped_bit_in_the_copy_makes_no_other_index() {
         fs::write(&path, bytes).unwrap();
         fs::remove_file(dir.join(INDEX[0])).unwrap();
         if restore(&dir) {
-            // In what is not needed: slices of the newer file.
+            // In parts that are not needed: slices of the newer file.
             whole += 1;
             assert_eq!(contents(&open(&dir)), map, "turn {turn}");
         } else {

@@ -1,5 +1,5 @@
-//! A store that is only looked at: what is read is what was written, nothing changes on disk,
-//! damage is told.
+//! A store opened for inspection: reads return what was written, nothing changes on disk, damage is
+//! reported.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -8,11 +8,13 @@ use common::{identity, put_record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zonal_disk::{Config, DiskError, Engine, Found, Identity, ReadStore, Room, StoreDamage};
+use zonal_disk::{
+    DiskError, Engine, EngineConfig, IndexItem, LogRoom, ReadStore, StoreDamage, StoreIdentity,
+};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-const CONFIG: Config = Config {
+const CONFIG: EngineConfig = EngineConfig {
     log_bytes: 1 << 20,
     overlay_bytes: 1 << 20,
     cache_bytes: 1 << 20,
@@ -41,13 +43,15 @@ fn fill(dir: &Path, seed: u64) -> Map {
                 changes.push(KvChange::put(key, value));
             }
         }
-        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        engine
+            .append_with(changes, b"note", LogRoom::Normal)
+            .unwrap();
         if round % 6 == 5 {
             engine.checkpoint(&mut || Ok(())).unwrap();
         }
     }
     engine.sync_all().unwrap();
-    // Its header says that all before was durable.
+    // Its header says that all earlier records were durable.
     engine.append(&put_record("a", "last")).unwrap();
     map.insert(b"a".to_vec(), b"last".to_vec());
     map
@@ -57,19 +61,19 @@ fn open(dir: &Path) -> ReadStore {
     ReadStore::open(dir, &identity(), &mut |_, _, _| true).unwrap()
 }
 
-/// Entries; how many bad pages and entries, and mended pages.
+/// Returns entries, number of bad pages and entries, and number of mended pages.
 fn walk(store: &ReadStore) -> (Map, usize, usize) {
     let (mut map, mut bad, mut mended) = (Map::new(), 0, 0);
     let mut last = Vec::new();
     store.walk(&[], None, &mut |found| {
         match found {
-            Found::Entry(key, value) => {
+            IndexItem::Entry(key, value) => {
                 assert!(last.as_slice() < key || map.is_empty(), "not in order");
                 last = key.to_vec();
                 map.insert(key.to_vec(), value.to_vec());
             }
-            Found::BadEntry { .. } | Found::BadPage { .. } => bad += 1,
-            Found::Mended { .. } => mended += 1,
+            IndexItem::BadEntry { .. } | IndexItem::BadPage { .. } => bad += 1,
+            IndexItem::Mended { .. } => mended += 1,
         }
         true
     });
@@ -86,7 +90,7 @@ fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn what_is_read_is_what_was_written_and_nothing_changes() {
+fn reads_return_what_was_written_and_nothing_changes() {
     for seed in 0..6 {
         let dir = Scratch::new(&format!("same-{seed}"));
         let map = fill(&dir, seed);
@@ -130,7 +134,7 @@ fn a_store_in_use_is_refused() {
     assert!(matches!(refused, Err(DiskError::Locked(_))));
     drop(engine);
     open(&dir);
-    let other = Identity {
+    let other = StoreIdentity {
         id: 4,
         ..identity()
     };
@@ -151,7 +155,7 @@ fn a_lock_that_cannot_be_looked_at_is_not_taken_for_free() {
 }
 
 #[test]
-fn damaged_files_are_told_and_what_is_left_is_right() {
+fn damaged_files_are_reported_and_the_rest_is_right() {
     let dir = Scratch::new("damage");
     let map = fill(&dir, 9);
     let index = fs::read(dir.join("index.redb")).unwrap();
@@ -197,7 +201,7 @@ fn damaged_files_are_told_and_what_is_left_is_right() {
 }
 
 #[test]
-fn a_young_store_without_its_index_is_whole_in_its_log() {
+fn a_young_store_without_its_index_is_complete_in_its_log() {
     let dir = Scratch::new("young");
     Engine::format(&dir, identity(), &CONFIG).unwrap();
     let engine = Engine::open(&dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap();
@@ -228,7 +232,7 @@ fn a_young_store_without_its_index_is_whole_in_its_log() {
 }
 
 #[test]
-fn a_torn_log_gives_all_but_the_record_that_cannot_be_read_and_is_told() {
+fn a_torn_log_gives_all_readable_records_and_is_reported() {
     let dir = Scratch::new("torn");
     let map = fill(&dir, 4);
     let clean = open(&dir).log();
@@ -265,7 +269,9 @@ fn a_flipped_bit_of_a_log_loses_nothing() {
         );
         map.insert(key.clone().into_bytes(), value.clone());
         let changes = vec![KvChange::put(key.into_bytes(), value)];
-        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        engine
+            .append_with(changes, b"note", LogRoom::Normal)
+            .unwrap();
     }
     drop(engine);
     let end = open(&dir).log();

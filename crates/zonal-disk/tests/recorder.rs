@@ -1,5 +1,5 @@
-//! Recordings of what is done to a store's files: they have all of it, in order, they end at their
-//! bound, and what is no recording is refused. States made from them hold what was durable.
+//! Recordings of the changes of a store's files: they are complete and in order, they end at their
+//! bound, and other bytes are refused. States made from them hold everything that was durable.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use common::{identity, put_record, small, text};
 use replayed::{Replayed, some, sync_points};
-use zonal_disk::recording::{Ending, Event, Recording};
-use zonal_disk::{DiskError, Engine, Segments, SegmentsConfig, StoreDir, starts};
-use zonal_testkit::power_cut::Bytes;
+use zonal_disk::recording::{Ending, RecordedEvent, Recording};
+use zonal_disk::{DiskError, Engine, Segments, SegmentsConfig, StoreDir, start_marks};
+use zonal_testkit::power_cut::SparseBytes;
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::store::KvRead;
 
@@ -34,18 +34,18 @@ fn open(store: &StoreDir) -> Result<(Arc<Engine>, Arc<Segments>), DiskError> {
     Ok((Arc::new(engine), segments))
 }
 
-/// Length of the only recording of a folder, as a writer of it sees it now.
+/// Length of the only recording in a folder.
 fn length(recordings: &Path) -> u64 {
     fs::metadata(recordings.join("shard-3.0")).unwrap().len()
 }
 
-/// Everything that a store does: records, checkpoints, segments, its small files. Each step puts
-/// its number under `n` and in the segments; gives the length of the recording when a step was
-/// durable.
+/// Does everything that a store does: records, checkpoints, segments, its small files. Each step
+/// puts its number under `n` and into the segments. Returns the length of the recording at which
+/// each step was durable.
 fn history(store: &StoreDir, recordings: &Path) -> Vec<(u64, u32)> {
     let (engine, segments) = open(store).unwrap();
-    let found = starts::propose(store).unwrap();
-    starts::taken(store, found.proposed[0]).unwrap();
+    let found = start_marks::propose(store).unwrap();
+    start_marks::taken(store, found.proposed[0]).unwrap();
     let mut durable = Vec::new();
     for step in 0..60_u32 {
         let at = u64::from(step % 30) * 8192;
@@ -86,7 +86,7 @@ fn recorded(name: &str) -> Recorded {
 }
 
 /// The files of a folder, by path.
-fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<Bytes>>) {
+fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<SparseBytes>>) {
     for entry in fs::read_dir(dir.join(below)).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let path = format!("{below}{name}");
@@ -95,16 +95,16 @@ fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<Bytes>>) {
             files(dir, &format!("{path}/"), out);
         } else {
             let bytes = fs::read(dir.join(&path)).unwrap();
-            out.insert(path, Some(Bytes::of(&bytes)));
+            out.insert(path, Some(SparseBytes::of(&bytes)));
         }
     }
 }
 
 #[test]
-fn a_recording_done_again_is_the_store_to_the_byte() {
+fn a_replayed_recording_equals_the_store_byte_for_byte() {
     let recorded = recorded("recorded");
     let recording = Recording::read(&recorded.bytes).unwrap();
-    // It has what the store has: nobody else's to read.
+    // It has the store's contents: only its owner may read it.
     let file = fs::metadata(recorded.scratch.join("recordings/shard-3.0")).unwrap();
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
     assert_eq!(recording.identity, identity());
@@ -118,17 +118,24 @@ fn a_recording_done_again_is_the_store_to_the_byte() {
     for (path, bytes) in &expected {
         assert!(found[path] == *bytes, "{path}");
     }
-    // All that a store does is in it.
-    let has = |wanted: fn(&Event<'_>) -> bool| recording.events.iter().any(|(_, e)| wanted(e));
-    assert!(has(|event| matches!(event, Event::MakeFolder { .. })));
-    assert!(has(|event| matches!(event, Event::Allocate { .. })));
-    assert!(has(|event| matches!(event, Event::Rename { .. })));
-    assert!(has(|event| matches!(event, Event::FlushNames { .. })));
+    // It has everything that a store does.
+    let has =
+        |wanted: fn(&RecordedEvent<'_>) -> bool| recording.events.iter().any(|(_, e)| wanted(e));
+    assert!(has(|event| matches!(
+        event,
+        RecordedEvent::MakeFolder { .. }
+    )));
+    assert!(has(|event| matches!(event, RecordedEvent::Allocate { .. })));
+    assert!(has(|event| matches!(event, RecordedEvent::Rename { .. })));
+    assert!(has(|event| matches!(
+        event,
+        RecordedEvent::FlushNames { .. }
+    )));
 }
 
-/// What is wrong with a state.
+/// The defect of a state, if any.
 fn wrong(dir: &Path, least: Option<u32>) -> Option<String> {
-    // Another start of the kernel than that of the test.
+    // Another start of the kernel than the test's.
     let opened = Engine::open_at_boot(dir, &identity(), small(), Some([9; 16]), &mut |_, _, _| {
         true
     });
@@ -147,7 +154,7 @@ fn wrong(dir: &Path, least: Option<u32>) -> Option<String> {
     let segments = fs::read(dir.join("segments/seg.00000000")).unwrap_or_default();
     for step in 0..least.map_or(0, |step| (step + 1).min(25)) {
         let at = step as usize * 8192;
-        // Written again by a later step, at times.
+        // A later step may have overwritten it.
         let later = segments.get(at).is_some_and(|byte| *byte > step as u8 + 1);
         if !later && segments.get(at..at + 5000) != Some(&[step as u8 + 1; 5000][..]) {
             return Some(format!("the bytes of step {step} are not there"));
@@ -156,7 +163,7 @@ fn wrong(dir: &Path, least: Option<u32>) -> Option<String> {
     None
 }
 
-/// Tries states of a recording; what is wrong with them, and how many there were.
+/// Tries states of a recording; returns their defects, and the number of states.
 fn tried(recorded: &Recorded, lies: bool) -> (Vec<String>, usize) {
     let recording = Recording::read(&recorded.bytes).unwrap();
     let mut rng = Rng(11);
@@ -205,7 +212,7 @@ fn a_recording_ends_at_its_bound_and_the_store_goes_on() {
     assert!(bytes.len() as u64 <= bound);
     let recording = Recording::read(&bytes).unwrap();
     assert_eq!(recording.ending, Some(Ending::Full));
-    // Opened again it is another recording, of a store that has it all.
+    // After a new opening it is another recording, of a store that has everything.
     let (engine, _segments) = open(&StoreDir::recorded(&dir, &recordings)).unwrap();
     assert_eq!(text(&engine, "n").as_deref(), Some("59"));
     assert!(recordings.join("shard-3.1").exists());
@@ -232,12 +239,12 @@ fn a_folder_that_takes_no_recording_is_an_error_and_without_one_nothing_is_writt
 }
 
 #[test]
-fn what_is_cut_or_damaged_is_told_and_never_a_panic() {
+fn truncated_or_damaged_recordings_are_errors_and_never_panic() {
     let bytes = recorded("damaged").bytes;
     let whole = Recording::read(&bytes).unwrap();
     let mut rng = Rng(5);
     for _ in 0..60 {
-        // As a kill leaves it: what is complete is there.
+        // As a kill leaves it: complete events are there.
         let at = 48 + rng.index(bytes.len() - 48);
         let cut = Recording::read(&bytes[..at]).unwrap();
         let complete = whole.events.iter().take_while(|(end, _)| *end <= at as u64);

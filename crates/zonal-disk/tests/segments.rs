@@ -21,7 +21,7 @@ fn small() -> SegmentsConfig {
 }
 
 #[test]
-fn bytes_come_back_also_after_reopening() {
+fn written_bytes_are_read_back_also_after_reopening() {
     let dir = Scratch::new("segments");
     let segments = Segments::open(&dir, small()).unwrap();
     assert!(!segments.dirty());
@@ -76,7 +76,7 @@ fn ranges_and_capacity_are_limits() {
 }
 
 #[test]
-fn leftovers_go_and_wrong_lengths_are_damage() {
+fn leftovers_are_removed_and_wrong_lengths_are_damage() {
     let dir = Scratch::new("segments");
     fs::write(dir.join("seg.00000001.new"), "half").unwrap();
     fs::write(dir.join("notes.txt"), "spared").unwrap();

@@ -1,4 +1,5 @@
-//! Streams come back whole; every flipped byte, every cut and every moved frame is found.
+//! Streams survive a round trip; every flipped byte, every truncation and every moved frame is
+//! detected.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_disk::DiskError;
@@ -40,7 +41,7 @@ fn read(bytes: &[u8]) -> Result<Vec<Frame>, DiskError> {
 }
 
 #[test]
-fn a_stream_comes_back_whole() {
+fn a_stream_is_read_back_complete() {
     let found = read(&written()).unwrap();
     let pairs: Vec<_> = found
         .into_iter()
@@ -65,7 +66,7 @@ fn the_target_lies_in_bytes_that_were_zero_before() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_found() {
+fn every_flipped_bit_and_every_truncation_is_detected() {
     let bytes = written();
     for bit in 0..bytes.len() * 8 {
         let mut bad = bytes.clone();
@@ -97,7 +98,7 @@ fn every_flipped_bit_and_every_cut_is_found() {
 }
 
 #[test]
-fn frames_that_are_missing_or_come_twice_are_found() {
+fn missing_or_repeated_frames_are_detected() {
     let bytes = written();
     // The first frame is 12 + 5 bytes behind the header of 64, the second 12.
     let (head, rest) = bytes.split_at(64);

@@ -1,4 +1,4 @@
-//! A view stays as it was, whatever the store does meanwhile.
+//! A view never changes, whatever the store does meanwhile.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -34,7 +34,7 @@ fn put(engine: &Engine, key: u32, value: Option<u32>) {
 }
 
 #[test]
-fn a_view_is_of_one_moment_whatever_comes_after() {
+fn a_view_never_changes() {
     let dir = Scratch::new("view");
     Engine::format(&dir, identity(), &small()).unwrap();
     let engine = Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();

@@ -1,8 +1,8 @@
 //! Drivers: the code between a core and its disk, written once.
 //!
-//! A core ([`zonal_meta::MetaShard`], [`zonal_object::Target`]) decides; a driver carries the
-//! decision out. The driver logs and flushes, calls other servers, parks requests that must wait,
-//! and says when a reply may leave. It does no I/O of its own, reads no clock and draws no
+//! A core ([`zonal_meta::MetaShard`], [`zonal_object::StorageTarget`]) decides; a driver carries
+//! the decision out. The driver logs and flushes, calls other servers, parks requests that must
+//! wait, and says when a reply may leave. It does no I/O of its own, reads no clock and draws no
 //! randomness: it asks its *host*. There are two hosts: the server (threads, files, sockets) and
 //! the simulator (one thread, simulated disks and messages). So the simulator runs the code that
 //! the server runs.

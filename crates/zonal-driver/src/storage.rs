@@ -1,5 +1,5 @@
-//! Driver of a target: runs the core [`Target`] on a [`TargetHost`], which has a log, an index and
-//! segments.
+//! Driver of a target: runs the core [`StorageTarget`] on a [`TargetHost`], which has a log, an
+//! index and segments.
 //!
 //! A request plans under the target's mutex, reads and writes segments outside of it, and commits
 //! under it together with the append of its record. Checksums are computed outside. The bytes of a
@@ -31,7 +31,7 @@ use fence_gate::FenceGate;
 use std::fmt::Display;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use zonal_object::Target;
+use zonal_object::StorageTarget;
 use zonal_types::{ErrorCode, TargetId};
 
 /// The reason why a request failed, with a text for the reply.
@@ -70,7 +70,7 @@ impl From<ErrorCode> for Refused {
 #[derive(Debug)]
 pub struct TargetDriver<H> {
     id: TargetId,
-    target: Mutex<Target>,
+    target: Mutex<StorageTarget>,
     host: H,
     /// The reason why it serves no more.
     failed: OnceLock<String>,
@@ -83,7 +83,7 @@ pub struct TargetDriver<H> {
 impl<H: TargetHost> TargetDriver<H> {
     /// A driver for an opened target. The caller runs [`Self::resume`] before the first request.
     #[must_use]
-    pub fn new(id: TargetId, target: Target, host: H) -> Self {
+    pub fn new(id: TargetId, target: StorageTarget, host: H) -> Self {
         Self {
             id,
             target: Mutex::new(target),
@@ -107,13 +107,13 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 
     /// Locks the target.
-    pub fn lock(&self) -> MutexGuard<'_, Target> {
+    pub fn lock(&self) -> MutexGuard<'_, StorageTarget> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the target once the log has room for any one record. An append under the mutex must
     /// not wait for a checkpoint, which needs the mutex.
-    async fn lock_with_room(&self) -> Result<MutexGuard<'_, Target>, Refused> {
+    async fn lock_with_room(&self) -> Result<MutexGuard<'_, StorageTarget>, Refused> {
         loop {
             self.host.wait_for_room().await.map_err(Refused::by_host)?;
             let target = self.lock();

@@ -1,18 +1,21 @@
-//! Orders over a Unix socket: a line in, a line out, `ok ...` or `error ...`.
+//! Control socket: orders over a Unix socket; a line in, a line out, `ok ...` or `error ...`.
 //!
-//! ```text
-//! fail read|write|sync PART [FROM TO [TIMES]]   calls on files whose path contains PART (- for all) give EIO
-//! flip PART OFFSET MASK [EVERY]                 the byte reads with these bits changed, and so does each so many bytes behind it
-//! clear                                         no fail, no flip, no lie, not slow
-//! lie on|off                                    flushes do nothing
-//! slow MS                                       a flush of a file takes so long
-//! slow-reads MS                                 a read takes so long, and others at the same time
-//! budget BYTES|off                              ENOSPC from here on
-//! record                                        remember everything from now on
-//! status                                        ok EVENTS PENDING READS WRITES SYNCS READS_AT_ONCE (the most since slow-reads)
-//! cut SEED UNIT                                 the power goes and comes back
-//! snapshot FOLDER SEED UNIT [EVENT]             such a state of now, or after so many events, into a new folder
-//! ```
+//! | order | effect |
+//! | --- | --- |
+//! | `fail read\|write\|sync PART [FROM TO [TIMES]]` | EIO for paths with PART (`-`: all) |
+//! | `flip PART OFFSET MASK [EVERY]` | reads flip these bits; each EVERY bytes on too |
+//! | `clear` | no fail, no flip, no lie, no delay |
+//! | `lie on\|off` | flushes do nothing |
+//! | `slow MS` | a flush of a file takes MS |
+//! | `slow-reads MS` | a read takes MS; reads overlap |
+//! | `budget BYTES\|off` | ENOSPC from here on |
+//! | `record` | remember everything from now on |
+//! | `status` | `ok EVENTS PENDING READS WRITES SYNCS READS_AT_ONCE`, see below |
+//! | `cut SEED UNIT` | power loss and return |
+//! | `snapshot FOLDER SEED UNIT [EVENT]` | a state that a power loss may leave, in a new folder |
+//!
+//! READS_AT_ONCE is the most concurrent reads since `slow-reads`. A snapshot is of now, or of the
+//! time after EVENT events.
 
 use std::io::{BufRead, BufReader, Write};
 use std::num::NonZeroU64;
@@ -21,22 +24,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::build::Choice;
-use crate::disk::Disk;
-use crate::faults::{Call, Rule};
+use crate::crash_image::Choice;
+use crate::disk::FaultDisk;
+use crate::faults::{DiskFaultKind, Rule};
 
 /// Longest order.
 const LINE_MAX: u64 = 8192;
 
 /// Answers orders, one connection after the other, until the socket fails.
-pub fn serve(disk: &Arc<Disk>, listener: &UnixListener) {
+pub fn serve(disk: &Arc<FaultDisk>, listener: &UnixListener) {
     for stream in listener.incoming().flatten() {
-        // A client that went away is no reason to end.
+        // A client that disconnects does not end the loop.
         let _ = converse(disk, &stream);
     }
 }
 
-fn converse(disk: &Disk, stream: &UnixStream) -> std::io::Result<()> {
+fn converse(disk: &FaultDisk, stream: &UnixStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(std::io::Read::take(stream, LINE_MAX));
     let mut out = stream;
     let mut line = String::new();
@@ -54,14 +57,14 @@ fn converse(disk: &Disk, stream: &UnixStream) -> std::io::Result<()> {
 fn number<T: std::str::FromStr>(text: Option<&&str>, what: &str) -> Result<T, String> {
     text.ok_or_else(|| format!("{what} is missing"))?
         .parse()
-        .map_err(|_error| format!("{what} is no number"))
+        .map_err(|_error| format!("{what} is not a number"))
 }
 
-/// Carries one order out.
+/// Carries out one order.
 ///
 /// # Errors
-/// Words for the sender.
-pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
+/// A message for the sender.
+pub fn order(disk: &FaultDisk, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let word = |index: usize| words.get(index);
     let part = |index: usize| match word(index) {
@@ -72,9 +75,9 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
     match words.as_slice() {
         ["fail", call, ..] => {
             let call = match *call {
-                "read" => Call::Read,
-                "write" => Call::Write,
-                "sync" => Call::Sync,
+                "read" => DiskFaultKind::Read,
+                "write" => DiskFaultKind::Write,
+                "sync" => DiskFaultKind::Sync,
                 other => return Err(format!("no call {other}")),
             };
             let (from, to) = match word(3) {
@@ -99,7 +102,7 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
             let every = every.transpose()?.map_or(u64::MAX, NonZeroU64::get);
             disk.faults(|faults| {
                 faults.add(Rule {
-                    call: Call::Flip { mask, every },
+                    call: DiskFaultKind::Flip { mask, every },
                     part: part(1),
                     from,
                     to: u64::MAX,

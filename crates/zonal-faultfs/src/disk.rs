@@ -1,7 +1,6 @@
-//! The folder with its faults and its history; what the file system and the control socket call.
+//! The folder with its faults and its history, as the file system and the control socket use it.
 //!
-//! One lock for all: the order of events is the order in which they were done. Paths are below the
-//! root.
+//! One lock for all: the order of events is the order of the operations. Paths are below the root.
 
 mod bytes;
 mod names;
@@ -17,23 +16,23 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::build::{Choice, build};
+use crate::crash_image::{Choice, build};
 use crate::faults::Faults;
-use crate::history::{Event, History};
+use crate::history::{ChangeHistory, DiskEvent};
 
 use state::State;
 
-/// Where removed and replaced files wait, below the root; not seen through the mount.
+/// Folder of removed and replaced files, below the root; not visible through the mount.
 pub const HIDDEN: &str = ".faultfs";
 /// Node number of the root.
 pub const ROOT: u64 = 1;
 
-/// Calls so far.
+/// Numbers of calls so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Reads.
     pub reads: u64,
-    /// The most reads that were under way at once, since [`Disk::slow_reads`].
+    /// The most concurrent reads since [`FaultDisk::slow_reads`].
     pub reads_at_once: u64,
     /// Writes.
     pub writes: u64,
@@ -41,22 +40,22 @@ pub struct Counts {
     pub syncs: u64,
 }
 
-/// The disk.
+/// The disk with its faults.
 #[derive(Debug)]
-pub struct Disk {
+pub struct FaultDisk {
     root: PathBuf,
     state: Mutex<State>,
 }
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// The error number of a failure below.
+/// The error number of an error of the folder below.
 #[expect(clippy::needless_pass_by_value, reason = "as map_err gives it")]
 fn below(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-impl Disk {
+impl FaultDisk {
     /// A disk over the folder `root`, whose contents count as durable.
     ///
     /// # Errors
@@ -69,7 +68,7 @@ impl Disk {
             next: ROOT,
             hidden: 0,
             faults: Faults::default(),
-            history: History::default(),
+            history: ChangeHistory::default(),
             counts: Counts::default(),
             reading: 0,
             locks: BTreeMap::new(),
@@ -85,26 +84,26 @@ impl Disk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is to go wrong.
+    /// Changes the faults.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.lock().faults);
     }
 
-    /// From now on a read takes so long, and how many are under way at once is counted anew.
+    /// Makes reads take `takes` from now on, and restarts the count of concurrent reads.
     pub fn slow_reads(&self, takes: Duration) {
         let mut state = self.lock();
         state.faults.read_takes = takes;
         state.counts.reads_at_once = 0;
     }
 
-    /// Remembers everything from now on; events so far.
+    /// Remembers everything from now on; returns the number of events so far.
     pub fn record(&self) -> usize {
         let mut state = self.lock();
         state.history.keep = true;
         state.history.events.len()
     }
 
-    /// Events remembered, and how many of them are changes that are not durable.
+    /// Number of events remembered, and how many of them are changes that are not durable.
     #[must_use]
     pub fn events(&self) -> (usize, usize) {
         let state = self.lock();
@@ -112,23 +111,23 @@ impl Disk {
         (count, state.history.pending(count).len())
     }
 
-    /// Which events are flushes.
+    /// Indexes of the events that are flushes.
     #[must_use]
     pub fn sync_points(&self) -> Vec<usize> {
         let state = self.lock();
         let events = state.history.events.iter().enumerate();
-        let syncs = events.filter(|(_, event)| !matches!(event, Event::Change(_)));
+        let syncs = events.filter(|(_, event)| !matches!(event, DiskEvent::Change(_)));
         syncs.map(|(index, _)| index).collect()
     }
 
-    /// Calls so far.
+    /// Numbers of calls so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
-    /// The power goes and comes back: the folder becomes one of the states that may be left. Who
-    /// had files open must have ended.
+    /// Power loss and return: the folder becomes one of the states that may be left. Programs with
+    /// open files must have ended.
     ///
     /// # Errors
     /// When the folder fails.
@@ -144,7 +143,7 @@ impl Disk {
         fs::create_dir_all(self.root.join(HIDDEN))
     }
 
-    /// Puts a state that a loss of power may leave into the new folder `to`; the disk goes on.
+    /// Puts a state that a power loss may leave into the new folder `to`; the disk goes on.
     ///
     /// # Errors
     /// When a folder fails.
@@ -155,9 +154,9 @@ impl Disk {
         fs::remove_dir_all(to.join(HIDDEN))
     }
 
-    // What follows is called by the file system.
+    // The file system calls the following functions.
 
-    /// Bytes in all and free.
+    /// Total and free bytes.
     pub(crate) fn space(&self) -> Result<(u64, u64)> {
         let budget = self.lock().faults.budget;
         if let Some(budget) = budget {
@@ -174,7 +173,7 @@ impl Disk {
     }
 }
 
-/// Bytes that the files of a folder take, removed ones left out.
+/// Bytes used by the files of a folder, without removed ones.
 fn used(folder: &Path) -> io::Result<u64> {
     let mut total = 0;
     for entry in fs::read_dir(folder)? {

@@ -1,22 +1,23 @@
-//! What is to go wrong.
+//! Faults: the calls that fail, and how.
 
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// What a rule is about.
+/// The calls that a rule affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub enum DiskFaultKind {
     /// Reads fail.
     Read,
     /// Writes and allocations fail.
     Write,
     /// Flushes fail.
     Sync,
-    /// Bytes read changed: the first of the rule, and each so many bytes from there on.
+    /// Reads return flipped bits: in the first byte of the rule, and in every `every`th byte from
+    /// there on.
     Flip {
-        /// The bits.
+        /// Mask of the flipped bits.
         mask: u8,
-        /// Not 0; past the end of any file: that byte alone.
+        /// Not 0; past the end of any file: only the first byte.
         every: u64,
     },
 }
@@ -24,15 +25,15 @@ pub enum Call {
 /// One fault.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// What it is about.
-    pub call: Call,
+    /// The calls that it affects.
+    pub call: DiskFaultKind,
     /// Part of the path below the root; empty for all files.
     pub part: String,
     /// First byte.
     pub from: u64,
-    /// One behind the last byte.
+    /// One past the last byte.
     pub to: u64,
-    /// How often it still strikes; `None` for ever.
+    /// How often it still applies; `None`: for ever.
     pub left: Option<u64>,
 }
 
@@ -40,13 +41,13 @@ pub struct Rule {
 #[derive(Debug, Default)]
 pub struct Faults {
     rules: Vec<Rule>,
-    /// Flushes are acknowledged, and nothing becomes durable.
+    /// Flushes are acknowledged, but nothing becomes durable.
     pub lie: bool,
     /// How long a flush of a file takes.
     pub sync_takes: Duration,
     /// How long a read takes.
     pub read_takes: Duration,
-    /// The most that all files together may take, in bytes.
+    /// Most bytes of all files together.
     pub budget: Option<u64>,
 }
 
@@ -56,7 +57,7 @@ impl Faults {
         self.rules.push(rule);
     }
 
-    /// No rules, no lies, not slow; the budget stays.
+    /// Removes rules, lies and delays; the budget stays.
     pub fn clear(&mut self) {
         self.rules.clear();
         self.lie = false;
@@ -64,7 +65,7 @@ impl Faults {
         self.read_takes = Duration::ZERO;
     }
 
-    fn strikes(&mut self, call: Call, path: &str, from: u64, to: u64) -> bool {
+    fn strikes(&mut self, call: DiskFaultKind, path: &str, from: u64, to: u64) -> bool {
         let found = self.rules.iter_mut().find(|rule| {
             rule.call == call
                 && path.contains(&rule.part)
@@ -81,27 +82,33 @@ impl Faults {
         found.is_some()
     }
 
-    /// The fault of a call on `from..to` of a file.
+    /// Checks for a fault of a call on `from..to` of a file.
     ///
     /// # Errors
-    /// EIO where a rule strikes.
-    pub fn check(&mut self, call: Call, path: &str, from: u64, to: u64) -> Result<(), Errno> {
+    /// EIO where a rule applies.
+    pub fn check(
+        &mut self,
+        call: DiskFaultKind,
+        path: &str,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Errno> {
         if self.strikes(call, path, from, to) {
             return Err(Errno::IO);
         }
         Ok(())
     }
 
-    /// Changes bytes that were read at `from`.
+    /// Flips bits in bytes that were read at `from`.
     pub fn flip(&mut self, path: &str, from: u64, bytes: &mut [u8]) {
         for rule in &self.rules {
-            let Call::Flip { mask, every } = rule.call else {
+            let DiskFaultKind::Flip { mask, every } = rule.call else {
                 continue;
             };
             if !path.contains(&rule.part) {
                 continue;
             }
-            // How far behind `from` the first one is, then each next one.
+            // How far behind `from` the first flipped byte is, then each next one.
             let passed = from.saturating_sub(rule.from).div_ceil(every);
             let mut at = (rule.from.saturating_add(passed.saturating_mul(every))) - from;
             while let Some(byte) = usize::try_from(at).ok().and_then(|at| bytes.get_mut(at)) {

@@ -1,4 +1,4 @@
-//! The disk as a file system of the kernel.
+//! The disk as a FUSE file system.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,13 +15,13 @@ use zonal_fuse::{
     SetAttr, StatFs, WriteData,
 };
 
-use crate::disk::Disk;
+use crate::disk::FaultDisk;
 
 /// Mounts `disk` on `path`.
 ///
 /// # Errors
 /// Where the machine cannot mount.
-pub fn mount(disk: &Arc<Disk>, path: &Path) -> Result<FuseSession, MountError> {
+pub fn mount(disk: &Arc<FaultDisk>, path: &Path) -> Result<FuseSession, MountError> {
     let options = MountOptions {
         source: "zonal:faults".into(),
         subtype: "zonal-faultfs".into(),
@@ -31,7 +31,7 @@ pub fn mount(disk: &Arc<Disk>, path: &Path) -> Result<FuseSession, MountError> {
     FuseSession::mount(fs, path, &options, &SessionConfig::default())
 }
 
-struct Faulty(Arc<Disk>);
+struct Faulty(Arc<FaultDisk>);
 
 fn name(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
@@ -75,7 +75,7 @@ impl Faulty {
         })
     }
 
-    /// A listing; the kernel looks each name up by itself.
+    /// A directory listing; the kernel looks up each name by itself.
     fn list(&self, ino: u64, read: &Read, plus: bool, reply: ReplyDirectory) {
         let entries = match self.0.list(ino) {
             Ok(entries) => entries,
@@ -248,7 +248,7 @@ impl FileSystem for Faulty {
 
     fn release(&self, _: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
         if release.flock_unlock {
-            // Not held is as good as let go.
+            // A lock that is not held counts as released.
             let _ = self.0.lock_file(ino, release.lock_owner, false);
         }
         reply.ok();

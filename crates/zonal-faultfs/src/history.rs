@@ -1,4 +1,4 @@
-//! What was done to the folder, with what it takes to undo it.
+//! The history of the folder: its changes, with the bytes and names needed to undo them.
 //!
 //! Units: bytes. A file is named by its node number, which it keeps when it is renamed.
 
@@ -7,66 +7,66 @@ use std::path::PathBuf;
 
 /// One change of the folder.
 #[derive(Debug, Clone)]
-pub enum Change {
-    /// Bytes of a file, within its length: a longer file is a change of its own before.
+pub enum DiskChange {
+    /// Bytes of a file, within its length: growth is a change of its own before.
     Write {
         /// The file.
         node: u64,
         /// First byte.
         at: u64,
-        /// What was there.
+        /// The bytes before.
         old: Vec<u8>,
-        /// What is there now.
+        /// The bytes after.
         new: Vec<u8>,
     },
     /// The length of a file.
     Resize {
         /// The file.
         node: u64,
-        /// Before.
+        /// The length before.
         from: u64,
-        /// After.
+        /// The length after.
         to: u64,
-        /// Bytes that were cut off.
+        /// The bytes removed.
         cut: Vec<u8>,
     },
-    /// A file or folder has a new name.
+    /// A file or folder is renamed, created or removed.
     Name {
         /// The file or folder.
         node: u64,
-        /// The name before; for a new one a place outside of what is seen.
+        /// The name before; for a new file a place that is not visible.
         from: PathBuf,
-        /// The name after; for a removed one a place outside of what is seen.
+        /// The name after; for a removed file a place that is not visible.
         to: PathBuf,
-        /// What had that name before, and the place it was moved to.
+        /// The file that had the new name before, and the place it was moved to.
         replaced: Option<(u64, PathBuf)>,
     },
 }
 
-/// One thing that happened.
+/// An event.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum DiskEvent {
     /// A change.
-    Change(Change),
+    Change(DiskChange),
     /// All earlier changes of a file's bytes and length are durable.
     Sync(u64),
     /// All earlier changes of names are durable.
     SyncNames,
 }
 
-/// Everything since the beginning, or since the oldest change that is not durable.
+/// All events since the beginning, or since the oldest change that is not durable.
 #[derive(Debug, Default)]
-pub struct History {
+pub struct ChangeHistory {
     /// In order.
-    pub events: Vec<Event>,
+    pub events: Vec<DiskEvent>,
     /// Whether durable changes are kept as well.
     pub keep: bool,
 }
 
-impl History {
-    /// Adds an event; lets go of what nobody will ask for.
-    pub fn push(&mut self, event: Event) {
-        let is_sync = !matches!(event, Event::Change(_));
+impl ChangeHistory {
+    /// Adds an event; drops events that are no longer needed.
+    pub fn push(&mut self, event: DiskEvent) {
+        let is_sync = !matches!(event, DiskEvent::Change(_));
         self.events.push(event);
         if is_sync && !self.keep {
             let pending = self.pending(self.events.len());
@@ -77,19 +77,19 @@ impl History {
         }
     }
 
-    /// Which of the first `count` events are changes that are not durable then.
+    /// Those of the first `count` events that are changes and not durable at that time.
     #[must_use]
     pub fn pending(&self, count: usize) -> BTreeSet<usize> {
         let mut pending = BTreeSet::new();
         for (index, event) in self.events.iter().take(count).enumerate() {
             match event {
-                Event::Change(_) => {
+                DiskEvent::Change(_) => {
                     pending.insert(index);
                 }
-                Event::Sync(synced) => {
+                DiskEvent::Sync(synced) => {
                     pending.retain(|index| self.node_of(*index) != Some(*synced));
                 }
-                Event::SyncNames => pending.retain(|index| self.node_of(*index).is_some()),
+                DiskEvent::SyncNames => pending.retain(|index| self.node_of(*index).is_some()),
             }
         }
         pending
@@ -98,7 +98,9 @@ impl History {
     /// The file whose bytes or length an event changes.
     fn node_of(&self, index: usize) -> Option<u64> {
         match self.events.get(index)? {
-            Event::Change(Change::Write { node, .. } | Change::Resize { node, .. }) => Some(*node),
+            DiskEvent::Change(DiskChange::Write { node, .. } | DiskChange::Resize { node, .. }) => {
+                Some(*node)
+            }
             _ => None,
         }
     }

@@ -1,12 +1,12 @@
-//! `zonal-faultfs FOLDER MOUNT SOCKET`: mounts a disk that fails, takes orders at SOCKET, ends when
-//! it is unmounted.
+//! `zonal-faultfs FOLDER MOUNT SOCKET`: mounts a disk with faults, takes orders at SOCKET, ends
+//! when it is unmounted.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use zonal_faultfs::{Disk, control, mount};
+use zonal_faultfs::{FaultDisk, control, mount};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,7 +29,7 @@ fn complain(text: &str) {
 }
 
 fn run(folder: &Path, point: &Path, socket: &Path) -> Result<(), String> {
-    let disk = Disk::new(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let disk = FaultDisk::new(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let disk = Arc::new(disk);
     let listener = UnixListener::bind(socket).map_err(|error| format!("socket: {error}"))?;
     let session = mount(&disk, point).map_err(|error| error.to_string())?;
@@ -38,7 +38,7 @@ fn run(folder: &Path, point: &Path, socket: &Path) -> Result<(), String> {
         .spawn(move || control::serve(&disk, &listener))
         .map_err(|error| error.to_string())?;
     session.wait();
-    // It was made here; whoever took it away meanwhile is welcome.
+    // This process created it; another one may have removed it meanwhile.
     let _ = std::fs::remove_file(socket);
     Ok(())
 }

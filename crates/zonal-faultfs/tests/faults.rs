@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use zonal_faultfs::build::Choice;
-use zonal_faultfs::{Disk, control, mount};
+use zonal_faultfs::crash_image::Choice;
+use zonal_faultfs::{FaultDisk, control, mount};
 use zonal_fuse::{FuseSession, MountError};
 use zonal_testkit::Scratch;
 
-/// A folder on a disk that fails.
+/// A folder on a disk with faults.
 struct Mounted {
-    disk: Arc<Disk>,
+    disk: Arc<FaultDisk>,
     session: Option<FuseSession>,
     dir: Scratch,
 }
 
 impl Mounted {
-    /// None, said visibly, when this machine cannot mount and need not.
+    /// `None`, with a visible message, when this machine cannot mount and need not.
     fn new() -> Option<Self> {
         let dir = Scratch::new("faultfs");
         fs::create_dir(dir.join("mnt")).unwrap();
-        let disk = Arc::new(Disk::new(&dir.join("below")).unwrap());
+        let disk = Arc::new(FaultDisk::new(&dir.join("below")).unwrap());
         match mount(&disk, &dir.join("mnt")) {
             Ok(session) => Some(Self {
                 dir,
@@ -91,7 +91,7 @@ fn without_faults_it_is_a_folder() {
     let (first, second) = (file(&mounted.at("l")), file(&mounted.at("l")));
     assert!(first.try_lock().is_ok() && second.try_lock().is_err());
     drop(first);
-    // The kernel tells of a close a moment later.
+    // The kernel reports a close a moment later.
     let freed = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         second.try_lock().is_ok()
@@ -124,7 +124,7 @@ fn chosen_calls_fail_and_bits_flip() {
     mounted.order("clear");
     one.read_exact_at(&mut bytes, 99).unwrap();
     assert_eq!(bytes, [7; 4]);
-    // Each so many bytes from there on, wherever a read begins.
+    // Every 1000 bytes from there on, wherever a read begins.
     mounted.order("flip one 100 16 1000");
     for from in [0, 99, 100, 101, 1100, 2500] {
         let mut bytes = [0; 3000];
@@ -138,7 +138,7 @@ fn chosen_calls_fail_and_bits_flip() {
 }
 
 #[test]
-fn slow_reads_are_slow_side_by_side_and_counted() {
+fn slow_reads_overlap_and_are_counted() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -153,7 +153,7 @@ fn slow_reads_are_slow_side_by_side_and_counted() {
     read(0, 100);
     read(4096, 100);
     assert_eq!(mounted.disk.counts().reads_at_once, 1);
-    // Where the machine is busy, the four meet only if each takes longer than the last of them
+    // Where the machine is busy, the four overlap only if each takes longer than the last of them
     // needs to begin.
     let met = (0..6).map(|turn| 100 << turn).any(|ms| {
         mounted.order(&format!("slow-reads {ms}"));
@@ -170,7 +170,7 @@ fn slow_reads_are_slow_side_by_side_and_counted() {
 }
 
 #[test]
-fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
+fn the_disk_is_full_at_its_budget_and_existing_bytes_can_be_overwritten() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -190,7 +190,7 @@ fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
 }
 
 #[test]
-fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
+fn a_power_cut_keeps_flushed_bytes_and_any_part_of_the_rest() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -226,7 +226,7 @@ fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
     );
     let names: BTreeSet<_> = seen.iter().map(|state| state.2).collect();
     assert_eq!(names.len(), 3, "no file, its first name, its second");
-    // The disk itself goes on as if nothing had happened; then its power goes.
+    // The disk itself goes on as if nothing had happened; then its power is cut.
     assert_eq!(fs::read(mounted.at("three")).unwrap(), b"new");
     drop(one);
     mounted.order("cut 3 4096");
@@ -235,7 +235,7 @@ fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
 }
 
 #[test]
-fn a_slow_disk_takes_its_time_to_flush() {
+fn a_slow_disk_delays_flushes() {
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -293,7 +293,8 @@ fn with_everything_recorded_any_earlier_moment_can_be_made() {
     assert_eq!(points.len(), 11);
     for (step, point) in points.iter().take(10).enumerate() {
         let to = mounted.dir.join(format!("moment-{step}"));
-        // Right behind the flush; the name may not have arrived yet, so all of the rest is to.
+        // Directly behind the flush. The name may not have arrived yet, so all of the rest must
+        // arrive.
         let mut choice = Choice::of_seed(0, 512, point + 1);
         choice.odds = 4;
         mounted.disk.snapshot(&to, choice).unwrap();

@@ -106,7 +106,7 @@ pub enum FindingKind {
     Shard(zonal_meta::check::Broken),
     /// An inconsistency within a target's store.
     #[error("{0}")]
-    Target(zonal_object::Broken),
+    Target(zonal_object::TargetDefect),
     /// The records of a first-level directory disagree.
     #[error("{0}")]
     Junction(Mismatch),
@@ -233,7 +233,7 @@ impl FindingKind {
             }
             Self::LostWithTarget { .. } | Self::Damaged { .. } | Self::MapLost(_) => Class::Lost,
             Self::Shard(Meta::Key { .. } | Meta::LeadsNowhere { .. }) => Class::Lost,
-            Self::Target(zonal_object::Broken::Key { .. }) => Class::Lost,
+            Self::Target(zonal_object::TargetDefect::Key { .. }) => Class::Lost,
             Self::Store(fault) => match fault {
                 StoreFault::Foreign(_) => Class::Note,
                 StoreFault::Flipped(_)
@@ -253,7 +253,7 @@ impl FindingKind {
     #[must_use]
     pub fn name(&self) -> &'static str {
         use zonal_meta::check::Broken as Meta;
-        use zonal_object::Broken as Object;
+        use zonal_object::TargetDefect as Object;
         match self {
             Self::Store(fault) => match fault {
                 StoreFault::Missing(_) => "store-missing",

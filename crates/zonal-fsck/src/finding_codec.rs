@@ -55,7 +55,7 @@ mod tests {
     use crate::ranges::Ranges;
     use zonal_meta::check::Broken as OfShard;
     use zonal_object::ids::Place;
-    use zonal_object::{Broken as OfTarget, ObjectId};
+    use zonal_object::{ObjectId, TargetDefect as OfTarget};
     use zonal_types::{Codec, DataId, ErrorCode, Ino, PartitionId, TargetId, ZoneId};
 
     fn round_trips(whats: &[FindingKind]) {

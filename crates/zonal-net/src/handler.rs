@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use zonal_region::Part;
+use zonal_region::RegionPart;
 use zonal_types::Codec;
 use zonal_wire::frame::Header;
 
@@ -44,7 +44,7 @@ pub struct ReplyBuilder {
     body: Vec<u8>,
     payload: AlignedBuf,
     /// The part of the client's region that may take the payload, and the payload's length in it.
-    room: Option<Part>,
+    room: Option<RegionPart>,
     in_room: usize,
     is_last: bool,
     stream: Arc<Stream>,
@@ -78,7 +78,7 @@ impl ReplyBuilder {
         }
     }
 
-    pub(crate) fn reset(&mut self, header: Header, room: Option<Part>) {
+    pub(crate) fn reset(&mut self, header: Header, room: Option<RegionPart>) {
         self.header = header;
         self.room = room;
         self.parked = None;

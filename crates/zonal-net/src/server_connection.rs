@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use zonal_region::{MapError, Mapping, Part};
+use zonal_region::{MapError, Mapping, RegionPart};
 use zonal_types::ErrorCode;
 use zonal_types::limits::REGION_BYTES_MAX;
 use zonal_wire::frame::{Header, PayloadAt, Service};
@@ -98,7 +98,7 @@ enum NextStep {
 struct Arrived {
     header: Header,
     /// The payload, where it is not in the connection's buffer.
-    payload: Option<Part>,
+    payload: Option<RegionPart>,
 }
 
 impl ServerConnection {
@@ -211,7 +211,7 @@ impl ServerConnection {
     }
 
     /// Receives a request; the part is the room for its reply's payload.
-    fn receive(&mut self, time_limit: &TimeLimit) -> Result<(Arrived, Option<Part>), IoFail> {
+    fn receive(&mut self, time_limit: &TimeLimit) -> Result<(Arrived, Option<RegionPart>), IoFail> {
         let header = self
             .conn
             .receive_head(FrameBounds::FULL, &mut self.body, time_limit)?;
@@ -232,7 +232,10 @@ impl ServerConnection {
 
     /// The parts of the client's region that a request names: its payload, and room for the reply's
     /// payload.
-    fn parts(&mut self, header: &Header) -> Result<(Option<Part>, Option<Part>), RegionFault> {
+    fn parts(
+        &mut self,
+        header: &Header,
+    ) -> Result<(Option<RegionPart>, Option<RegionPart>), RegionFault> {
         if let Some(file) = self.conn.new_region() {
             self.region = Some(self.shared.regions.of(&file, REGION_BYTES_MAX)?);
         }

@@ -1,30 +1,30 @@
-//! Changes that were sent again because their sender had no answer: the first one must not be
-//! carried out after what came later.
+//! Retries of changes: a target refuses an earlier attempt that arrives after a later one.
 //!
-//! A sender, a client with what it has proved to be, that gave an attempt up numbers the next
-//! changes of that object higher. The highest number of each sender and object is remembered, and a
-//! lower one is refused, at the plan of a change and at its commit: it may have been on its way
-//! through the target for long. Number 0 is not remembered: nothing was given up.
+//! A sender (a client together with the identity it has proved) that gets no answer gives the
+//! attempt up. It numbers its next changes of that object higher. The target remembers the highest
+//! number of each sender and object, and refuses lower ones. It checks at the plan of a change and
+//! again at its commit, because a change may be under way in the target for long. Number 0 is not
+//! remembered: its sender has given nothing up.
 //!
-//! In memory only: requests from before a restart died with their connections. Bounded: what was
-//! raised longest ago is forgotten.
+//! In memory only: requests from before a restart died with their connections. Bounded by
+//! `ATTEMPTS_MAX`: the entry that was raised longest ago is forgotten.
 
-use crate::ids::{Attempt, ObjectId};
+use crate::ids::{ChangeAttempt, ObjectId};
 use std::collections::BTreeMap;
 use zonal_types::limits::ATTEMPTS_MAX;
 use zonal_types::{ClientId, ErrorCode, HolderNumber};
 
-/// A client numbers its attempts over all its incarnations.
+/// A client's numbers go on over all its incarnations.
 type Name = (ObjectId, ClientId, HolderNumber);
 
 #[derive(Debug, Clone, Copy)]
 struct Highest {
     number: u32,
-    /// When it was raised last, counted in raises.
+    /// When it was last raised, as a count of raises.
     raised: u64,
 }
 
-/// The highest numbers.
+/// The highest number of each sender and object.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     highest: BTreeMap<Name, Highest>,
@@ -33,12 +33,16 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Lets a change of `object` pass, unless its sender has sent one with a higher number.
+    /// Admits a change of `object`, unless its sender has sent one with a higher number.
     ///
     /// # Errors
     /// `Superseded`.
-    pub(crate) fn admit(&mut self, object: ObjectId, attempt: Attempt) -> Result<(), ErrorCode> {
-        let Attempt { sender, number } = attempt;
+    pub(crate) fn admit(
+        &mut self,
+        object: ObjectId,
+        attempt: ChangeAttempt,
+    ) -> Result<(), ErrorCode> {
+        let ChangeAttempt { sender, number } = attempt;
         let client = sender.identity.client;
         let name = (object, client, sender.holder);
         let known = self.highest.get(&name).copied();
@@ -63,6 +67,11 @@ impl Attempts {
             {
                 self.highest.remove(&oldest);
             }
+            assert_eq!(
+                self.highest.len(),
+                self.order.len(),
+                "each attempt has one place in the order of raises"
+            );
         }
         Ok(())
     }
@@ -81,12 +90,12 @@ mod tests {
         }
     }
 
-    fn attempt(client: u64, number: u32) -> Attempt {
+    fn attempt(client: u64, number: u32) -> ChangeAttempt {
         let sender = Sender {
             identity: ClientIdentity::first(ClientId(client)),
             ..Sender::default()
         };
-        Attempt { sender, number }
+        ChangeAttempt { sender, number }
     }
 
     #[test]
@@ -107,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_the_same_in_its_next_incarnation_and_another_with_other_proof() {
+    fn attempts_carry_over_incarnations_but_not_to_another_holder() {
         let mut attempts = Attempts::default();
         attempts.admit(object(1), attempt(7, 3)).unwrap();
         let mut late = attempt(7, 2);
@@ -118,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_raised_last_is_known() {
+    fn the_attempts_raised_last_are_remembered() {
         let mut attempts = Attempts::default();
         for number in 0..ATTEMPTS_MAX {
             attempts.admit(object(number), attempt(7, 1)).unwrap();
         }
-        // Met first, raised last.
+        // Added first, raised last.
         attempts.admit(object(0), attempt(7, 2)).unwrap();
         attempts.admit(object(ATTEMPTS_MAX), attempt(7, 1)).unwrap();
         assert!(attempts.admit(object(0), attempt(7, 1)).is_err());

@@ -1,41 +1,41 @@
-//! Every invariant of a target's store: one implementation for tests, the simulator and fsck, which
-//! reads a store in key order and needs no target that opens. Memory: two bits a unit, and the
-//! pending blocks.
+//! Checks every invariant of a target's store. One implementation serves tests, the simulator and
+//! fsck. It reads a store in key order and needs no target that opens. Memory: two bits a unit, and
+//! the pending blocks.
 
-use crate::bits::Bits;
 use crate::chunk::{BlockState, Chunk};
 use crate::edit::BLOCKS_END;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, TargetConfig};
-use crate::key::{self, Named};
+use crate::index_value::{self, ObjectHeader, TargetRecord};
+use crate::key::{self, IndexKey};
 use crate::note::{BlockBytes, Note};
-use crate::sealed::{self, Header, TargetRecord};
-use crate::target::Target;
+use crate::target::StorageTarget;
+use crate::unit_bitmap::UnitBitmap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvRead, codec_of};
 
-/// An invariant that does not hold.
+/// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum TargetDefect {
     /// The store could not be read.
     #[error("the index cannot be read: {0}")]
     Unreadable(ErrorCode),
-    /// A key that no target writes, or a value that cannot be read.
+    /// A key that no target writes, or a value that cannot be decoded.
     #[error("key {} or its value is damaged", .key.iter().map(|byte| format!("{byte:02x}")).collect::<String>())]
     Key {
         /// The key.
         key: Vec<u8>,
     },
-    /// A note of the log that cannot be read or does not fit what is there.
+    /// A note of the log cannot be decoded or does not fit the store.
     #[error("the allocations of the log do not fit the stored ones")]
     Note,
-    /// The store is of segments of another size than the target is configured for.
+    /// The store's segment size differs from the target's configuration.
     #[error("segments have {found} units, not {expected}")]
     Geometry {
-        /// In the store.
+        /// Units of a segment in the store.
         found: u32,
-        /// As configured.
+        /// Units of a segment in the configuration.
         expected: u32,
     },
     /// Two records refer to one unit.
@@ -58,42 +58,42 @@ pub enum Broken {
         /// Its block.
         block: u64,
     },
-    /// Records refer to units that the allocator takes for free.
+    /// Records refer to units that the allocator holds as free.
     #[error("{0} units are in use and not marked")]
     NotMarked(u64),
-    /// The allocator holds units that no record refers to.
+    /// The allocator holds units as used that no record refers to.
     #[error("{0} units are marked and not in use")]
     Leaked(u64),
     /// A chunk or pending block without a header.
     #[error("object {0} has no header")]
     NoHeader(ObjectId),
-    /// A header counts wrongly.
+    /// A header's block count is wrong.
     #[error("object {object} counts {counted} blocks and has {found}")]
     Blocks {
         /// The object.
         object: ObjectId,
-        /// What the header says.
+        /// The header's count.
         counted: u64,
-        /// What there is.
+        /// Blocks that exist.
         found: u64,
     },
     /// The number of objects is wrong.
     #[error("{counted} objects are counted, {found} exist")]
     Objects {
-        /// What the counter says.
+        /// The counter.
         counted: u64,
-        /// What there is.
+        /// Objects that exist.
         found: u64,
     },
-    /// A tombstone of an object that lives: it would be deleted at the next start.
-    #[error("object {0} lives and has a tombstone")]
+    /// A tombstone of a live object: the next start would delete it.
+    #[error("object {0} exists and has a tombstone")]
     Tombstone(ObjectId),
-    /// An object whose deletion has begun, without the tombstone that makes it go on.
+    /// An object whose deletion has begun, without the tombstone that makes a restart finish it.
     #[error("object {0} is half deleted and has no tombstone")]
     HalfDeleted(ObjectId),
 }
 
-codec_of!(Broken {
+codec_of!(TargetDefect {
     1 = Unreadable(code),
     2 = Key { key },
     3 = Note,
@@ -109,60 +109,60 @@ codec_of!(Broken {
     13 = HalfDeleted(object),
 });
 
-/// An object that was found.
+/// An object that a survey found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KnownObject {
-    /// Which.
+    /// The object.
     pub object: ObjectId,
     /// Its length.
     pub bytes: u64,
     /// Blocks that are allocated, pending or lost.
     pub blocks: u64,
-    /// Of them lost.
+    /// Lost blocks among them.
     pub lost: u64,
-    /// The last shrink that was applied.
+    /// Number of the last truncation applied.
     pub truncate_seq: u64,
-    /// Its deletion has begun.
+    /// Whether its deletion has begun.
     pub deleting: bool,
 }
 
-/// What a survey tells.
+/// A finding of a survey.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
-    /// Something is wrong.
-    Broken(Broken),
+pub enum SurveyItem {
+    /// A broken invariant.
+    Broken(TargetDefect),
     /// An object, with or without a header.
     Object(KnownObject),
-    /// A written block that is not pending: where, and what it must sum to.
+    /// A written block that is not pending: object, block, place, and recorded crc32c.
     Block(ObjectId, u64, Place, u32),
-    /// Lost blocks of an object, from the first to the one behind the last.
+    /// Lost blocks of an object: from the first to the one behind the last.
     Lost(ObjectId, u64, u64),
 }
 
 #[derive(Debug)]
 struct Current {
     object: ObjectId,
-    header: Option<Header>,
+    header: Option<ObjectHeader>,
     blocks: u64,
     lost: u64,
     end: u64,
     lost_run: Option<(u64, u64)>,
-    /// Blocks of it that are pending and were not met in a chunk.
+    /// Pending blocks of it that no chunk has listed so far.
     pending: BTreeSet<u64>,
 }
 
-/// A target's store, read in key order.
+/// A survey of a target's store, fed in key order.
 #[derive(Debug)]
 pub struct Survey {
     config: TargetConfig,
     notes: Option<Vec<Vec<u8>>>,
-    /// What the allocator says.
-    pub marked: Bits,
-    /// What records refer to.
-    pub used: Bits,
+    /// Units that the allocator holds as used.
+    pub marked: UnitBitmap,
+    /// Units that records refer to.
+    pub used: UnitBitmap,
     /// Pending blocks of the store and the log.
     pending: BTreeMap<(ObjectId, u64), Option<BlockBytes>>,
-    /// Objects with pending blocks that were not met yet.
+    /// Objects with pending blocks that have not been visited.
     pending_left: BTreeSet<ObjectId>,
     tombstones: BTreeSet<ObjectId>,
     counted: u64,
@@ -172,14 +172,14 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// A survey of a store with these notes in its log, in order.
+    /// A survey of a store; `notes` are those of its log, in order.
     #[must_use]
     pub fn new(config: TargetConfig, notes: Vec<Vec<u8>>) -> Self {
         Self {
             config,
             notes: Some(notes),
-            marked: Bits::default(),
-            used: Bits::default(),
+            marked: UnitBitmap::default(),
+            used: UnitBitmap::default(),
             pending: BTreeMap::new(),
             pending_left: BTreeSet::new(),
             tombstones: BTreeSet::new(),
@@ -189,15 +189,15 @@ impl Survey {
         }
     }
 
-    /// Pending blocks, as they are at the end of the log.
+    /// Pending blocks as of the end of the log.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (ObjectId, u64, &BlockBytes)> {
         self.pending
             .iter()
             .filter_map(|((object, block), bytes)| Some((*object, *block, bytes.as_ref()?)))
     }
 
-    /// Takes the next key. Those that are not a target's are not for it.
-    pub fn take(&mut self, key: &[u8], value: &[u8], tell: &mut dyn FnMut(Told)) {
+    /// Takes the next key. Keys that are not a target's are skipped.
+    pub fn take(&mut self, key: &[u8], value: &[u8], tell: &mut dyn FnMut(SurveyItem)) {
         if key.first().is_some_and(|space| *space >= key::OTHERS) {
             return;
         }
@@ -205,12 +205,12 @@ impl Survey {
             self.apply_notes(tell);
         }
         if self.decode(key, value, tell).is_err() {
-            tell(Told::Broken(Broken::Key { key: key.to_vec() }));
+            tell(SurveyItem::Broken(TargetDefect::Key { key: key.to_vec() }));
         }
     }
 
-    /// After the last key.
-    pub fn finish(&mut self, tell: &mut dyn FnMut(Told)) {
+    /// Ends the survey after the last key.
+    pub fn finish(&mut self, tell: &mut dyn FnMut(SurveyItem)) {
         self.apply_notes(tell);
         self.leave(tell);
         for object in std::mem::take(&mut self.pending_left) {
@@ -222,18 +222,18 @@ impl Survey {
             self.marked.beyond(&self.used),
         );
         if unmarked > 0 {
-            tell(Told::Broken(Broken::NotMarked(unmarked)));
+            tell(SurveyItem::Broken(TargetDefect::NotMarked(unmarked)));
         }
         if leaked > 0 {
-            tell(Told::Broken(Broken::Leaked(leaked)));
+            tell(SurveyItem::Broken(TargetDefect::Leaked(leaked)));
         }
         if self.counted != self.objects {
             let (counted, found) = (self.counted, self.objects);
-            tell(Told::Broken(Broken::Objects { counted, found }));
+            tell(SurveyItem::Broken(TargetDefect::Objects { counted, found }));
         }
     }
 
-    fn apply_notes(&mut self, tell: &mut dyn FnMut(Told)) {
+    fn apply_notes(&mut self, tell: &mut dyn FnMut(SurveyItem)) {
         let Some(notes) = self.notes.take() else {
             return;
         };
@@ -267,7 +267,7 @@ impl Survey {
         }
         self.pending_left = self.pending.keys().map(|(object, _)| *object).collect();
         if !fits {
-            tell(Told::Broken(Broken::Note));
+            tell(SurveyItem::Broken(TargetDefect::Note));
         }
     }
 
@@ -275,20 +275,23 @@ impl Survey {
         &mut self,
         key: &[u8],
         value: &[u8],
-        tell: &mut dyn FnMut(Told),
+        tell: &mut dyn FnMut(SurveyItem),
     ) -> Result<(), ErrorCode> {
         match key::parse(key)? {
-            Named::Target => {
-                let record: TargetRecord = sealed::decode(key, value)?;
+            IndexKey::Target => {
+                let record: TargetRecord = index_value::decode(key, value)?;
                 let expected = self.config.segment_units;
                 if record.segment_units != expected {
                     let found = record.segment_units;
-                    tell(Told::Broken(Broken::Geometry { found, expected }));
+                    tell(SurveyItem::Broken(TargetDefect::Geometry {
+                        found,
+                        expected,
+                    }));
                 }
                 self.counted = record.objects;
             }
-            Named::Segment(number) => {
-                let body = sealed::open(key, value)?;
+            IndexKey::Segment(number) => {
+                let body = index_value::open(key, value)?;
                 let words = body
                     .chunks_exact(8)
                     .filter_map(|bytes| bytes.try_into().ok());
@@ -299,28 +302,28 @@ impl Survey {
                 }
                 self.marked.load(number, words);
             }
-            Named::Tombstone(object) => {
-                sealed::open(key, value)?;
+            IndexKey::Tombstone(object) => {
+                index_value::open(key, value)?;
                 self.tombstones.insert(object);
             }
-            Named::Fence(..) => {
-                sealed::open(key, value)?;
+            IndexKey::Fence(..) => {
+                index_value::open(key, value)?;
             }
-            Named::Pending(object, block) if block < BLOCKS_END => {
-                let bytes = sealed::open(key, value)?;
+            IndexKey::Pending(object, block) if block < BLOCKS_END => {
+                let bytes = index_value::open(key, value)?;
                 let bytes: [u8; BLOCK_BYTES] =
                     bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
                 self.pending.insert((object, block), Some(Arc::new(bytes)));
             }
-            Named::Header(object) => {
+            IndexKey::Header(object) => {
                 self.leave(tell);
-                let header: Header = sealed::decode(key, value)?;
+                let header: ObjectHeader = index_value::decode(key, value)?;
                 if !header.is_sound() {
                     return Err(ErrorCode::Corrupt);
                 }
                 self.enter(object, Some(header));
             }
-            Named::Chunk(object, number) => {
+            IndexKey::Chunk(object, number) => {
                 if self.current.as_ref().is_none_or(|now| now.object != object) {
                     self.leave(tell);
                     self.enter(object, None);
@@ -330,12 +333,18 @@ impl Survey {
                 let first = first.filter(|first| *first < BLOCKS_END);
                 self.chunk(object, first.ok_or(ErrorCode::Corrupt)?, &chunk, tell);
             }
-            Named::Pending(..) => return Err(ErrorCode::Corrupt),
+            IndexKey::Pending(..) => return Err(ErrorCode::Corrupt),
         }
         Ok(())
     }
 
-    fn chunk(&mut self, object: ObjectId, first: u64, chunk: &Chunk, tell: &mut dyn FnMut(Told)) {
+    fn chunk(
+        &mut self,
+        object: ObjectId,
+        first: u64,
+        chunk: &Chunk,
+        tell: &mut dyn FnMut(SurveyItem),
+    ) {
         let Some(current) = &mut self.current else {
             return;
         };
@@ -346,13 +355,13 @@ impl Survey {
             current.end = block + 1;
             if let Some(place) = state.place() {
                 if place.segment >= self.config.segments && !self.marked.has(place) {
-                    tell(Told::Broken(Broken::Outside {
+                    tell(SurveyItem::Broken(TargetDefect::Outside {
                         place,
                         object,
                         block,
                     }));
                 } else if !self.used.insert(place) {
-                    tell(Told::Broken(Broken::Twice {
+                    tell(SurveyItem::Broken(TargetDefect::Twice {
                         place,
                         object,
                         block,
@@ -361,7 +370,7 @@ impl Survey {
             }
             match state {
                 BlockState::Written(place, crc) if !is_pending => {
-                    tell(Told::Block(object, block, place, crc));
+                    tell(SurveyItem::Block(object, block, place, crc));
                 }
                 BlockState::Lost if !is_pending => {
                     current.lost += 1;
@@ -369,7 +378,7 @@ impl Survey {
                         Some((from, end)) if end == block => Some((from, block + 1)),
                         other => {
                             if let Some((from, end)) = other {
-                                tell(Told::Lost(object, from, end));
+                                tell(SurveyItem::Lost(object, from, end));
                             }
                             Some((block, block + 1))
                         }
@@ -380,7 +389,7 @@ impl Survey {
         }
     }
 
-    fn enter(&mut self, object: ObjectId, header: Option<Header>) {
+    fn enter(&mut self, object: ObjectId, header: Option<ObjectHeader>) {
         self.pending_left.remove(&object);
         let pending = self.pending.range((object, 0)..=(object, u64::MAX));
         self.current = Some(Current {
@@ -394,42 +403,42 @@ impl Survey {
         });
     }
 
-    fn leave(&mut self, tell: &mut dyn FnMut(Told)) {
+    fn leave(&mut self, tell: &mut dyn FnMut(SurveyItem)) {
         let Some(current) = self.current.take() else {
             return;
         };
         let object = current.object;
         if let Some((from, end)) = current.lost_run {
-            tell(Told::Lost(object, from, end));
+            tell(SurveyItem::Lost(object, from, end));
         }
         let blocks = current.blocks + current.pending.len() as u64;
         let end = current
             .pending
             .last()
             .map_or(0, |block| block.saturating_add(1));
-        let header = current.header.clone().unwrap_or_else(|| Header {
+        let header = current.header.clone().unwrap_or_else(|| ObjectHeader {
             object_bytes: current.end.max(end).saturating_mul(BLOCK),
             blocks,
-            ..Header::default()
+            ..ObjectHeader::default()
         });
         if current.header.is_none() {
-            tell(Told::Broken(Broken::NoHeader(object)));
+            tell(SurveyItem::Broken(TargetDefect::NoHeader(object)));
         } else {
             self.objects += 1;
         }
         if header.blocks != blocks {
-            tell(Told::Broken(Broken::Blocks {
+            tell(SurveyItem::Broken(TargetDefect::Blocks {
                 object,
                 counted: header.blocks,
                 found: blocks,
             }));
         }
         match (self.tombstones.contains(&object), header.deleting) {
-            (true, false) => tell(Told::Broken(Broken::Tombstone(object))),
-            (false, true) => tell(Told::Broken(Broken::HalfDeleted(object))),
+            (true, false) => tell(SurveyItem::Broken(TargetDefect::Tombstone(object))),
+            (false, true) => tell(SurveyItem::Broken(TargetDefect::HalfDeleted(object))),
             _ => {}
         }
-        tell(Told::Object(KnownObject {
+        tell(SurveyItem::Object(KnownObject {
             object,
             bytes: header.object_bytes,
             blocks,
@@ -440,12 +449,12 @@ impl Survey {
     }
 }
 
-impl Target {
+impl StorageTarget {
     /// Checks invariants 1 to 3 of [`crate::target`], and the number of objects.
     ///
     /// # Errors
-    /// The first that is broken.
-    pub fn check(&self, kv: &dyn KvRead) -> Result<(), Broken> {
+    /// The first broken invariant.
+    pub fn check(&self, kv: &dyn KvRead) -> Result<(), TargetDefect> {
         let mut survey = Survey::new(self.config, Vec::new());
         for (segment, words) in self.space.live_words() {
             survey.marked.load(segment, words.to_vec());
@@ -455,7 +464,7 @@ impl Target {
         survey.counted = self.statfs().objects;
         let mut first = None;
         let mut tell = |told| {
-            if let Told::Broken(broken) = told {
+            if let SurveyItem::Broken(broken) = told {
                 first.get_or_insert(broken);
             }
         };
@@ -463,7 +472,7 @@ impl Target {
             survey.take(key, value, &mut tell);
             true
         })
-        .map_err(Broken::Unreadable)?;
+        .map_err(TargetDefect::Unreadable)?;
         survey.finish(&mut tell);
         first.map_or(Ok(()), Err)
     }
@@ -486,7 +495,7 @@ mod tests {
         let mut survey = Survey::new(config, Vec::new());
         let mut broken = Vec::new();
         let mut tell = |told| {
-            if let Told::Broken(Broken::Key { key }) = told {
+            if let SurveyItem::Broken(TargetDefect::Key { key }) = told {
                 broken.push(key);
             }
         };
@@ -497,7 +506,7 @@ mod tests {
             (u64::MAX, true),
         ] {
             let (pending, chunk) = (key::pending(object, number), key::chunk(object, number));
-            let block = sealed::seal(&pending, |out| out.extend_from_slice(&[0; BLOCK_BYTES]));
+            let block = index_value::seal(&pending, |out| out.extend_from_slice(&[0; BLOCK_BYTES]));
             survey.take(&pending, &block, &mut tell);
             survey.take(&chunk, &hole.encode(&chunk), &mut tell);
             if is_bad {
@@ -508,7 +517,7 @@ mod tests {
         assert_eq!(broken, bad);
         let none = BTreeMap::new();
         for key in bad {
-            let broken = Broken::Key { key: key.clone() };
+            let broken = TargetDefect::Key { key: key.clone() };
             let changes = crate::repair::repair(&config, &none, &broken, &|_object| None);
             assert_eq!(changes, Ok(vec![zonal_types::KvChange::remove(key)]));
         }

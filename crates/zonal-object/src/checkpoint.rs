@@ -1,16 +1,20 @@
-//! Moving pending blocks to extents.
+//! Checkpoint of pending blocks: moves them into extents.
 //!
-//! Plan (under the lock) takes space and copies; the shell writes; commit (under the lock) moves
-//! those blocks that are still what was copied, as ordinary records of the log. A block that a
-//! write superseded meanwhile keeps its newer contents, and its copy's space is given back. What is
-//! pending when the engine freezes is stored with the checkpoint ([`Target::freeze`]), so that a
-//! write never waits for a checkpoint, and no window is left.
+//! 1. Plan, under the lock: takes space and copies the blocks.
+//! 2. The shell writes the copies to segments.
+//! 3. Commit, under the lock: moves the blocks that have not changed since, as ordinary records of
+//!    the log.
+//!
+//! A block that a write superseded in between keeps its newer contents, and the commit gives its
+//! copy's space back. Blocks that are pending when the engine freezes are stored with the
+//! checkpoint ([`StorageTarget::freeze`]). So a write never waits for a checkpoint, and no window
+//! is left.
 
-use crate::draft::{Batch, Draft};
 use crate::edit::STEP_CHUNKS;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, Place};
-use crate::note::{BlockBytes, Record};
-use crate::target::Target;
+use crate::note::{BlockBytes, EffectRecord};
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::target::StorageTarget;
 use zonal_types::{ErrorCode, KvRead};
 
 /// Longest single write of a checkpoint, in blocks.
@@ -25,7 +29,7 @@ struct Move {
     bytes: BlockBytes,
 }
 
-/// Blocks on their way to extents. Holds space until committed or aborted.
+/// Blocks being moved to extents. The plan holds space until it is committed or aborted.
 #[derive(Debug, Default)]
 pub struct CheckpointPlan {
     moves: Vec<Move>,
@@ -34,19 +38,19 @@ pub struct CheckpointPlan {
 
 /// One write of a checkpoint.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct CheckpointWrite<'a> {
     first: Place,
     moves: &'a [Move],
 }
 
-impl Run<'_> {
-    /// Where it begins.
+impl CheckpointWrite<'_> {
+    /// Where the write begins.
     #[must_use]
     pub fn place(&self) -> Place {
         self.first
     }
 
-    /// Puts its bytes into `buffer`, in place of what is there.
+    /// Replaces the contents of `buffer` with the bytes to write.
     pub fn copy_to(&self, buffer: &mut Vec<u8>) {
         buffer.clear();
         for entry in self.moves {
@@ -62,8 +66,8 @@ impl CheckpointPlan {
         self.moves.is_empty()
     }
 
-    /// What is to be written, one behind the other: runs of blocks whose places follow one another.
-    pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+    /// The writes in order: runs of blocks whose places follow one another.
+    pub fn runs(&self) -> impl Iterator<Item = CheckpointWrite<'_>> {
         let mut rest = self.moves.as_slice();
         std::iter::from_fn(move || {
             let first = rest.first()?.place;
@@ -74,19 +78,20 @@ impl CheckpointPlan {
             let count = most.zip(0..).take_while(follows).count();
             let (moves, behind) = rest.split_at(count);
             rest = behind;
-            Some(Run { first, moves })
+            Some(CheckpointWrite { first, moves })
         })
     }
 
-    /// Bytes to be written.
+    /// Bytes to write.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.moves.len() as u64 * BLOCK
     }
 }
 
-impl Target {
-    /// Takes space for up to `blocks_max` pending blocks. Empty where there are none, or no space.
+impl StorageTarget {
+    /// Takes space for up to `blocks_max` pending blocks. The plan is empty where no block is
+    /// pending or no space is free.
     pub fn plan_checkpoint(&mut self, blocks_max: usize) -> CheckpointPlan {
         let count = self.pending.len().min(blocks_max);
         let count = count.min(usize::try_from(self.space.free()).unwrap_or(usize::MAX));
@@ -98,7 +103,7 @@ impl Target {
             return CheckpointPlan::default();
         };
         let places = extents.iter().flat_map(|extent| extent.places());
-        let moves = self
+        let moves: Vec<Move> = self
             .pending
             .iter()
             .zip(places)
@@ -110,29 +115,39 @@ impl Target {
                 bytes: found.bytes.clone(),
             })
             .collect();
+        assert_eq!(
+            moves.len(),
+            count as usize,
+            "a checkpoint plan has one place for each block"
+        );
         CheckpointPlan { moves, extents }
     }
 
-    /// Moves the blocks; append the records in the same critical section, in order.
+    /// Commits the plan; the caller appends the records in the same critical section, in order.
     ///
-    /// A chunk whose index record is damaged is left alone: its blocks stay pending.
+    /// A chunk whose index record is damaged is skipped: its blocks stay pending.
     ///
     /// # Errors
-    /// What `kv` gives; the plan is aborted then.
+    /// Those of `kv`; the plan is then aborted.
     pub fn commit_checkpoint(
         &mut self,
         kv: &dyn KvRead,
         plan: CheckpointPlan,
-    ) -> Result<Vec<Record>, ErrorCode> {
+    ) -> Result<Vec<EffectRecord>, ErrorCode> {
         let CheckpointPlan { moves, extents } = plan;
         let result = self.move_all(kv, &moves);
-        // Gives back what was not moved; what was is live by now and stays.
+        // Gives back the space of blocks that were not moved. Moved blocks are live by now and
+        // stay.
         self.space.release(&extents);
         result
     }
 
-    fn move_all(&mut self, kv: &dyn KvRead, moves: &[Move]) -> Result<Vec<Record>, ErrorCode> {
-        // All that can fail comes before the first change of state. Batches touch different chunks.
+    fn move_all(
+        &mut self,
+        kv: &dyn KvRead,
+        moves: &[Move],
+    ) -> Result<Vec<EffectRecord>, ErrorCode> {
+        // All fallible work comes before the first change of state. Batches touch different chunks.
         let mut batches = vec![Batch::default()];
         let mut chunks = 0;
         let mut rest = moves;
@@ -178,20 +193,20 @@ impl Target {
                     .is_some_and(|found| found.generation == entry.generation)
             })
             .collect();
-        // Superseded or deleted: the object may be gone, and must not come back by this.
+        // Superseded or deleted: the object may be gone, and this move must not bring it back.
         let Some(first) = current.first() else {
             return Ok(());
         };
-        let mut draft = Draft::load(kv, &self.config, &self.pending, first.object)?;
+        let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, first.object)?;
         for entry in current {
             let crc = crc_fast::crc32_iscsi(entry.bytes.as_slice());
-            draft.set_written(entry.block, entry.place, crc)?;
+            update.set_written(entry.block, entry.place, crc)?;
         }
-        draft.finish(batch);
+        update.finish(batch);
         Ok(())
     }
 
-    /// Gives the space of a plan back whose writes failed.
+    /// Gives back the space of a plan whose writes failed.
     pub fn abort_checkpoint(&mut self, plan: CheckpointPlan) {
         self.space.release(&plan.extents);
         drop(plan);

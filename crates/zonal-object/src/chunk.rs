@@ -1,14 +1,19 @@
-//! The index record of a chunk: where its 64 blocks lie and what they must sum to.
+//! The index record of a chunk: the places and checksums of its 64 blocks.
 //!
-//! Four states a block: hole (no place), unwritten (a place, reads as zeros), written (a place and
-//! a checksum), lost (contents that a repair could not save: reads are an error until it is written
-//! anew). On disk places are runs; in memory one slot a block, since every operation goes by block.
+//! | state of a block | place | reads as |
+//! | --- | --- | --- |
+//! | hole | none | zeros |
+//! | unwritten | one | zeros |
+//! | written | one, with a checksum | its contents |
+//! | lost: a repair could not save the contents | none | an error, until it is written anew |
 //!
-//! Decoding checks everything that later arithmetic relies on: runs in order, without overlap,
-//! inside their segment; a block that is marked as written and has no place is a lost one.
+//! On disk places are runs. In memory each block has a slot, since every operation goes by block.
+//!
+//! Decoding checks everything that later arithmetic relies on: runs are in order, do not overlap,
+//! and lie inside their segment. A block that is marked as written and has no place is a lost one.
 
 use crate::ids::{CHUNK_BLOCKS, Place, TargetConfig};
-use crate::sealed;
+use crate::index_value;
 use zonal_types::{Codec, CodecError, ErrorCode, Reader};
 
 const BLOCKS: usize = CHUNK_BLOCKS as usize;
@@ -16,7 +21,7 @@ const BLOCKS: usize = CHUNK_BLOCKS as usize;
 /// One chunk of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Rises with each change.
+    /// Incremented by each change.
     pub version: u64,
     /// Reserved for snapshots.
     pub birth_epoch: u64,
@@ -34,14 +39,14 @@ pub enum BlockState {
     Hole,
     /// Space without contents; reads as zeros.
     Unwritten(Place),
-    /// Contents with their crc32c.
+    /// Contents, with their crc32c.
     Written(Place, u32),
-    /// It had contents, which are lost.
+    /// Its contents are lost.
     Lost,
 }
 
 impl BlockState {
-    /// Where it lies, if anywhere.
+    /// Where the block lies, if anywhere.
     #[must_use]
     pub fn place(self) -> Option<Place> {
         match self {
@@ -82,7 +87,7 @@ impl Chunk {
         }
     }
 
-    /// Sets the state of a block; returns what was there.
+    /// Sets the state of a block; returns the state before.
     pub fn set(&mut self, block: u64, state: BlockState) -> BlockState {
         let old = self.get(block);
         let at = index(block);
@@ -100,7 +105,7 @@ impl Chunk {
         old
     }
 
-    /// A chunk of which nothing is left but that its first `blocks` blocks had contents.
+    /// A chunk whose first `blocks` blocks had contents that are all lost.
     #[must_use]
     pub fn lost(blocks: u64) -> Self {
         let mut chunk = Self::default();
@@ -116,7 +121,7 @@ impl Chunk {
         self.written
     }
 
-    /// True where every block is a hole.
+    /// Whether every block is a hole.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.written == 0 && self.places.iter().all(Option::is_none)
@@ -134,7 +139,7 @@ impl Chunk {
         (0..CHUNK_BLOCKS).filter_map(|block| Some((block, self.places[index(block)]?)))
     }
 
-    /// Blocks with units that follow one another: the first, how many, and the first's place.
+    /// Runs of blocks whose units are consecutive: first block, number of blocks, first place.
     #[must_use]
     pub fn runs(&self) -> Vec<(u8, u8, Place)> {
         let mut runs: Vec<(u8, u8, Place)> = Vec::new();
@@ -153,10 +158,10 @@ impl Chunk {
         runs
     }
 
-    /// The value under `key`.
+    /// Encodes the value to store under `key`.
     #[must_use]
     pub fn encode(&self, key: &[u8]) -> Vec<u8> {
-        sealed::seal(key, |out| {
+        index_value::seal(key, |out| {
             self.version.put(out);
             self.birth_epoch.put(out);
             self.pending_version.put(out);
@@ -176,12 +181,13 @@ impl Chunk {
         })
     }
 
-    /// Reads the value under `key`.
+    /// Decodes the value stored under `key`.
     ///
     /// # Errors
-    /// `Corrupt` for whatever this program would not have written.
+    /// `Corrupt` for bytes that `encode` does not write.
     pub fn decode(config: &TargetConfig, key: &[u8], value: &[u8]) -> Result<Self, ErrorCode> {
-        Self::decode_body(config, sealed::open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
+        Self::decode_body(config, index_value::open(key, value)?)
+            .map_err(|_error| ErrorCode::Corrupt)
     }
 
     fn decode_body(config: &TargetConfig, body: &[u8]) -> Result<Self, CodecError> {
@@ -201,7 +207,8 @@ impl Chunk {
             let (first, count) = (usize::from(first), usize::from(count));
             let end = unit.checked_add(count as u32);
             let fits = end.is_some_and(|end| end <= config.segment_units);
-            // What follows on the run before it in the chunk and on the medium is part of that one.
+            // A run that continues the one before it, in the chunk and on the medium, belongs to
+            // that run.
             let is_split = next == Some((first, segment, unit));
             if first < behind || count == 0 || first + count > BLOCKS || !fits || is_split {
                 return Err(CodecError::BadValue);
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_comes_back_whole() {
+    fn a_chunk_decodes_to_what_was_encoded() {
         let chunk = sample();
         assert_eq!(chunk.runs().len(), 3);
         let bytes = chunk.encode(b"key");
@@ -281,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn well_summed_nonsense_is_damage() {
+    fn a_wrong_chunk_with_a_right_checksum_is_damage() {
         let bytes = sample().encode(b"key");
         let body = &bytes[1..bytes.len() - 4];
         let mut refused = 0;
@@ -289,7 +296,7 @@ mod tests {
             for value in 0..=255 {
                 let mut bad = body.to_vec();
                 bad[at] = value;
-                let sealed = sealed::seal(b"key", |out| out.extend_from_slice(&bad));
+                let sealed = index_value::seal(b"key", |out| out.extend_from_slice(&bad));
                 match Chunk::decode(&CONFIG, b"key", &sealed) {
                     Ok(chunk) => assert_eq!(chunk.encode(b"key"), sealed, "byte {at} is {value}"),
                     Err(_damage) => refused += 1,
@@ -302,7 +309,7 @@ mod tests {
     #[test]
     fn one_run_in_two_parts_is_damage() {
         let sealed = |runs: &[(u8, u8, u32, u32)]| {
-            sealed::seal(b"key", |out| {
+            index_value::seal(b"key", |out| {
                 for _ in ["version", "birth_epoch", "pending_version", "written"] {
                     0_u64.put(out);
                 }

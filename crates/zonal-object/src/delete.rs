@@ -1,42 +1,42 @@
-//! Deletion of objects: many small ones in one record, one large one in many.
+//! Deletion of objects: many small ones in one record, a large one in several.
 //!
-//! A deletion that does not fit a record marks the header (the object then reads as absent and
-//! refuses writes) and leaves a tombstone, so that a restarted target goes on:
-//! `Target::unfinished_deletes`. Needs no space.
+//! A deletion that does not fit into one record marks the header and leaves a tombstone. The object
+//! then reads as absent and refuses writes. A restarted target goes on with the deletion by
+//! `StorageTarget::unfinished_deletes`. Needs no space.
 
-use crate::draft::{Batch, Draft};
 use crate::edit::{BLOCKS_END, STEP_CHUNKS};
 use crate::ids::ObjectId;
 use crate::key;
-use crate::note::Record;
-use crate::target::Target;
+use crate::note::EffectRecord;
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::target::StorageTarget;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
-/// Objects looked at in one step, so that the lock is not held for long.
+/// Objects visited by a step, so that the lock is not held for long.
 const STEP_OBJECTS: usize = 256;
 
-/// A deletion under way.
+/// A deletion in progress.
 #[derive(Debug)]
 pub struct Delete {
     objects: Vec<ObjectId>,
     at: usize,
-    /// Blocks of the present object that are done.
+    /// Blocks of the current object below this one are deleted.
     from: u64,
 }
 
-/// What the shell does next for a deletion.
+/// The shell's next action for a deletion.
 #[derive(Debug)]
 pub enum DeleteStep {
     /// Append this in the same critical section, and step again.
-    Log(Record),
-    /// Step again (the lock may be given to others in between).
+    Log(EffectRecord),
+    /// Step again; others may take the lock in between.
     Again,
-    /// All are gone.
+    /// All objects are deleted.
     Done,
 }
 
 impl Delete {
-    /// Deletes these objects; those that do not exist are fine.
+    /// A deletion of these objects; objects that do not exist are no error.
     #[must_use]
     pub fn new(mut objects: Vec<ObjectId>) -> Self {
         objects.sort_unstable();
@@ -49,18 +49,18 @@ impl Delete {
     }
 }
 
-impl Target {
-    /// Makes the next step of a deletion; under the target's lock.
+impl StorageTarget {
+    /// Makes the next step of a deletion, under the target's lock.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged index, or what `kv` gives.
+    /// `Corrupt` for a damaged index; errors of `kv`.
     pub fn delete_step(
         &mut self,
         kv: &dyn KvRead,
         delete: &mut Delete,
     ) -> Result<DeleteStep, ErrorCode> {
         for object in delete.objects.iter().skip(delete.at).take(STEP_OBJECTS) {
-            self.gone.add(*object);
+            self.recent_deletes.add(*object);
         }
         let mut batch = Batch::default();
         let mut left = STEP_CHUNKS;
@@ -70,23 +70,23 @@ impl Target {
             if left == 0 {
                 break;
             }
-            let mut draft = Draft::load(kv, &self.config, &self.pending, *object)?;
-            if draft.exists() {
-                let done = draft.clear(from, BLOCKS_END, left)?;
-                left = left.saturating_sub(draft.loaded_chunks().max(1));
+            let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, *object)?;
+            if update.exists() {
+                let done = update.clear(from, BLOCKS_END, left)?;
+                left = left.saturating_sub(update.loaded_chunks().max(1));
                 if done < BLOCKS_END {
                     zonal_types::mark!(DeleteInParts);
                     from = done;
-                    draft.header.deleting = true;
-                    draft.finish(&mut batch);
-                    let value = crate::sealed::seal(&key::tombstone(*object), |_| {});
+                    update.header.deleting = true;
+                    update.finish(&mut batch);
+                    let value = crate::index_value::seal(&key::tombstone(*object), |_| {});
                     let put = KvChange::put(key::tombstone(*object), value);
                     batch.changes.push(put);
                     begun = Some(*object);
                     break;
                 }
-                self.untold.take(*object);
-                draft.finish_removed(&mut batch);
+                self.unreported_cuts.take(*object);
+                update.finish_removed(&mut batch);
             }
             if self.deleting.contains(object) {
                 batch

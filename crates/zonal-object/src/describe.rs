@@ -1,15 +1,15 @@
-//! Keys, values and notes of a target in words, for `zonal dump`.
+//! Describes keys, values and notes of a target in words, for `zonal dump`.
 
 use crate::chunk::{BlockState, Chunk};
-use crate::fences::FenceRecord;
+use crate::fences::StoredFence;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, TargetConfig};
-use crate::key::{self, Named};
+use crate::index_value::{self, ObjectHeader, TargetRecord};
+use crate::key::{self, IndexKey};
 use crate::note::Note;
-use crate::sealed::{self, Header, TargetRecord};
 use zonal_types::ErrorCode;
 use zonal_types::describe::{Described, Field};
 
-/// Any geometry: a chunk is shown also where nobody knows the target's.
+/// Accepts any geometry, so that a chunk is shown also where the target's geometry is unknown.
 const ANY: TargetConfig = TargetConfig {
     segment_units: u32::MAX,
     segments: u32::MAX,
@@ -22,20 +22,20 @@ fn of_object(what: &'static str, object: ObjectId) -> Described {
         .with("column", object.column.0)
 }
 
-/// What an entry is.
+/// Describes an entry of the index.
 ///
 /// # Errors
 /// `Corrupt` where key or value cannot be decoded, `WrongVersion` for a newer value.
 pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
     Ok(match key::parse(key)? {
-        Named::Target => {
-            let record: TargetRecord = sealed::decode(key, value)?;
+        IndexKey::Target => {
+            let record: TargetRecord = index_value::decode(key, value)?;
             Described::new("target")
                 .with("segment_units", record.segment_units)
                 .with("objects", record.objects)
         }
-        Named::Segment(number) => {
-            let bits = sealed::open(key, value)?;
+        IndexKey::Segment(number) => {
+            let bits = index_value::open(key, value)?;
             let used: u32 = bits.iter().map(|byte| byte.count_ones()).sum();
             Described::new("allocation of a segment")
                 .with("segment", number)
@@ -43,25 +43,25 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("used", used)
                 .with("runs", runs(bits))
         }
-        Named::Tombstone(object) => {
-            sealed::open(key, value)?;
+        IndexKey::Tombstone(object) => {
+            index_value::open(key, value)?;
             of_object("deletion under way", object)
         }
-        Named::Fence(client, holder) => {
-            let record: FenceRecord = sealed::decode(key, value)?;
+        IndexKey::Fence(client, holder) => {
+            let record: StoredFence = index_value::decode(key, value)?;
             Described::new("fence")
                 .with("client", client.0)
                 .with("holder", holder.0)
                 .with("lowest", record.lowest.0)
         }
-        Named::Pending(object, block) => {
-            let bytes = sealed::open(key, value)?;
+        IndexKey::Pending(object, block) => {
+            let bytes = index_value::open(key, value)?;
             of_object("pending block", object)
                 .with("offset", block.saturating_mul(BLOCK))
                 .with("crc32c", hex(crc_fast::crc32_iscsi(bytes)))
         }
-        Named::Header(object) => {
-            let header: Header = sealed::decode(key, value)?;
+        IndexKey::Header(object) => {
+            let header: ObjectHeader = index_value::decode(key, value)?;
             of_object("object", object)
                 .with("object_bytes", header.object_bytes)
                 .with("blocks", header.blocks)
@@ -69,7 +69,7 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("version", header.version)
                 .with("deleting", header.deleting)
         }
-        Named::Chunk(object, number) => {
+        IndexKey::Chunk(object, number) => {
             let chunk = Chunk::decode(&ANY, key, value)?;
             let first = number.saturating_mul(CHUNK_BLOCKS);
             of_object("chunk", object)
@@ -121,7 +121,7 @@ fn blocks(chunk: &Chunk) -> Field {
     placed.collect()
 }
 
-/// What the note of a record of the log says.
+/// Describes the note of a record of the log.
 ///
 /// # Errors
 /// `Corrupt` where it cannot be decoded.

@@ -1,27 +1,27 @@
-//! Truncate, punch and allocate: changes of the index alone, with zeroed edges by the log.
+//! Truncate, punch and allocate: changes of the index alone; zeroed edges go through the log.
 //!
-//! An edit is a value that the shell carries from step to step. Each step makes one bounded record;
-//! a crash between two leaves the edit half done, which each kind tolerates: of a truncation the
-//! shard repeats it, and the bytes in question are already no part of the file.
+//! An edit is a value that the shell carries from step to step. Each step makes one bounded record.
+//! A crash between two steps leaves the edit half done. Each kind tolerates it: the shard repeats a
+//! truncation, and the bytes concerned are already no part of the file.
 //!
-//! Cost of a step: one header, and what is in its range, at most 256 chunk records.
+//! Cost of a step: one header and the chunk records in its range, at most 256.
 
-use crate::bases::Bases;
 use crate::chunk::BlockState;
-use crate::draft::{Batch, Draft};
-use crate::ids::{Attempt, BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
-use crate::note::Record;
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ChangeAttempt, Cut, ObjectId};
+use crate::note::EffectRecord;
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::old_blocks::OldBlocks;
 use crate::read::{Damage, ReadPlan};
-use crate::target::{Outcome, Target};
+use crate::target::{ChangeOutcome, StorageTarget};
 use crate::write::part_of_block;
 use std::ops::Range;
 use std::sync::Arc;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{ErrorCode, KvRead, truncation};
 
-/// Chunk records that one step changes.
+/// Chunk records that a step may change.
 pub(crate) const STEP_CHUNKS: usize = STORAGE_STEP_BYTES as usize / CHUNK_BYTES;
-/// Behind the last block that an object can have.
+/// The first block number past the last block that an object can have.
 pub(crate) const BLOCKS_END: u64 = FILE_BYTES_MAX / BLOCK + 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,38 +32,39 @@ enum Kind {
     Zero,
 }
 
-/// An edit under way.
+/// An edit in progress.
 #[derive(Debug)]
 pub struct Edit {
     object: ObjectId,
     cut: Cut,
-    attempt: Attempt,
+    attempt: ChangeAttempt,
     kind: Kind,
     /// Bytes of the object.
     range: Range<u64>,
-    /// Blocks before this are done, by the truncation and by the edit itself.
+    /// Blocks before this one are done: by the truncation (`cut_at`), by the edit itself (`at`).
     cut_at: u64,
     at: u64,
-    bases: Bases,
+    old_blocks: OldBlocks,
     delta: i64,
-    /// It makes way for a write, whose reply tells what it freed.
+    /// It precedes a write, whose reply reports what the edit freed.
     is_for_write: bool,
 }
 
-/// What the shell does next for an edit.
+/// The shell's next action for an edit.
 #[derive(Debug)]
-pub enum Step {
+pub enum EditStep {
     /// Read [`Edit::old_blocks`] without the lock, [`Edit::supply`] them, and step again.
     Read,
-    /// Append this in the same critical section. `done`: the edit is complete; else step again.
+    /// Append the record in the same critical section. `done`: the edit is complete; otherwise step
+    /// again.
     Log {
-        /// For the log.
-        record: Record,
-        /// For the reply, at the end.
-        done: Option<Outcome>,
+        /// The record to append.
+        record: EffectRecord,
+        /// The outcome for the reply, at the end.
+        done: Option<ChangeOutcome>,
     },
-    /// Nothing (more) to do.
-    Done(Outcome),
+    /// Complete; nothing to append.
+    Done(ChangeOutcome),
 }
 
 impl Edit {
@@ -71,31 +72,31 @@ impl Edit {
         Self {
             object,
             cut,
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             kind,
             at: range.start / BLOCK,
             range,
             cut_at: 0,
-            bases: Bases::default(),
+            old_blocks: OldBlocks::default(),
             delta: 0,
             is_for_write: false,
         }
     }
 
-    /// By whom it was sent. Truncations have their own number.
+    /// Sets the sender and its attempt. Truncations are numbered on their own.
     #[must_use]
-    pub fn sent_by(self, attempt: Attempt) -> Self {
+    pub fn sent_by(self, attempt: ChangeAttempt) -> Self {
         Self { attempt, ..self }
     }
 
-    /// Cuts the object at `cut.bytes`, unless it has seen `cut.seq`.
+    /// Truncates the object to `cut.bytes`, unless it has applied `cut.seq` already.
     #[must_use]
     pub fn truncate(object: ObjectId, cut: Cut) -> Self {
         Self::new(object, cut, Kind::Truncate, 0..0)
     }
 
-    /// [`Self::truncate`] before a write that brings the first word of a shrink. Its own outcome
-    /// tells nothing.
+    /// [`Self::truncate`] ahead of a write that is the first to bring news of a truncation. Its own
+    /// outcome is not reported.
     pub(crate) fn truncate_for_write(object: ObjectId, cut: Cut) -> Self {
         Self {
             is_for_write: true,
@@ -125,19 +126,19 @@ impl Edit {
         ))
     }
 
-    /// Makes a range a hole. The length of the object stays.
+    /// Makes a range a hole. The object's length stays.
     ///
     /// # Errors
-    /// `Invalid` or `FileTooBig` for a range without meaning.
+    /// `Invalid` for an empty range, `FileTooBig` for one past the limit.
     pub fn punch(object: ObjectId, cut: Cut, offset: u64, length: u64) -> Result<Self, ErrorCode> {
         Self::ranged(object, cut, Kind::Punch, offset, length)
     }
 
-    /// Gives every block of a range a place; the length of the object stays. `zero`: what was data
+    /// Gives every block of a range a place. The object's length stays. `zero`: data in the range
     /// reads as zeros afterwards.
     ///
     /// # Errors
-    /// `Invalid` or `FileTooBig` for a range without meaning.
+    /// `Invalid` for an empty range, `FileTooBig` for one past the limit.
     pub fn allocate(
         object: ObjectId,
         cut: Cut,
@@ -149,60 +150,60 @@ impl Edit {
         Self::ranged(object, cut, kind, offset, length)
     }
 
-    /// Blocks to read before the next step, if any; hand the buffer to [`Self::supply`].
+    /// Blocks to read before the next step, if any; pass the buffer to [`Self::supply`].
     #[must_use]
     pub fn old_blocks(&self) -> Option<&ReadPlan> {
-        self.bases.plan()
+        self.old_blocks.plan()
     }
 
-    /// Verifies and keeps what was read for [`Self::old_blocks`].
+    /// Verifies and keeps the bytes read for [`Self::old_blocks`].
     ///
     /// # Errors
-    /// The damaged block. Step again: if that asks for the same plan, it is damage.
+    /// The damaged block. Step again: if the step asks for the same plan, the damage is real.
     pub fn supply(&mut self, buffer: &mut [u8]) -> Result<(), Damage> {
-        self.bases.supply(buffer)
+        self.old_blocks.supply(buffer)
     }
 
-    /// Zeroes the part of `block` that `zero` covers, where there is data. False: its base must be
-    /// read.
+    /// Zeroes the part of `block` that `zero` covers, where there is data. False: the block's old
+    /// contents must be read first.
     fn zero_part(
         &mut self,
-        draft: &mut Draft<'_>,
+        update: &mut ObjectUpdate<'_>,
         block: u64,
         zero: &Range<u64>,
     ) -> Result<bool, ErrorCode> {
-        let pending = draft.pending_bytes(block).is_some();
-        if !pending && !matches!(draft.stored(block)?, BlockState::Written(..)) {
+        let pending = update.pending_bytes(block).is_some();
+        if !pending && !matches!(update.stored(block)?, BlockState::Written(..)) {
             return Ok(true);
         }
-        let Some(mut bytes) = self.bases.current(draft, block)? else {
+        let Some(mut bytes) = self.old_blocks.current(update, block)? else {
             return Ok(false);
         };
         bytes[part_of_block(block, zero.start, zero.end)].fill(0);
-        draft.put_pending(block, Arc::new(bytes))?;
+        update.put_pending(block, Arc::new(bytes))?;
         Ok(true)
     }
 
-    /// Ends a step: its record, what it changed, and the outcome if it was the last.
-    fn log(draft: Draft<'_>, last: bool) -> Logged {
-        let delta = draft.allocated_delta();
-        let end = last.then_some(draft.header.object_bytes);
+    /// Ends a step: its record, its effect on allocation, and the outcome if it was the last.
+    fn log(update: ObjectUpdate<'_>, last: bool) -> Logged {
+        let delta = update.allocated_delta();
+        let end = last.then_some(update.header.object_bytes);
         let mut batch = Batch::default();
-        draft.finish(&mut batch);
+        update.finish(&mut batch);
         Logged { batch, delta, end }
     }
 }
 
-/// A step that is made and not applied yet.
+/// A step that is prepared and not applied yet.
 struct Logged {
     batch: Batch,
-    /// By how much it changes the allocated bytes.
+    /// Change of allocated bytes.
     delta: i64,
-    /// The object's length, if it was the last.
+    /// The object's length, if this is the last step.
     end: Option<u64>,
 }
 
-/// Blocks that `range` covers in part: the first, the last, or none.
+/// Blocks that `range` covers partly: the first, the last, both or none.
 fn edges(range: &Range<u64>) -> Vec<u64> {
     let mut out = Vec::with_capacity(2);
     if !range.start.is_multiple_of(BLOCK) {
@@ -215,48 +216,48 @@ fn edges(range: &Range<u64>) -> Vec<u64> {
     out
 }
 
-impl Target {
-    /// Makes the next step of an edit; under the target's lock.
+impl StorageTarget {
+    /// Makes the next step of an edit, under the target's lock.
     ///
     /// # Errors
     /// `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded`
     /// (as for writes), `Corrupt`.
-    pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
-        edit.bases.begin();
+    pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<EditStep, ErrorCode> {
+        edit.old_blocks.begin();
         self.fences.admit(edit.attempt.sender)?;
         self.attempts.admit(edit.object, edit.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
-        let object_bytes = draft.header.object_bytes;
-        let behind = match self.check_cut(&draft, edit.cut) {
+        let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
+        let object_bytes = update.header.object_bytes;
+        let behind = match self.check_cut(&update, edit.cut) {
             Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
-                return Ok(Step::Done(self.outcome(edit, object_bytes)));
+                return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
             }
             result => result?,
         };
-        let first_truncation = edit.kind == Kind::Truncate && !draft.exists() && edit.cut.seq > 0;
-        if !draft.exists() {
-            draft.header.truncate_seq = edit.cut.seq;
+        let first_truncation = edit.kind == Kind::Truncate && !update.exists() && edit.cut.seq > 0;
+        if !update.exists() {
+            update.header.truncate_seq = edit.cut.seq;
         }
         let is_cut = behind || first_truncation;
         let built = if is_cut {
-            self.cut_step(&mut draft, edit)?
-                .map(|last| Edit::log(draft, last && edit.kind == Kind::Truncate))
+            self.cut_step(&mut update, edit)?
+                .map(|last| Edit::log(update, last && edit.kind == Kind::Truncate))
         } else {
             match edit.kind {
-                Kind::Truncate => return Ok(Step::Done(self.outcome(edit, object_bytes))),
-                Kind::Punch if !draft.exists() => {
-                    return Ok(Step::Done(self.outcome(edit, object_bytes)));
+                Kind::Truncate => return Ok(EditStep::Done(self.outcome(edit, object_bytes))),
+                Kind::Punch if !update.exists() => {
+                    return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
                 }
                 Kind::Punch => self
-                    .punch_step(&mut draft, edit)?
-                    .map(|last| Edit::log(draft, last)),
+                    .punch_step(&mut update, edit)?
+                    .map(|last| Edit::log(update, last)),
                 Kind::Allocate | Kind::Zero => {
                     return self.allocate_step(kv, edit);
                 }
             }
         };
         let Some(logged) = built else {
-            return Ok(Step::Read);
+            return Ok(EditStep::Read);
         };
         self.log_step(edit, logged, is_cut)
     }
@@ -266,34 +267,35 @@ impl Target {
         edit: &mut Edit,
         logged: Logged,
         is_cut: bool,
-    ) -> Result<Step, ErrorCode> {
+    ) -> Result<EditStep, ErrorCode> {
         let record = self.apply(logged.batch)?;
         if is_cut && truncation::is_disowning(edit.cut.seq) {
             // Nobody told the shard that it was taken.
         } else if edit.kind == Kind::Truncate {
-            // Also of one that ends behind this step.
-            self.untold.add(edit.object, logged.delta);
+            // Also counts the step of an edit that ends behind this one.
+            self.unreported_cuts.add(edit.object, logged.delta);
         } else {
             edit.delta += logged.delta;
         }
         let done = logged.end.map(|end| self.outcome(edit, end));
-        Ok(Step::Log { record, done })
+        Ok(EditStep::Log { record, done })
     }
 
-    /// What the reply tells.
-    fn outcome(&mut self, edit: &Edit, object_bytes: u64) -> Outcome {
-        let untold = if edit.is_for_write {
+    /// The outcome for the reply.
+    fn outcome(&mut self, edit: &Edit, object_bytes: u64) -> ChangeOutcome {
+        let unreported = if edit.is_for_write {
             0
         } else {
-            self.untold.take(edit.object)
+            self.unreported_cuts.take(edit.object)
         };
-        Outcome {
-            allocated_delta: edit.delta + untold,
+        ChangeOutcome {
+            allocated_delta: edit.delta + unreported,
             object_bytes,
         }
     }
 
-    /// A zeroed edge needs a unit at the next checkpoint, from the floor of the reserve if need be.
+    /// Checks the space for a zeroed edge: it needs a unit at the next checkpoint, from the floor
+    /// of the reserve if necessary.
     fn check_edge_room(&self) -> Result<(), ErrorCode> {
         if self.available() < 2 || self.pending.len() > self.config.pending_blocks_max * 2 {
             return Err(ErrorCode::Overloaded);
@@ -301,58 +303,64 @@ impl Target {
         Ok(())
     }
 
-    /// `None`: an edge must be read first. Else whether the cut is complete.
-    fn cut_step(&self, draft: &mut Draft<'_>, edit: &mut Edit) -> Result<Option<bool>, ErrorCode> {
+    /// One step of a truncation. `None`: an edge must be read first. Otherwise whether the
+    /// truncation is complete.
+    fn cut_step(
+        &self,
+        update: &mut ObjectUpdate<'_>,
+        edit: &mut Edit,
+    ) -> Result<Option<bool>, ErrorCode> {
         let to = edit.cut.bytes;
         let first = to.div_ceil(BLOCK).min(BLOCKS_END);
         let from = edit.cut_at.max(first);
-        let edge = !to.is_multiple_of(BLOCK) && draft.header.object_bytes > to;
-        // Cleared first, committed last: a draft that is dropped for a read has changed nothing.
-        let done = draft.clear(from, BLOCKS_END, STEP_CHUNKS)?;
+        let edge = !to.is_multiple_of(BLOCK) && update.header.object_bytes > to;
+        // Clears first and commits last: an update that is dropped for a read has changed nothing.
+        let done = update.clear(from, BLOCKS_END, STEP_CHUNKS)?;
         if done < BLOCKS_END || from > first {
-            // After the last part once more from the start: an older write may have come in behind
-            // us.
+            // After the last part the step starts again from the beginning: an older write may have
+            // come in behind it.
             edit.cut_at = if done < BLOCKS_END { done } else { first };
             return Ok(Some(false));
         }
         if edge {
             self.check_edge_room()?;
-            if !edit.zero_part(draft, to / BLOCK, &(to..u64::MAX))? {
-                edit.bases.settle(edit.object);
+            if !edit.zero_part(update, to / BLOCK, &(to..u64::MAX))? {
+                edit.old_blocks.settle(edit.object);
                 return Ok(None);
             }
         }
-        draft.header.truncate_seq = edit.cut.seq;
-        draft.header.object_bytes = draft.header.object_bytes.min(to);
+        update.header.truncate_seq = edit.cut.seq;
+        update.header.object_bytes = update.header.object_bytes.min(to);
         Ok(Some(true))
     }
 
     fn punch_step(
         &self,
-        draft: &mut Draft<'_>,
+        update: &mut ObjectUpdate<'_>,
         edit: &mut Edit,
     ) -> Result<Option<bool>, ErrorCode> {
         let range = edit.range.clone();
         let end = range.end / BLOCK;
         let from = edit.at.max(range.start.div_ceil(BLOCK));
-        let done = draft.clear(from, end, STEP_CHUNKS)?;
+        let done = update.clear(from, end, STEP_CHUNKS)?;
         if done < end {
+            assert!(edit.at <= done, "the position of an edit never falls");
             edit.at = done;
             return Ok(Some(false));
         }
         let mut complete = true;
         for block in edges(&range) {
             self.check_edge_room()?;
-            complete &= edit.zero_part(draft, block, &range)?;
+            complete &= edit.zero_part(update, block, &range)?;
         }
         if !complete {
-            edit.bases.settle(edit.object);
+            edit.old_blocks.settle(edit.object);
             return Ok(None);
         }
         Ok(Some(true))
     }
 
-    fn allocate_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
+    fn allocate_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<EditStep, ErrorCode> {
         let range = edit.range.clone();
         let end = range.end.div_ceil(BLOCK);
         if end - edit.at > self.config.units() {
@@ -360,32 +368,32 @@ impl Target {
         }
         let chunk_end = (edit.at / CHUNK_BLOCKS + STEP_CHUNKS as u64) * CHUNK_BLOCKS;
         let stop = end.min(chunk_end);
-        let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
-        if !draft.exists() {
-            draft.header.truncate_seq = edit.cut.seq;
+        let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
+        if !update.exists() {
+            update.header.truncate_seq = edit.cut.seq;
         }
         let edges = edges(&range);
         let (mut needs, mut complete) = (Vec::new(), true);
         for block in edit.at..stop {
-            let stored = draft.stored(block)?;
-            let pending = draft.pending_bytes(block).is_some();
+            let stored = update.stored(block)?;
+            let pending = update.pending_bytes(block).is_some();
             let zero = edit.kind == Kind::Zero;
             match stored {
                 BlockState::Hole if !pending => needs.push(block),
                 _ if zero && edges.contains(&block) => {
                     self.check_edge_room()?;
-                    complete &= edit.zero_part(&mut draft, block, &range)?;
+                    complete &= edit.zero_part(&mut update, block, &range)?;
                 }
                 BlockState::Hole | BlockState::Lost if zero => needs.push(block),
                 BlockState::Written(place, _) | BlockState::Unwritten(place) if zero => {
-                    draft.set(block, BlockState::Unwritten(place))?;
+                    update.set(block, BlockState::Unwritten(place))?;
                 }
                 _ => {}
             }
         }
         if !complete {
-            edit.bases.settle(edit.object);
-            return Ok(Step::Read);
+            edit.old_blocks.settle(edit.object);
+            return Ok(EditStep::Read);
         }
         let count = needs.len() as u64;
         if count > 0 && self.available() < count + self.config.reserve_units() {
@@ -400,14 +408,15 @@ impl Target {
         let set = needs
             .iter()
             .zip(places)
-            .try_for_each(|(block, place)| draft.set(*block, BlockState::Unwritten(place)));
+            .try_for_each(|(block, place)| update.set(*block, BlockState::Unwritten(place)));
         if let Err(error) = set {
-            drop(draft);
+            drop(update);
             self.space.release(&extents);
             return Err(error);
         }
+        assert!(edit.at <= stop, "the position of an edit never falls");
         edit.at = stop;
-        let logged = Edit::log(draft, stop == end);
+        let logged = Edit::log(update, stop == end);
         self.log_step(edit, logged, false)
     }
 }

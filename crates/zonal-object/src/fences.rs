@@ -1,29 +1,34 @@
-//! Clients whose incarnations are over: nothing that one of them sends is carried out any more.
+//! Fences: a target refuses every request of a client incarnation that is over.
 //!
-//! A shard fences a client before what it held is given to others. The lowest incarnation that is
-//! served is kept in the store for each client and holder. It is asked for when a request is
-//! admitted, and again at the plan and the commit of each change: a fence may come between.
+//! A shard fences a client before it gives what the client held to others. For each client and
+//! holder the store keeps the lowest incarnation that is served. The target checks it at the
+//! admission of a request, and again at the plan and the commit of each change. A fence may arrive
+//! in between.
 //!
-//! *Invariants*: (1) the lowest incarnation of a fence never falls; (2) what is in memory is in the
-//! store, but for records that are not durable, which are not acknowledged either. *Bound*:
-//! `FENCES_MAX`; the fence that was raised longest ago goes.
+//! *Invariants*:
+//!
+//! 1. The lowest incarnation of a fence never falls.
+//! 2. Memory and store hold the same fences, except for records that are not durable yet and
+//!    therefore not acknowledged.
+//!
+//! *Bound*: `FENCES_MAX`; the fence that was raised longest ago is dropped.
 
 use crate::ids::Sender;
+use crate::index_value;
 use crate::key;
-use crate::note::{Note, Record};
-use crate::sealed;
-use crate::target::Target;
+use crate::note::{EffectRecord, Note};
+use crate::target::StorageTarget;
 use std::collections::BTreeMap;
 use zonal_types::limits::FENCES_MAX;
 use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, KvChange, codec_struct};
 
 codec_struct! {
-    /// The stored fence.
+    /// A fence as stored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct FenceRecord {
+    pub struct StoredFence {
         /// The lowest incarnation that is served.
         lowest: Incarnation,
-        /// When it was raised last, counted in raises.
+        /// When it was last raised, as a count of raises.
         raised: u64,
     }
 }
@@ -33,25 +38,29 @@ type Name = (ClientId, HolderNumber);
 /// All fences of a target.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
-    known: BTreeMap<Name, FenceRecord>,
+    known: BTreeMap<Name, StoredFence>,
     order: BTreeMap<u64, Name>,
 }
 
 impl Fences {
-    /// Takes a stored fence over.
-    pub(crate) fn load(&mut self, name: Name, record: FenceRecord) {
+    /// Loads a stored fence.
+    pub(crate) fn load(&mut self, name: Name, record: StoredFence) {
         if let Some(before) = self.known.insert(name, record) {
+            assert!(
+                before.lowest <= record.lowest,
+                "the lowest incarnation of a fence never falls"
+            );
             self.order.remove(&before.raised);
         }
         self.order.insert(record.raised, name);
     }
 
-    /// How many there are.
+    /// Number of fences.
     pub(crate) fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Lets a request of `sender` pass, unless its incarnation is over.
+    /// Admits a request of `sender`, unless its incarnation is over.
     ///
     /// # Errors
     /// `Fenced`.
@@ -66,7 +75,8 @@ impl Fences {
             known.is_some_and(|known| identity.incarnation < known.lowest)
         };
         let over = if holder == nobody {
-            // It may be whoever opened a session.
+            // A sender without proof may be any holder of the client: every fence of the client
+            // applies.
             let all = (identity.client, nobody)..=(identity.client, HolderNumber(u64::MAX));
             let mut fences = self.known.range(all);
             fences.any(|(_, known)| identity.incarnation < known.lowest)
@@ -80,7 +90,7 @@ impl Fences {
         Ok(())
     }
 
-    /// Raises fences: what changes in the store.
+    /// Raises fences; returns the changes of the store.
     fn raise(&mut self, fences: &[Fence]) -> Vec<KvChange> {
         let mut changes = Vec::new();
         for fence in fences {
@@ -90,13 +100,13 @@ impl Fences {
                 continue;
             }
             let last = self.order.last_key_value().map_or(0, |(raised, _)| *raised);
-            let record = FenceRecord {
+            let record = StoredFence {
                 lowest: fence.lowest,
                 raised: last + 1,
             };
             self.load(name, record);
             let at = key::fence(fence.client, fence.holder);
-            changes.push(KvChange::put(at.clone(), sealed::encode(&at, &record)));
+            changes.push(KvChange::put(at.clone(), index_value::encode(&at, &record)));
             if self.known.len() > FENCES_MAX
                 && let Some((_raised, oldest)) = self.order.pop_first()
             {
@@ -108,8 +118,8 @@ impl Fences {
     }
 }
 
-impl Target {
-    /// Lets a request pass, unless its sender's incarnation is over.
+impl StorageTarget {
+    /// Admits a request, unless its sender's incarnation is over.
     ///
     /// # Errors
     /// `Fenced`.
@@ -117,15 +127,15 @@ impl Target {
         self.fences.admit(sender)
     }
 
-    /// Fences clients: the record to append. Acknowledged once it is durable.
-    pub fn fence(&mut self, fences: &[Fence]) -> Record {
-        Record {
+    /// Fences clients; returns the record to append. The caller acknowledges once it is durable.
+    pub fn fence(&mut self, fences: &[Fence]) -> EffectRecord {
+        EffectRecord {
             changes: self.fences.raise(fences),
             note: Note::default().encode(),
         }
     }
 
-    /// How many fences it keeps.
+    /// Number of fences that the target keeps.
     #[must_use]
     pub fn fence_count(&self) -> usize {
         self.fences.len()
@@ -163,24 +173,36 @@ mod tests {
         assert!(!is_served(&fences, 7, 0, 2));
         assert!(is_served(&fences, 7, 0, 3));
         assert!(is_served(&fences, 8, 0, 1));
-        // One that nobody had to prove anything for concerns whoever names the client.
+        // A fence of a session that needed no proof applies to every sender that names the client.
         assert!(!is_served(&fences, 7, 5, 2));
         // Servers and commands.
         assert!(fences.admit(Sender::default()).is_ok());
     }
 
     #[test]
-    fn a_fence_of_a_subject_concerns_no_other_subject() {
+    #[should_panic(expected = "the lowest incarnation of a fence never falls")]
+    fn a_fence_that_falls_is_refused() {
+        let mut fences = Fences::default();
+        let record = |lowest| StoredFence {
+            lowest: Incarnation(lowest),
+            raised: 1,
+        };
+        fences.load((ClientId(7), HolderNumber(0)), record(3));
+        fences.load((ClientId(7), HolderNumber(0)), record(2));
+    }
+
+    #[test]
+    fn a_fence_of_a_subject_affects_no_other_subject() {
         let mut fences = Fences::default();
         fences.raise(&[fence(7, 5, u32::MAX)]);
         assert!(!is_served(&fences, 7, 5, 1));
         assert!(is_served(&fences, 7, 6, 1));
-        // One that had to prove nothing may be that subject.
+        // A sender that proved nothing may be that subject.
         assert!(!is_served(&fences, 7, 0, 1));
     }
 
     #[test]
-    fn the_one_raised_longest_ago_goes() {
+    fn the_fence_raised_longest_ago_is_dropped() {
         let mut fences = Fences::default();
         for client in 1..=FENCES_MAX as u64 {
             fences.raise(&[fence(client, 0, 2)]);

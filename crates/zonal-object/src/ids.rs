@@ -1,6 +1,6 @@
-//! Names and numbers of a target: objects, truncation knowledge, places, geometry.
+//! Identifiers and geometry of a target: objects, senders, truncations, places, extents.
 //!
-//! Units: a *unit* is 4 KiB of a segment; a *block* is 4 KiB of an object; 64 blocks are a chunk.
+//! Units: a *unit* is 4 KiB of a segment; a *block* is 4 KiB of an object; a chunk has 64 blocks.
 
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use zonal_types::{ClientIdentity, Column, DataId, HolderNumber, codec_struct};
@@ -9,16 +9,17 @@ use zonal_types::{ClientIdentity, Column, DataId, HolderNumber, codec_struct};
 pub const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks of a chunk.
 pub const CHUNK_BLOCKS: u64 = (CHUNK_BYTES / BLOCK_BYTES) as u64;
-/// Aligned bytes from which a write goes to extents at once instead of through the log.
+/// Writes with at least this many aligned bytes go to extents at once; smaller ones go through the
+/// log.
 pub const LARGE_WRITE_BYTES: u64 = 65_536;
 
 codec_struct! {
     /// One object: a column of a data id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
     pub struct ObjectId {
-        /// Identity of the bytes.
+        /// Identity of the stored bytes.
         data_id: DataId,
-        /// Place in the stripe.
+        /// Column of the stripe.
         column: Column,
     }
 }
@@ -29,35 +30,35 @@ impl std::fmt::Display for ObjectId {
     }
 }
 
-/// What the sender of a request knows of the file's truncations.
+/// The file's last truncation, as the sender of a request knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cut {
-    /// Number of the last shrink.
+    /// Number of the last truncation.
     pub seq: u64,
     /// Bytes of this object that it left.
     pub bytes: u64,
 }
 
-/// Who sends a request. Client 0: nobody in particular, never refused.
+/// The sender of a request. Client 0 stands for no particular client and is never refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sender {
     /// The client.
     pub identity: ClientIdentity,
-    /// Who it has proved to be.
+    /// The identity that it has proved.
     pub holder: HolderNumber,
 }
 
-/// Who sends a change, and with which attempt. See `attempts.rs`.
+/// The sender of a change and its attempt. See `attempts.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Attempt {
+pub struct ChangeAttempt {
     /// The sender.
     pub sender: Sender,
-    /// Rises when the sender had no answer.
+    /// Raised by the sender when it got no answer.
     pub number: u32,
 }
 
 codec_struct! {
-    /// Where one unit lies.
+    /// The place of one unit.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct Place {
         /// Segment number.
@@ -81,9 +82,9 @@ codec_struct! {
     pub struct Extent {
         /// Segment number.
         segment: u32,
-        /// First unit.
+        /// First unit of the run.
         unit: u32,
-        /// Units.
+        /// Number of units.
         count: u32,
     }
 }
@@ -98,7 +99,7 @@ impl Extent {
     }
 }
 
-/// Appends `place` to the last extent of `list` where it continues it.
+/// Appends `place` to `list`: to its last extent where `place` continues it, else as a new one.
 pub(crate) fn push_place(list: &mut Vec<Extent>, place: Place) {
     if let Some(last) = list.last_mut()
         && last.segment == place.segment
@@ -119,9 +120,9 @@ pub(crate) fn push_place(list: &mut Vec<Extent>, place: Place) {
 pub struct TargetConfig {
     /// Units of one segment; fixed for the life of the target.
     pub segment_units: u32,
-    /// Segments it may use: its capacity.
+    /// Segments that the target may use: its capacity.
     pub segments: u32,
-    /// Pending blocks (4 KiB each, in memory) before small writes are asked to wait for a
+    /// Pending blocks (4 KiB each, in memory) from which small writes have to wait for a
     /// checkpoint.
     pub pending_blocks_max: usize,
 }
@@ -133,8 +134,9 @@ impl TargetConfig {
         u64::from(self.segment_units) * u64::from(self.segments)
     }
 
-    /// Units kept back from what would use space for good, so that overwrites, zeroed edges and the
-    /// checkpoint go on when the target is full: a sixteenth, to 8 MiB (two of the largest writes).
+    /// Units kept back from writes that use space for good, so that overwrites, zeroed edges and
+    /// checkpoints go on when the target is full. A sixteenth of all, at most 8 MiB (two of the
+    /// largest writes).
     #[must_use]
     pub fn reserve_units(&self) -> u64 {
         (self.units() / 16).min(2048)

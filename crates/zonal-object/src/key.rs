@@ -11,15 +11,20 @@ pub const TARGET: u8 = 0x01;
 pub const SEGMENT: u8 = 0x02;
 /// An object whose deletion has begun.
 pub const TOMBSTONE: u8 = 0x03;
-/// A pending block that a checkpoint found.
+/// A pending block, stored by a checkpoint.
 pub const PENDING: u8 = 0x04;
-/// The lowest incarnation of a client that is served.
+/// The lowest incarnation of a client that the target serves.
 pub const FENCE: u8 = 0x05;
 /// Objects: header and chunks.
 pub const OBJECT: u8 = 0x10;
 
-/// Keys from here on are not the target's.
+/// Keys from here on belong to others than the target.
 pub const OTHERS: u8 = 0x80;
+
+/// Whether a key lies in the target's part of the key space.
+pub(crate) fn is_own(key: &[u8]) -> bool {
+    key.first().is_some_and(|space| *space < OTHERS)
+}
 
 const HEADER: u8 = 0x00;
 const CHUNK: u8 = 0x01;
@@ -86,7 +91,8 @@ pub fn chunk(object: ObjectId, number: u64) -> Vec<u8> {
     key
 }
 
-/// All keys of an object but its pending blocks: the first, and the one behind the last.
+/// Range of all keys of an object without its pending blocks: the first key, and the one behind the
+/// last.
 #[must_use]
 pub fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     let mut end = with_object(OBJECT, object);
@@ -94,8 +100,8 @@ pub fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (with_object(OBJECT, object), end)
 }
 
-/// All pending blocks of an object that a checkpoint found: the first key, and the one behind the
-/// last.
+/// Range of an object's pending blocks that checkpoints stored: the first key, and the one behind
+/// the last.
 #[must_use]
 pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     let mut end = pending(object, u64::MAX);
@@ -103,9 +109,9 @@ pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     (pending(object, 0), end)
 }
 
-/// What a key names.
+/// A decoded key of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
+pub enum IndexKey {
     /// The target's own record.
     Target,
     /// A segment's bitmap.
@@ -131,23 +137,23 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), ErrorCode> {
     Ok((array(head)?, tail))
 }
 
-/// Reads a key back.
+/// Decodes a key.
 ///
 /// # Errors
-/// `Corrupt` for bytes that are no key of ours.
-pub fn parse(key: &[u8]) -> Result<Named, ErrorCode> {
+/// `Corrupt` for an unknown key.
+pub fn parse(key: &[u8]) -> Result<IndexKey, ErrorCode> {
     let ([space], rest) = split::<1>(key)?;
     if space == TARGET && rest.is_empty() {
-        return Ok(Named::Target);
+        return Ok(IndexKey::Target);
     }
     if space == SEGMENT {
-        return Ok(Named::Segment(u32::from_be_bytes(array(rest)?)));
+        return Ok(IndexKey::Segment(u32::from_be_bytes(array(rest)?)));
     }
     if space == FENCE {
         let (client, holder) = split::<8>(rest)?;
         let client = ClientId(u64::from_be_bytes(client));
         let holder = HolderNumber(u64::from_be_bytes(array(holder)?));
-        return Ok(Named::Fence(client, holder));
+        return Ok(IndexKey::Fence(client, holder));
     }
     let (data_id, rest) = split::<8>(rest)?;
     let (column, rest) = split::<2>(rest)?;
@@ -156,11 +162,11 @@ pub fn parse(key: &[u8]) -> Result<Named, ErrorCode> {
         column: Column(u16::from_be_bytes(column)),
     };
     match (space, rest) {
-        (TOMBSTONE, []) => Ok(Named::Tombstone(object)),
-        (PENDING, block) => Ok(Named::Pending(object, u64::from_be_bytes(array(block)?))),
-        (OBJECT, [HEADER]) => Ok(Named::Header(object)),
+        (TOMBSTONE, []) => Ok(IndexKey::Tombstone(object)),
+        (PENDING, block) => Ok(IndexKey::Pending(object, u64::from_be_bytes(array(block)?))),
+        (OBJECT, [HEADER]) => Ok(IndexKey::Header(object)),
         (OBJECT, [CHUNK, number @ ..]) => {
-            Ok(Named::Chunk(object, u64::from_be_bytes(array(number)?)))
+            Ok(IndexKey::Chunk(object, u64::from_be_bytes(array(number)?)))
         }
         _ => Err(ErrorCode::Corrupt),
     }
@@ -171,22 +177,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_order_and_come_back() {
+    fn keys_sort_in_order_and_decode_back() {
         let object = ObjectId {
             data_id: DataId(7),
             column: Column(3),
         };
         for (key, named) in [
-            (target(), Named::Target),
-            (segment(9), Named::Segment(9)),
-            (tombstone(object), Named::Tombstone(object)),
-            (pending(object, 5), Named::Pending(object, 5)),
+            (target(), IndexKey::Target),
+            (segment(9), IndexKey::Segment(9)),
+            (tombstone(object), IndexKey::Tombstone(object)),
+            (pending(object, 5), IndexKey::Pending(object, 5)),
             (
                 fence(ClientId(7), HolderNumber(9)),
-                Named::Fence(ClientId(7), HolderNumber(9)),
+                IndexKey::Fence(ClientId(7), HolderNumber(9)),
             ),
-            (header(object), Named::Header(object)),
-            (chunk(object, 300), Named::Chunk(object, 300)),
+            (header(object), IndexKey::Header(object)),
+            (chunk(object, 300), IndexKey::Chunk(object, 300)),
         ] {
             assert_eq!(parse(&key), Ok(named));
             assert!(parse(&[key.as_slice(), &[0]].concat()).is_err());

@@ -1,24 +1,24 @@
-//! What a record of the log says beside its key-value changes: space taken and freed, pending
-//! blocks.
+//! The note of a log record: space taken and freed, pending blocks; it goes beside the key-value
+//! changes.
 //!
-//! The same code applies a note when it is made and when the log is replayed, so that a restarted
-//! target has the allocator and the pending blocks that it had.
+//! The same code applies a note when it is made and when the log is replayed. So a restarted target
+//! has the allocator and the pending blocks that it had.
 
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{Extent, ObjectId, Place, TargetConfig};
-use crate::key::{self, Named};
+use crate::key::{self, IndexKey};
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, CodecError, ErrorCode, KvChange, Reader};
 
 const VERSION: u8 = 1;
 
-/// One step for the log: appended as a whole or not at all.
+/// A record for the log: key-value changes and a note, appended as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Record {
+pub struct EffectRecord {
     /// Changes of the index.
     pub changes: Vec<KvChange>,
-    /// For [`crate::Target::open`], when the log is replayed.
+    /// Encoded note, for [`crate::StorageTarget::open`] when the log is replayed.
     pub note: Vec<u8>,
 }
 
@@ -27,15 +27,15 @@ pub(crate) type BlockBytes = Arc<[u8; BLOCK_BYTES]>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Note {
-    /// Units that records refer to from now on.
+    /// Units that index records refer to from now on.
     pub taken: Vec<Extent>,
-    /// Units that no record refers to any more.
+    /// Units that no index record refers to any more.
     pub freed: Vec<Extent>,
-    /// Pending blocks that go: object, first block, block behind the last.
+    /// Pending blocks that are removed: object, first block, block behind the last.
     pub removed: Vec<(ObjectId, (u64, u64))>,
-    /// Pending blocks that come or are replaced.
+    /// Pending blocks that are added or replaced.
     pub put: Vec<(ObjectId, u64, BlockBytes)>,
-    /// Objects made less objects deleted.
+    /// Objects created minus objects deleted.
     pub objects: i64,
 }
 
@@ -97,23 +97,27 @@ impl Note {
     }
 }
 
-/// A block that a record brought into the segments.
+/// A block that a record wrote into a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCheck {
-    /// Where it must be.
+    /// Where it lies.
     pub place: Place,
-    /// What it must sum to.
+    /// Its recorded crc32c.
     pub crc: u32,
 }
 
-/// The blocks that `record` wrote to segments. After a power loss the shell reads those of each
-/// record that was not known to be synced, in log order; from the first record with a block that
-/// does not sum to its checksum on, it drops all records (later ones build on the index values of
-/// earlier ones).
+/// The blocks that `record` wrote to segments.
+///
+/// After a power loss the shell verifies the blocks of each record that was not known to be synced,
+/// in log order. From the first record with a mismatch on it drops all records, because later ones
+/// build on the index values of earlier ones.
 ///
 /// # Errors
-/// `Corrupt` where the record is none of ours.
-pub fn replay_checks(config: &TargetConfig, record: &Record) -> Result<Vec<BlockCheck>, ErrorCode> {
+/// `Corrupt` where the record is not a target's.
+pub fn replay_checks(
+    config: &TargetConfig,
+    record: &EffectRecord,
+) -> Result<Vec<BlockCheck>, ErrorCode> {
     let mut taken = Note::decode(&record.note)?.taken;
     taken.sort_unstable();
     let is_new = |place: Place| {
@@ -128,7 +132,7 @@ pub fn replay_checks(config: &TargetConfig, record: &Record) -> Result<Vec<Block
     };
     let mut out = Vec::new();
     for change in &record.changes {
-        let (Named::Chunk(..), Some(value)) = (key::parse(&change.key)?, &change.value) else {
+        let (IndexKey::Chunk(..), Some(value)) = (key::parse(&change.key)?, &change.value) else {
             continue;
         };
         let chunk = Chunk::decode(config, &change.key, value)?;
@@ -146,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_come_back_and_damage_is_refused() {
+    fn notes_decode_back_and_damage_is_refused() {
         let object = ObjectId::default();
         let mut note = Note {
             taken: vec![Extent {

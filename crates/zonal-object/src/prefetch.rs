@@ -1,16 +1,15 @@
-//! Prefetch: the look-ups that a request begins with, made before it has the target to itself.
+//! Prefetch: makes the index look-ups of a request before it takes the target's mutex.
 //!
-//! See `zonal_meta::prefetch`: where reads of the index have missed its cache lately, many threads
-//! read the disk at the same time, and a plan under the target's mutex finds its pages in the
-//! cache.
+//! See `zonal_meta::prefetch`. Where reads of the index have missed its cache lately, many threads
+//! read the disk side by side. A plan made under the mutex then finds its pages cached.
 
 use crate::ids::ObjectId;
 use crate::key;
 use zonal_types::KvRead;
 use zonal_types::limits::{CHUNK_BYTES, STORAGE_IO_BYTES_MAX};
 
-/// Reads an object's header and the chunks of ranges (offset, length), each of at most
-/// [`STORAGE_IO_BYTES_MAX`]. What cannot be read is met again by the request.
+/// Reads an object's header and the chunks of `ranges` (offset, length), each of at most
+/// [`STORAGE_IO_BYTES_MAX`]. Ignores errors: the request meets them again.
 pub fn prefetch(kv: &dyn KvRead, object: ObjectId, ranges: &[(u64, u64)]) {
     if !matches!(kv.get(&key::header(object)), Ok(Some(_))) {
         return;

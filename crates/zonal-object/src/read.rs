@@ -1,24 +1,24 @@
-//! Reads: where each block of a range comes from, and the check of what was read.
+//! Reads: the source of each block of a range, and the verification of the bytes read.
 //!
 //! A plan describes one buffer of whole blocks. The shell reads each of [`ReadPlan::reads`] from
-//! its segment straight to its place in the buffer, outside of any lock; [`ReadPlan::finish`] fills
-//! in holes and pending blocks, verifies every block, and says which part of the buffer was asked
-//! for. Nothing is copied, for ragged ranges neither: they take up to 8 KiB more of buffer.
+//! its segment straight to its place in the buffer, outside of any lock. [`ReadPlan::finish`] fills
+//! in holes and pending blocks, verifies every block, and returns the requested part of the buffer.
+//! Nothing is copied, not even for unaligned ranges: they take up to 8 KiB more of buffer.
 //!
 //! Cost of an aligned 1 MiB read: 5 look-ups (header, 4 chunks), 3 allocations besides those of the
-//! store, 256 checksums (about 30 us), one segment read where the range was written at once. Of 4
+//! store, 256 checksums (about 30 us). One segment read where the range was written at once. Of 4
 //! KiB: 2 look-ups, one segment read.
 
 use crate::chunk::{BlockState, Chunk};
-use crate::draft::{read_chunk, read_header};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place};
 use crate::note::BlockBytes;
-use crate::target::Target;
+use crate::object_update::{read_chunk, read_header};
+use crate::target::StorageTarget;
 use std::ops::Range;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX};
 use zonal_types::{ErrorCode, KvRead};
 
-/// A block in a segment is not what its record says.
+/// A block in a segment differs from its index record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "block at byte {offset} of object {object} is damaged: segment {segment} offset {segment_offset} \
@@ -35,7 +35,7 @@ pub struct Damage {
     pub segment_offset: u64,
     /// The recorded crc32c.
     pub expected: u32,
-    /// What the bytes read sum to.
+    /// The crc32c of the bytes read.
     pub found: u32,
 }
 
@@ -56,7 +56,7 @@ enum Source {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// First block of the object; a plan for single blocks is not contiguous.
+    /// First block of the object; in a plan for single blocks they are not contiguous.
     block: u64,
     /// First byte in the buffer.
     at: usize,
@@ -73,13 +73,13 @@ pub struct SegmentRead {
     pub segment: u32,
     /// First byte in the segment.
     pub offset: u64,
-    /// Where it goes in the buffer.
+    /// Its destination in the buffer.
     pub buffer: Range<usize>,
 }
 
-/// How to read a range. Two plans are equal where the same bytes would be read and expected: after
-/// a mismatch the shell plans again, and it is damage if the plan is the same (else the place was
-/// reused between plan and read).
+/// A plan to read a range. Two plans are equal where they read and expect the same bytes. After a
+/// mismatch the shell plans again: an equal plan means damage, a different one that the place was
+/// reused between plan and read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadPlan {
     object: ObjectId,
@@ -102,20 +102,20 @@ impl ReadPlan {
         }
     }
 
-    /// Whose bytes these are.
+    /// The object that is read.
     #[must_use]
     pub fn object(&self) -> ObjectId {
         self.object
     }
 
-    /// The byte of the object that byte `at` of the buffer is.
+    /// The object's byte offset of byte `at` of the buffer.
     #[must_use]
     pub fn offset_of(&self, at: usize) -> u64 {
         let part = self.parts.iter().rev().find(|part| part.at <= at);
         part.map_or(0, |part| part.block * BLOCK + (at - part.at) as u64)
     }
 
-    /// A plan for single written blocks, one behind the other in the buffer.
+    /// A plan for single written blocks, consecutive in the buffer.
     pub(crate) fn of_blocks(object: ObjectId, blocks: &[(u64, Place, u32)]) -> Self {
         let mut plan = Self::new(object, 0);
         for (block, place, crc) in blocks {
@@ -164,13 +164,13 @@ impl ReadPlan {
         self.buffer_len
     }
 
-    /// Length of the object (for the reply).
+    /// Length of the object, for the reply.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
         self.object_bytes
     }
 
-    /// What to read, and whereto.
+    /// The segment reads, with their destinations.
     pub fn reads(&self) -> impl Iterator<Item = SegmentRead> + '_ {
         self.parts.iter().filter_map(|part| match part.source {
             Source::Stored(place) => Some(SegmentRead {
@@ -182,9 +182,9 @@ impl ReadPlan {
         })
     }
 
-    /// Fills in what is in no segment, verifies the rest, and gives the part of the buffer that was
-    /// asked for. A buffer of another length than [`Self::buffer_len`] is damage of its first
-    /// block.
+    /// Fills in the bytes that are in no segment, verifies the rest, and returns the requested part
+    /// of the buffer. A buffer of another length than [`Self::buffer_len`] counts as damage of its
+    /// first block.
     ///
     /// # Errors
     /// The first damaged block; the buffer must then not be used.
@@ -205,8 +205,7 @@ impl ReadPlan {
         Ok(self.result.clone())
     }
 
-    /// Every stored block that is not what its record says, of a buffer that was read as
-    /// [`Self::reads`] tells.
+    /// All damaged blocks of a buffer that was read as [`Self::reads`] says.
     #[must_use]
     pub fn damaged(&self, buffer: &[u8]) -> Vec<Damage> {
         let parts = self.parts.iter();
@@ -256,13 +255,14 @@ impl ReadPlan {
     }
 }
 
-impl Target {
-    /// Plans a read of `offset..offset + length`; what lies behind the object's end is left off.
+impl StorageTarget {
+    /// Plans a read of `offset..offset + length`, clipped to the object's end.
     ///
-    /// `cut` may be newer than what the object has seen (it then reads as if it were cut) or older.
+    /// `cut` may be older or newer than the object's last truncation. If it is newer, the object
+    /// reads as if it were truncated.
     ///
     /// # Errors
-    /// `Invalid` for a range past the limits, `Corrupt` for a damaged index, or what `kv` gives.
+    /// `Invalid` for a range past the limits, `Corrupt` for a damaged index; errors of `kv`.
     pub fn plan_read(
         &self,
         kv: &dyn KvRead,
@@ -313,6 +313,10 @@ impl Target {
         }
         let head = (offset % BLOCK) as usize;
         plan.result = head..head + (end - offset) as usize;
+        assert!(
+            plan.result.end <= plan.buffer_len,
+            "the buffer of a read plan covers the range"
+        );
         Ok(plan)
     }
 }

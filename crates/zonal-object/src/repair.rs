@@ -1,31 +1,32 @@
-//! What puts a target's store right where [`crate::check`] found it broken.
+//! Repairs of a target's store for the defects that [`crate::check`] found.
 //!
-//! A target's records carry notes for its allocator; repairs carry none. So they go into the index
-//! by a checkpoint, and the first of them ([`anchor`]) brings in all that only the log's notes
-//! said: pending blocks, and an allocation that holds whatever is used or marked. Until
-//! [`allocation`] makes it exact, space is missing and nothing is overwritten. Contents that cannot
-//! be told are marked as lost: reads of them are errors until they are written anew.
+//! A target's records carry notes for its allocator; repairs carry none. So a checkpoint brings
+//! them into the index. The first of them ([`anchor`]) adds everything that only the log's notes
+//! held: pending blocks, and an allocation that covers all used or marked units. Until
+//! [`allocation`] makes it exact, space is missing and nothing is overwritten. Blocks whose
+//! contents cannot be restored are marked as lost: reads of them are errors until they are written
+//! anew.
 
-mod lose;
-mod twice;
+mod double_claims;
+mod lost_blocks;
 
-pub use lose::{LOSE_BLOCKS_MAX, lose, lose_missing};
-pub use twice::{Claim, claims, settle};
+pub use double_claims::{Claim, claims, settle};
+pub use lost_blocks::{LOSE_BLOCKS_MAX, lose, lose_missing};
 
-use crate::bits::Bits;
-use crate::check::{Broken, Survey};
+use crate::check::{Survey, TargetDefect};
 use crate::chunk::Chunk;
 use crate::edit::BLOCKS_END;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, TargetConfig};
-use crate::key::{self, Named};
-use crate::sealed::{self, Header, TargetRecord};
+use crate::index_value::{self, ObjectHeader, TargetRecord};
+use crate::key::{self, IndexKey};
+use crate::unit_bitmap::UnitBitmap;
 use std::collections::BTreeSet;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
 type Result<T> = std::result::Result<T, ErrorCode>;
 
-/// The first changes: what only the log knows goes into the index, and whatever is used or marked
-/// is marked.
+/// The first changes: they bring state that only the log has into the index, and mark every unit
+/// that is used or marked.
 #[must_use]
 pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<KvChange> {
     let mut marked = survey.marked.clone();
@@ -34,11 +35,11 @@ pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<Kv
     let mut now = BTreeSet::new();
     for (object, block, bytes) in survey.pending() {
         let key = key::pending(object, block);
-        let value = sealed::seal(&key, |out| out.extend_from_slice(bytes.as_slice()));
+        let value = index_value::seal(&key, |out| out.extend_from_slice(bytes.as_slice()));
         now.insert(key.clone());
         changes.push(KvChange::put(key, value));
     }
-    // What cannot be scanned is damage that a repair of its key removes.
+    // A failed scan is damage that a repair of its key removes.
     let _ = kv.scan(&[key::PENDING], &[key::PENDING + 1], &mut |key, _value| {
         if !now.contains(key) {
             changes.push(KvChange::remove(key.to_vec()));
@@ -48,23 +49,23 @@ pub fn anchor(config: &TargetConfig, kv: &dyn KvRead, survey: &Survey) -> Vec<Kv
     changes
 }
 
-/// The last changes: the allocation as a survey found it to be used.
+/// The last changes: the exact allocation, from the units that a survey found in use.
 #[must_use]
 pub fn allocation(config: &TargetConfig, survey: &Survey) -> Vec<KvChange> {
     let mut used = survey.used.clone();
-    // A segment of which nothing is used any more has a bitmap all the same.
+    // A segment without used units has a bitmap too.
     for (segment, _) in survey.marked.segments() {
         used.touch(segment);
     }
     store_allocation(config, &used, survey.objects)
 }
 
-fn store_allocation(config: &TargetConfig, used: &Bits, objects: u64) -> Vec<KvChange> {
+fn store_allocation(config: &TargetConfig, used: &UnitBitmap, objects: u64) -> Vec<KvChange> {
     let words = (config.segment_units as usize).div_ceil(64);
     let mut changes = Vec::new();
     for (segment, own) in used.segments() {
         let key = key::segment(segment);
-        let value = sealed::seal(&key, |out| {
+        let value = index_value::seal(&key, |out| {
             for at in 0..words {
                 out.extend_from_slice(&own.get(at).unwrap_or(&0).to_le_bytes());
             }
@@ -77,74 +78,75 @@ fn store_allocation(config: &TargetConfig, used: &Bits, objects: u64) -> Vec<KvC
         epoch: 0,
     };
     let key = key::target();
-    let value = sealed::encode(&key, &record);
+    let value = index_value::encode(&key, &record);
     changes.push(KvChange::put(key, value));
     changes
 }
 
-/// What an object's inode says of it: the last shrink, and the bytes that the object should have.
+/// An object as its inode describes it: number of the last truncation, and bytes that the object
+/// should have.
 pub type Expect<'a> = dyn Fn(ObjectId) -> Option<(u64, u64)> + 'a;
 
-/// The changes for one broken invariant; `expect` is for headers made anew. Units referred to twice
-/// are [`settle`]'s.
+/// The changes that repair one broken invariant; `expect` serves headers that are made anew.
+/// [`settle`] repairs units with more than one claim.
 ///
 /// # Errors
-/// What `kv` gives, and `Corrupt` where a damaged record of the same object has to be repaired
-/// first.
+/// Those of `kv`; `Corrupt` where a damaged record of the same object has to be repaired first.
 pub fn repair(
     config: &TargetConfig,
     kv: &dyn KvRead,
-    broken: &Broken,
+    broken: &TargetDefect,
     expect: &Expect<'_>,
 ) -> Result<Vec<KvChange>> {
     match broken {
-        Broken::Key { key } => damaged(config, kv, key),
-        Broken::NoHeader(object) | Broken::Blocks { object, .. } => {
+        TargetDefect::Key { key } => damaged(config, kv, key),
+        TargetDefect::NoHeader(object) | TargetDefect::Blocks { object, .. } => {
             recount(config, kv, *object, expect)
         }
-        Broken::Outside { object, block, .. } => lose(config, kv, *object, *block, *block + 1),
-        Broken::Tombstone(object) => Ok(vec![KvChange::remove(key::tombstone(*object))]),
-        Broken::HalfDeleted(object) => {
+        TargetDefect::Outside { object, block, .. } => {
+            lose(config, kv, *object, *block, *block + 1)
+        }
+        TargetDefect::Tombstone(object) => Ok(vec![KvChange::remove(key::tombstone(*object))]),
+        TargetDefect::HalfDeleted(object) => {
             let key = key::tombstone(*object);
-            let value = sealed::seal(&key, |_| {});
+            let value = index_value::seal(&key, |_| {});
             Ok(vec![KvChange::put(key, value)])
         }
-        Broken::Unreadable(_)
-        | Broken::Note
-        | Broken::Geometry { .. }
-        | Broken::Twice { .. }
-        | Broken::NotMarked(_)
-        | Broken::Leaked(_)
-        | Broken::Objects { .. } => Ok(Vec::new()),
+        TargetDefect::Unreadable(_)
+        | TargetDefect::Note
+        | TargetDefect::Geometry { .. }
+        | TargetDefect::Twice { .. }
+        | TargetDefect::NotMarked(_)
+        | TargetDefect::Leaked(_)
+        | TargetDefect::Objects { .. } => Ok(Vec::new()),
     }
 }
 
 fn read<T: zonal_types::Codec>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>> {
     kv.get(key)?
-        .map(|value| sealed::decode(key, &value))
+        .map(|value| index_value::decode(key, &value))
         .transpose()
 }
 
-/// A damaged key or value goes; of a chunk and a pending block it is known that there were
-/// contents.
+/// Removes a damaged key or value. A chunk or pending block had contents: they become lost blocks.
 fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
     let is_beyond = |block: u64| block >= BLOCKS_END;
     match key::parse(key) {
-        // No file reaches there.
-        Ok(Named::Chunk(_, number)) if is_beyond(number.saturating_mul(CHUNK_BLOCKS)) => {
+        // No file has a block there.
+        Ok(IndexKey::Chunk(_, number)) if is_beyond(number.saturating_mul(CHUNK_BLOCKS)) => {
             Ok(vec![KvChange::remove(key.to_vec())])
         }
-        Ok(Named::Pending(_, block)) if is_beyond(block) => {
+        Ok(IndexKey::Pending(_, block)) if is_beyond(block) => {
             Ok(vec![KvChange::remove(key.to_vec())])
         }
-        Ok(Named::Chunk(object, number)) => {
+        Ok(IndexKey::Chunk(object, number)) => {
             let stored = kv.get(key).ok().flatten();
             let is_bad = stored.is_none_or(|value| Chunk::decode(config, key, &value).is_err());
             if !is_bad {
                 return Ok(Vec::new());
             }
-            let header: Option<Header> = read(kv, &key::header(object)).unwrap_or(None);
-            // Without a length, all of it may have had contents.
+            let header: Option<ObjectHeader> = read(kv, &key::header(object)).unwrap_or(None);
+            // Without a length, any of its blocks may have had contents.
             let blocks = header.map_or(CHUNK_BLOCKS, |header| {
                 let first = number.saturating_mul(CHUNK_BLOCKS);
                 header.object_bytes.div_ceil(BLOCK).saturating_sub(first)
@@ -156,7 +158,7 @@ fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvC
                 KvChange::put(key.to_vec(), chunk.encode(key))
             }])
         }
-        Ok(Named::Pending(object, block)) => {
+        Ok(IndexKey::Pending(object, block)) => {
             let mut changes = lose(config, kv, object, block, block + 1)?;
             changes.push(KvChange::remove(key.to_vec()));
             Ok(changes)
@@ -170,7 +172,7 @@ fn pending_blocks(kv: &dyn KvRead, object: ObjectId) -> Result<BTreeSet<u64>> {
     let mut blocks = BTreeSet::new();
     let (start, end) = key::pending_range(object);
     kv.scan(&start, &end, &mut |key, _value| {
-        if let Ok(Named::Pending(_, block)) = key::parse(key) {
+        if let Ok(IndexKey::Pending(_, block)) = key::parse(key) {
             blocks.insert(block);
         }
         true
@@ -178,7 +180,7 @@ fn pending_blocks(kv: &dyn KvRead, object: ObjectId) -> Result<BTreeSet<u64>> {
     Ok(blocks)
 }
 
-/// A header that counts what there is.
+/// The header with correct counts.
 fn recount(
     config: &TargetConfig,
     kv: &dyn KvRead,
@@ -190,7 +192,7 @@ fn recount(
     let (start, end) = (key::chunk(object, 0), key::object_range(object).1);
     kv.scan(&start, &end, &mut |key, value| {
         match (key::parse(key), Chunk::decode(config, key, value)) {
-            (Ok(Named::Chunk(_, number)), Ok(chunk)) => {
+            (Ok(IndexKey::Chunk(_, number)), Ok(chunk)) => {
                 let first = number.saturating_mul(CHUNK_BLOCKS);
                 blocks.extend(chunk.blocks().map(|(step, _)| first.saturating_add(step)));
             }
@@ -203,7 +205,7 @@ fn recount(
         return Err(code);
     }
     let key = key::header(object);
-    let mut header = match read::<Header>(kv, &key) {
+    let mut header = match read::<ObjectHeader>(kv, &key) {
         Ok(Some(header)) if header.is_sound() => header,
         _ if blocks.is_empty() => return Ok(vec![KvChange::remove(key)]),
         _ => {
@@ -211,22 +213,22 @@ fn recount(
                 .last()
                 .map_or(0, |last| (last + 1).saturating_mul(BLOCK));
             let (truncate_seq, bytes) = expect(object).unwrap_or((0, end));
-            Header {
+            ObjectHeader {
                 truncate_seq,
                 object_bytes: bytes,
-                ..Header::default()
+                ..ObjectHeader::default()
             }
         }
     };
     header.blocks = blocks.len() as u64;
-    let value = sealed::encode(&key, &header);
+    let value = index_value::encode(&key, &header);
     Ok(vec![KvChange::put(key, value)])
 }
 
 /// Removes all of an object.
 ///
 /// # Errors
-/// What `kv` gives.
+/// Those of `kv`.
 pub fn remove(kv: &dyn KvRead, object: ObjectId) -> Result<Vec<KvChange>> {
     let mut changes = Vec::new();
     for (start, end) in [key::object_range(object), key::pending_range(object)] {
@@ -243,14 +245,14 @@ pub fn remove(kv: &dyn KvRead, object: ObjectId) -> Result<Vec<KvChange>> {
 mod tests {
     use super::*;
     use crate::chunk::BlockState;
-    use crate::draft::read_header;
     use crate::ids::Place;
+    use crate::object_update::read_header;
     use std::collections::BTreeMap;
     use zonal_types::limits::CUT_NUMBER_MAX;
     use zonal_types::{Column, DataId};
 
     #[test]
-    fn a_header_with_numbers_that_no_file_has_is_made_anew() {
+    fn a_header_with_impossible_numbers_is_rebuilt() {
         let config = TargetConfig {
             segment_units: 256,
             segments: 4,
@@ -270,13 +272,13 @@ mod tests {
         for (truncate_seq, object_bytes) in
             [(u64::MAX, 10), (CUT_NUMBER_MAX + 1, 10), (4, u64::MAX)]
         {
-            let header = Header {
+            let header = ObjectHeader {
                 truncate_seq,
                 object_bytes,
-                ..Header::default()
+                ..ObjectHeader::default()
             };
             let mut kv = BTreeMap::new();
-            kv.insert(of_header.clone(), sealed::encode(&of_header, &header));
+            kv.insert(of_header.clone(), index_value::encode(&of_header, &header));
             kv.insert(of_chunk.clone(), chunk.encode(&of_chunk));
             assert_eq!(read_header(&kv, object), Err(ErrorCode::Corrupt));
             let changes = recount(&config, &kv, object, &|_object| Some((6, 4096))).unwrap();

@@ -1,14 +1,17 @@
-//! The allocator: which units of which segments are used.
+//! The allocator: which units of which segments are in use.
 //!
-//! Two bits a unit. `live`: an index record refers to it; this is what a checkpoint stores. `busy`:
-//! it must not be handed out: live, or held by a write in flight, or freed since the last
-//! checkpoint (a crash would bring the record that refers to it back). Next-fit, whole runs first,
-//! so that what is written together lies together.
+//! Each unit has two bits:
+//!
+//! * `live`: an index record refers to it. A checkpoint stores this bit.
+//! * `busy`: it must not be handed out. It is live, or held by a write in flight, or freed since
+//!   the last checkpoint. In the last case a crash would bring back the record that refers to it.
+//!
+//! Next-fit, whole runs first, so that data written together lies together.
 //!
 //! Invariants: live is a subset of busy; `free` counts the units that are not busy.
 
 use crate::ids::{Extent, Place, TargetConfig};
-use crate::{key, sealed};
+use crate::{index_value, key};
 use std::collections::BTreeSet;
 use zonal_types::{ErrorCode, KvChange};
 
@@ -19,8 +22,8 @@ struct Segment {
     busy: Vec<u64>,
     live: Vec<u64>,
     free: u32,
-    /// No free run of this many units exists (a bound from a failed search, until something is
-    /// freed).
+    /// No free run of this many units exists: a bound from a failed search, until something is
+    /// freed.
     no_run_of: u32,
 }
 
@@ -87,6 +90,10 @@ impl Segment {
             set += (mask & !self.busy[word]).count_ones();
             self.busy[word] |= mask;
         }
+        assert!(
+            set <= self.free,
+            "a segment hands out more units than are free"
+        );
         self.free -= set;
         set
     }
@@ -109,7 +116,7 @@ impl Segment {
 pub(crate) struct Space {
     units: u32,
     limit: u32,
-    /// Segments from this one on cannot be made for now.
+    /// Segments from this one on cannot be created for now.
     usable: Option<u32>,
     segments: Vec<Segment>,
     cursor: Place,
@@ -151,7 +158,7 @@ impl Space {
             .saturating_sub(self.out_of_reach())
     }
 
-    /// Free units of segments that cannot be made.
+    /// Free units of segments that cannot be created.
     fn out_of_reach(&self) -> u64 {
         let Some(usable) = self.usable else {
             return 0;
@@ -163,12 +170,12 @@ impl Space {
         unknown * u64::from(self.units) + free
     }
 
-    /// The first segment that cannot be made for now.
+    /// The first segment that cannot be created for now.
     pub fn usable(&self) -> Option<u32> {
         self.usable
     }
 
-    /// Segments from `usable` on are not handed out; `None`: all are.
+    /// Stops handing out segments from `usable` on; `None`: hands out all.
     pub fn set_usable(&mut self, usable: Option<u32>) {
         self.usable = usable;
     }
@@ -191,10 +198,10 @@ impl Space {
             .saturating_sub(self.waiting)
     }
 
-    /// Takes `count` units; `None` (and nothing taken) where there are not as many.
+    /// Takes `count` units. `None` where fewer are free; then nothing is taken.
     ///
-    /// One run where there is one: a search looks at each 64 units of a segment once, and skips
-    /// segments where a run of that length was not found before.
+    /// Prefers one run. A search looks at each 64 units of a segment once, and skips segments in
+    /// which a run of that length was not found before.
     pub fn allocate(&mut self, count: u32) -> Option<Vec<Extent>> {
         if u64::from(count) > self.free() {
             return None;
@@ -242,6 +249,7 @@ impl Space {
 
     fn take(&mut self, segment: u32, unit: u32, count: u32) -> Extent {
         let set = self.segments[segment as usize].set_busy(unit, unit + count);
+        assert_eq!(set, count, "a unit is handed out twice");
         self.busy += u64::from(set);
         self.cursor = Place {
             segment,
@@ -254,12 +262,17 @@ impl Space {
         }
     }
 
-    /// Gives back what no record refers to and no crash can bring back.
+    /// Gives back units that no record refers to and no crash can bring back.
     pub fn release(&mut self, extents: &[Extent]) {
         for extent in extents {
             if let Some(segment) = self.segments.get_mut(extent.segment as usize) {
                 let end = extent.unit.saturating_add(extent.count).min(self.units);
-                self.busy -= u64::from(segment.clear_busy(extent.unit, end));
+                let cleared = u64::from(segment.clear_busy(extent.unit, end));
+                assert!(
+                    cleared <= self.busy && segment.free <= self.units,
+                    "more units are released than were busy"
+                );
+                self.busy -= cleared;
             }
         }
     }
@@ -273,7 +286,7 @@ impl Space {
             .ok_or(ErrorCode::Corrupt)
     }
 
-    /// True where records refer to all (`live`) or none of the units of an extent.
+    /// Whether records refer to all (`live`) or to none of the units of an extent.
     ///
     /// # Errors
     /// `Corrupt` where it lies outside.
@@ -288,10 +301,10 @@ impl Space {
         })
     }
 
-    /// A record refers to this extent from now on.
+    /// Makes an extent live: a record refers to it from now on.
     ///
     /// # Errors
-    /// `Corrupt` where one already does, or the extent lies outside.
+    /// `Corrupt` where a record already refers to it, or the extent lies outside.
     pub fn adopt(&mut self, extent: &Extent) -> Result<(), ErrorCode> {
         let end = self.checked(extent)?;
         while self.segments.len() <= extent.segment as usize {
@@ -306,14 +319,15 @@ impl Space {
             segment.live[word] |= mask;
         }
         self.live += u64::from(extent.count);
+        assert!(self.live <= self.busy, "a live unit is not busy");
         self.dirty.insert(extent.segment);
         Ok(())
     }
 
-    /// No record refers to this extent any more; it is free after the next checkpoint.
+    /// Ends the reference of a record to an extent; the next checkpoint frees it.
     ///
     /// # Errors
-    /// `Corrupt` where no record did.
+    /// `Corrupt` where no record refers to it.
     pub fn free_later(&mut self, extent: &Extent) -> Result<(), ErrorCode> {
         let end = self.checked(extent)?;
         let segment = self
@@ -326,6 +340,10 @@ impl Space {
         for (word, mask) in words(extent.unit, end) {
             segment.live[word] &= !mask;
         }
+        assert!(
+            u64::from(extent.count) <= self.live,
+            "more units are freed than were live"
+        );
         self.live -= u64::from(extent.count);
         self.waiting += u64::from(extent.count);
         self.dirty.insert(extent.segment);
@@ -333,14 +351,15 @@ impl Space {
         Ok(())
     }
 
-    /// The bitmaps that a checkpoint must store: all that changed since the last one that was done.
+    /// Adds the bitmaps that a checkpoint must store: all that changed since the last completed
+    /// one.
     pub fn freeze(&mut self, changes: &mut Vec<KvChange>) {
         self.freed_frozen.append(&mut self.freed);
         self.dirty_frozen.append(&mut self.dirty);
         for number in &self.dirty_frozen {
             let key = key::segment(*number);
             let segment = &self.segments[*number as usize];
-            let value = sealed::seal(&key, |out| {
+            let value = index_value::seal(&key, |out| {
                 for word in &segment.live {
                     out.extend_from_slice(&word.to_le_bytes());
                 }
@@ -352,18 +371,20 @@ impl Space {
     /// The checkpoint of the last [`Self::freeze`] is durable.
     pub fn checkpoint_done(&mut self) {
         for extent in std::mem::take(&mut self.freed_frozen) {
-            self.waiting -= u64::from(extent.count);
+            let count = u64::from(extent.count);
+            assert!(count <= self.waiting, "more units become free than wait");
+            self.waiting -= count;
             self.release(&[extent]);
         }
         self.dirty_frozen.clear();
     }
 
-    /// Takes a stored bitmap in.
+    /// Loads a stored bitmap.
     ///
     /// # Errors
-    /// `Corrupt` where it is none.
+    /// `Corrupt` where the value is not one.
     pub fn load(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
-        let body = sealed::open(key, value)?;
+        let body = index_value::open(key, value)?;
         let expected = (self.units as usize).div_ceil(64) * 8;
         // A gap in the numbers would be filled in memory: bound it by what the target may hold.
         let bound = self.limit.max(self.segments.len() as u32 + 1);
@@ -388,7 +409,7 @@ impl Space {
         Ok(())
     }
 
-    /// What records refer to, a bit a unit, by segment.
+    /// The live bits, a word for 64 units, by segment.
     pub fn live_words(&self) -> impl Iterator<Item = (u32, &[u64])> {
         (0_u32..).zip(self.segments.iter().map(|segment| segment.live.as_slice()))
     }
@@ -420,8 +441,41 @@ mod tests {
         assert_eq!(space.allocate(60), Some(second));
     }
 
+    fn extent(unit: u32, count: u32) -> Extent {
+        Extent {
+            segment: 0,
+            unit,
+            count,
+        }
+    }
+
     #[test]
-    fn what_is_freed_waits_for_the_checkpoint() {
+    #[should_panic(expected = "a unit is handed out twice")]
+    fn a_unit_handed_out_twice_is_refused() {
+        let mut space = space();
+        let first = space.allocate(10).unwrap();
+        space.take(first[0].segment, first[0].unit, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "more units are released than were busy")]
+    fn a_wrong_count_of_busy_units_is_refused() {
+        let mut space = space();
+        let extents = space.allocate(10).unwrap();
+        space.busy = 5;
+        space.release(&extents);
+    }
+
+    #[test]
+    #[should_panic(expected = "more units become free than wait")]
+    fn an_extent_that_does_not_wait_is_refused() {
+        let mut space = space();
+        space.freed_frozen.push(extent(0, 10));
+        space.checkpoint_done();
+    }
+
+    #[test]
+    fn freed_units_are_reused_only_after_a_checkpoint() {
         let mut space = space();
         let extents = space.allocate(200).unwrap();
         extents
@@ -439,7 +493,7 @@ mod tests {
         assert_eq!((space.free(), space.waiting()), (100, 100));
         let mut loaded = self::space();
         for change in &changes {
-            let Ok(key::Named::Segment(number)) = key::parse(&change.key) else {
+            let Ok(key::IndexKey::Segment(number)) = key::parse(&change.key) else {
                 panic!("a bitmap");
             };
             loaded

@@ -1,21 +1,25 @@
-//! The state of a target between requests, and how it starts.
+//! The state of a target between requests, and its start.
 //!
-//! Invariants (checked by `Target::check`): 1. every place in the index is in exactly one record and
-//! live in the allocator, and nothing else is live; 2. a pending block's object has a header; 3. a header
-//! counts exactly the blocks that have a place or are pending; 4. all bytes of a block behind the
-//! object's length are zeros; 5. a block that a record refers to is never written again.
+//! Invariants, checked by `StorageTarget::check`:
+//!
+//! 1. Every place in the index is in exactly one record and live in the allocator; nothing else is
+//!    live.
+//! 2. A pending block's object has a header.
+//! 3. A header counts exactly the blocks that have a place or are pending.
+//! 4. All bytes of a block behind the object's length are zeros.
+//! 5. A block that a record refers to is never written again.
 
 use crate::attempts::Attempts;
-use crate::draft::{Batch, Draft, read_header};
 use crate::fences::Fences;
-use crate::gone::Gone;
 use crate::ids::{BLOCK, Cut, ObjectId, TargetConfig};
-use crate::key::{self, Named};
-use crate::note::{BlockBytes, Note, Record};
-use crate::pending::Pending;
-use crate::sealed::{self, TargetRecord};
+use crate::index_value::{self, TargetRecord};
+use crate::key::{self, IndexKey};
+use crate::note::{BlockBytes, EffectRecord, Note};
+use crate::object_update::{Batch, ObjectUpdate, read_header};
+use crate::pending_blocks::PendingBlocks;
+use crate::recent_deletes::RecentDeletes;
 use crate::space::Space;
-use crate::untold::Untold;
+use crate::unreported_cuts::UnreportedCuts;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
@@ -23,39 +27,39 @@ use zonal_types::{ErrorCode, KvChange, KvRead};
 
 /// A storage target without its I/O. See the crate's documentation for how a shell drives it.
 #[derive(Debug)]
-pub struct Target {
+pub struct StorageTarget {
     pub(crate) config: TargetConfig,
     pub(crate) space: Space,
-    pub(crate) pending: Pending,
-    /// Pending blocks that the store holds, from the last checkpoints.
+    pub(crate) pending: PendingBlocks,
+    /// Pending blocks in the store, from the last checkpoints.
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
-    pub(crate) gone: Gone,
+    pub(crate) recent_deletes: RecentDeletes,
     pub(crate) attempts: Attempts,
     pub(crate) fences: Fences,
-    pub(crate) untold: Untold,
+    pub(crate) unreported_cuts: UnreportedCuts,
     objects: u64,
     /// Blocks that planned writes will make pending.
     pub(crate) promised: u64,
 }
 
-/// What a mutation did.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outcome {
-    /// Change of allocated bytes, with that of cuts that nobody was told of before.
+pub struct ChangeOutcome {
+    /// Change of allocated bytes, including earlier truncations that no reply has reported so far.
     pub allocated_delta: i64,
-    /// Length of the object now.
+    /// Length of the object after the change.
     pub object_bytes: u64,
 }
 
-/// What `stat` tells.
+/// The reply to `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ObjectStat {
-    /// One behind the last byte written.
+    /// One past the last byte written.
     pub object_bytes: u64,
     /// Allocated bytes.
     pub allocated: u64,
-    /// The last shrink applied.
+    /// Number of the last truncation applied.
     pub truncate_seq: u64,
 }
 
@@ -64,19 +68,19 @@ pub struct ObjectStat {
 pub struct TargetSpace {
     /// Bytes in all.
     pub total: u64,
-    /// Bytes that may still be written.
+    /// Bytes that can still be written.
     pub free: u64,
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
 }
 
-impl Target {
-    /// Brings a target up: its stored state from `kv`, then the notes of the log's records, in
-    /// order (those behind the last checkpoint; `kv` may show their changes already). A new store
-    /// is empty.
+impl StorageTarget {
+    /// Opens a target: loads its stored state from `kv`, then applies the notes of the log's
+    /// records in order. The notes are those behind the last checkpoint; `kv` may show their
+    /// changes already. A new store is empty.
     ///
     /// # Errors
-    /// `Invalid` where the store has segments of another size; `Corrupt`; what `kv` gives.
+    /// `Invalid` where the store's segment size differs; `Corrupt`; errors of `kv`.
     pub fn open<'a>(
         config: TargetConfig,
         kv: &dyn KvRead,
@@ -88,13 +92,13 @@ impl Target {
         let mut target = Self {
             config,
             space: Space::new(&config),
-            pending: Pending::default(),
+            pending: PendingBlocks::default(),
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
-            gone: Gone::default(),
+            recent_deletes: RecentDeletes::default(),
             attempts: Attempts::default(),
             fences: Fences::default(),
-            untold: Untold::default(),
+            unreported_cuts: UnreportedCuts::default(),
             objects: 0,
             promised: 0,
         };
@@ -114,36 +118,36 @@ impl Target {
 
     fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
         match key::parse(key)? {
-            Named::Target => {
-                let record: TargetRecord = sealed::decode(key, value)?;
+            IndexKey::Target => {
+                let record: TargetRecord = index_value::decode(key, value)?;
                 if record.segment_units != self.config.segment_units {
                     return Err(ErrorCode::Invalid);
                 }
                 self.objects = record.objects;
             }
-            Named::Segment(number) => self.space.load(number, key, value)?,
-            Named::Tombstone(object) => {
+            IndexKey::Segment(number) => self.space.load(number, key, value)?,
+            IndexKey::Tombstone(object) => {
                 self.deleting.insert(object);
             }
-            Named::Pending(object, block) => {
-                let bytes = sealed::open(key, value)?;
+            IndexKey::Pending(object, block) => {
+                let bytes = index_value::open(key, value)?;
                 let bytes: [u8; BLOCK_BYTES] =
                     bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
                 self.stored_pending.insert((object, block));
                 self.pending.put(object, block, Arc::new(bytes));
             }
-            Named::Fence(client, holder) => {
-                let record = sealed::decode(key, value)?;
+            IndexKey::Fence(client, holder) => {
+                let record = index_value::decode(key, value)?;
                 self.fences.load((client, holder), record);
             }
-            Named::Header(_) | Named::Chunk(..) => return Err(ErrorCode::Corrupt),
+            IndexKey::Header(_) | IndexKey::Chunk(..) => return Err(ErrorCode::Corrupt),
         }
         Ok(())
     }
 
-    /// Applies what a note says; used when it is made and when the log is replayed.
+    /// Applies a note, both when it is made and when the log is replayed.
     fn apply_note(&mut self, note: &Note) -> Result<(), ErrorCode> {
-        // Checked as a whole first: a damaged index must not leave half of a note applied.
+        // Checks all of it first: a damaged index must not leave half of a note applied.
         for (extents, live) in [(&note.taken, false), (&note.freed, true)] {
             for extent in extents {
                 if !self.space.all_are(extent, live)? {
@@ -167,10 +171,14 @@ impl Target {
         Ok(())
     }
 
-    /// Makes a batch the target's state and gives the record to append.
-    pub(crate) fn apply(&mut self, batch: Batch) -> Result<Record, ErrorCode> {
+    /// Applies a batch to the target's state and returns the record to append.
+    pub(crate) fn apply(&mut self, batch: Batch) -> Result<EffectRecord, ErrorCode> {
+        assert!(
+            batch.changes.iter().all(|change| key::is_own(&change.key)),
+            "an effect of a target changes only the target's keys"
+        );
         self.apply_note(&batch.note)?;
-        Ok(Record {
+        Ok(EffectRecord {
             note: batch.note.encode(),
             changes: batch.changes,
         })
@@ -185,7 +193,7 @@ impl Target {
     /// Length and allocation of an object; zeros for one that does not exist. One look-up.
     ///
     /// # Errors
-    /// `Corrupt`, or what `kv` gives.
+    /// `Corrupt`; errors of `kv`.
     pub fn stat(&self, kv: &dyn KvRead, object: ObjectId) -> Result<ObjectStat, ErrorCode> {
         let header = read_header(kv, object)?.filter(|header| !header.deleting);
         Ok(
@@ -197,7 +205,7 @@ impl Target {
         )
     }
 
-    /// Capacity; what the next checkpoint frees counts as free.
+    /// Capacity; bytes that the next checkpoint frees count as free.
     #[must_use]
     pub fn statfs(&self) -> TargetSpace {
         let units =
@@ -209,27 +217,28 @@ impl Target {
         }
     }
 
-    /// Units not taken and not promised to pending blocks, present and planned.
+    /// Units that are neither taken nor promised to pending blocks, present and planned.
     pub(crate) fn available(&self) -> u64 {
         let promised = self.pending.len() as u64 + self.promised;
         self.space.free().saturating_sub(promised)
     }
 
-    /// Bytes that the next checkpoint makes free: after `NoSpace`, whether one is worth the wait.
+    /// Bytes that the next checkpoint frees: after `NoSpace` a checkpoint is worth the wait where
+    /// this is not 0.
     #[must_use]
     pub fn reclaimable(&self) -> u64 {
         self.space.waiting() * BLOCK
     }
 
-    /// The first segment that cannot be made for now, where the disk has less room than the
+    /// The first segment that cannot be created for now, where the disk has less space than the
     /// configuration.
     #[must_use]
     pub fn usable_segments(&self) -> Option<u32> {
         self.space.usable()
     }
 
-    /// The shell could not make segment `first` (nor those behind it): only space in those before
-    /// is handed out and counted as free. `None`: it can again.
+    /// Limits allocation to the segments before `first`, because the shell could not create
+    /// `first`. `None`: it can again.
     pub fn limit_segments(&mut self, first: Option<u32>) {
         self.space.set_usable(first);
     }
@@ -241,29 +250,29 @@ impl Target {
         (self.pending.len() as u64 * BLOCK, bound)
     }
 
-    /// True where a checkpoint should begin: half of the pending blocks' bound is reached, or what
-    /// waits to be freed is more than what is free.
+    /// Whether a checkpoint should begin: half of the pending blocks' bound is reached, or it would
+    /// free more than is free now.
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         self.pending.len() * 2 >= self.config.pending_blocks_max
             || self.space.waiting() > self.available()
     }
 
-    /// Units held by plans that were neither committed nor aborted.
+    /// Units held by plans that are neither committed nor aborted.
     #[must_use]
     pub fn units_in_flight(&self) -> u64 {
         self.space.in_flight() + self.promised
     }
 
-    /// Objects whose deletion was begun and not ended: to delete again after a restart.
+    /// Objects whose deletion has begun and not ended; a restart repeats it.
     #[must_use]
     pub fn unfinished_deletes(&self) -> Vec<ObjectId> {
         self.deleting.iter().copied().collect()
     }
 
-    /// The target's part of a checkpoint, to be applied to the store without a record, in the same
-    /// critical section in which the engine freezes its overlay: allocation bitmaps, counters, and
-    /// the pending blocks (whose records the log forgets).
+    /// The target's part of a checkpoint: allocation bitmaps, counters, and the pending blocks
+    /// (whose records the log forgets). The caller applies it to the store without a record, in the
+    /// critical section in which the engine freezes its overlay.
     ///
     /// Call [`Self::checkpoint_done`] when that checkpoint is durable. If it fails, nothing need be
     /// done: the next freeze covers it.
@@ -276,7 +285,7 @@ impl Target {
             objects: self.objects,
             epoch: 0,
         };
-        let value = sealed::encode(&key, &record);
+        let value = index_value::encode(&key, &record);
         changes.push(KvChange::put(key, value));
         let now: BTreeSet<_> = self.pending.iter().map(|(at, _)| *at).collect();
         for (object, block) in self.stored_pending.difference(&now) {
@@ -284,31 +293,53 @@ impl Target {
         }
         for ((object, block), found) in self.pending.iter() {
             let key = key::pending(*object, *block);
-            let value = sealed::seal(&key, |out| out.extend_from_slice(found.bytes.as_slice()));
+            let value =
+                index_value::seal(&key, |out| out.extend_from_slice(found.bytes.as_slice()));
             changes.push(KvChange::put(key, value));
         }
         self.stored_pending = now;
         changes
     }
 
-    /// The checkpoint of the last [`Self::freeze`] is durable: what was freed before it may be
-    /// reused.
+    /// The checkpoint of the last [`Self::freeze`] is durable: units freed before it may be reused.
     pub fn checkpoint_done(&mut self) {
         self.space.checkpoint_done();
     }
 
-    /// Refuses what an older view of the file would do, also to an object that was deleted;
-    /// `Ok(true)`: the object must be cut first.
-    pub(crate) fn check_cut(&self, draft: &Draft<'_>, cut: Cut) -> Result<bool, ErrorCode> {
-        if !draft.exists() && self.gone.has(draft.object) {
+    /// Refuses a change by a sender that knows an older state of the file, also of a deleted
+    /// object. `Ok(true)`: the object must be truncated first.
+    pub(crate) fn check_cut(&self, update: &ObjectUpdate<'_>, cut: Cut) -> Result<bool, ErrorCode> {
+        if !update.exists() && self.recent_deletes.has(update.object) {
             zonal_types::mark!(WriteAfterDelete);
             return Err(ErrorCode::Stale);
         }
-        draft.check_cut(cut)
+        update.check_cut(cut)
     }
 
     /// A block's pending bytes.
     pub(crate) fn pending_block(&self, object: ObjectId, block: u64) -> Option<&BlockBytes> {
         self.pending.get(object, block).map(|found| &found.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    #[should_panic(expected = "an effect of a target changes only the target's keys")]
+    fn an_effect_on_keys_of_others_is_refused() {
+        let config = TargetConfig {
+            segment_units: 100,
+            segments: 2,
+            pending_blocks_max: 8,
+        };
+        let mut target = StorageTarget::open(config, &BTreeMap::new(), []).unwrap();
+        let change = KvChange::put(vec![key::OTHERS], Vec::new());
+        let _ = target.apply(Batch {
+            changes: vec![change],
+            note: Note::default(),
+        });
     }
 }

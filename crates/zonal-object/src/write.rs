@@ -1,48 +1,51 @@
 //! Writes: plan (under the target's lock), segment writes (no lock), commit (under the lock).
 //!
-//! A write has one range or many, in order, none over another; their bytes come one behind the
-//! other. Its whole blocks go to new extents where they are 64 KiB and more together: for many
-//! ranges that is one piece of a segment. Ragged edges and small writes become whole pending
-//! blocks, redone from the log, a block once for all ranges that touch it. What a partly written
-//! block held before is its *base*: zeros, pending bytes, or a stored block that the shell reads in
-//! between.
+//! A write has one or more ranges, in order and without overlap; their bytes are consecutive in the
+//! payload. Whole blocks of 64 KiB or more together go to new extents: for many ranges that is one
+//! piece of a segment. Unaligned edges and small writes become whole pending blocks, replayed from
+//! the log; each block once for all ranges that touch it. The old contents of a partly written
+//! block are its *base*: zeros, pending bytes, or a stored block that the shell reads in between.
 //!
-//! Writes are merged at commit: it reads the index as it is then and replaces just the blocks of
-//! this write. If the base of an edge has changed since it was read (another write, a checkpoint),
-//! commit says `Again` and the shell reads the new one. So plans of overlapping writes may
-//! interleave freely, and the last commit wins block by block, byte by byte at the edges.
+//! Commit merges writes: it reads the index as it is at that time and replaces only the blocks of
+//! this write. Another write or a checkpoint may have changed the base of an edge since it was
+//! read. Then commit returns `Again` and the shell reads the new base. So plans of overlapping
+//! writes may interleave freely. The last commit wins block by block, and byte by byte at the
+//! edges.
 //!
-//! Cost of an aligned 1 MiB write: 6 look-ups (header twice, 4 chunks), 1 allocation of space, 256
-//! checksums (outside of the lock), 4 index values of 300 bytes, a header if the object grew. Of an
-//! aligned 4 KiB write: 3 look-ups, a note with the block, no index value unless the object grew or
-//! a hole was filled.
+//! | cost of an aligned write | 1 MiB | 4 KiB |
+//! | --- | --- | --- |
+//! | look-ups | 6 (header twice, 4 chunks) | 3 |
+//! | allocations of space | 1 | none |
+//! | checksums | 256, outside of the lock | none |
+//! | index values | 4 of 300 bytes | none, unless the object grew or a hole was filled |
+//! | besides | a header if the object grew | a note with the block |
 
-use crate::bases::Bases;
-use crate::draft::{Batch, Draft};
 use crate::edit::Edit;
-use crate::ids::{Attempt, BLOCK, Cut, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig};
-use crate::note::Record;
+use crate::ids::{BLOCK, ChangeAttempt, Cut, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig};
+use crate::note::EffectRecord;
+use crate::object_update::{Batch, ObjectUpdate};
+use crate::old_blocks::OldBlocks;
 use crate::read::{Damage, ReadPlan};
-use crate::target::{Outcome, Target};
+use crate::target::{ChangeOutcome, StorageTarget};
 use std::ops::Range;
 use std::sync::Arc;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
 use zonal_types::{ErrorCode, KvRead};
 
-/// Blocks of one record, where it has more than one range. A record of so many is a megabyte, well
-/// below what the smallest log keeps free.
+/// Most blocks of one record that has more than one range. A record of 256 blocks is a megabyte,
+/// well below the free part of the smallest log.
 pub const RECORD_BLOCKS_MAX: u64 = 256;
 
-/// What to write.
+/// A write to plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteRequest<'a> {
     /// The object.
     pub object: ObjectId,
-    /// What the sender knows of truncations.
+    /// The file's last truncation, as the sender knows it.
     pub cut: Cut,
-    /// Who sends it.
-    pub attempt: Attempt,
-    /// First byte and number of bytes of each range: in order, none over another.
+    /// Its sender and attempt.
+    pub attempt: ChangeAttempt,
+    /// First byte and number of bytes of each range, in order and without overlap.
     pub ranges: &'a [(u64, u32)],
 }
 
@@ -53,7 +56,7 @@ pub struct SegmentWrite {
     pub segment: u32,
     /// First byte in the segment.
     pub offset: u64,
-    /// Which bytes of the payload.
+    /// The bytes of the payload to write.
     pub payload: Range<usize>,
 }
 
@@ -66,7 +69,7 @@ struct Piece {
     at: usize,
 }
 
-/// Whole blocks that follow one another.
+/// Consecutive whole blocks.
 #[derive(Debug, Clone, Copy)]
 struct Large {
     first: u64,
@@ -75,19 +78,19 @@ struct Large {
     at: usize,
 }
 
-/// A block that goes by the log, and the pieces that touch it.
+/// A block that goes through the log, and the pieces that touch it.
 #[derive(Debug, Clone)]
 struct Small {
     block: u64,
     pieces: Range<usize>,
 }
 
-/// A planned write. It holds space until it is committed or aborted.
+/// A planned write. It holds space until it is committed or aborted, exactly once.
 #[derive(Debug)]
 pub struct WritePlan {
     object: ObjectId,
     cut: Cut,
-    attempt: Attempt,
+    attempt: ChangeAttempt,
     pieces: Vec<Piece>,
     /// Blocks that go to extents.
     large: Vec<Large>,
@@ -96,34 +99,36 @@ pub struct WritePlan {
     /// Blocks that will be pending, counted in the target until the commit.
     promised: u64,
     crcs: Vec<u32>,
-    bases: Bases,
+    old_blocks: OldBlocks,
+    /// It was committed or aborted, and holds nothing any more.
+    is_settled: bool,
 }
 
-/// The answer to [`Target::plan_write`].
+/// The result of [`StorageTarget::plan_write`].
 #[derive(Debug)]
-pub enum Planned {
-    /// Go on with this.
+pub enum WriteDecision {
+    /// Go on with this plan.
     Ready(WritePlan),
-    /// The object has not seen the last truncation: run this edit, then plan again.
+    /// The object has not applied the last truncation: run this edit, then plan again.
     CutFirst(Edit),
 }
 
-/// The answer to [`Target::commit_write`].
+/// The result of [`StorageTarget::commit_write`].
 #[derive(Debug)]
 pub enum Committed {
     /// Append the record in the same critical section, then reply.
     Done {
-        /// For the log.
-        record: Record,
-        /// For the reply.
-        outcome: Outcome,
+        /// The record to append.
+        record: EffectRecord,
+        /// The outcome for the reply.
+        outcome: ChangeOutcome,
     },
     /// Read [`WritePlan::old_blocks`] again, then commit again.
     Again,
 }
 
 impl WritePlan {
-    /// Checks the ranges, and finds out which blocks go where.
+    /// Checks the ranges and assigns each block to extents or to the log.
     fn new(request: &WriteRequest<'_>) -> Result<Self, ErrorCode> {
         let ranges = request.ranges;
         if ranges.is_empty() || ranges.len() > WRITE_RANGES_MAX {
@@ -157,7 +162,8 @@ impl WritePlan {
             extents: Vec::new(),
             promised: 0,
             crcs: Vec::new(),
-            bases: Bases::default(),
+            old_blocks: OldBlocks::default(),
+            is_settled: false,
         };
         if u64::from(plan.large_units()) * BLOCK < LARGE_WRITE_BYTES {
             plan.large.clear();
@@ -196,7 +202,7 @@ impl WritePlan {
         last.map_or(0, |piece| piece.at + (piece.end - piece.start) as usize)
     }
 
-    /// What to write to segments before the commit.
+    /// The segment writes to make before the commit.
     pub fn writes(&self) -> impl Iterator<Item = SegmentWrite> + use<> {
         let mut writes: Vec<SegmentWrite> = Vec::with_capacity(self.extents.len());
         let blocks = self.large.iter().flat_map(|large| {
@@ -223,7 +229,8 @@ impl WritePlan {
         writes.into_iter()
     }
 
-    /// Computes the checksums of the large part; outside of the lock, before the commit.
+    /// Computes the checksums of the blocks that go to extents; call it outside of the lock, before
+    /// the commit.
     pub fn checksum(&mut self, payload: &[u8]) {
         if self.crcs.is_empty() {
             let parts = self.large.iter().flat_map(|large| {
@@ -234,18 +241,18 @@ impl WritePlan {
         }
     }
 
-    /// Blocks to read before the commit, if any; hand the buffer to [`Self::supply`].
+    /// Blocks to read before the commit, if any; pass the buffer to [`Self::supply`].
     #[must_use]
     pub fn old_blocks(&self) -> Option<&ReadPlan> {
-        self.bases.plan()
+        self.old_blocks.plan()
     }
 
-    /// Verifies and keeps what was read for [`Self::old_blocks`].
+    /// Verifies and keeps the bytes read for [`Self::old_blocks`].
     ///
     /// # Errors
-    /// The damaged block. It may have moved since the plan: see [`Target::refresh_write`].
+    /// The damaged block. It may have moved since the plan: see [`StorageTarget::refresh_write`].
     pub fn supply(&mut self, buffer: &mut [u8]) -> Result<(), Damage> {
-        self.bases.supply(buffer)
+        self.old_blocks.supply(buffer)
     }
 
     fn end(&self) -> u64 {
@@ -265,8 +272,8 @@ impl Piece {
     }
 }
 
-/// How many of the `ranges` go into one plan and its record: those of few enough blocks, but one at
-/// least. None are left where there are none.
+/// Number of the leading `ranges` that fit into one plan and its record, by their blocks; at least
+/// one, unless `ranges` is empty.
 #[must_use]
 pub fn ranges_of_one_record(config: &TargetConfig, ranges: &[(u64, u32)]) -> usize {
     let bound = (config.pending_blocks_max as u64 / 4).clamp(1, RECORD_BLOCKS_MAX);
@@ -288,61 +295,62 @@ pub(crate) fn part_of_block(block: u64, start: u64, end: u64) -> Range<usize> {
     from as usize..to as usize
 }
 
-impl Target {
+impl StorageTarget {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
     /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted),
-    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`Target::reclaimable`] is not 0.
+    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`StorageTarget::reclaimable`] is not 0.
     /// `Overloaded`: a checkpoint must run first, since there are too many pending blocks.
     pub fn plan_write(
         &mut self,
         kv: &dyn KvRead,
         request: WriteRequest<'_>,
-    ) -> Result<Planned, ErrorCode> {
+    ) -> Result<WriteDecision, ErrorCode> {
         let mut plan = WritePlan::new(&request)?;
         self.fences.admit(request.attempt.sender)?;
         self.attempts.admit(request.object, request.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
-        if self.check_cut(&draft, request.cut)? {
+        let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, request.object)?;
+        if self.check_cut(&update, request.cut)? {
             zonal_types::mark!(CutFirst);
             let cut = Edit::truncate_for_write(request.object, request.cut);
-            return Ok(Planned::CutFirst(cut));
+            return Ok(WriteDecision::CutFirst(cut));
         }
-        Self::find_bases(&mut draft, &mut plan)?;
+        Self::find_bases(&mut update, &mut plan)?;
         let large_units = plan.large_units();
         let small_units = plan.small.len() as u64;
-        self.check_room(&mut draft, &plan, u64::from(large_units), small_units)?;
-        drop(draft);
+        self.check_room(&mut update, &plan, u64::from(large_units), small_units)?;
+        drop(update);
         if large_units > 0 {
             plan.extents = self.space.allocate(large_units).ok_or(ErrorCode::NoSpace)?;
         }
         plan.promised = small_units;
         self.promised += small_units;
-        Ok(Planned::Ready(plan))
+        Ok(WriteDecision::Ready(plan))
     }
 
-    /// Looks the bases of partly written blocks up; true where some must be read.
-    fn find_bases(draft: &mut Draft<'_>, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
+    /// Looks up the bases of partly written blocks; true where some must be read.
+    fn find_bases(update: &mut ObjectUpdate<'_>, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
         let WritePlan {
             object,
             pieces,
             small,
-            bases,
+            old_blocks,
             ..
         } = plan;
-        bases.begin();
+        old_blocks.begin();
         for Small { block, pieces: of } in small {
-            if Self::needs_base(draft, *block, pieces.get(of.clone()).unwrap_or(&[])) {
-                bases.current(draft, *block)?;
+            if Self::needs_base(update, *block, pieces.get(of.clone()).unwrap_or(&[])) {
+                old_blocks.current(update, *block)?;
             }
         }
-        Ok(bases.settle(*object))
+        Ok(old_blocks.settle(*object))
     }
 
-    /// A block that the write covers up to the object's end needs nothing of what was there.
-    fn needs_base(draft: &Draft<'_>, block: u64, pieces: &[Piece]) -> bool {
-        let length = draft.header.object_bytes;
+    /// Whether a partly written block needs its base. A block that the write covers up to the
+    /// object's end does not.
+    fn needs_base(update: &ObjectUpdate<'_>, block: u64, pieces: &[Piece]) -> bool {
+        let length = update.header.object_bytes;
         let holds = length.saturating_sub(block * BLOCK).min(BLOCK) as usize;
         let mut covered = 0;
         for piece in pieces {
@@ -355,11 +363,11 @@ impl Target {
         covered < holds
     }
 
-    /// Space rules: what takes space for good leaves the reserve; what only replaces leaves its
-    /// floor.
+    /// Checks space: a write that uses space for good leaves the reserve, one that only replaces
+    /// leaves the floor.
     fn check_room(
         &self,
-        draft: &mut Draft<'_>,
+        update: &mut ObjectUpdate<'_>,
         plan: &WritePlan,
         large: u64,
         small: u64,
@@ -378,7 +386,7 @@ impl Target {
         let large = plan.large.iter();
         let large = large.flat_map(|large| large.first..large.first + u64::from(large.count));
         for block in small.chain(large) {
-            new += u64::from(!draft.is_allocated(block)?);
+            new += u64::from(!update.is_allocated(block)?);
         }
         let needed = (count + self.config.floor_units()).max(if new > 0 {
             new + self.config.reserve_units()
@@ -395,15 +403,20 @@ impl Target {
     /// Makes the write part of the object. On `Again` the plan stays; on an error it is aborted.
     ///
     /// # Errors
-    /// `StaleTruncate` or `Stale` where the object was cut or deleted since the plan, `Superseded`
-    /// where its sender has sent it again; `Invalid` where `payload` is not of the length planned;
-    /// `Corrupt`, or what `kv` gives.
+    /// * `StaleTruncate` or `Stale`: the object was truncated or deleted since the plan.
+    /// * `Superseded`: the sender has sent it again.
+    /// * `Invalid`: `payload` does not have the planned length.
+    /// * `Corrupt`; errors of `kv`.
     pub fn commit_write(
         &mut self,
         kv: &dyn KvRead,
         plan: &mut WritePlan,
         payload: &[u8],
     ) -> Result<Committed, ErrorCode> {
+        assert!(
+            !plan.is_settled,
+            "a write plan is committed after it was committed or aborted"
+        );
         let result = self.try_commit(kv, plan, payload);
         match &result {
             Ok(Committed::Done { .. }) => {
@@ -428,23 +441,23 @@ impl Target {
         }
         self.fences.admit(plan.attempt.sender)?;
         self.attempts.admit(plan.object, plan.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
-        if self.check_cut(&draft, plan.cut)? {
-            // Only after a deletion and a new life of the object between plan and commit.
+        let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
+        if self.check_cut(&update, plan.cut)? {
+            // Only after a deletion and a new creation of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
         }
-        if !draft.exists() {
-            draft.header.truncate_seq = plan.cut.seq;
+        if !update.exists() {
+            update.header.truncate_seq = plan.cut.seq;
         }
-        if Self::find_bases(&mut draft, plan)? {
+        if Self::find_bases(&mut update, plan)? {
             zonal_types::mark!(CommitAgain);
             return Ok(Committed::Again);
         }
         for Small { block, pieces } in &plan.small {
             let pieces = plan.pieces.get(pieces.clone()).unwrap_or(&[]);
             let mut bytes = [0; BLOCK_BYTES];
-            if Self::needs_base(&draft, *block, pieces) {
-                let base = plan.bases.current(&mut draft, *block)?;
+            if Self::needs_base(&update, *block, pieces) {
+                let base = plan.old_blocks.current(&mut update, *block)?;
                 bytes = base.ok_or(ErrorCode::Io)?;
             }
             for piece in pieces {
@@ -453,51 +466,60 @@ impl Target {
                 let source = payload.get(from..from + part.len()).ok_or(ErrorCode::Io)?;
                 bytes[part].copy_from_slice(source);
             }
-            draft.put_pending(*block, Arc::new(bytes))?;
+            update.put_pending(*block, Arc::new(bytes))?;
         }
+        let placed: u32 = plan.extents.iter().map(|extent| extent.count).sum();
+        assert_eq!(
+            placed,
+            plan.large_units(),
+            "a write plan holds one unit for each block that goes to extents"
+        );
         let places = plan.extents.iter().flat_map(|extent| extent.places());
         let blocks = plan.large.iter();
         let blocks = blocks.flat_map(|large| large.first..large.first + u64::from(large.count));
         for ((block, place), crc) in blocks.zip(places).zip(&plan.crcs) {
-            draft.set_written(block, place, *crc)?;
+            update.set_written(block, place, *crc)?;
         }
         let end = plan.end();
-        draft.grow(end);
-        let mut outcome = Outcome {
-            allocated_delta: draft.allocated_delta(),
-            object_bytes: draft.header.object_bytes,
+        update.grow(end);
+        let mut outcome = ChangeOutcome {
+            allocated_delta: update.allocated_delta(),
+            object_bytes: update.header.object_bytes,
         };
         let mut batch = Batch::default();
-        draft.finish(&mut batch);
+        update.finish(&mut batch);
         let record = self.apply(batch)?;
-        outcome.allocated_delta += self.untold.take(plan.object);
+        outcome.allocated_delta += self.unreported_cuts.take(plan.object);
         Ok(Committed::Done { record, outcome })
     }
 
-    /// A change of allocated bytes that nobody is told now, because what follows in the same
-    /// request failed: the next reply for the object tells it.
-    pub fn tell_later(&mut self, object: ObjectId, delta: i64) {
-        self.untold.add(object, delta);
+    /// Notes a change of allocated bytes that this request cannot report, because a later part of
+    /// it failed. The next reply for the object reports it.
+    pub fn report_later(&mut self, object: ObjectId, delta: i64) {
+        self.unreported_cuts.add(object, delta);
     }
 
-    /// Gives the space of a plan back that will not be committed.
+    /// Gives back the space of a plan that will not be committed.
     pub fn abort_write(&mut self, plan: &mut WritePlan) {
         self.space.release(&std::mem::take(&mut plan.extents));
-        self.promised = self
-            .promised
-            .saturating_sub(std::mem::take(&mut plan.promised));
+        let promised = std::mem::take(&mut plan.promised);
+        assert!(
+            promised <= self.promised,
+            "more pending blocks are given back than were promised"
+        );
+        self.promised -= promised;
+        plan.is_settled = true;
     }
 
-    /// After a mismatch of an old block: true where the block has moved since (read
-    /// [`WritePlan::old_blocks`] again, or commit if there are none left), false where it is
-    /// damage.
+    /// Plans the old blocks again after a mismatch of one. True: the block has moved since; read
+    /// [`WritePlan::old_blocks`] again, or commit if there are none left. False: it is damaged.
     ///
     /// # Errors
-    /// `Corrupt`, or what `kv` gives.
+    /// `Corrupt`; errors of `kv`.
     pub fn refresh_write(&self, kv: &dyn KvRead, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
-        let before = plan.bases.plan.take();
-        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
-        Self::find_bases(&mut draft, plan)?;
-        Ok(before != plan.bases.plan)
+        let before = plan.old_blocks.plan.take();
+        let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
+        Self::find_bases(&mut update, plan)?;
+        Ok(before != plan.old_blocks.plan)
     }
 }

@@ -1,10 +1,10 @@
-//! Hostile entries and notes of a target never make a decoder panic. Runs over the committed corpus
-//! (`testdata/corpus.hex`): as it is, its prefixes, its flipped bits and bytes from a seed, with
-//! the checksums of values as they come and set right.
+//! Hostile entries and notes of a target never make a decoder panic. Runs over the committed
+//! corpus (`testdata/corpus.hex`): unchanged, its prefixes, with flipped bits, and bytes from a
+//! seed. Checksums of values are tried both unchanged and corrected.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 use zonal_object::chunk::Chunk;
-use zonal_object::key::{self, Named};
+use zonal_object::key::{self, IndexKey};
 use zonal_object::{TargetConfig, describe};
 use zonal_testkit::{Rng, from_hex, mangled};
 
@@ -33,12 +33,12 @@ fn corpus() -> Vec<Line> {
     lines.map(line).collect()
 }
 
-/// Whether it is accepted.
+/// Whether the decoder accepts it.
 fn feed(key: Option<&[u8]>, bytes: &[u8]) -> bool {
     let Some(key) = key else {
         return describe::note(bytes).is_ok();
     };
-    if let Ok(Named::Chunk(..)) = key::parse(key)
+    if let Ok(IndexKey::Chunk(..)) = key::parse(key)
         && let Ok(chunk) = Chunk::decode(&GEOMETRY, key, bytes)
     {
         let again = Chunk::decode(&GEOMETRY, key, &chunk.encode(key));
@@ -47,7 +47,7 @@ fn feed(key: Option<&[u8]>, bytes: &[u8]) -> bool {
     describe::entry(key, bytes).is_ok()
 }
 
-/// As it is, and with its checksum set right; whether the latter is accepted.
+/// Decodes it unchanged, and with its checksum corrected; returns whether the latter is accepted.
 fn feed_both(key: Option<&[u8]>, bytes: &[u8]) -> bool {
     let is_good = feed(key, bytes);
     let (Some(key), Some(at)) = (key, bytes.len().checked_sub(4)) else {
@@ -70,7 +70,7 @@ fn right_lines_are_accepted_and_others_are_refused() {
     assert!(good >= 7, "{good}");
     for line in &corpus()[..good] {
         assert!(feed(line.key.as_deref(), &line.bytes));
-        // A value under another key is damage.
+        // A value under another key counts as damaged.
         if let Some(key) = &line.key {
             let other = [key.as_slice(), &[1]].concat();
             assert!(!feed(Some(&other), &line.bytes));

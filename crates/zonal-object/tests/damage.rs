@@ -24,7 +24,7 @@ fn a_flipped_byte_is_an_error_and_never_bytes() {
         assert_eq!(damage.offset, (at / BLOCK * BLOCK) as u64);
         assert_eq!((damage.segment, damage.object), (read.segment, object(1)));
         assert_eq!(shell.read(object(1), CUT, 0, MIB), Err(ErrorCode::Corrupt));
-        // Neither does a write of a part of the block bless it.
+        // A write to a part of the block does not make the block valid either.
         let result = shell.write(object(1), CUT, at as u64 / 4096 * 4096 + 1, b"x");
         assert_eq!(result, Err(ErrorCode::Corrupt));
         let punch = Edit::punch(object(1), CUT, at as u64 / 4096 * 4096 + 1, 1).unwrap();
@@ -38,7 +38,7 @@ fn a_flipped_byte_is_an_error_and_never_bytes() {
 }
 
 #[test]
-fn what_a_plan_read_before_a_reuse_is_told_from_damage() {
+fn a_reused_place_is_distinguished_from_damage() {
     let (mut shell, _) = filled();
     let plan = shell
         .target
@@ -56,7 +56,7 @@ fn what_a_plan_read_before_a_reuse_is_told_from_damage() {
     assert_ne!(plan, again);
 }
 
-/// Whatever the store holds, nothing panics and nothing that fails its checks is served as bytes.
+/// Whatever the store holds, nothing panics and no bytes that fail their checks are served.
 #[test]
 fn hostile_values_are_errors() {
     let mut rng = Rng(7);
@@ -77,7 +77,7 @@ fn hostile_values_are_errors() {
             1 => value.truncate(rng.index(value.len())),
             2 => value = rng.bytes(64),
             _ => {
-                // Nonsense with a right checksum.
+                // Nonsense with a correct checksum.
                 let end = value.len() - 4;
                 let at = 1 + rng.below(end as u64 - 1) as usize;
                 value[at] = rng.byte();
@@ -108,9 +108,9 @@ fn hostile_values_are_errors() {
             .iter()
             .map(|record| record.note.as_slice())
             .collect();
-        let _ = Target::open(CONFIG, &shell.store, notes);
+        let _ = StorageTarget::open(CONFIG, &shell.store, notes);
         let mut note = rng.bytes(100);
         note[0] = 1;
-        assert!(Target::open(CONFIG, &Store::default(), [note.as_slice()]).is_err());
+        assert!(StorageTarget::open(CONFIG, &Store::default(), [note.as_slice()]).is_err());
     }
 }

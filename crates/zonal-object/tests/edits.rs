@@ -1,4 +1,4 @@
-//! Truncations, punches, reservations and deletions: by steps, at the limits, and against late
+//! Truncations, punches, allocations and deletions: in steps, at the limits, and against late
 //! writes.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
@@ -8,7 +8,7 @@ use zonal_object::*;
 use zonal_types::ErrorCode;
 use zonal_types::limits::{CHUNK_BYTES, CUT_NUMBER_MAX, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 
-/// A shell with an object of so many chunks of one block each.
+/// A shell with an object of `chunks` chunks with one block each.
 fn scattered(chunks: u64) -> Shell {
     let mut shell = Shell::new(CONFIG);
     for index in 0..chunks {
@@ -24,7 +24,7 @@ fn scattered(chunks: u64) -> Shell {
 fn older_writes_cannot_bring_cut_bytes_back() {
     let (mut shell, payload) = filled();
     let request = WriteRequest {
-        attempt: Attempt::default(),
+        attempt: ChangeAttempt::default(),
         object: object(1),
         cut: CUT,
         ranges: &[(500_000, 100_000)],
@@ -34,7 +34,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
         seq: 2,
         bytes: 1000,
     };
-    // A reader that knows more than the target sees the cut already.
+    // A reader that knows of a later truncation than the target sees it already.
     assert_eq!(shell.read(object(1), cut, 0, 5000).unwrap().len(), 1000);
     let outcome = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!(
@@ -44,7 +44,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     let result = shell.commit(&mut late, &payload[..100_000]);
     assert_eq!(result, Err(ErrorCode::StaleTruncate));
     assert_eq!(shell.target.units_in_flight(), 0);
-    // Growing again shows zeros; the cut twice changes nothing.
+    // Growing again shows zeros; repeating the truncation changes nothing.
     shell.write(object(1), cut, 5000, b"z").unwrap();
     let again = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!((again.object_bytes, again.allocated_delta), (5001, 0));
@@ -57,8 +57,8 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     shell.check();
 }
 
-/// Else one message would use up the numbers of a file's cuts, and make its own last one the newest
-/// for ever.
+/// Otherwise one message would use up the numbers of a file's truncations, and make its own last
+/// one the newest for ever.
 #[test]
 fn a_number_behind_the_last_is_not_taken() {
     let (mut shell, _payload) = filled();
@@ -79,7 +79,7 @@ fn a_number_behind_the_last_is_not_taken() {
 }
 
 #[test]
-fn a_large_object_goes_in_steps_and_survives_a_kill_between() {
+fn a_large_object_is_deleted_in_steps_and_survives_a_kill_between() {
     let mut shell = scattered(700);
     shell.checkpoint(true);
     let mut delete = Delete::new(vec![object(1), object(2)]);
@@ -165,7 +165,7 @@ fn offsets_at_the_limit_work_and_past_it_are_refused() {
 }
 
 #[test]
-fn a_chunk_less_than_a_step_is_reserved_at_once_wherever_it_begins() {
+fn a_range_one_chunk_short_of_a_step_is_allocated_in_one_step() {
     let chunk = CHUNK_BYTES as u64;
     let config = TargetConfig {
         segments: 40,
@@ -178,7 +178,7 @@ fn a_chunk_less_than_a_step_is_reserved_at_once_wherever_it_begins() {
         let mut shell = Shell::new(config);
         let mut edit = Edit::allocate(object(1), CUT, chunk - 4096, length, false).unwrap();
         let step = shell.target.edit_step(&shell.store, &mut edit).unwrap();
-        let Step::Log { done, .. } = step else {
+        let EditStep::Log { done, .. } = step else {
             panic!("{step:?}");
         };
         assert_eq!(done.is_some(), is_whole, "{length}");
@@ -217,7 +217,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     let mut shell = Shell::new(CONFIG);
     shell.write(object(1), CUT, 0, b"here").unwrap();
     let request = WriteRequest {
-        attempt: Attempt::default(),
+        attempt: ChangeAttempt::default(),
         object: object(1),
         cut: CUT,
         ranges: &[(0, 5000)],
@@ -225,7 +225,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     let payload = [7; 5000];
     let mut late = shell.plan(request).unwrap();
     shell.carry_out(&mut late, &payload);
-    // The second one does not exist yet: its first write is the one that is late.
+    // The second object does not exist yet: its first write is the late one.
     shell.delete(vec![object(1), object(2)]).unwrap();
     assert_eq!(shell.commit(&mut late, &payload), Err(ErrorCode::Stale));
     for gone in [1, 2] {
@@ -241,13 +241,13 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     shell.check();
 }
 
-/// A shrink whose first word a write brings, and then the truncation itself.
+/// A truncation that first arrives with a write, and then by itself.
 fn cut_to(bytes: u64) -> Cut {
     Cut { seq: 2, bytes }
 }
 
 #[test]
-fn a_write_tells_what_it_cut_first() {
+fn a_write_reports_bytes_freed_by_its_truncation() {
     let (mut shell, _) = filled();
     let wrote = shell.write(object(1), cut_to(0), 0, &[7; 8192]).unwrap();
     assert_eq!(wrote.allocated_delta, 8192 - MIB as i64);
@@ -259,8 +259,8 @@ fn a_write_tells_what_it_cut_first() {
 }
 
 #[test]
-fn what_nobody_counted_is_told_by_nobody() {
-    // What lay behind the end was nobody's when the file was made longer.
+fn a_disowning_cut_reports_no_freed_bytes() {
+    // Bytes behind the end belonged to nobody when the file was extended.
     let nobodys = Cut {
         seq: 3,
         bytes: 8192,
@@ -278,7 +278,7 @@ fn what_nobody_counted_is_told_by_nobody() {
     assert_eq!(shell.run_edit(reserve).unwrap().allocated_delta, 8192);
     let punched = Edit::punch(object(1), nobodys, 0, 4096).unwrap();
     assert_eq!(shell.run_edit(punched).unwrap().allocated_delta, -4096);
-    // The next shrink's is told again.
+    // The next truncation's bytes are reported again.
     let cut = Cut { seq: 4, bytes: 0 };
     let cut = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!(cut.allocated_delta, -12_288);
@@ -286,12 +286,12 @@ fn what_nobody_counted_is_told_by_nobody() {
 }
 
 #[test]
-fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
+fn bytes_freed_by_a_failed_write_are_reported_by_the_next_reply() {
     let freed = -(MIB as i64);
     for who in 0..3 {
         let (mut shell, payload) = filled();
         let request = WriteRequest {
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             object: object(1),
             cut: cut_to(0),
             ranges: &[(0, payload.len() as u32)],
@@ -312,12 +312,13 @@ fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
 }
 
 #[test]
-fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
+fn a_truncation_repeated_after_some_steps_reports_all_freed_bytes() {
     let mut shell = scattered(700);
     shell.checkpoint(true);
     let before = shell.target.stat(&shell.store, object(1)).unwrap();
     let mut edit = Edit::truncate(object(1), cut_to(1));
-    let Step::Log { record, done: None } = shell.target.edit_step(&shell.store, &mut edit).unwrap()
+    let EditStep::Log { record, done: None } =
+        shell.target.edit_step(&shell.store, &mut edit).unwrap()
     else {
         panic!("a step of several");
     };
@@ -333,10 +334,10 @@ fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
 }
 
 #[test]
-fn an_object_that_is_deleted_has_nothing_to_tell() {
+fn a_deleted_object_reports_no_freed_bytes() {
     let (mut shell, _) = filled();
     let request = WriteRequest {
-        attempt: Attempt::default(),
+        attempt: ChangeAttempt::default(),
         object: object(1),
         cut: cut_to(4096),
         ranges: &[(0, 4096)],

@@ -1,7 +1,7 @@
 //! The stored form of a target, byte for byte: a change here is a change of the format
 //! (docs/on-disk-format.md, "Target").
 //!
-//! Fields stand apart as the page has them: version, body, checksum of values; the lists of notes.
+//! Fields are separated as on the page: version, body, checksum of values; the lists of notes.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod harness;
@@ -20,8 +20,8 @@ const OBJECT: ObjectId = ObjectId {
     column: Column(0x0a0b),
 };
 
-/// An object of one extent of 16 blocks; then 100 bytes in block 3 and 10 in block 48, which the
-/// log has.
+/// An object of one extent of 16 blocks; then 100 bytes in block 3 and 10 in block 48, which are in
+/// the log.
 fn filled() -> Shell {
     let mut shell = Shell::new(SMALL);
     let cut = Cut { seq: 17, bytes: 0 };
@@ -145,7 +145,7 @@ fn own_record_bitmap_and_pending_block() {
 #[test]
 fn tombstone() {
     let shell = filled();
-    let half = Broken::HalfDeleted(OBJECT);
+    let half = TargetDefect::HalfDeleted(OBJECT);
     let changes = repair::repair(&SMALL, &shell.store, &half, &|_| None).unwrap();
     assert_eq!(changes[0].key, key::tombstone(OBJECT));
     assert_eq!(hex(changes[0].value.as_ref().unwrap()), "01470f2731");

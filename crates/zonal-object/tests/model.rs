@@ -23,7 +23,7 @@ struct File {
     bytes: Vec<u8>,
     cut: Cut,
     exists: bool,
-    /// Data ids are never used again: how often its object was deleted.
+    /// Number of deletions of its object, because data ids are never used again.
     life: u64,
 }
 
@@ -177,7 +177,7 @@ impl Run {
                 let length: u32 = ranges.iter().map(|(_at, length)| *length).sum();
                 let payload = self.rng.bytes(length as usize);
                 let request = WriteRequest {
-                    attempt: Attempt::default(),
+                    attempt: ChangeAttempt::default(),
                     object: file.object(id),
                     cut: file.cut,
                     ranges: &ranges,
@@ -299,8 +299,8 @@ impl Run {
         }
         match self.shell.commit(&mut flight.plan, &flight.payload) {
             Ok(_) => {
-                // Made before a cut that the target has not seen: the cut will take what is behind
-                // it.
+                // Planned before a truncation that the target has not seen: the truncation will
+                // remove the bytes behind it.
                 let cut = self.model.entry(flight.id).or_default().cut;
                 let mut rest = flight.payload.as_slice();
                 for (offset, length) in flight.ranges {
@@ -373,7 +373,7 @@ impl Run {
         self.flush = None;
         if power {
             let left = self.shell.power_loss(&mut self.rng);
-            // What a cut told the target only by a later request is the client's to tell again.
+            // A truncation that a later request brought to the target is the client's to repeat.
             let at = self
                 .history
                 .iter()

@@ -26,7 +26,7 @@ fn a_full_target_still_overwrites_cuts_and_deletes() {
         Err(ErrorCode::NoSpace)
     );
     shell.check();
-    // Overwriting goes on for ever, with a checkpoint now and then.
+    // Overwriting goes on for ever, with occasional checkpoints.
     for round in 0..40 {
         if shell.write(object(round % 4), CUT, 0, &chunk) == Err(ErrorCode::NoSpace) {
             assert!(shell.target.reclaimable() > 0);
@@ -76,11 +76,11 @@ fn small_writes_wait_for_a_checkpoint_when_too_many_are_pending() {
 }
 
 #[test]
-fn edges_of_one_block_written_at_once_are_merged() {
+fn concurrent_writes_to_one_block_are_merged() {
     let (mut shell, mut want) = filled();
     let mut plan = |offset| {
         let request = WriteRequest {
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             object: object(1),
             cut: CUT,
             ranges: &[(offset, 5)],
@@ -182,16 +182,16 @@ fn the_hot_paths_cost_what_their_comments_say() {
     assert!(plan.reads().count() <= 3);
 }
 
-fn attempt(number: u32) -> Attempt {
+fn attempt(number: u32) -> ChangeAttempt {
     let sender = Sender {
         identity: ClientIdentity::first(ClientId(7)),
         ..Sender::default()
     };
-    Attempt { sender, number }
+    ChangeAttempt { sender, number }
 }
 
 #[test]
-fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
+fn a_superseded_attempt_is_refused_when_it_arrives_late() {
     let (mut shell, mut want) = filled();
     let plan = |shell: &mut Shell, number, offset: u64, length: usize| {
         shell.plan(WriteRequest {
@@ -203,12 +203,12 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     };
     let older = Rng(5).bytes(65_536);
     let newer = Rng(6).bytes(65_536);
-    // One that stands still between its plan and its commit, large and small; another that is not
-    // even read from its socket.
+    // Two writes stand still between plan and commit, a large and a small one; another is not even
+    // read from its socket.
     let mut large = plan(&mut shell, 0, 0, older.len()).unwrap();
     shell.carry_out(&mut large, &older);
     let mut small = plan(&mut shell, 0, 10, 5).unwrap();
-    // Sent again, and written over.
+    // Sent again, and overwritten.
     for bytes in [&older, &newer] {
         let mut again = plan(&mut shell, 1, 0, bytes.len()).unwrap();
         shell.carry_out(&mut again, bytes);
@@ -227,7 +227,7 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     assert_eq!(shell.target.units_in_flight(), 0);
     assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
     shell.check();
-    // Requests from before a restart are gone, and so is what was known of them.
+    // Requests from before a restart are gone, and so is the record of their attempts.
     shell.kill();
     let mut plan = plan(&mut shell, 0, 0, 5).unwrap();
     shell.commit(&mut plan, b"after").unwrap();
@@ -254,7 +254,7 @@ fn nothing_of_a_fenced_client_is_carried_out_after_the_fence() {
         })
     };
     let bytes = Rng(5).bytes(65_536);
-    // One that stands still between its plan and its commit.
+    // A write stands still between its plan and its commit.
     let mut late = plan(&mut shell).unwrap();
     shell.carry_out(&mut late, &bytes);
     let fence = Fence {
@@ -320,7 +320,7 @@ fn many_ranges_are_one_record_and_each_block_is_in_it_once() {
 #[test]
 fn whole_blocks_of_many_ranges_are_one_write_of_a_segment() {
     let (mut shell, mut want) = filled();
-    // Every other block, and a ragged end that goes by the log.
+    // Every other block, and an unaligned edge that goes through the log.
     let mut ranges: Vec<(u64, u32)> = (0..32).map(|step| (step * 8192, 4096)).collect();
     ranges.push((32 * 8192, 4100));
     let payload = Rng(11).bytes(33 * BLOCK + 4);
@@ -373,7 +373,7 @@ fn ranges_without_meaning_are_refused_and_hold_nothing() {
             Err(ErrorCode::FileTooBig)
         );
     }
-    // A payload of another length is no part of the object.
+    // A payload of another length is not written to the object.
     for length in [99, 101, 0] {
         let mut plan = shell.plan(many(&[(0, 50), (70_000, 50)])).unwrap();
         let payload = vec![1; length];
@@ -389,7 +389,7 @@ fn ranges_without_meaning_are_refused_and_hold_nothing() {
 }
 
 #[test]
-fn many_ranges_meet_a_cut_between_plan_and_commit() {
+fn a_write_of_many_ranges_meets_a_truncation_between_plan_and_commit() {
     let (mut shell, _) = filled();
     let ranges: Vec<(u64, u32)> = (0..20).map(|step| (step * 50_000, 5000)).collect();
     let payload = Rng(12).bytes(100_000);
@@ -411,7 +411,7 @@ fn many_ranges_meet_a_cut_between_plan_and_commit() {
             .object_bytes(),
         60_000
     );
-    // Sent again with what it knows by then, and repeated.
+    // Sent again with the sender's current knowledge, and repeated.
     for _time in 0..2 {
         shell
             .write_ranges(object(1), cut, &ranges, &payload)
@@ -444,4 +444,19 @@ fn records_of_many_ranges_are_bounded() {
         1
     );
     assert_eq!(ranges_of_one_record(&CONFIG, &[]), 0);
+}
+
+#[test]
+#[should_panic(expected = "a write plan is committed after it was committed or aborted")]
+fn a_plan_committed_twice_is_refused() {
+    let (mut shell, _) = filled();
+    let request = WriteRequest {
+        attempt: ChangeAttempt::default(),
+        object: object(1),
+        cut: CUT,
+        ranges: &[(10, 5)],
+    };
+    let mut plan = shell.plan(request).unwrap();
+    shell.commit(&mut plan, b"11111").unwrap();
+    let _ = shell.target.commit_write(&shell.store, &mut plan, b"11111");
 }

@@ -12,14 +12,14 @@
 
 use std::path::{Path, PathBuf};
 use zonal_disk::store::load_identity;
-use zonal_disk::{Config, Engine, Identity, StoreKind};
+use zonal_disk::{Engine, EngineConfig, StoreIdentity, StoreKind};
 use zonal_fsck::Finding;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::inode::Inode;
 use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::ids::Place;
-use zonal_object::{Broken, ObjectId, Survey, TargetConfig, Told, key, repair};
+use zonal_object::{ObjectId, Survey, SurveyItem, TargetConfig, TargetDefect, key, repair};
 use zonal_offline::{
     CellStores, CheckOptions, CheckProgress, CheckReporter, Geometry, KEEP_EVERY, StoreSpec, check,
 };
@@ -91,12 +91,12 @@ fn specs(dir: &Path) -> Vec<StoreSpec> {
     let spec = |kind, id, node, geometry| StoreSpec {
         node: NodeId(node),
         dir: dir.join(format!("{kind}-{id}")),
-        identity: Identity {
+        identity: StoreIdentity {
             cell: [7; 16],
             kind,
             id,
         },
-        config: Config::default(),
+        config: EngineConfig::default(),
         geometry,
     };
     let mut stores = vec![
@@ -235,7 +235,7 @@ fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Tim
             {
                 let engine = &filling.engine;
                 let mut hear = |told| {
-                    if let Told::Broken(broken @ Broken::NoHeader(_)) = told {
+                    if let SurveyItem::Broken(broken @ TargetDefect::NoHeader(_)) = told {
                         let expect = |_| Some((0, 4096));
                         changes
                             .extend(repair::repair(&GEOMETRY, engine, &broken, &expect).unwrap());

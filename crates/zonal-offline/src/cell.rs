@@ -1,7 +1,7 @@
 //! The stores of a cell, as node configs name them.
 
 use std::path::PathBuf;
-use zonal_disk::{Config, Identity};
+use zonal_disk::{EngineConfig, StoreIdentity};
 use zonal_object::TargetConfig;
 use zonal_types::{NodeId, TargetId};
 
@@ -24,9 +24,9 @@ pub struct StoreSpec {
     /// The store's folder.
     pub dir: PathBuf,
     /// Identity that the store must have.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// Bounds of its engine.
-    pub config: Config,
+    pub config: EngineConfig,
     /// Geometry, where the store is a target's.
     pub geometry: Option<Geometry>,
 }

@@ -10,15 +10,15 @@ use crate::segments::TargetReplay;
 use crate::store_scan::{self, Opening};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_disk::mend::{Mend, drop_copy, mend as mend_files, restore_index};
-use zonal_disk::{StoreDir, StoreKind, starts};
+use zonal_disk::repair::{StoreRepair, drop_copy, mend as mend_files, restore_index};
+use zonal_disk::{StoreDir, StoreKind, start_marks};
 use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
 use zonal_fsck::objects::{self, UnownedObject};
 use zonal_meta::inode::Inode;
 use zonal_meta::repair::AdoptedFile;
 use zonal_object::ids::BLOCK;
-use zonal_object::key::{Named, parse};
+use zonal_object::key::{IndexKey, parse};
 use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
 use zonal_zonemap::junctions::ListedJunction;
 use zonal_zonemap::{Junction, ZoneMap};
@@ -59,7 +59,7 @@ pub(crate) fn mend(
     if faults.contains(&StoreFault::Starts)
         && let Some(known) = known
     {
-        starts::taken(&StoreDir::plain(&spec.dir), known.mark)
+        start_marks::taken(&StoreDir::plain(&spec.dir), known.mark)
             .map_err(|source| failed(spec, source))?;
         if faults.len() == 1 {
             return Ok(1);
@@ -68,7 +68,7 @@ pub(crate) fn mend(
     let config = spec.geometry.map(|geometry| geometry.config);
     let is_newer = |key: &[u8], old: &[u8], new: &[u8]| {
         let version = |value: &[u8]| match (config, parse(key)) {
-            (Some(config), Ok(Named::Chunk(..))) => {
+            (Some(config), Ok(IndexKey::Chunk(..))) => {
                 let chunk = zonal_object::chunk::Chunk::decode(&config, key, value);
                 chunk.map_or(0, |chunk| chunk.version)
             }
@@ -77,7 +77,7 @@ pub(crate) fn mend(
         };
         version(new) > version(old)
     };
-    let how = Mend {
+    let how = StoreRepair {
         identity: spec.identity,
         config: spec.config,
         uuid,

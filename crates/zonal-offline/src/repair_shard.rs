@@ -5,7 +5,7 @@ use crate::check::CheckOptions;
 use crate::error::OfflineError;
 use crate::pass::{RepairList, shard_of};
 use std::sync::Arc;
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_disk::{DiskError, Engine};
 use zonal_meta::check::Broken;
 use zonal_meta::repair::repair_key;
@@ -52,7 +52,7 @@ impl<'a> Open<'a> {
             return Ok(());
         }
         self.changes += 1;
-        let appended = self.engine.append_with(changes, &[], Room::Reserve);
+        let appended = self.engine.append_with(changes, &[], LogRoom::Reserve);
         let appended = appended.map_err(|source| failed(self.spec, source))?;
         let _ = appended;
         if self.engine.wants_checkpoint() {

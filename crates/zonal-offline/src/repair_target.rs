@@ -10,7 +10,7 @@ use crate::store_scan::{self, Opening};
 use std::collections::BTreeSet;
 use zonal_disk::{Engine, ReadStore, StoreKind};
 use zonal_meta::inode::Inode;
-use zonal_object::{Broken, ObjectId, Survey, Told, repair};
+use zonal_object::{ObjectId, Survey, SurveyItem, TargetDefect, repair};
 use zonal_types::{Codec, Column, ErrorCode, Ino, KvChange, KvRead};
 
 /// Changes in one checkpoint.
@@ -54,11 +54,15 @@ impl Open<'_> {
 type Walk<'a> = dyn FnMut(&mut dyn FnMut(&[u8], &[u8])) + 'a;
 
 /// Surveys a store; returns the survey and its findings.
-fn survey(geometry: &Geometry, notes: Vec<Vec<u8>>, walk: &mut Walk<'_>) -> (Survey, Vec<Broken>) {
+fn survey(
+    geometry: &Geometry,
+    notes: Vec<Vec<u8>>,
+    walk: &mut Walk<'_>,
+) -> (Survey, Vec<TargetDefect>) {
     let mut survey = Survey::new(geometry.config, notes);
     let mut broken = Vec::new();
     let mut hear = |told| {
-        if let Told::Broken(found) = told {
+        if let SurveyItem::Broken(found) = told {
             broken.push(found);
         }
     };
@@ -71,10 +75,10 @@ fn survey_store(
     geometry: &Geometry,
     store: &ReadStore,
     notes: Vec<Vec<u8>>,
-) -> (Survey, Vec<Broken>) {
+) -> (Survey, Vec<TargetDefect>) {
     survey(geometry, notes, &mut |take| {
         store.walk(&[], None, &mut |found| {
-            if let zonal_disk::Found::Entry(key, value) = found {
+            if let zonal_disk::IndexItem::Entry(key, value) = found {
                 take(key, value);
             }
             true
@@ -185,7 +189,7 @@ pub(crate) fn run(
     Ok(open.changes)
 }
 
-fn survey_engine(open: &Open<'_>) -> Result<(Survey, Vec<Broken>), OfflineError> {
+fn survey_engine(open: &Open<'_>) -> Result<(Survey, Vec<TargetDefect>), OfflineError> {
     let mut result = Ok(());
     let surveyed = survey(&open.geometry, Vec::new(), &mut |take| {
         result = open.engine.scan(&[], &[0x80], &mut |key, value| {
@@ -205,7 +209,7 @@ fn apply(
     let config = open.geometry.config;
     let mut twice = BTreeSet::new();
     for found in &wanted.broken {
-        if let Broken::Twice { place, .. } = found {
+        if let TargetDefect::Twice { place, .. } = found {
             twice.insert(*place);
             continue;
         }

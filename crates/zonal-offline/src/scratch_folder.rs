@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 
 /// Marks a scratch folder that a check made.
 pub const MADE: &str = "zonal-fsck.made";
@@ -30,14 +30,14 @@ pub(crate) fn make(scratch: &Path) -> io::Result<()> {
     if let Some(above) = scratch.parent()
         && !above.exists()
     {
-        trusted::make(above).map_err(refused)?;
+        trusted_paths::make(above).map_err(refused)?;
     }
     let is_made = match DirBuilder::new().mode(0o700).create(scratch) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
         Err(error) => return Err(error),
     };
-    trusted::open_above(scratch).map_err(refused)?;
+    trusted_paths::open_above(scratch).map_err(refused)?;
     if is_made {
         File::create_new(scratch.join(MADE))?;
     }

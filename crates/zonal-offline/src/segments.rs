@@ -50,7 +50,7 @@ impl Segments {
 
     /// Whether all bytes that a record of the log brought into segments are there.
     pub fn has_arrived(&mut self, config: &TargetConfig, record: &Record) -> bool {
-        let record = zonal_object::Record {
+        let record = zonal_object::EffectRecord {
             changes: record.changes.clone(),
             note: record.note.clone(),
         };

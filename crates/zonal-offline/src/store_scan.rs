@@ -9,13 +9,13 @@ use crate::resume::{Compared, WorkFolder};
 use crate::segments::{Segments, TargetReplay};
 use std::collections::BTreeMap;
 use std::path::Path;
-use zonal_disk::{DiskError, Found, ReadStore, StoreDamage, starts};
+use zonal_disk::{DiskError, IndexItem, ReadStore, StoreDamage, start_marks};
 use zonal_fsck::data_fact::DataFact;
 use zonal_fsck::{FindingKind, StoreFault};
 use zonal_meta::check::{self, Fact, Scan};
 use zonal_meta::keys;
 use zonal_object::ids::{BLOCK, Place};
-use zonal_object::{Broken, ObjectId, Survey, Told};
+use zonal_object::{ObjectId, Survey, SurveyItem, TargetDefect};
 use zonal_types::TargetId;
 /// Records between two ticks of the progress.
 const TICK: u64 = 16_384;
@@ -86,17 +86,17 @@ pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
 /// Whether the store's record of starts is unusable, though the manager knows of a start: a server
 /// would take the store for a copy.
 pub(crate) fn has_lost_starts(spec: &StoreSpec) -> bool {
-    let bytes = std::fs::read(spec.dir.join(starts::FILE_NAME)).unwrap_or_default();
-    starts::Starts::decode(&bytes).is_none()
+    let bytes = std::fs::read(spec.dir.join(start_marks::FILE_NAME)).unwrap_or_default();
+    start_marks::Starts::decode(&bytes).is_none()
 }
 
 /// The fault in an item of a walk, if it is one.
-fn met(found: &Found<'_>) -> Option<StoreFault> {
+fn met(found: &IndexItem<'_>) -> Option<StoreFault> {
     match found {
-        Found::Entry(..) => None,
-        Found::Mended { offset } => Some(StoreFault::Flipped(*offset)),
-        Found::BadPage { offset, .. } => Some(StoreFault::BadPage(*offset)),
-        Found::BadEntry { key } => Some(StoreFault::BadEntry(hex(key))),
+        IndexItem::Entry(..) => None,
+        IndexItem::Mended { offset } => Some(StoreFault::Flipped(*offset)),
+        IndexItem::BadPage { offset, .. } => Some(StoreFault::BadPage(*offset)),
+        IndexItem::BadEntry { key } => Some(StoreFault::BadEntry(hex(key))),
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn shard(
         let mut wrong = |found: check::Broken| broken.push(found);
         let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
         store.walk(&[], None, &mut |found| {
-            if let Found::Entry(key, value) = found {
+            if let IndexItem::Entry(key, value) = found {
                 // The keys of the manager follow the shard's keys.
                 if !(key.starts_with(&[0xff; 4]) && key.get(4) >= Some(&keys::TAG_END)) {
                     scan.take(key, value);
@@ -177,7 +177,7 @@ struct Listener<'a, 't> {
     lengths: BTreeMap<u32, u64>,
     sorter: Sorter,
     buffer: Vec<u8>,
-    wrong: Vec<Broken>,
+    wrong: Vec<TargetDefect>,
     lost: Vec<(ObjectId, u64, u64)>,
     /// Number of blocks seen so far.
     blocks: u64,
@@ -187,20 +187,20 @@ struct Listener<'a, 't> {
 }
 
 impl Listener<'_, '_> {
-    fn hear(&mut self, told: Told) {
+    fn hear(&mut self, told: SurveyItem) {
         if self.failed.is_some() {
             return;
         }
         match told {
-            Told::Broken(broken) => self.wrong.push(broken),
-            Told::Object(known) => {
+            SurveyItem::Broken(broken) => self.wrong.push(broken),
+            SurveyItem::Object(known) => {
                 let fact = DataFact::found(self.geometry.target, &known);
                 self.failed = self.sorter.push(fact.encode(&mut self.buffer)).err();
             }
-            Told::Block(object, block, place, crc) => {
+            SurveyItem::Block(object, block, place, crc) => {
                 self.failed = self.compare((object, block), place, crc).err();
             }
-            Told::Lost(object, first, end) => {
+            SurveyItem::Lost(object, first, end) => {
                 if self.lost.len() < BLOCKS_MAX {
                     self.lost.push((object, first, end));
                 }
@@ -273,7 +273,7 @@ pub(crate) fn target(
     };
     let (mut records, mut faults) = (0, Vec::new());
     store.walk(&[], None, &mut |found| {
-        if let Found::Entry(key, value) = found {
+        if let IndexItem::Entry(key, value) = found {
             survey.take(key, value, &mut |told| listener.hear(told));
             records += 1;
             if records % TICK == 0 {

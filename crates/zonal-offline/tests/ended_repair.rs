@@ -5,7 +5,7 @@ mod common;
 
 use common::{TestCell, be_quiet_about_the_library, damages, interrupt, whole};
 use std::fs;
-use zonal_disk::mend::drop_copy;
+use zonal_disk::repair::drop_copy;
 use zonal_testkit::Rng;
 
 /// Zeroes a third of the blocks of an index.

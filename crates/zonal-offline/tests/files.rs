@@ -8,7 +8,7 @@ mod common;
 use common::{TestCell, be_quiet_about_the_library, damages};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zonal_disk::mend::drop_copy;
+use zonal_disk::repair::drop_copy;
 use zonal_fsck::FindingKind;
 use zonal_testkit::Rng;
 

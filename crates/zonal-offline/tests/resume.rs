@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use zonal_disk::mend::drop_copy;
+use zonal_disk::repair::drop_copy;
 use zonal_offline::{
     CheckOptions, CheckStart, CheckSummary, MADE, OfflineError, WORK_FOLDER, check,
 };

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Bench, Made, Open, TestCell, entry, get_entry, inode};
 use zonal_disk::Engine;
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_meta::dentry::name_cookie;
 use zonal_meta::inode::{FLAG_ORPHAN, Inode};
 use zonal_meta::keys;
@@ -35,7 +35,7 @@ fn remove(open: &Open, file: &Made) {
         KvChange::remove(keys::dentry(dir.ino, name_cookie(last.as_bytes(), 55))),
         put(&dir),
     ];
-    shard.append_with(changes, &[], Room::Normal).unwrap();
+    shard.append_with(changes, &[], LogRoom::Normal).unwrap();
     remove_objects(open, file);
 }
 
@@ -103,7 +103,7 @@ fn changes_during_a_check_are_no_findings() {
         if number == 1 {
             let shard = &open.shards[1];
             let deleted = vec![KvChange::remove(keys::inode(files[0].ino))];
-            shard.append_with(deleted, &[], Room::Normal).unwrap();
+            shard.append_with(deleted, &[], LogRoom::Normal).unwrap();
         }
     };
     let (_, heard) = cell.look(0, &leaked).unwrap();
@@ -118,7 +118,7 @@ fn changes_during_a_check_are_no_findings() {
         let mut found = inode(&open.shards[1], cut.ino);
         found.allocated += 4096 * u64::from(number);
         open.shards[1]
-            .append_with(vec![put(&found)], &[], Room::Normal)
+            .append_with(vec![put(&found)], &[], LogRoom::Normal)
             .unwrap();
     };
     let (summary, heard) = cell.look(0, &growing).unwrap();
@@ -134,7 +134,7 @@ fn changes_during_a_check_are_no_findings() {
             _ => return,
         }
         open.shards[1]
-            .append_with(vec![put(&found)], &[], Room::Normal)
+            .append_with(vec![put(&found)], &[], LogRoom::Normal)
             .unwrap();
     };
     let (summary, heard) = cell.look(0, &reported).unwrap();

@@ -81,7 +81,7 @@ fn damaged_targets_are_repaired() {
                 let sealed = zonal_object::repair::repair(
                     &GEOMETRY,
                     engine,
-                    &zonal_object::Broken::HalfDeleted(object),
+                    &zonal_object::TargetDefect::HalfDeleted(object),
                     &|_| None,
                 );
                 let changes = sealed.unwrap();

@@ -1,4 +1,4 @@
-//! Memory for data on its way: a buffer of the present region, or the process's own.
+//! Memory for payloads: a buffer of the current region, or the process's own memory.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::region::{Buffer, Hold, Region};
 
-/// After the kernel gave no region none is asked for, for so long.
+/// Pause between requests for a region after the kernel refused one.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Where a client's memory for data comes from: its present region. Clones are the same.
+/// A client's source of memory for payloads: its current region. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Regions(Arc<Shared>);
 
@@ -25,13 +25,13 @@ struct Present {
     region: Option<Arc<Region>>,
     /// Regions made so far.
     made: u64,
-    /// When the kernel gave none.
+    /// When the kernel refused a region.
     refused: Option<Instant>,
 }
 
 impl Regions {
-    /// Regions of `buffers` buffers of `buffer_bytes`, rounded up to whole pages. The first is made
-    /// when it is needed.
+    /// Regions of `buffers` buffers of `buffer_bytes`, rounded up to whole pages. The first region
+    /// is created on demand.
     #[must_use]
     pub fn new(buffer_bytes: usize, buffers: u32) -> Self {
         Self(Arc::new(Shared {
@@ -41,7 +41,7 @@ impl Regions {
         }))
     }
 
-    /// `length` bytes, which hold anything. They lie on a page.
+    /// `length` bytes with arbitrary contents, aligned to a page.
     #[must_use]
     pub fn take(&self, length: usize) -> Memory {
         if let Some(memory) = self.take_shared(length) {
@@ -51,7 +51,7 @@ impl Regions {
         Memory::own(vec![0; length])
     }
 
-    /// The same, where there is a buffer for it.
+    /// As [`Self::take`], but only from a buffer of a region.
     #[must_use]
     pub fn take_shared(&self, length: usize) -> Option<Memory> {
         if length > self.0.buffer_bytes {
@@ -64,14 +64,14 @@ impl Regions {
         })
     }
 
-    /// Holds the memory of `bytes` for a request, where it is a part of the present region.
+    /// Holds the memory of `bytes` for a request, where it is a part of the current region.
     #[must_use]
     pub fn hold(&self, bytes: &[u8]) -> Option<Hold> {
         let region = self.lock().region.clone()?;
         region.hold(bytes)
     }
 
-    /// Bytes in use of the present region, and how many there may be.
+    /// Bytes in use of the current region, and all of its bytes.
     #[must_use]
     pub fn used(&self) -> (usize, usize) {
         let region = self.lock().region.clone();
@@ -79,7 +79,7 @@ impl Regions {
         region.map_or((0, all), |region| region.used())
     }
 
-    /// The region that may be used, made where there is none.
+    /// The current region, created where there is none.
     fn present(&self) -> Option<Arc<Region>> {
         let mut present = self.lock();
         match &present.region {
@@ -102,7 +102,7 @@ impl Regions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Present> {
-        // No code that can panic runs under this lock; a poisoned one is still whole.
+        // No code that can panic runs under this lock; a poisoned one is still consistent.
         self.0
             .present
             .lock()
@@ -124,7 +124,7 @@ enum Kind {
 }
 
 impl Memory {
-    /// The process's own.
+    /// Ordinary memory of the process.
     #[must_use]
     pub fn own(bytes: Vec<u8>) -> Self {
         let length = bytes.len();

@@ -1,5 +1,5 @@
-//! One region of a client: a sealed memfd, mapped and cut into buffers, with a count of who uses
-//! each.
+//! One region of a client: a sealed memfd, mapped and divided into buffers, with a count of the
+//! users of each.
 //!
 //! Invariants: those of the crate; a buffer's count is its owner and its holds. *Lock order*:
 //! `Region::buffers`, alone.
@@ -13,26 +13,26 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::map::Map;
+use crate::shared_mmap::Map;
 
-/// Free buffers that keep their memory: a fresh one costs a page fault for each of its pages, and
-/// what was used last is still in the processor's cache.
+/// Most free buffers that keep their memory. A fresh buffer costs a page fault for each page, and
+/// the last used memory is still in the processor's cache.
 pub const WARM_MAX: usize = 16;
 
 #[derive(Debug)]
 struct Buffers {
-    /// Users of each.
+    /// Number of users of each buffer.
     counts: Vec<u32>,
-    /// Free, with memory; the one that was used last at the end.
+    /// Free buffers with memory, the last used one at the end.
     warm: Vec<u32>,
-    /// Free, without.
+    /// Free buffers without memory.
     cold: Vec<u32>,
 }
 
 /// A region.
 #[derive(Debug)]
 pub struct Region {
-    /// Tells it from others of the same process.
+    /// Identifies the region within the process.
     number: u64,
     file: OwnedFd,
     map: Map,
@@ -64,20 +64,20 @@ impl Region {
         }))
     }
 
-    /// Tells it from others of the same process; never 0.
+    /// Identifies the region within the process; never 0.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether nothing new may be put into it.
+    /// Whether the region accepts no new payloads.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::SeqCst)
     }
 
     fn buffers(&self) -> MutexGuard<'_, Buffers> {
-        // No code that can panic runs under this lock; a poisoned one is still whole.
+        // No code that can panic runs under this lock; a poisoned one is still consistent.
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,8 +91,8 @@ impl Region {
             let warm = buffers.warm.pop();
             (warm.or_else(|| buffers.cold.pop())?, warm.is_none())
         };
-        // Its memory is had now or not at all: where the kernel promises no more than there is, the
-        // first touch would be SIGBUS.
+        // Allocates its memory now, or fails: where the kernel does not overcommit memory, the
+        // first access could be SIGBUS.
         let at = u64::from(index) * self.buffer_bytes as u64;
         let (keep, length) = (FallocateFlags::empty(), self.buffer_bytes as u64);
         if is_cold && fallocate(&self.file, keep, at, length).is_err() {
@@ -106,7 +106,7 @@ impl Region {
         })
     }
 
-    /// Holds the buffer in which `bytes` lie, all of them.
+    /// Holds the buffer that contains all of `bytes`.
     pub(crate) fn hold(self: &Arc<Self>, bytes: &[u8]) -> Option<Hold> {
         let offset = self.map.offset_of(bytes)?;
         let index = offset / self.buffer_bytes;
@@ -126,7 +126,7 @@ impl Region {
         })
     }
 
-    /// Bytes of the buffers in use, and of all.
+    /// Bytes of the buffers in use, and of all buffers.
     pub(crate) fn used(&self) -> (usize, usize) {
         let buffers = self.buffers();
         let all = buffers.counts.len();
@@ -134,7 +134,7 @@ impl Region {
         ((all - free) * self.buffer_bytes, all * self.buffer_bytes)
     }
 
-    /// One user fewer.
+    /// Removes one user.
     fn let_go(&self, index: u32) {
         let mut buffers = self.buffers();
         let Some(count) = buffers.counts.get_mut(index as usize) else {
@@ -152,7 +152,7 @@ impl Region {
         self.cool(index);
     }
 
-    /// Gives the memory of a free buffer back. Nobody has it: it is neither in a list nor counted.
+    /// Gives back the memory of a free buffer, which is neither in a list nor counted.
     fn cool(&self, index: u32) {
         let at = u64::from(index) * self.buffer_bytes as u64;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -161,8 +161,8 @@ impl Region {
         self.buffers().cold.push(index);
     }
 
-    /// Nothing new is put into it, and what nobody uses gives its memory back: a server may keep
-    /// the rest mapped for long.
+    /// Retires the region: it accepts no new payloads, and free buffers give their memory back. A
+    /// server may keep the rest mapped for long.
     fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         let warm = std::mem::take(&mut self.buffers().warm);
@@ -203,8 +203,8 @@ impl Drop for Buffer {
     }
 }
 
-/// That a server may use a part of a buffer. Dropped without [`Self::release`], it keeps the buffer
-/// for ever and retires the region.
+/// A hold: a server may use a part of a buffer. Dropping it without [`Self::release`] keeps the
+/// buffer for ever and retires the region.
 #[derive(Debug)]
 #[must_use = "a hold that is dropped retires its region"]
 pub struct Hold {
@@ -216,7 +216,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Where the part begins in the region, bytes.
+    /// Offset of the part in the region, in bytes.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
@@ -234,7 +234,7 @@ impl Hold {
         &self.region
     }
 
-    /// The server is done with it.
+    /// Ends the hold: the server is done with the part.
     pub fn release(mut self) {
         self.is_over = true;
     }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zonal_disk::View;
 use zonal_net::Role;
-use zonal_object::{ObjectId, list};
+use zonal_object::{ObjectId, index_walk};
 use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
 use zonal_types::{Blob, ErrorCode, KvRead, NodeId, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
@@ -123,7 +123,7 @@ impl Control {
                 let storage = self.target(*target)?.0;
                 let after = after.map(|(data_id, column)| ObjectId { data_id, column });
                 let limit = (*limit as usize).min(OBJECTS_LISTED_MAX);
-                let (found, end) = list::objects(&*storage.engine, after, limit)?;
+                let (found, end) = index_walk::objects(&*storage.engine, after, limit)?;
                 let objects = found.into_iter().map(|listed| ObjectEntry {
                     data_id: listed.object.data_id,
                     column: listed.object.column,

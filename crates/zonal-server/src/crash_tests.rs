@@ -9,8 +9,8 @@ use crate::storage_tests::{ask, delete, object, pattern, read, storage, try_writ
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_faultfs::build::Choice;
-use zonal_faultfs::{Disk, FuseSession, mount};
+use zonal_faultfs::crash_image::Choice;
+use zonal_faultfs::{FaultDisk, FuseSession, mount};
 use zonal_testkit::{Rng, Scratch, skip_mount};
 use zonal_wire::StorageRequest;
 
@@ -101,7 +101,7 @@ struct History {
 }
 
 impl History {
-    fn run(storage: &StorageRole, disk: &Disk, seed: u64, count: usize) -> Self {
+    fn run(storage: &StorageRole, disk: &FaultDisk, seed: u64, count: usize) -> Self {
         let mut rng = Rng(seed);
         let mut history = Self::default();
         for number in 0..count {
@@ -158,7 +158,7 @@ fn states(flushes: usize) -> usize {
 }
 
 /// Mounts the disk; `None`, with a message, where this machine cannot mount and need not.
-fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<FuseSession> {
+fn mounted(disk: &Arc<FaultDisk>, point: &Path) -> Option<FuseSession> {
     let mounted = mount(disk, point);
     mounted.map_err(|error| skip_mount(&error)).ok()
 }
@@ -169,7 +169,7 @@ fn failures(seed: u64, count: fn(usize) -> usize, lies: bool) -> Option<Vec<Stri
     let scratch = Scratch::new("roles");
     let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
-    let disk = Arc::new(Disk::new(&scratch.join("below")).unwrap());
+    let disk = Arc::new(FaultDisk::new(&scratch.join("below")).unwrap());
     let session = mounted(&disk, &point)?;
     drop(storage(&point));
     disk.record();
@@ -231,7 +231,7 @@ fn a_full_disk_is_used_to_its_end_and_again_after_deleting() {
     let scratch = Scratch::new("roles");
     let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
-    let disk = Arc::new(Disk::new(&scratch.join("below")).unwrap());
+    let disk = Arc::new(FaultDisk::new(&scratch.join("below")).unwrap());
     let Some(session) = mounted(&disk, &point) else {
         return;
     };

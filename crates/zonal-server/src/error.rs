@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
-use zonal_disk::trusted::Distrust;
+use zonal_disk::trusted_paths::Distrust;
 use zonal_net::{CredentialError, NetError};
 use zonal_types::{ErrorCode, NodeId};
 

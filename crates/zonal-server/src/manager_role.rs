@@ -17,7 +17,7 @@ use revocation_list::RevocationList;
 pub use revocation_list::describe as describe_revoked;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_disk::{DiskError, Engine};
 use zonal_types::{
     CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, ShardId, TargetId, ZoneId,
@@ -215,7 +215,7 @@ impl ManagerRole {
         let mut planned = core.plan(&*self.engine, edits, junctions, expected)?;
         changes.append(&mut planned.changes);
         if !changes.is_empty() {
-            self.engine.append_with(changes, &[], Room::Normal)?;
+            self.engine.append_with(changes, &[], LogRoom::Normal)?;
         }
         core.logged(planned);
         Ok(Arc::clone(core.newest()))

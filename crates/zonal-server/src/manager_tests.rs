@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use zonal_disk::{Engine, Identity, StoreKind};
+use zonal_disk::{Engine, StoreIdentity, StoreKind};
 use zonal_testkit::Scratch;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, ShardId, TargetId, ZoneId};
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
@@ -18,12 +18,12 @@ const CELL: CellId = CellId([7; 16]);
 
 /// The engine of a store with a small log, created where it does not exist.
 pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
-    let identity = Identity {
+    let identity = StoreIdentity {
         cell: CELL.0,
         kind,
         id: 1,
     };
-    let bounds = zonal_disk::engine::Config {
+    let bounds = zonal_disk::engine::EngineConfig {
         log_bytes: 1 << 20,
         ..Default::default()
     };

@@ -12,9 +12,9 @@ use crate::{store_starts, stores};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_disk::identity::sync_dir;
-use zonal_disk::{DiskError, Engine, Identity, StoreKind, trusted};
+use zonal_disk::{DiskError, Engine, StoreIdentity, StoreKind, trusted_paths};
 use zonal_meta::restore;
 use zonal_types::{ErrorCode, KvChange, PartitionId};
 use zonal_zonemap::Assembly;
@@ -92,7 +92,7 @@ impl NewStore {
         };
         let failed = store_error(&dir);
         // Before anything in the folder is read or removed.
-        let above = trusted::make(&config.dir).map_err(|error| failed(error.into()))?;
+        let above = trusted_paths::make(&config.dir).map_err(|error| failed(error.into()))?;
         if !is_empty(&dir) && !force {
             return Err(failed(DiskError::AlreadyFormatted(dir.clone())));
         }
@@ -103,7 +103,7 @@ impl NewStore {
         above
             .remove(name.unwrap_or_default())
             .map_err(|error| failed(DiskError::io("remove an earlier try", error)))?;
-        let identity = Identity {
+        let identity = StoreIdentity {
             cell: config.cell.0,
             kind,
             id: config.node.0,
@@ -186,7 +186,7 @@ impl NewStore {
     fn write(&mut self) -> Result<(), ServerError> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
-        let written = self.engine.append_with(batch, &[], Room::Normal);
+        let written = self.engine.append_with(batch, &[], LogRoom::Normal);
         let checkpointed = written.and_then(|_lsn| {
             if self.engine.wants_checkpoint() {
                 self.engine.checkpoint(&mut || Ok(()))?;

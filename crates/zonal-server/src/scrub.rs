@@ -22,7 +22,7 @@ use crate::storage_role::StorageRole;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zonal_disk::Engine;
-use zonal_object::list::{self};
+use zonal_object::index_walk;
 use zonal_wire::{ScrubReport, ScrubState};
 
 struct Control {
@@ -167,7 +167,7 @@ impl ScrubTask {
             }
             Subject::Shard(_) => (0, 0),
         };
-        let at = list::object_at(&record.next.0).unwrap_or_default();
+        let at = index_walk::object_at(&record.next.0).unwrap_or_default();
         ScrubReport {
             state: record.state,
             rate: record.rate,

@@ -32,7 +32,7 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use zonal_disk::{Checkpointer, Engine, Identity, StoreKind};
+use zonal_disk::{Checkpointer, Engine, StoreIdentity, StoreKind};
 use zonal_net::{
     ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
 };
@@ -115,8 +115,8 @@ pub fn run(configs: &[NodeConfig], missing: MissingStores) -> Result<(), ServerE
     Ok(())
 }
 
-fn identity(config: &NodeConfig, kind: StoreKind) -> Identity {
-    Identity {
+fn identity(config: &NodeConfig, kind: StoreKind) -> StoreIdentity {
+    StoreIdentity {
         cell: config.cell.0,
         kind,
         id: config.node.0,

@@ -9,11 +9,11 @@ use crate::storage_role::StorageRole;
 use crate::stores;
 use std::sync::{Arc, Weak};
 use zonal_disk::{
-    Checkpointer, DiskError, Engine, Identity, Segments, SegmentsConfig, StoreDir, StoreKind,
+    Checkpointer, DiskError, Engine, Segments, SegmentsConfig, StoreDir, StoreIdentity, StoreKind,
     spawn_checkpointer,
 };
 use zonal_object::ids::BLOCK;
-use zonal_object::{Target, TargetConfig, replay_checks};
+use zonal_object::{StorageTarget, TargetConfig, replay_checks};
 use zonal_types::ErrorCode;
 
 /// Moves everything into the index, as the last step of an orderly end. After a loss of power, a
@@ -28,8 +28,8 @@ pub(crate) fn close(storage: &StorageRole) {
     }
 }
 
-fn identity(config: &NodeConfig, target: u32) -> Identity {
-    Identity {
+fn identity(config: &NodeConfig, target: u32) -> StoreIdentity {
+    StoreIdentity {
         cell: config.cell.0,
         kind: StoreKind::Target,
         id: target,
@@ -80,7 +80,7 @@ pub(crate) fn open(
     let (engine, segments, notes) =
         open_parts(&store_dir, &identity, config, &geometry).map_err(failed)?;
     let notes = notes.iter().map(Vec::as_slice);
-    let target = Target::open(geometry, &engine, notes).map_err(|code| match code {
+    let target = StorageTarget::open(geometry, &engine, notes).map_err(|code| match code {
         ErrorCode::Invalid => failed(DiskError::Config(
             "`segment` or `capacity` differ from what the target was formatted with".into(),
         )),
@@ -141,7 +141,7 @@ type Parts = (Engine, Arc<Segments>, Vec<Vec<u8>>);
 ///   fail.
 fn open_parts(
     dir: &StoreDir,
-    identity: &Identity,
+    identity: &StoreIdentity,
     config: &NodeConfig,
     geometry: &TargetConfig,
 ) -> Result<Parts, DiskError> {
@@ -209,7 +209,7 @@ fn has_arrived(
     record: &zonal_disk::Record,
     segments: &Segments,
 ) -> Result<bool, DiskError> {
-    let ours = zonal_object::Record {
+    let ours = zonal_object::EffectRecord {
         changes: record.changes.clone(),
         note: record.note.clone(),
     };

@@ -19,7 +19,7 @@ pub(crate) use zonal_driver::storage::Refused;
 use zonal_driver::storage::{NotAdmitted, TargetDriver};
 use zonal_driver::{NotReady, at_once};
 use zonal_net::ReplyBuilder;
-use zonal_object::Target;
+use zonal_object::StorageTarget;
 use zonal_types::{ErrorCode, HolderNumber, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
@@ -37,7 +37,7 @@ impl StorageRole {
     #[must_use]
     pub fn new(
         config: &StorageConfig,
-        target: Target,
+        target: StorageTarget,
         engine: Arc<Engine>,
         segments: Arc<Segments>,
         (map, peers): (Arc<MapCache>, Arc<Peers>),
@@ -66,7 +66,7 @@ impl StorageRole {
         self.driver.id()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Target> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StorageTarget> {
         self.driver.lock()
     }
 

@@ -5,7 +5,7 @@
 //! mark is the one that was used last. A store that does not is a copy or an older image; it is
 //! refused before it can serve or change the map. See docs/rfcs/2026-11-21-starts-of-stores.md.
 
-use zonal_disk::starts::{self, Mark};
+use zonal_disk::start_marks::{self, StoredMark};
 use zonal_disk::{DiskError, StoreDir};
 use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, codec_struct};
@@ -180,8 +180,8 @@ pub(crate) fn begin(
     id: u32,
     uuid: [u8; 16],
 ) -> Result<StoreStart, DiskError> {
-    let found = starts::propose(dir)?;
-    let wire = |mark: &Mark| StartMark {
+    let found = start_marks::propose(dir)?;
+    let wire = |mark: &StoredMark| StartMark {
         number: mark.number,
         tag: mark.tag,
     };
@@ -200,11 +200,11 @@ pub(crate) fn begin(
 /// # Errors
 /// Where the disk fails.
 pub(crate) fn taken(dir: &StoreDir, store: &StoreStart) -> Result<(), DiskError> {
-    let mark = Mark {
+    let mark = StoredMark {
         number: store.mark.number,
         tag: store.mark.tag,
     };
-    starts::taken(dir, mark)
+    start_marks::taken(dir, mark)
 }
 
 #[cfg(test)]

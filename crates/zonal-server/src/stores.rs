@@ -3,24 +3,24 @@
 use crate::config::StoreConfig;
 use crate::error::ServerError;
 use std::path::Path;
-use zonal_disk::engine::Config;
+use zonal_disk::engine::EngineConfig;
 use zonal_disk::store::load_identity;
-use zonal_disk::{DiskError, Engine, Identity};
+use zonal_disk::{DiskError, Engine, StoreIdentity};
 
 /// The engine's bounds from a config.
-pub(crate) fn engine_config(config: &StoreConfig) -> Config {
-    Config {
+pub(crate) fn engine_config(config: &StoreConfig) -> EngineConfig {
+    EngineConfig {
         log_bytes: config.log,
         overlay_bytes: usize::try_from(config.overlay).unwrap_or(usize::MAX),
         cache_bytes: usize::try_from(config.cache).unwrap_or(usize::MAX),
-        ..Config::default()
+        ..EngineConfig::default()
     }
 }
 
 /// Formats a store where there is none; the same store stays as it is.
 pub(crate) fn format(
     dir: &Path,
-    identity: Identity,
+    identity: StoreIdentity,
     config: &StoreConfig,
 ) -> Result<(), ServerError> {
     let failed = |source| ServerError::Store {
@@ -38,7 +38,7 @@ pub(crate) fn format(
 }
 
 /// The random identity of the store in `dir`.
-pub(crate) fn uuid(dir: &Path, expected: &Identity) -> Result<[u8; 16], ServerError> {
+pub(crate) fn uuid(dir: &Path, expected: &StoreIdentity) -> Result<[u8; 16], ServerError> {
     let failed = |source| ServerError::Store {
         dir: dir.to_owned(),
         source,

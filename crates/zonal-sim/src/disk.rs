@@ -7,7 +7,7 @@
 use crate::rng::SimRng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use zonal_object::Record;
+use zonal_object::EffectRecord;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
@@ -49,7 +49,7 @@ pub struct VirtualDisk {
 }
 
 struct Logged {
-    record: Record,
+    record: EffectRecord,
     undo: Vec<KvChange>,
     has_note: bool,
 }
@@ -64,7 +64,7 @@ pub struct BegunCheckpoint {
 
 impl VirtualDisk {
     /// Appends a record and applies it.
-    pub fn append(&self, record: Record, has_note: bool) {
+    pub fn append(&self, record: EffectRecord, has_note: bool) {
         let undo = self.apply(&record.changes);
         if has_note {
             self.notes.borrow_mut().push(record.note.clone());
@@ -79,7 +79,7 @@ impl VirtualDisk {
     /// Appends changes without a note.
     pub fn append_changes(&self, changes: Vec<KvChange>) {
         let note = Vec::new();
-        self.append(Record { changes, note }, false);
+        self.append(EffectRecord { changes, note }, false);
     }
 
     /// Applies changes outside of the log and returns how to take them back, last change first.
@@ -209,7 +209,11 @@ impl VirtualDisk {
     ///
     /// `is_whole` says whether the data of a surviving record arrived; the log ends before the
     /// first record whose data did not.
-    pub fn lose_power(&self, rng: &mut SimRng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
+    pub fn lose_power(
+        &self,
+        rng: &mut SimRng,
+        is_whole: impl Fn(&Self, &EffectRecord) -> bool,
+    ) -> u64 {
         self.power_losses.set(self.power_losses.get() + 1);
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());
         let mut torn = 0;

@@ -14,7 +14,7 @@ use crate::checker::reply_deadlines::ReplyDeadlines;
 use crate::clock::Group;
 use crate::coverage::FaultKind;
 use crate::disk::VirtualDisk;
-use crate::net::{Network, ServerProcess, SimReply, Task};
+use crate::net::{Network, SimReply, SimServer, Task};
 use crate::planted_bugs::Plant;
 use host::SimulatedHost;
 use peer_calls::PeerCalls;
@@ -267,7 +267,7 @@ fn failed(code: ErrorCode) -> MetaReply {
     }
 }
 
-impl ServerProcess for MetaNode {
+impl SimServer for MetaNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {

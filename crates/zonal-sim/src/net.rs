@@ -50,7 +50,7 @@ pub struct SimReply {
 pub type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// A server process that receives requests.
-pub trait ServerProcess {
+pub trait SimServer {
     /// Serves one request.
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply>;
 }
@@ -86,7 +86,7 @@ impl LinkFaults {
 
 struct Server {
     group: Group,
-    role: Option<Rc<dyn ServerProcess>>,
+    role: Option<Rc<dyn SimServer>>,
 }
 
 /// All processes, and the network between them.
@@ -155,7 +155,7 @@ impl Network {
     }
 
     /// Sets the process that serves an address (`None`: no process).
-    pub fn serve(&self, address: &str, group: Group, role: Option<Rc<dyn ServerProcess>>) {
+    pub fn serve(&self, address: &str, group: Group, role: Option<Rc<dyn SimServer>>) {
         let server = Server { group, role };
         self.servers.borrow_mut().insert(address.to_owned(), server);
     }

@@ -13,7 +13,7 @@ use crate::coverage::FaultKind;
 use crate::disk::VirtualDisk;
 use crate::meta_node::MapCell;
 use crate::meta_node::peer_calls::PeerCalls;
-use crate::net::{Network, ServerProcess, SimReply, Task};
+use crate::net::{Network, SimReply, SimServer, Task};
 use crate::planted_bugs::Plant;
 use crate::rng::SimRng;
 use async_lock::Mutex;
@@ -22,8 +22,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zonal_driver::at_once;
 use zonal_driver::storage::{NotAdmitted, Refused, TargetDriver};
-use zonal_object::key::{Named, OBJECT, parse};
-use zonal_object::{ObjectId, ObjectStat, Record, Target, TargetConfig, replay_checks};
+use zonal_object::key::{IndexKey, OBJECT, parse};
+use zonal_object::{
+    EffectRecord, ObjectId, ObjectStat, StorageTarget, TargetConfig, replay_checks,
+};
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, TargetId};
 use zonal_wire::{ErrorNumber, Header, StorageReply, StorageRequest};
@@ -90,7 +92,7 @@ impl StorageNode {
             plant,
         } = parts;
         let notes = disk.notes();
-        let target = Target::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
+        let target = StorageTarget::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
         let known = map.borrow().clone();
         let own = known.target(id).and_then(|own| known.node(own.node));
         let line = PeerCalls {
@@ -132,7 +134,7 @@ impl StorageNode {
 
     /// Whether all blocks that a record wrote to segments are there.
     #[must_use]
-    pub fn is_whole(config: &TargetConfig, disk: &VirtualDisk, record: &Record) -> bool {
+    pub fn is_whole(config: &TargetConfig, disk: &VirtualDisk, record: &EffectRecord) -> bool {
         let Ok(checks) = replay_checks(config, record) else {
             return false;
         };
@@ -208,7 +210,7 @@ impl StorageNode {
         let scanned = self
             .disk()
             .scan(&space.start, &space.end, &mut |key, _value| {
-                if let Ok(Named::Header(object)) = parse(key) {
+                if let Ok(IndexKey::Header(object)) = parse(key) {
                     ids.push(object);
                 }
                 true
@@ -279,7 +281,7 @@ impl StorageNode {
     }
 }
 
-impl ServerProcess for StorageNode {
+impl SimServer for StorageNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let mut reply = Payload::default();

@@ -11,9 +11,9 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::counted::on_a_cell;
+use common::message_counts::on_a_cell;
 use zonal_client::directories::ListingPage;
-use zonal_sim::rng::Rng;
+use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
 use zonal_types::limits::CACHE_TERM_MS;
 

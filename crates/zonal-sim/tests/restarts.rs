@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::{File, Reserve};
-use zonal_sim::net::{NETWORK, ServerProcess, SimNet, SimReply, Task};
+use zonal_sim::net::{NETWORK, SimNet, SimReply, SimServer, Task};
 use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
 use zonal_sim::world::{CellSize, World};
@@ -294,7 +294,7 @@ async fn closed_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
 /// A node whose shard is elsewhere.
 struct NotOwner(Cell<u32>);
 
-impl ServerProcess for NotOwner {
+impl SimServer for NotOwner {
     fn handle(
         self: Rc<Self>,
         _header: Header,
@@ -327,7 +327,7 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     world.network.serve(
         "moved",
         NETWORK,
-        shard.map(|shard| shard as Rc<dyn ServerProcess>),
+        shard.map(|shard| shard as Rc<dyn SimServer>),
     );
     world.network.serve(&old, NETWORK, Some(left.clone()));
 

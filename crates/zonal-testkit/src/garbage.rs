@@ -1,13 +1,12 @@
-//! Keys, values and messages that nobody wrote, for whatever reads them: it may refuse them, and
-//! must not panic.
+//! Random keys, values and messages for decoders, which may refuse them and must not panic.
 
 use crate::Rng;
 
-/// Keys and values of one call of [`refused`].
+/// Number of keys and values in one call of [`refused`].
 pub const GARBAGE: usize = 60_000;
 
-/// Gives `refuses` keys that begin with each of `starts` and go on by chance, with values of all
-/// lengths. How many it says that it refused.
+/// Passes random keys that begin with each of `starts`, and values of all lengths, to `refuses`.
+/// Returns how many it refused.
 pub fn refused(starts: &[&[u8]], mut refuses: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
     let mut rng = Rng(7);
     let mut count = 0;
@@ -20,11 +19,11 @@ pub fn refused(starts: &[&[u8]], mut refuses: impl FnMut(&[u8], &[u8]) -> bool) 
     count
 }
 
-/// One of `seeds`, spliced with another one, overwritten in part, or longer by some bytes: past its
-/// first fields it is mostly right.
+/// One of `seeds`, spliced with another one, overwritten in part, or extended by some bytes. Its
+/// first fields are mostly valid.
 ///
 /// # Panics
-/// Where there is none.
+/// Where `seeds` is empty.
 pub fn mangled(seeds: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut bytes = random.pick(seeds).clone();
     match random.below(3) {

@@ -1,15 +1,15 @@
-//! Bytes as people write them down in a corpus.
+//! Hexadecimal bytes, as a corpus has them.
 
-/// Two digits a byte.
+/// Encodes bytes with two digits each.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes again; spaces are passed over.
+/// Decodes hexadecimal digits; skips spaces.
 ///
 /// # Panics
-/// On anything else than pairs of hexadecimal digits: the corpus is ours.
+/// On anything else than pairs of hexadecimal digits: the corpus is our own.
 #[must_use]
 pub fn from_hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back() {
+    fn hex_digits_decode_to_the_same_bytes() {
         assert_eq!(from_hex("00ff 7f"), [0, 0xff, 0x7f]);
         assert_eq!(to_hex(&[0, 0xff, 0x7f]), "00ff7f");
     }

@@ -1,40 +1,40 @@
-//! What a loss of power may leave of files: of what was written and not flushed any choice of
-//! units, in the order in which they were written. The enumeration that all tests of power cuts
-//! share.
+//! Power cuts: the states of files that a power loss may leave. Any choice of units of the
+//! unflushed writes has arrived, in the order of the writes. All tests of power cuts share this
+//! enumeration.
 //!
-//! A change is *issued*, and then it has *ended*. A flush covers the changes that had ended when it
-//! was issued, and makes them durable when it has ended itself. Until then each unit of a change
-//! (512 or 4096 bytes of a write; a new length) may have arrived or not, whatever became of the
-//! others.
+//! A change is *issued*, and later it has *ended*. A flush covers the changes that had ended when
+//! it was issued, and makes them durable when it has ended itself. Until then each unit of a change
+//! may have arrived or not, independently of the others. A unit is 512 or 4096 bytes of a write, or
+//! a new length.
 //!
 //! Units: bytes.
 
-mod bytes;
 mod folder;
+mod sparse_bytes;
 
-pub use bytes::Bytes;
-pub use folder::{Act, Folder, State};
+pub use folder::{CrashFolder, FolderOperation, FolderState};
+pub use sparse_bytes::SparseBytes;
 
 use crate::Rng;
 
 /// A change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// Bytes; a file that is shorter becomes as long as they need.
+pub enum FileChange {
+    /// A write; a shorter file grows to fit.
     Write {
         /// Where they begin.
         at: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// Another length.
+    /// Sets the length.
     Resize(u64),
-    /// At least this length.
+    /// Grows the file to at least this length.
     AtLeast(u64),
 }
 
-impl Change {
-    /// The parts that arrive each by itself.
+impl FileChange {
+    /// The parts that arrive independently.
     fn units(&self, unit: u64) -> Vec<Self> {
         let Self::Write { at, bytes } = self else {
             return vec![self.clone()];
@@ -54,7 +54,7 @@ impl Change {
         out
     }
 
-    fn apply(&self, to: &mut Bytes) {
+    fn apply(&self, to: &mut SparseBytes) {
         match self {
             Self::Write { at, bytes } => to.put(*at, bytes),
             Self::Resize(length) => to.resize(*length),
@@ -63,38 +63,38 @@ impl Change {
     }
 }
 
-/// A change on its way.
+/// A change that is not durable.
 #[derive(Debug, Clone)]
 struct Pending {
     ticket: u64,
     has_ended: bool,
-    change: Change,
+    change: FileChange,
 }
 
-/// One file: what of it is durable, and what is on its way.
+/// One file: its durable contents, and its pending changes.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    durable: Bytes,
+    durable: SparseBytes,
     pending: Vec<Pending>,
     next: u64,
 }
 
-/// What a flush that was issued will make durable.
+/// The changes that an issued flush will make durable.
 #[derive(Debug, Clone)]
 pub struct Covered(Vec<u64>);
 
 impl Image {
     /// A file whose bytes are durable.
     #[must_use]
-    pub fn holding(durable: Bytes) -> Self {
+    pub fn holding(durable: SparseBytes) -> Self {
         Self {
             durable,
             ..Self::default()
         }
     }
 
-    /// A change begins.
-    pub fn issue(&mut self, change: Change) -> u64 {
+    /// Issues a change; returns its ticket.
+    pub fn issue(&mut self, change: FileChange) -> u64 {
         let ticket = self.next;
         self.next += 1;
         self.pending.push(Pending {
@@ -105,7 +105,8 @@ impl Image {
         ticket
     }
 
-    /// It has ended. One that failed has not: it may have arrived in part, and no flush covers it.
+    /// Ends a change. A failed change is never ended: it may have arrived in part, and no flush
+    /// covers it.
     pub fn ended(&mut self, ticket: u64) {
         let found = self.pending.iter_mut().find(|own| own.ticket == ticket);
         if let Some(pending) = found {
@@ -113,24 +114,24 @@ impl Image {
         }
     }
 
-    /// A change that is over at once.
-    pub fn change(&mut self, change: Change) {
+    /// Issues and ends a change.
+    pub fn change(&mut self, change: FileChange) {
         let ticket = self.issue(change);
         self.ended(ticket);
     }
 
-    /// A flush begins.
+    /// Issues a flush.
     #[must_use]
     pub fn flush(&self) -> Covered {
         let ended = self.pending.iter().filter(|pending| pending.has_ended);
         Covered(ended.map(|pending| pending.ticket).collect())
     }
 
-    /// It has ended, well.
+    /// Ends a flush that succeeded.
     pub fn flushed(&mut self, covered: &Covered) {
         let durable = &mut self.durable;
         self.pending.retain(|pending| {
-            // In order, as they were issued.
+            // Tickets are in the order of issue.
             let is_covered = covered.0.binary_search(&pending.ticket).is_ok();
             if is_covered {
                 pending.change.apply(durable);
@@ -139,16 +140,16 @@ impl Image {
         });
     }
 
-    /// Everything is durable.
+    /// Makes everything durable.
     pub fn settle(&mut self) {
         for pending in self.pending.drain(..) {
             pending.change.apply(&mut self.durable);
         }
     }
 
-    /// What a reader finds while the power is on.
+    /// The contents that a reader sees while the power is on.
     #[must_use]
-    pub fn live(&self) -> Bytes {
+    pub fn live(&self) -> SparseBytes {
         let mut out = self.durable.clone();
         self.pending
             .iter()
@@ -156,9 +157,9 @@ impl Image {
         out
     }
 
-    /// One state, drawn: with equal odds for all its units.
+    /// A random state, with equal odds for all its units.
     #[must_use]
-    pub fn survivor(&self, unit: u64, rng: &mut Rng) -> Bytes {
+    pub fn survivor(&self, unit: u64, rng: &mut Rng) -> SparseBytes {
         let odds = rng.below(5);
         let mut out = self.durable.clone();
         for change in self.units(unit) {
@@ -169,17 +170,17 @@ impl Image {
         out
     }
 
-    fn units(&self, unit: u64) -> Vec<Change> {
+    fn units(&self, unit: u64) -> Vec<FileChange> {
         let all = self.pending.iter();
         all.flat_map(|pending| pending.change.units(unit)).collect()
     }
 }
 
-/// States of `images` together, at most `limit` (one at least): every choice of the units that are
-/// not durable where there are few; else some of: every prefix, every single one lost, every single
-/// one arrived; and random choices.
-pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<Bytes>> {
-    let units: Vec<Vec<Change>> = images.iter().map(|image| image.units(unit)).collect();
+/// States of `images` together, at most `limit` and at least one. Where there are few pending
+/// units: every choice of them. Otherwise some of: every prefix, every single unit lost, every
+/// single unit arrived, and random choices.
+pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<SparseBytes>> {
+    let units: Vec<Vec<FileChange>> = images.iter().map(|image| image.units(unit)).collect();
     let count = units.iter().map(Vec::len).sum();
     let state = |choice: Vec<bool>| {
         let mut taken = choice.into_iter();
@@ -210,7 +211,7 @@ fn choices(count: usize, limit: usize, rng: &mut Rng) -> Vec<Vec<bool>> {
             .map(|mask| (0..count).map(|bit| mask >> bit & 1 == 1).collect())
             .collect();
     }
-    // Where a prefix ends, which one is lost, which one is there alone.
+    // The end of a prefix, the lost unit, or the only unit.
     let mut regular: Vec<usize> = (0..3 * (count + 1)).collect();
     while regular.len() > limit.div_ceil(2) {
         regular.swap_remove(rng.index(regular.len()));
@@ -237,8 +238,8 @@ fn choices(count: usize, limit: usize, rng: &mut Rng) -> Vec<Vec<bool>> {
 mod tests {
     use super::*;
 
-    fn write(at: u64, bytes: &[u8]) -> Change {
-        Change::Write {
+    fn write(at: u64, bytes: &[u8]) -> FileChange {
+        FileChange::Write {
             at,
             bytes: bytes.to_vec(),
         }
@@ -251,7 +252,7 @@ mod tests {
 
     #[test]
     fn every_choice_of_few_units_is_made() {
-        let mut image = Image::holding(Bytes::of(b"....."));
+        let mut image = Image::holding(SparseBytes::of(b"....."));
         image.change(write(1, b"abc"));
         let mut found = all(&image, 4);
         found.sort();
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_what_had_ended_when_it_began() {
-        let mut image = Image::holding(Bytes::of(b"...."));
+        let mut image = Image::holding(SparseBytes::of(b"...."));
         image.change(write(0, b"a"));
         let under_way = image.issue(write(1, b"b"));
         let covered = image.flush();
@@ -286,9 +287,9 @@ mod tests {
     }
 
     #[test]
-    fn of_many_units_there_are_as_many_states_as_asked_for() {
+    fn many_units_give_as_many_states_as_requested() {
         let mut image = Image::default();
-        image.change(Change::Resize(600));
+        image.change(FileChange::Resize(600));
         image.change(write(100, &[7; 600]));
         for limit in [1, 2, 7, 100] {
             assert_eq!(all(&image, limit).len(), limit);

@@ -1,6 +1,6 @@
-//! Numbers from a seed, so that a failure can be repeated.
+//! Random numbers from a seed, so that a failure can be repeated.
 //!
-//! Invariant: the numbers of a seed never change; seeds of failures are kept in tests.
+//! Invariant: the numbers of a seed never change; tests keep the seeds of failures.
 
 use zonal_types::SplitMix64;
 
@@ -22,7 +22,7 @@ impl Rng {
         self.bits() % bound.max(1)
     }
 
-    /// A place in a list of this length (0 where the list is empty).
+    /// An index into a list of this length (0 where the list is empty).
     pub fn index(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
@@ -45,7 +45,7 @@ impl Rng {
         self.bits() as u8
     }
 
-    /// So many random bytes.
+    /// `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 8);
         while bytes.len() < length {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_drawn_stays_in_bounds() {
+    fn random_numbers_stay_in_bounds() {
         let mut rng = Rng(7);
         for length in 0..100 {
             assert_eq!(rng.bytes(length).len(), length);

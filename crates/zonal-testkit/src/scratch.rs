@@ -1,4 +1,4 @@
-//! A folder of a test's own, which goes away with the value.
+//! A scratch folder of a test, removed when the value is dropped.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty folder; the name is for people, each call makes another one.
+    /// An empty folder; the name is for people, and each call creates another one.
     ///
     /// # Panics
-    /// When the folder cannot be made.
+    /// When the folder cannot be created.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::below(&std::env::temp_dir(), name)
     }
 
-    /// As [`Self::new`], in memory where this machine has such a folder: for what is flushed often
-    /// and need not survive.
+    /// As [`Self::new`], in memory where this machine has a folder for that; for files that are
+    /// flushed often and need not survive.
     ///
     /// # Panics
     /// As [`Self::new`].
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_there_as_long_as_its_value() {
+    fn a_scratch_folder_exists_as_long_as_its_value() {
         let (one, two) = (Scratch::new("twice"), Scratch::new("twice"));
         assert_ne!(one.to_path_buf(), two.to_path_buf());
         let path = one.to_path_buf();

@@ -4,7 +4,7 @@ use crate::console;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
-use zonal_disk::trusted::Distrust;
+use zonal_disk::trusted_paths::Distrust;
 use zonal_net::NetError;
 use zonal_server::ServerError;
 use zonal_server::config::ConfigError;

@@ -1,7 +1,7 @@
 //! Access to a running cell for `zonal fsck`: requests to its servers, repeated until each answers
 //! or its time is over.
 
-use crate::backup::{self, ShardSnapshot};
+use crate::backup::{self, ShardBackup};
 use crate::cell::connection::{CallRefusal, CellHandle};
 use anyhow::Context;
 use std::time::{Duration, Instant};
@@ -144,7 +144,7 @@ impl RunningCell for CheckedCell<'_> {
     }
 }
 
-struct Read<'a>(ShardSnapshot<'a>);
+struct Read<'a>(ShardBackup<'a>);
 
 impl running_cell::ShardSnapshot for Read<'_> {
     fn shard(&self) -> ShardId {

@@ -1,7 +1,7 @@
-//! Appending a record to an engine's log, and waiting for room there.
+//! Appends records to an engine's log, and waits for space there.
 //!
-//! Cost: the record is encoded and its checksum computed outside of the lock, into a pooled buffer;
-//! one `pwrite`, two when a lap ends.
+//! Cost: the record is encoded and its checksum computed outside of the lock, into a pooled buffer.
+//! One `pwrite`, two when a lap ends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -11,23 +11,23 @@ use zonal_types::KvChange;
 
 use super::{Engine, Tail};
 use crate::error::DiskError;
-use crate::group::lock;
-use crate::log::{self, HEADER, Header, Kind};
+use crate::group_commit::lock;
+use crate::log::{self, HEADER, RecordHeader, RecordKind};
 use crate::record::{self, Lsn, Record};
 
-/// Buffers kept for encoding, and the largest that is kept.
+/// Buffers kept for encoding, and the size of the largest that is kept.
 const POOL: usize = 8;
 const POOLED_BYTES: usize = 256 << 10;
-/// How often, and half of how far, the log is brought into the page cache before it is written. A
-/// write of part of a page that is not there waits for the disk.
+/// How often, and half of how far ahead, the log is brought into the page cache before it is
+/// written. A write to part of a page that is not cached waits for the disk.
 const AHEAD_BYTES: u64 = 256 << 10;
 
-/// Which part of the log a record may use.
+/// The part of the log that a record may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum LogRoom {
     /// All but the reserve.
     Normal,
-    /// The reserve (an eighth of the log) too: for what frees space.
+    /// Also the reserve (an eighth of the log): for records that free space.
     Reserve,
 }
 
@@ -37,23 +37,25 @@ impl Engine {
     /// # Errors
     /// As [`Self::append_with`].
     pub fn append(&self, record: &Record) -> Result<Lsn, DiskError> {
-        self.append_with(record.changes.clone(), &record.note, Room::Normal)
+        self.append_with(record.changes.clone(), &record.note, LogRoom::Normal)
     }
 
-    /// Writes a record and applies its changes, in one step for all readers and other appends. It
-    /// then survives a kill of the process; for power loss, [`Self::sync`] with the position
-    /// returned.
+    /// Writes a record and applies its changes, in one step for all readers and other appends. The
+    /// record then survives a kill of the process; for power loss call [`Self::sync`] with the
+    /// returned position.
     ///
-    /// Without room it waits for a checkpoint, where a checkpointer runs. A caller whose checkpoint
-    /// job needs a lock that it holds here calls [`Self::wait_for_room`] before taking that lock.
+    /// Without space it waits for a checkpoint, where a checkpointer runs. A caller must not hold a
+    /// lock that its checkpoint job needs: it calls [`Self::wait_for_room`] before it takes the
+    /// lock.
     ///
     /// # Errors
-    /// `LogFull` where no checkpoint makes room, `TooBig`, `Failed` after an earlier failure, `Io`.
+    /// `LogFull` where no checkpoint frees space, `TooBig`, `Failed` after an earlier failure,
+    /// `Io`.
     pub fn append_with(
         &self,
         changes: Vec<KvChange>,
         note: &[u8],
-        room: Room,
+        room: LogRoom,
     ) -> Result<Lsn, DiskError> {
         let limit = log::payload_limit(self.capacity);
         let size = record::encoded_size(&changes, note);
@@ -63,6 +65,11 @@ impl Engine {
         let mut buffer = self.take_buffer();
         buffer.resize(HEADER, 0);
         record::encode(&mut buffer, &changes, note)?;
+        assert_eq!(
+            buffer.len(),
+            HEADER + size,
+            "the encoded size of a record is known before it is encoded"
+        );
         let payload_crc = crc_fast::crc32_iscsi(&buffer[HEADER..]);
         let payload_len = u32::try_from(size).unwrap_or(u32::MAX);
         buffer.resize(log::record_size(size), 0);
@@ -71,8 +78,8 @@ impl Engine {
         let total = buffer.len();
         let fits = |tail: &Tail| self.fits(tail, total, room);
         let mut guard = self.wait_until(guard, fits)?;
-        let (pad, position) = log::place(guard.head, buffer.len(), self.capacity);
-        let header = |kind, lsn, payload_len, payload_crc| Header {
+        let (pad, position) = self.place_record(&guard, buffer.len());
+        let header = |kind, lsn, payload_len, payload_crc| RecordHeader {
             kind,
             dropped: false,
             lsn,
@@ -84,10 +91,10 @@ impl Engine {
         };
         if pad > 0 {
             let filler = u32::try_from(pad - HEADER as u64).unwrap_or(u32::MAX);
-            let filler = header(Kind::Pad, guard.head, filler, 0).encode();
+            let filler = header(RecordKind::Pad, guard.head, filler, 0).encode();
             self.write_log(guard.head, &filler)?;
         }
-        let head = header(Kind::Record, position, payload_len, payload_crc).encode();
+        let head = header(RecordKind::Record, position, payload_len, payload_crc).encode();
         buffer[..HEADER].copy_from_slice(&head);
         self.write_log(position, &buffer)?;
         guard.head = position + buffer.len() as u64;
@@ -104,12 +111,12 @@ impl Engine {
         Ok(lsn)
     }
 
-    /// Waits while the log is three quarters full or the overlay is well over its bound, as far as
-    /// a checkpointer runs. Called without any lock that its job needs, it keeps appends from
+    /// Waits while the log is three quarters full or the overlay is well over its bound, where a
+    /// checkpointer runs. Called without any lock that its job needs, it keeps appends from
     /// waiting.
     ///
     /// # Errors
-    /// `LogFull` where no checkpoint makes room in time, `Failed` after an earlier failure.
+    /// `LogFull` where no checkpoint frees space in time, `Failed` after an earlier failure.
     pub fn wait_for_room(&self) -> Result<(), DiskError> {
         let guard = lock(&self.append_lock);
         let calm = |tail: &Tail| {
@@ -125,7 +132,7 @@ impl Engine {
         let active = self.active_bytes.load(Ordering::Relaxed);
         tail.head - tail.tail >= self.capacity / 2
             || active >= self.config.overlay_bytes
-            || self.inside.is_due(active)
+            || self.index_space.is_due(active)
     }
 
     /// Memory of both overlays.
@@ -133,15 +140,25 @@ impl Engine {
         self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes
     }
 
-    fn fits(&self, tail: &Tail, size: usize, room: Room) -> bool {
+    /// Bytes of padding before the next record of `size` bytes, and its position.
+    pub(super) fn place_record(&self, tail: &Tail, size: usize) -> (u64, u64) {
+        let (pad, position) = log::place(tail.head, size, self.capacity);
+        assert!(
+            position >= tail.head && position + size as u64 <= tail.tail + self.capacity,
+            "a record never overwrites the part of the log in use"
+        );
+        (pad, position)
+    }
+
+    fn fits(&self, tail: &Tail, size: usize, room: LogRoom) -> bool {
         let (_, position) = log::place(tail.head, size, self.capacity);
         let usable = match room {
-            Room::Normal => self.capacity / 8 * 7,
-            Room::Reserve => self.capacity,
+            LogRoom::Normal => self.capacity / 8 * 7,
+            LogRoom::Reserve => self.capacity,
         };
         let overlay = self.overlay_bytes(tail);
         let bound = self.config.overlay_bytes.saturating_mul(4);
-        let memory = overlay <= bound || room == Room::Reserve || !self.signal.attended();
+        let memory = overlay <= bound || room == LogRoom::Reserve || !self.signal.attended();
         position + size as u64 <= tail.tail + usable && memory
     }
 
@@ -162,7 +179,7 @@ impl Engine {
             }
             let now = Instant::now();
             let deadline = *deadline.get_or_insert(now + self.config.room_wait);
-            // One attempt may have begun before we came; a failed one after that is an answer.
+            // One attempt may have begun before this call; a failed one after it is the answer.
             let answered = guard.attempts > attempts + 1 && guard.attempt_failed;
             if answered || now >= deadline || !self.signal.attended() {
                 return Err(DiskError::LogFull);

@@ -1,33 +1,33 @@
-//! How far an index is, as it says itself: an entry beside those of the store, and two that
-//! programs from before do not know.
+//! The progress of an index: one entry beside those of the store, and two more that older programs
+//! do not know.
 
 use crate::log::LSN_END;
 
 pub(super) const PROGRESS: &str = "progress";
 const PROGRESS_SIZE: usize = 28;
-/// The number of the copy's record, a little-endian u64. Apart, as programs from before know the
-/// rest alone.
+/// The number of the copy's record, a little-endian u64. In an entry of its own, since older
+/// programs know only the first one.
 pub(crate) const COPY: &str = "copy";
-/// The tag of the store, a little-endian u64; apart for the same reason.
+/// The tag of the store, a little-endian u64; in an entry of its own for the same reason.
 pub(crate) const STORE: &str = "store";
 
-/// How far the log has been applied.
+/// The log position that an index has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
+pub struct IndexProgress {
     /// All records below this position are in the table.
     pub applied: u64,
-    /// Epoch of the checkpoint that put them there.
+    /// Epoch of the checkpoint that wrote it.
     pub applied_epoch: u64,
     /// Highest epoch in use.
     pub epoch: u64,
-    /// The record of the copy that has the same; 0: none has.
+    /// The record of the copy with the same state; 0: none.
     pub copy: u64,
-    /// Tag of the store whose index it is; 0: not known, no program that writes it has used the
-    /// store.
+    /// Tag of the store whose index it is. 0: unknown, because no program that writes the tag has
+    /// used the store.
     pub store: u64,
 }
 
-impl Progress {
+impl IndexProgress {
     pub(super) fn encode(&self) -> [u8; PROGRESS_SIZE] {
         let mut out = [0; PROGRESS_SIZE];
         out[..8].copy_from_slice(&self.applied.to_le_bytes());
@@ -61,7 +61,7 @@ impl Progress {
         sane.then_some(progress)
     }
 
-    /// With the entries [`COPY`] and [`STORE`], where there are.
+    /// Adds the entries [`COPY`] and [`STORE`], where they exist.
     pub(crate) fn with(self, copy: Option<&[u8]>, store: Option<&[u8]>) -> Self {
         let number = |entry: Option<&[u8]>| {
             let bytes = entry.and_then(|bytes| bytes.try_into().ok());
@@ -74,7 +74,7 @@ impl Progress {
         }
     }
 
-    /// Whether the index can be that of the store with this tag.
+    /// Whether the index can belong to the store with this tag.
     pub(crate) fn may_be_of(&self, store: u64) -> bool {
         self.store == 0 || self.store == store
     }

@@ -1,4 +1,4 @@
-//! The copy's files, read: records that follow one another, and the entries in them.
+//! Reads the copy's files: chains of consecutive records, and the entries in them.
 
 use super::record::{self, HEADER, Header};
 use crate::error::DiskError;
@@ -7,24 +7,24 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The two files. A cycle lies in that of its number's last bit.
+/// The two files. The last bit of a cycle's number selects its file.
 pub const COPIES: [&str; 2] = ["copy.0", "copy.1"];
 
 /// Bytes read at once.
 const WINDOW: usize = 1 << 20;
-/// Records of one file that are believed: a header of nothing else has 72 bytes.
+/// Most records of one file that are read: with nothing else in them, each takes 72 bytes.
 const RECORDS_MAX: usize = 1 << 20;
 
 /// The records of one file, in order.
 #[derive(Debug)]
 pub(crate) struct Chain {
     pub file: File,
-    /// Where each begins, and its header.
+    /// Position and header of each record.
     pub records: Vec<(u64, Header)>,
 }
 
 impl Chain {
-    /// Reads the headers in `copy.N` of the folder; none where there is no file.
+    /// Reads the headers in `copy.N` of the folder; empty where there is no file.
     pub(crate) fn read(dir: &Path, number: usize, store: u64) -> io::Result<Option<Self>> {
         let file = match File::open(dir.join(COPIES[number % 2])) {
             Ok(file) => file,
@@ -36,7 +36,7 @@ impl Chain {
         Self::of(file, &is_first).map(Some)
     }
 
-    /// Reads the headers in a file whose first one is as it has to be.
+    /// Reads the headers in a file whose first header satisfies `is_first`.
     pub(crate) fn of(file: File, is_first: &dyn Fn(&Header) -> bool) -> io::Result<Self> {
         let length = file.metadata()?.len();
         let mut records: Vec<(u64, Header)> = Vec::new();
@@ -86,7 +86,7 @@ impl Chain {
         Ok(key)
     }
 
-    /// Whether what is behind a header is what was written there.
+    /// Whether the body behind a header is the one that was written there.
     pub(crate) fn is_intact(&self, at: u64, header: &Header) -> io::Result<bool> {
         let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
         let mut window = vec![0; WINDOW];
@@ -102,11 +102,11 @@ impl Chain {
         Ok(digest.finalize() == u64::from(header.crc))
     }
 
-    /// Gives the entries of a record that was found intact: whether it is of the slice, the key,
-    /// the value or none.
+    /// Passes the entries of an intact record to `visit`: whether it is part of the slice, the key,
+    /// the value (or none).
     ///
     /// # Errors
-    /// `Corrupt` for what this program would not have written, `Io`, and what `visit` gives.
+    /// `Corrupt` for bytes that this program does not write, `Io`, and errors of `visit`.
     pub(crate) fn entries(
         &self,
         at: u64,
@@ -142,7 +142,7 @@ impl Chain {
     }
 }
 
-/// Takes an entry: whether it is of the slice, the key, the value or none.
+/// Takes an entry: whether it is part of the slice, the key, the value (or none).
 type Visit<'a> = dyn FnMut(bool, &[u8], Option<&[u8]>) -> Result<(), DiskError> + 'a;
 
 /// A part of a file.

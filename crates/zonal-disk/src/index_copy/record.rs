@@ -1,17 +1,17 @@
-//! A record of the copy: a header, entries, and the key up to which its slice goes.
+//! A record of the copy: a header, entries, and the last key of its slice.
 //!
 //! docs/on-disk-format.md, section "Copy of the index", has the same table.
 
-use crate::index::Progress;
+use crate::index::IndexProgress;
 use crate::log::{ALIGN, LSN_END};
 
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 72;
 /// Bytes before each key.
 const ENTRY: usize = 8;
-/// In the place of a value's length: the key was removed.
+/// In place of a value's length: the key was removed.
 const REMOVED: u32 = u32::MAX;
-/// Longest key or value believed.
+/// Longest key or value that is accepted.
 const LENGTH_MAX: u32 = 64 << 20;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"ZCPY");
@@ -26,17 +26,17 @@ pub(crate) struct Header {
     pub whole: bool,
     /// Tag of the store.
     pub store: u64,
-    /// Number of the cycle; those of one file have the same.
+    /// Number of the cycle; all records of one file have the same.
     pub cycle: u64,
     /// Number of the record, one more than that of the record before.
     pub sequence: u64,
-    /// What the log's end was.
+    /// The log's end at the checkpoint.
     pub applied: u64,
     /// Epoch of the checkpoint.
     pub applied_epoch: u64,
     /// Bytes behind the header.
     pub body: u64,
-    /// How many entries are of the slice; the others are changes.
+    /// Number of entries that belong to the slice; the others are changes.
     pub slice: u32,
     /// Bytes of the key at the body's end.
     pub upto: u32,
@@ -71,7 +71,7 @@ impl Header {
         out
     }
 
-    /// Decodes a header; `None` for whatever this program would not have written.
+    /// Decodes a header; `None` for bytes that this program does not write.
     pub(crate) fn decode(bytes: &[u8; HEADER]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -99,15 +99,15 @@ impl Header {
         (is_sane && header.encode() == *bytes).then_some(header)
     }
 
-    /// Whether an index at `progress` is what this record ends with.
-    pub(crate) fn is_of(&self, progress: &Progress) -> bool {
+    /// Whether this record ends with the state of an index at `progress`.
+    pub(crate) fn is_of(&self, progress: &IndexProgress) -> bool {
         self.sequence == progress.copy
             && self.applied == progress.applied
             && self.applied_epoch == progress.applied_epoch
     }
 }
 
-/// Puts an entry behind `out`; without a value it was removed.
+/// Appends an entry to `out`; no value means a removal.
 pub(crate) fn put(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(LENGTH_MAX + 1);
     out.extend_from_slice(&length(key).to_le_bytes());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_every_flipped_bit_is_damage() {
+    fn a_header_decodes_back_and_every_flipped_bit_is_damage() {
         let bytes = sample().encode();
         assert_eq!(Header::decode(&bytes), Some(sample()));
         for bit in 0..HEADER * 8 {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_entries_come_back() {
+    fn lengths_of_entries_decode_back() {
         for value in [None, Some(b"".as_slice()), Some(b"value")] {
             let mut out = Vec::new();
             put(&mut out, b"key", value);

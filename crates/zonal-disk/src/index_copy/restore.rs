@@ -1,46 +1,46 @@
-//! An index made anew from its copy, where the copy is exactly what the index was.
+//! Restores an index from its copy, where the copy has exactly the index's state.
 
 use super::chain::{COPIES, Chain};
 use super::record::Header;
 use crate::error::DiskError;
 use crate::identity::Stored;
-use crate::index::Progress;
+use crate::index::IndexProgress;
 use crate::raw_index::RawIndex;
 use crate::read_only::log_goes_on;
 use crate::store::INDEX;
 use std::io;
 use std::path::Path;
 
-/// Puts an entry, or takes it out.
+/// Puts or removes an entry.
 type Put<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), DiskError> + 'a;
 
-/// What there is of a copy.
+/// The state of a copy.
 #[derive(Debug)]
 pub(crate) enum Copy {
-    /// Nothing: none was written yet, or it was given up.
+    /// There is none: none was written yet, or it was given up.
     None,
-    /// It is of another state than the index: a program from before used the store, or it was given
-    /// up and its new beginning has no commit yet.
+    /// It belongs to another state than the index. An older program used the store, or the copy was
+    /// given up and its new beginning has no commit yet.
     Stale,
-    /// What should be there is not.
+    /// Expected records are missing or damaged.
     Damaged(String),
-    /// The records that make an index when they are taken in order.
+    /// Records that make up the index when applied in order.
     Usable(Records),
 }
 
-/// Records of a copy, and what they end with.
+/// Records of a copy, with their files.
 #[derive(Debug)]
 pub(crate) struct Records {
     chains: Vec<Chain>,
-    /// Chain, place in the file, header, and whether its slice is wanted.
+    /// Chain, position in the file, header, and whether its slice is needed.
     records: Vec<(usize, u64, Header, bool)>,
 }
 
 impl Records {
-    /// Where the last of them leaves an index.
-    pub(crate) fn progress(&self) -> Progress {
+    /// The progress of an index after the last record.
+    pub(crate) fn progress(&self) -> IndexProgress {
         let last = self.records.last();
-        last.map_or_else(Progress::default, |(_, _, header, _)| Progress {
+        last.map_or_else(IndexProgress::default, |(_, _, header, _)| IndexProgress {
             applied: header.applied,
             applied_epoch: header.applied_epoch,
             epoch: header.applied_epoch,
@@ -49,7 +49,7 @@ impl Records {
         })
     }
 
-    /// The first record that is not what was written, or cannot be read; all of them are read.
+    /// The first damaged or unreadable record; reads all of them.
     fn first_bad(&self) -> Option<&Header> {
         let mut records = self.records.iter();
         let bad = records.find(|(chain, at, header, _)| {
@@ -58,10 +58,10 @@ impl Records {
         bad.map(|(_, _, header, _)| header)
     }
 
-    /// Gives entries and removals in the order in which they have to be put into an index.
+    /// Passes entries and removals to `put`, in the order in which an index has to apply them.
     ///
     /// # Errors
-    /// `Corrupt` for what this program would not have written, `Io`, and what `put` gives.
+    /// `Corrupt` for bytes that this program does not write, `Io`, and errors of `put`.
     pub(crate) fn for_each(&self, put: &mut Put<'_>) -> Result<(), DiskError> {
         for (chain, at, header, with_slice) in &self.records {
             let chain = &self.chains[*chain];
@@ -76,8 +76,8 @@ impl Records {
     }
 }
 
-/// Looks at the copy of an index that is at `index`, or that is lost. Headers alone are read.
-pub(crate) fn look(dir: &Path, store: u64, index: Option<&Progress>) -> Copy {
+/// Examines the copy of an index that is at `index`, or that is lost. Reads only headers.
+pub(crate) fn look(dir: &Path, store: u64, index: Option<&IndexProgress>) -> Copy {
     match chains(dir, store) {
         Ok(chains) => judge(chains, index),
         Err(error) => unreadable(&error),
@@ -101,7 +101,7 @@ fn chains(dir: &Path, store: u64) -> io::Result<Vec<Chain>> {
     Ok(chains)
 }
 
-fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
+fn judge(mut chains: Vec<Chain>, index: Option<&IndexProgress>) -> Copy {
     if chains.is_empty() || index.is_some_and(|index| index.copy == 0) {
         return Copy::None;
     }
@@ -113,8 +113,8 @@ fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
             .clone()
             .find(|(_, header)| header.sequence == index.copy);
         match named {
-            // A cycle began after the copy had been given up, and its first record's commit did not
-            // come.
+            // The copy was given up and a cycle began, but the commit of its first record did not
+            // happen.
             None if !chains.is_empty() && all.all(|(_, header)| header.sequence > index.copy) => {
                 return Copy::Stale;
             }
@@ -127,14 +127,14 @@ fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
         }
     }
     match whole(&chains) {
-        // The first cycle is under way.
+        // The first cycle is in progress.
         None => Copy::None,
         Some(records) => Copy::Usable(Records { chains, records }),
     }
 }
 
-/// Drops the last record, where it is not what was to be written: it may be of a checkpoint that
-/// never was one. Whether what is left is enough, the log tells. Gives its sequence.
+/// Drops the last record if it was not written completely: its checkpoint may never have finished.
+/// The log decides whether the rest is enough. Returns its sequence number.
 fn drop_torn(chains: &mut [Chain]) -> Option<u64> {
     let newest = |chain: &&mut Chain| chain.last().map(|last| last.sequence);
     let chain = chains.iter_mut().max_by_key(newest)?;
@@ -145,7 +145,7 @@ fn drop_torn(chains: &mut [Chain]) -> Option<u64> {
     chain.records.pop().map(|(_, header)| header.sequence)
 }
 
-/// The records that are a whole cycle, with those behind it.
+/// The records of a complete cycle, with those behind it.
 fn whole(chains: &[Chain]) -> Option<Vec<(usize, u64, Header, bool)>> {
     let of = |number: usize, with_slice: bool| {
         let records = chains.get(number).map(|chain| chain.records.as_slice());
@@ -165,14 +165,14 @@ fn whole(chains: &[Chain]) -> Option<Vec<(usize, u64, Header, bool)>> {
     follows.then(|| of(before, true).chain(of(last, false)).collect())
 }
 
-/// What is wrong with the bytes of the copy of a sound index.
-pub(crate) fn inside(dir: &Path, store: u64, index: &Progress) -> Option<String> {
+/// Damage inside the copy of a sound index.
+pub(crate) fn inside(dir: &Path, store: u64, index: &IndexProgress) -> Option<String> {
     let mut chains = match chains(dir, store) {
         Ok(chains) => chains,
         Err(error) => return Some(format!("it cannot be read: {error}")),
     };
     for chain in &mut chains {
-        // What is behind belongs to no commit.
+        // Later records belong to no commit.
         let beyond = |(_, header): &(u64, Header)| header.sequence > index.copy;
         chain.records.retain(|record| !beyond(record));
     }
@@ -183,8 +183,8 @@ pub(crate) fn inside(dir: &Path, store: u64, index: &Progress) -> Option<String>
     Some(format!("record {} fails its checksum", bad.sequence))
 }
 
-/// The records from which the index of a store can be made exactly, read and compared. The store's
-/// lock is held by the caller.
+/// The records from which the index of a store can be restored exactly, read and compared. The
+/// caller holds the store's lock.
 ///
 /// # Errors
 /// `Io` of the log.
@@ -196,7 +196,7 @@ pub(crate) fn usable(dir: &Path, stored: &Stored) -> Result<Option<(Records, u64
         return Ok(None);
     };
     let dropped = drop_torn(&mut chains);
-    // Of a record that the index names and that is lost, the log may have all.
+    // The index names a record that is lost: the log may have all of its changes.
     let index = index.filter(|index| dropped != Some(index.copy));
     let Copy::Usable(found) = judge(chains, index.as_ref()) else {
         return Ok(None);

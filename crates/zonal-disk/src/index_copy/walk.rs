@@ -1,13 +1,13 @@
-//! All that one file of a copy has, for people to look at.
+//! Walks one file of a copy, for `zonal dump`.
 
 use super::chain::Chain;
 use crate::error::DiskError;
 use std::fs::File;
 use std::path::Path;
 
-/// What a file of a copy has.
+/// An item of a file of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyFound<'a> {
+pub enum CopyItem<'a> {
     /// The beginning of a record.
     Record {
         /// Where it is in the file.
@@ -25,40 +25,40 @@ pub enum CopyFound<'a> {
         /// Its slice ends the cycle.
         is_whole: bool,
     },
-    /// An entry of the record: of the slice or a change; without a value it was removed.
+    /// An entry of the record, of the slice or a change; no value means a removal.
     Entry {
-        /// It is of the slice.
+        /// It belongs to the slice.
         of_slice: bool,
         /// The key.
         key: &'a [u8],
         /// The value.
         value: Option<&'a [u8]>,
     },
-    /// The record's bytes fail their checksum, or are none of ours.
+    /// The record's bytes fail their checksum, or are not a record.
     Damaged,
-    /// No record is here, and the file goes on.
+    /// Trailing bytes that are no record.
     Rest {
-        /// Where.
+        /// Where they begin.
         at: u64,
         /// How many bytes.
         bytes: u64,
     },
 }
 
-/// Gives all that is in the file at `path`, whosever it is; false ends it.
+/// Passes all items of the file at `path` to `visit`, of any store; false ends the walk.
 ///
 /// # Errors
 /// `Io`.
 pub fn walk_copy(
     path: &Path,
-    visit: &mut dyn FnMut(CopyFound<'_>) -> bool,
+    visit: &mut dyn FnMut(CopyItem<'_>) -> bool,
 ) -> Result<(), DiskError> {
     let failed = |error| DiskError::io("read the copy of the index", error);
     let file = File::open(path).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let chain = Chain::of(file, &|_| true).map_err(failed)?;
     for (at, header) in &chain.records {
-        let mut goes_on = visit(CopyFound::Record {
+        let mut goes_on = visit(CopyItem::Record {
             at: *at,
             cycle: header.cycle,
             sequence: header.sequence,
@@ -70,7 +70,7 @@ pub fn walk_copy(
         let shown = if chain.is_intact(*at, header).map_err(failed)? {
             chain.entries(*at, header, &mut |of_slice, key, value| {
                 goes_on = goes_on
-                    && visit(CopyFound::Entry {
+                    && visit(CopyItem::Entry {
                         of_slice,
                         key,
                         value,
@@ -81,7 +81,7 @@ pub fn walk_copy(
             Err(DiskError::Corrupt("its checksum fails".into()))
         };
         match shown {
-            Err(DiskError::Corrupt(_)) => goes_on = goes_on && visit(CopyFound::Damaged),
+            Err(DiskError::Corrupt(_)) => goes_on = goes_on && visit(CopyItem::Damaged),
             shown => shown?,
         }
         if !goes_on {
@@ -90,7 +90,7 @@ pub fn walk_copy(
     }
     let bytes = length.saturating_sub(chain.end());
     if bytes > 0 {
-        visit(CopyFound::Rest {
+        visit(CopyItem::Rest {
             at: chain.end(),
             bytes,
         });

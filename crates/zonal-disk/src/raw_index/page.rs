@@ -1,12 +1,12 @@
-//! Pages of the index's file: links between them, leaves, branches; and the one flipped bit that a
-//! checksum names.
+//! Pages of the index's file: links, leaves, branches, and the correction of one flipped bit by a
+//! checksum.
 
 use crate::index::unseal;
 
 pub(super) const LEAF: u8 = 1;
 pub(super) const BRANCH: u8 = 2;
 
-/// A page as the one above knows it.
+/// Reference to a page, as its parent page has it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
     pub(super) page: u64,
@@ -14,7 +14,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A page's number u64 and its checksum u128, one behind the other.
+    /// Decodes a link: the page's number u64, then its checksum u128.
     pub(super) fn at(bytes: &[u8], at: usize) -> Option<Self> {
         Some(Self {
             page: u64_at(bytes, at)?,
@@ -23,7 +23,7 @@ impl Link {
     }
 }
 
-/// `count u16` at 2, then the ends of keys, the ends of values, keys, values.
+/// A leaf page: `count u16` at 2, then the ends of keys, the ends of values, keys, values.
 pub(super) struct Leaf<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) count: usize,
@@ -56,7 +56,7 @@ impl<'a> Leaf<'a> {
         Some((key, value))
     }
 
-    /// Whether an entry cannot be had or fails its checksum.
+    /// Whether an entry is unreadable or fails its checksum.
     pub(super) fn has_damage(&self) -> bool {
         !(0..self.count).all(|at| {
             self.entry(at)
@@ -65,8 +65,8 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// `keys u16` at 2, from 8 on the checksums of the children (16 each), their pages, the ends of the
-/// keys, the keys.
+/// A branch page: `keys u16` at 2. From 8 on the checksums of the children (16 bytes each), their
+/// pages, the ends of the keys, the keys.
 pub(super) struct Branch<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) keys: usize,
@@ -107,7 +107,7 @@ impl<'a> Branch<'a> {
     }
 }
 
-/// How much of a page its checksum covers.
+/// How many bytes of a page its checksum covers.
 pub(super) fn used(bytes: &[u8]) -> Option<usize> {
     match (Leaf::of(bytes), Branch::of(bytes)) {
         (Some(leaf), _) => leaf.end(leaf.count * 2 - 1),
@@ -116,7 +116,8 @@ pub(super) fn used(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Looks for the one flipped bit that makes `bytes` hold, and flips it back.
+/// Searches for the one flipped bit whose correction makes `holds` true for `bytes`, and corrects
+/// it.
 pub(super) fn mend(bytes: &mut [u8], holds: impl Fn(&[u8]) -> bool) -> Option<()> {
     for at in 0..bytes.len() {
         for bit in 0..8 {

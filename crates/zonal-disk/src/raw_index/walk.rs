@@ -1,7 +1,7 @@
-//! The walk down from the root, in key order, past what is damaged.
+//! The walk down from the root, in key order, past damaged pages.
 
 use super::page::{Branch, Leaf, Link};
-use super::{DEPTH_MAX, Found, PAGE, Page, RawIndex, Visit};
+use super::{DEPTH_MAX, IndexItem, PAGE, Page, RawIndex, Visit};
 use crate::index::unseal;
 
 /// The part of the key space that a page may hold: keys above the first, up to the second.
@@ -26,7 +26,7 @@ struct Walk<'a, 'v> {
 }
 
 impl RawIndex {
-    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind).
+    /// Visits the items from `start` (inclusive) to `end` (exclusive; `None`: all behind).
     pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut Visit<'_>) -> bool {
         let Some(root) = self.root else {
             return true;
@@ -47,7 +47,7 @@ impl RawIndex {
 
     fn descend(&self, link: Link, bounds: Bounds<'_>, depth: u32, walk: &mut Walk<'_, '_>) -> bool {
         let offset = self.address(link.page).map_or(0, |(offset, _)| offset);
-        let bad = Found::BadPage {
+        let bad = IndexItem::BadPage {
             offset,
             depth,
             above: bounds.above,
@@ -60,14 +60,14 @@ impl RawIndex {
         let bytes = match self.page(link) {
             Page::Sound(bytes) => bytes,
             Page::Mended(bytes) => {
-                if !(walk.visit)(Found::Mended { offset }) {
+                if !(walk.visit)(IndexItem::Mended { offset }) {
                     return false;
                 }
                 bytes
             }
             Page::Doubtful(bytes) => {
-                // A leaf that is damaged in places: entries have their own checksums. One in which
-                // all of them hold is whole and not the one that belongs here.
+                // A leaf damaged in places: its entries have their own checksums. If all of them
+                // hold, the leaf is sound but is not the one that belongs here.
                 return (walk.visit)(bad)
                     && match Leaf::of(&bytes) {
                         Some(leaf) if leaf.has_damage() => leaf.visit_sound(&bounds, walk),
@@ -129,8 +129,8 @@ impl Leaf<'_> {
                 return true;
             }
             let found = match unseal(key, sealed) {
-                Ok(value) => Found::Entry(key, value),
-                Err(_) => Found::BadEntry { key },
+                Ok(value) => IndexItem::Entry(key, value),
+                Err(_) => IndexItem::BadEntry { key },
             };
             if !(walk.visit)(found) {
                 return false;
@@ -139,7 +139,7 @@ impl Leaf<'_> {
         true
     }
 
-    /// What belongs here, in order, and has its checksum.
+    /// Visits the entries that belong here in key order and whose checksums hold.
     fn visit_sound(&self, bounds: &Bounds<'_>, walk: &mut Walk<'_, '_>) -> bool {
         let mut last: Option<&[u8]> = None;
         for (key, sealed) in (0..self.count).filter_map(|at| self.entry(at)) {
@@ -149,7 +149,7 @@ impl Leaf<'_> {
                 (is_wanted, rises, bounds.admit(key), unseal(key, sealed))
             {
                 last = Some(key);
-                if !(walk.visit)(Found::Entry(key, value)) {
+                if !(walk.visit)(IndexItem::Entry(key, value)) {
                     return false;
                 }
             }

@@ -1,14 +1,13 @@
-//! The log of a stopped process: where it begins, how far it goes, and its records replayed into
-//! memory.
+//! The log of a stopped process: finds its beginning and end, and replays its records into memory.
 
-use super::log_bits::flipped;
+use super::log_bit_repair::flipped;
 use super::{LogEnd, ReadStore, StoreDamage};
 use crate::disk::LogFile;
 use crate::error::DiskError;
 use crate::identity::Stored;
-use crate::index::Progress;
-use crate::log::{self, Extent, Header, Kind, Origin, Reader};
-use crate::power;
+use crate::index::IndexProgress;
+use crate::log::{self, LogExtent, Origin, Reader, RecordHeader, RecordKind};
+use crate::power_loss;
 use crate::raw_index::RawIndex;
 use crate::record::{self, Lsn};
 use crate::replay::Replay;
@@ -17,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Flipped bits that are put right; a log with more has lost more than bits.
+/// Most flipped bits that are corrected; a log with more has lost more than bits.
 const FLIPS_MOST: usize = 8;
 
 impl ReadStore {
@@ -48,9 +47,9 @@ impl ReadStore {
             (Some(index), Some(store)) => Ok(Some(origin(capacity, store, &index.progress))),
             (index, tag) => oldest_chain(&file, capacity, tag, index.as_ref()),
         };
-        // As an opening for use would take it.
-        let kept = power::look(dir, power::kernel_boot())
-            .is_ok_and(|power| power.past == power::Past::Kept);
+        // As an opening for use would judge.
+        let kept = power_loss::look(dir, power_loss::kernel_boot())
+            .is_ok_and(|power| power.past == power_loss::UnflushedWrites::Kept);
         let replayed = origin.and_then(|origin| match origin {
             Some(origin) => {
                 let origin = Origin { kept, ..origin };
@@ -71,7 +70,7 @@ impl ReadStore {
         &mut self,
         file: &Whole,
         origin: Origin,
-        reach: (Extent, u64),
+        reach: (LogExtent, u64),
         replay: &mut Replay<'_>,
     ) -> Result<(), DiskError> {
         self.log = LogEnd {
@@ -80,9 +79,9 @@ impl ReadStore {
             epoch: origin.applied_epoch,
             records: 0,
         };
-        // Twice, as an opening for use does: what is synced is told by later headers.
+        // Two passes, as at an opening for use: later headers say what is synced.
         let mut reader = Reader::new(file, origin);
-        let (Extent { end, mut synced }, last) = reach;
+        let (LogExtent { end, mut synced }, last) = reach;
         let proof = reader.proof_beyond(end, last)?;
         if let Some(proof) = proof {
             self.damage.push(StoreDamage::LogTorn { end, proof });
@@ -108,15 +107,15 @@ impl ReadStore {
         Ok(())
     }
 
-    /// Replays one record; false where it cannot be, although it should.
+    /// Replays one record; false where a record that must be there cannot be replayed.
     fn take(
         &mut self,
         reader: &mut Reader<'_>,
-        found: &log::Found,
+        found: &log::LogItem,
         was_durable: bool,
         replay: &mut Replay<'_>,
     ) -> Result<bool, DiskError> {
-        if found.header.kind == Kind::Pad || found.header.dropped {
+        if found.header.kind == RecordKind::Pad || found.header.dropped {
             return Ok(true);
         }
         let Some(record) = record::decode(reader.payload(&found.header)?) else {
@@ -132,8 +131,8 @@ impl ReadStore {
         Ok(is_taken || !was_durable)
     }
 
-    /// Records behind a tear, at this position under this epoch, say what their keys are, whatever
-    /// came before.
+    /// Takes the keys from records behind a tear, at this position and under this epoch; their
+    /// predecessors are missing.
     fn behind_tear(
         &mut self,
         file: &Whole,
@@ -148,7 +147,7 @@ impl ReadStore {
         let (mut behind, mut epoch, mut synced) = (tear, epoch, 0);
         let mut whole = Vec::new();
         for (lsn, ..) in headers {
-            // Inside of a record: bytes of a payload that look like a header.
+            // Inside of a record: payload bytes that look like a header.
             if lsn < behind {
                 continue;
             }
@@ -160,26 +159,27 @@ impl ReadStore {
         }
         for found in whole {
             let was_durable = origin.kept || found.end <= synced;
-            // The tear is told already.
+            // The tear is reported already.
             let _ = self.take(&mut reader, &found, was_durable, replay)?;
         }
         Ok(())
     }
 }
 
-/// A log's file that may have been cut: what is missing reads as zeroes. Bits that were found
-/// flipped read as they were.
+/// A log's file that may be cut short: missing bytes read as zeroes. Flipped bits read as
+/// corrected.
 struct Whole {
     file: File,
     length: u64,
     capacity: u64,
-    /// Byte, and the bit in it.
+    /// Byte of the file, and mask of the bit in it.
     flips: Vec<(u64, u8)>,
 }
 
 impl Whole {
-    /// Finds the flipped bit where the log seems to end, and so on. Gives how far it reaches then.
-    fn put_right(&mut self, origin: Origin) -> Result<(Extent, u64), DiskError> {
+    /// Corrects the flipped bit where the log seems to end, and repeats. Returns the end of the log
+    /// after that.
+    fn put_right(&mut self, origin: Origin) -> Result<(LogExtent, u64), DiskError> {
         loop {
             let (extent, epoch) = Reader::new(self, origin).reach()?;
             match flipped(self, origin, extent.end, epoch)? {
@@ -220,7 +220,7 @@ impl LogFile for Whole {
     }
 }
 
-fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
+fn origin(capacity: u64, store: u64, progress: &IndexProgress) -> Origin {
     Origin {
         capacity,
         store,
@@ -231,8 +231,8 @@ fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
     }
 }
 
-/// Where each header begins and its record ends, and its epoch, in the order of the file; of the
-/// first one's store, where no tag says which.
+/// Position, end and epoch of each record, in file order. Without a tag: the records of the store
+/// whose header comes first.
 fn headers(
     file: &Whole,
     capacity: u64,
@@ -248,7 +248,7 @@ fn headers(
             .map_err(|error| DiskError::io("read the log", error))?;
         for (step, bytes) in window.chunks_exact(log::ALIGN).enumerate() {
             let position = at + (step * log::ALIGN) as u64;
-            if let Some(header) = Header::decode(bytes)
+            if let Some(header) = RecordHeader::decode(bytes)
                 && header.lsn % capacity == position
                 && *tag.get_or_insert(header.store) == header.store
             {
@@ -261,12 +261,12 @@ fn headers(
     Ok(found)
 }
 
-/// The newest epoch in the log of the store in `dir`, if nothing is missing between an index at
-/// `progress` and the log's end. Of a log that is lost nothing can be asked.
+/// The newest epoch in the log of the store in `dir`, if no record is missing between an index at
+/// `progress` and the log's end. A lost log has no answer.
 pub(crate) fn goes_on(
     dir: &Path,
     stored: &Stored,
-    progress: &Progress,
+    progress: &IndexProgress,
 ) -> Result<Option<u64>, DiskError> {
     let length = std::fs::metadata(dir.join(LOG)).map_or(0, |found| found.len());
     let capacity = stored.log_bytes;
@@ -283,15 +283,19 @@ pub(crate) fn goes_on(
     let epochs = headers(&file, capacity, &mut Some(stored.tag()))?;
     let newest = epochs.iter().map(|(_, _, epoch)| *epoch).max();
     let epoch = newest.unwrap_or(0).max(progress.applied_epoch);
-    let of = origin(capacity, stored.tag(), &Progress { epoch, ..*progress });
+    let of = origin(
+        capacity,
+        stored.tag(),
+        &IndexProgress { epoch, ..*progress },
+    );
     let mut reader = Reader::new(&file, of);
     let (extent, last) = reader.reach()?;
     let proof = reader.proof_beyond(extent.end, last)?;
     Ok(proof.is_none().then_some(epoch))
 }
 
-/// Without an index to say where the log begins: the records that follow one another up to the
-/// newest. Without an identity, of the store whose header is found first.
+/// The beginning of the log without an index: the contiguous records up to the newest. Without an
+/// identity: of the store whose header comes first.
 fn oldest_chain(
     file: &Whole,
     capacity: u64,
@@ -313,7 +317,7 @@ fn oldest_chain(
         newest = newest.max(epoch);
         chain = match chain {
             Some((first, behind, of)) if behind == lsn && epoch >= of => Some((first, end, epoch)),
-            // Inside of a record: bytes of a payload that look like a header.
+            // Inside of a record: payload bytes that look like a header.
             Some((first, behind, of)) if lsn < behind => Some((first, behind, of)),
             _ => Some((lsn, end, epoch)),
         };

@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use zonal_disk::index::Index;
+use zonal_disk::index_checksums::SumsStore;
 use zonal_disk::replay::{open_parts, open_parts_after};
-use zonal_disk::sums::SumsStore;
-use zonal_disk::{Config, DiskError, Engine, Identity, LogFile, Lsn, Record, StoreKind};
+use zonal_disk::{DiskError, Engine, EngineConfig, LogFile, Lsn, Record, StoreIdentity, StoreKind};
 use zonal_testkit::Rng;
-use zonal_testkit::power_cut::{self, Bytes, Change, Image};
+use zonal_testkit::power_cut::{self, FileChange, Image, SparseBytes};
 use zonal_types::{KvChange, KvRead};
 
 pub const SECTOR: usize = 512;
 pub const LOG_BYTES: u64 = 1 << 20;
 pub const TAG: u64 = 0x7a6f_6e61;
 
-/// What a reader finds, and what would survive.
+/// Contents as readers see them, and the image that would survive a power loss.
 #[derive(Default)]
 struct Live {
     live: Vec<u8>,
@@ -30,15 +30,15 @@ struct Live {
 }
 
 impl Live {
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: FileChange) {
         match &change {
-            Change::Write { at, bytes } => {
+            FileChange::Write { at, bytes } => {
                 let at = usize::try_from(*at).unwrap();
                 let end = at + bytes.len();
                 self.live.resize(self.live.len().max(end), 0);
                 self.live[at..end].copy_from_slice(bytes);
             }
-            Change::Resize(len) | Change::AtLeast(len) => {
+            FileChange::Resize(len) | FileChange::AtLeast(len) => {
                 self.live.resize(usize::try_from(*len).unwrap(), 0);
             }
         }
@@ -46,14 +46,14 @@ impl Live {
     }
 }
 
-/// One file in memory: live contents, and what of it would survive a loss of power.
+/// One file in memory: live contents, and the image that would survive a power loss.
 #[derive(Default)]
 pub struct MemFile {
     image: Mutex<Live>,
     pub fail_sync: AtomicBool,
     pub syncs: AtomicU64,
     pub writes: AtomicU64,
-    /// Each sync waits for the lock here: held by a test, it makes syncs slow.
+    /// Each sync waits for this lock: a test that holds it makes syncs slow.
     pub gate: Mutex<()>,
     /// Called before and after each sync.
     pub observer: Mutex<Option<Observer>>,
@@ -72,7 +72,7 @@ impl MemFile {
         let file = Self::default();
         {
             let mut image = file.image.lock().unwrap();
-            image.image = Image::holding(Bytes::of(&bytes));
+            image.image = Image::holding(SparseBytes::of(&bytes));
             image.live = bytes;
         }
         Arc::new(file)
@@ -82,7 +82,8 @@ impl MemFile {
         self.image.lock().unwrap().live.clone()
     }
 
-    /// What a loss of power may leave: of each pending sector any one of the writes to it, or none.
+    /// A state that a power loss may leave: of each pending sector any one of the writes to it, or
+    /// none.
     pub fn survivor(&self, rng: &mut Rng) -> Vec<u8> {
         let image = self.image.lock().unwrap();
         image.image.survivor(SECTOR as u64, rng).to_vec()
@@ -98,7 +99,7 @@ impl MemFile {
 
     fn do_write(&self, offset: u64, bytes: &[u8]) {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        self.image.lock().unwrap().change(Change::Write {
+        self.image.lock().unwrap().change(FileChange::Write {
             at: offset,
             bytes: bytes.to_vec(),
         });
@@ -106,7 +107,7 @@ impl MemFile {
 
     fn do_sync(&self) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        // As a medium may: what is written while the sync runs is not part of it.
+        // As a medium may behave: a write during the sync is not part of it.
         let covered = self.image.lock().unwrap().image.flush();
         drop(self.gate.lock().unwrap());
         self.observe();
@@ -156,7 +157,7 @@ impl redb::StorageBackend for MemIndex {
         self.0.do_read(offset, out)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.image.lock().unwrap().change(Change::Resize(len));
+        self.0.image.lock().unwrap().change(FileChange::Resize(len));
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
@@ -192,7 +193,7 @@ pub struct MemDisk {
     pub log: Arc<MemFile>,
     pub index: Arc<MemFile>,
     pub sums: Arc<MemFile>,
-    /// What an opening is told: the kernel kept all writes.
+    /// Whether an opening assumes that the kernel kept all writes.
     pub kept: bool,
 }
 
@@ -206,7 +207,7 @@ impl MemDisk {
         }
     }
 
-    /// The disk after the power went.
+    /// The disk after a power loss.
     pub fn after_power_loss(&self, rng: &mut Rng) -> Self {
         Self {
             log: MemFile::holding(self.log.survivor(rng)),
@@ -216,13 +217,13 @@ impl MemDisk {
         }
     }
 
-    /// States that a loss of power may leave, at most `limit`.
+    /// At most `limit` of the states that a power loss may leave.
     pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<Self> {
         let files = [&self.log, &self.index, &self.sums];
         let locked = files.map(|file| file.image.lock().unwrap());
         let images: Vec<&Image> = locked.iter().map(|locked| &locked.image).collect();
         let states = power_cut::states(&images, unit, limit, rng);
-        let state = |files: &Vec<Bytes>| Self {
+        let state = |files: &Vec<SparseBytes>| Self {
             log: MemFile::holding(files[0].to_vec()),
             index: MemFile::holding(files[1].to_vec()),
             sums: MemFile::holding(files[2].to_vec()),
@@ -231,7 +232,7 @@ impl MemDisk {
         states.iter().map(state).collect()
     }
 
-    /// The disk after the process was killed.
+    /// The disk after a kill of the process.
     pub fn after_kill(&self) -> Self {
         Self {
             log: MemFile::holding(self.log.live()),
@@ -242,12 +243,12 @@ impl MemDisk {
     }
 
     pub fn open(&self) -> Result<Engine, DiskError> {
-        self.open_with(Config::default(), &mut |_, _, _| true)
+        self.open_with(EngineConfig::default(), &mut |_, _, _| true)
     }
 
     pub fn open_with(
         &self,
-        config: Config,
+        config: EngineConfig,
         replay: &mut dyn FnMut(&Record, Lsn, bool) -> bool,
     ) -> Result<Engine, DiskError> {
         let sums = Box::new(MemSums(Arc::clone(&self.sums)));
@@ -258,19 +259,21 @@ impl MemDisk {
 
     pub fn open_with_log(&self, log: Box<dyn LogFile>) -> Result<Engine, DiskError> {
         let index = Index::open_backend(MemIndex(Arc::clone(&self.index)), 1 << 20)?;
-        open_parts(log, index, TAG, Config::default(), &mut |_, _, _| true)
+        open_parts(log, index, TAG, EngineConfig::default(), &mut |_, _, _| {
+            true
+        })
     }
 }
 
-pub fn small() -> Config {
-    Config {
+pub fn small() -> EngineConfig {
+    EngineConfig {
         log_bytes: LOG_BYTES,
-        ..Config::default()
+        ..EngineConfig::default()
     }
 }
 
-pub fn identity() -> Identity {
-    Identity {
+pub fn identity() -> StoreIdentity {
+    StoreIdentity {
         cell: [7; 16],
         kind: StoreKind::Shard,
         id: 3,

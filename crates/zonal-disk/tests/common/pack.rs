@@ -1,8 +1,9 @@
-//! Folders as one small file: what of each file is not zero. Stores are mostly zeros.
+//! Packs folders into one small file: the parts of each file that are not zero. Stores are mostly
+//! zeros.
 //!
-//! `ZPACK1\n`, then for each file its name, its length and its runs, all lengths as u64,
-//! little-endian; a run is where it begins, how long it is, whether all its bytes are alike (then
-//! one follows), and its bytes.
+//! Format: `ZPACK1\n`, then for each file its name, its length and its runs. All lengths are u64,
+//! little-endian. A run has its offset, its length, whether all its bytes are equal (then one byte
+//! follows), and its bytes.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8] = b"ZPACK1\n";
-/// Bytes alike that are worth a run of their own.
+/// Equal bytes that are worth a run of their own.
 const GAP: usize = 32;
 
 /// Every file below `dir`, relative to it, in order.
@@ -33,7 +34,7 @@ fn files(dir: &Path, below: &Path, out: &mut Vec<PathBuf>) {
 struct Run {
     start: usize,
     end: usize,
-    /// All its bytes are alike.
+    /// All its bytes are equal.
     is_fill: bool,
 }
 
@@ -57,7 +58,7 @@ fn runs(bytes: &[u8]) -> Vec<Run> {
     runs
 }
 
-/// The files below `dir` that `wanted` says.
+/// Packs the files below `dir` for which `wanted` is true.
 pub fn pack(dir: &Path, wanted: impl Fn(&Path) -> bool) -> Vec<u8> {
     let mut list = Vec::new();
     files(dir, Path::new(""), &mut list);

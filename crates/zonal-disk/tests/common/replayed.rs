@@ -1,43 +1,43 @@
-//! A recording done again on a folder in memory, moment by moment, with the states that a loss of
-//! power may leave at each.
+//! Replays a recording on a folder in memory, event by event, with the states that a power loss may
+//! leave at each.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use zonal_disk::recording::{Event, Recording};
+use zonal_disk::recording::{RecordedEvent, Recording};
 use zonal_testkit::Rng;
-use zonal_testkit::power_cut::{Act, Change, Folder, State};
+use zonal_testkit::power_cut::{CrashFolder, FileChange, FolderOperation, FolderState};
 
-/// What an event does to the folder.
-fn act(event: &Event<'_>) -> Option<Act> {
-    let change = |file, change| Some(Act::Change { file, change });
+/// The change of the folder that an event makes.
+fn act(event: &RecordedEvent<'_>) -> Option<FolderOperation> {
+    let change = |file, change| Some(FolderOperation::Change { file, change });
     match *event {
-        Event::MakeFolder { path } => Some(Act::MakeFolder(path.into())),
-        Event::Create { file, path } => {
+        RecordedEvent::MakeFolder { path } => Some(FolderOperation::MakeFolder(path.into())),
+        RecordedEvent::Create { file, path } => {
             let path = path.into();
-            Some(Act::Create { file, path })
+            Some(FolderOperation::Create { file, path })
         }
-        Event::Write { file, at, bytes } => {
+        RecordedEvent::Write { file, at, bytes } => {
             let bytes = bytes.to_vec();
-            change(file, Change::Write { at, bytes })
+            change(file, FileChange::Write { at, bytes })
         }
-        Event::SetLen { file, length } => change(file, Change::Resize(length)),
-        Event::Allocate { file, end } => change(file, Change::AtLeast(end)),
-        Event::Flush { file } => Some(Act::Flush(file)),
-        Event::Rename { from, to } => {
+        RecordedEvent::SetLen { file, length } => change(file, FileChange::Resize(length)),
+        RecordedEvent::Allocate { file, end } => change(file, FileChange::AtLeast(end)),
+        RecordedEvent::Flush { file } => Some(FolderOperation::Flush(file)),
+        RecordedEvent::Rename { from, to } => {
             let (from, to) = (from.into(), to.into());
-            Some(Act::Rename { from, to })
+            Some(FolderOperation::Rename { from, to })
         }
-        Event::Remove { path } => Some(Act::Remove(path.into())),
-        Event::FlushNames { path } => Some(Act::FlushNames(path.into())),
-        Event::Begun | Event::Ended { .. } | Event::End(_) => None,
+        RecordedEvent::Remove { path } => Some(FolderOperation::Remove(path.into())),
+        RecordedEvent::FlushNames { path } => Some(FolderOperation::FlushNames(path.into())),
+        RecordedEvent::Begun | RecordedEvent::Ended { .. } | RecordedEvent::End(_) => None,
     }
 }
 
 /// The folder after some of a recording's events.
 pub struct Replayed<'a> {
     recording: &'a Recording<'a>,
-    folder: Folder,
+    folder: CrashFolder,
     done: usize,
-    /// Flushes are taken to have done nothing: what a disk that lies leaves.
+    /// Flushes have no effect, as on a disk that lies.
     lies: bool,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Replayed<'a> {
     pub fn new(recording: &'a Recording<'a>, lies: bool) -> Self {
         Self {
             recording,
-            folder: Folder::default(),
+            folder: CrashFolder::default(),
             done: 0,
             lies,
         }
     }
 
-    /// Goes on until so many events are done.
+    /// Replays until `events` events are done.
     pub fn run_to(&mut self, events: usize) {
         while let Some((_, event)) = self.recording.events.get(self.done) {
             if self.done >= events {
@@ -59,8 +59,8 @@ impl<'a> Replayed<'a> {
             }
             let number = self.done as u64;
             match *event {
-                Event::Begun => self.folder.settle(),
-                Event::Ended { event, is_well } => {
+                RecordedEvent::Begun => self.folder.settle(),
+                RecordedEvent::Ended { event, is_well } => {
                     let before = &self.recording.events[event as usize].1;
                     self.folder
                         .ended(event, is_well && !(self.lies && is_flush(before)));
@@ -81,30 +81,35 @@ impl<'a> Replayed<'a> {
         last.map_or(0, |(end, _)| *end)
     }
 
-    pub fn live(&self) -> State {
+    pub fn live(&self) -> FolderState {
         self.folder.live()
     }
 
-    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<State> {
+    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<FolderState> {
         self.folder.states(unit, limit, rng)
     }
 }
 
-fn is_flush(event: &Event<'_>) -> bool {
-    matches!(event, Event::Flush { .. } | Event::FlushNames { .. })
+fn is_flush(event: &RecordedEvent<'_>) -> bool {
+    matches!(
+        event,
+        RecordedEvent::Flush { .. } | RecordedEvent::FlushNames { .. }
+    )
 }
 
-/// After how many events a flush is about to begin, is about to end, or has ended, of the recording
-/// proper.
+/// Numbers of events after which a flush is about to begin, about to end, or has ended, in the
+/// recording proper.
 pub fn sync_points(recording: &Recording<'_>) -> Vec<usize> {
     let events = &recording.events;
-    let begun = events.iter().position(|(_, event)| *event == Event::Begun);
+    let begun = events
+        .iter()
+        .position(|(_, event)| *event == RecordedEvent::Begun);
     let begun = begun.map_or(events.len(), |at| at + 1);
     let mut out = Vec::new();
     for (at, (_, event)) in events.iter().enumerate().skip(begun) {
         match event {
             event if is_flush(event) => out.push(at),
-            Event::Ended { event, .. } if is_flush(&events[*event as usize].1) => {
+            RecordedEvent::Ended { event, .. } if is_flush(&events[*event as usize].1) => {
                 out.extend([at, at + 1]);
             }
             _ => {}
@@ -114,7 +119,7 @@ pub fn sync_points(recording: &Recording<'_>) -> Vec<usize> {
     out
 }
 
-/// At most `count` of them, drawn, in order.
+/// At most `count` of the points, drawn at random, in order.
 pub fn some(mut points: Vec<usize>, count: usize, rng: &mut Rng) -> Vec<usize> {
     while points.len() > count {
         points.swap_remove(rng.index(points.len()));

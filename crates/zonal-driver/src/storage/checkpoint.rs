@@ -3,7 +3,7 @@
 
 use super::{TargetDriver, TargetHost, TargetNote};
 use std::sync::atomic::Ordering;
-use zonal_object::{CheckpointPlan, Record, Target};
+use zonal_object::{CheckpointPlan, EffectRecord, StorageTarget};
 use zonal_types::limits::BLOCK_BYTES;
 
 /// Blocks that a checkpoint moves at once.
@@ -11,14 +11,14 @@ const MOVE_BLOCKS: usize = 1024;
 
 impl<H: TargetHost> TargetDriver<H> {
     /// Appends a record in the critical section of the change; a failure ends service.
-    pub(super) fn append(&self, record: Record) -> Result<H::Position, H::Error> {
+    pub(super) fn append(&self, record: EffectRecord) -> Result<H::Position, H::Error> {
         self.host
             .append(record)
             .inspect_err(|error| self.stop_serving(&format!("its log takes no record: {error}")))
     }
 
     /// Requests a checkpoint where the target wants one.
-    pub(super) fn ask_for_checkpoint(&self, target: &Target) {
+    pub(super) fn ask_for_checkpoint(&self, target: &StorageTarget) {
         if target.wants_checkpoint() {
             self.host.request_checkpoint();
         }

@@ -1,14 +1,14 @@
 //! Truncations, holes, reservations and deletions, carried out step by step.
 
 use super::{Asker, Refused, TargetDriver, TargetHost};
-use zonal_object::{Delete, DeleteStep, Edit, Outcome, Step};
+use zonal_object::{ChangeOutcome, Delete, DeleteStep, Edit, EditStep};
 
 impl<H: TargetHost> TargetDriver<H> {
     /// Makes a hole or a reservation.
     ///
     /// # Errors
     /// The target's refusal, or the medium's failure.
-    pub async fn edit_range(&self, edit: Edit, asker: Asker<'_>) -> Result<Outcome, Refused> {
+    pub async fn edit_range(&self, edit: Edit, asker: Asker<'_>) -> Result<ChangeOutcome, Refused> {
         let mut edit = edit.sent_by(asker.attempt);
         self.with_space(async || self.run_edit(&mut edit, Some(asker)).await)
             .await
@@ -19,7 +19,7 @@ impl<H: TargetHost> TargetDriver<H> {
     ///
     /// # Errors
     /// The target's refusal, or the medium's failure.
-    pub async fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
+    pub async fn edit(&self, mut edit: Edit) -> Result<ChangeOutcome, Refused> {
         self.with_space(async || self.run_edit(&mut edit, None).await)
             .await
     }
@@ -28,15 +28,15 @@ impl<H: TargetHost> TargetDriver<H> {
         &self,
         edit: &mut Edit,
         asker: Option<Asker<'_>>,
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<ChangeOutcome, Refused> {
         let mut damage = None;
         loop {
             let step = {
                 let mut target = self.lock_with_room().await?;
                 asker.map_or(Ok(()), Asker::check)?;
                 match target.edit_step(self.host.store(), edit)? {
-                    Step::Done(outcome) => return Ok(outcome),
-                    Step::Log { record, done } => {
+                    EditStep::Done(outcome) => return Ok(outcome),
+                    EditStep::Log { record, done } => {
                         self.append(record).map_err(Refused::by_host)?;
                         if let Some(outcome) = done {
                             self.ask_for_checkpoint(&target);
@@ -45,7 +45,7 @@ impl<H: TargetHost> TargetDriver<H> {
                         damage = None;
                         None
                     }
-                    Step::Read => edit.old_blocks().cloned(),
+                    EditStep::Read => edit.old_blocks().cloned(),
                 }
             };
             let Some(old) = step else {

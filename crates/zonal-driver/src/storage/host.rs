@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
-use zonal_object::{ObjectId, Record};
+use zonal_object::{EffectRecord, ObjectId};
 use zonal_types::{
     ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
 };
@@ -94,7 +94,7 @@ pub trait TargetHost {
     ///
     /// # Errors
     /// The log takes no record: the target is ahead of it.
-    fn append(&self, record: Record) -> Result<Self::Position, Self::Error>;
+    fn append(&self, record: EffectRecord) -> Result<Self::Position, Self::Error>;
 
     /// The position behind all records.
     fn head(&self) -> Self::Position;

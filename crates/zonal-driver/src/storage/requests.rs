@@ -1,7 +1,7 @@
 //! Requests: checks the sender, runs the operation on the target, makes the reply.
 
 use super::{NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost};
-use zonal_object::{Attempt, Cut, Delete, Edit, ObjectId, Outcome, Sender};
+use zonal_object::{ChangeAttempt, ChangeOutcome, Cut, Delete, Edit, ObjectId, Sender};
 use zonal_types::limits::FENCES_AT_ONCE_MAX;
 use zonal_types::{ErrorCode, Fence, HolderNumber};
 use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
@@ -13,7 +13,7 @@ const MAP_RANGES_MAX: u32 = 16_384;
 #[derive(Clone, Copy)]
 pub struct Asker<'a> {
     /// The attempt, by which repeats are recognised.
-    pub attempt: Attempt,
+    pub attempt: ChangeAttempt,
     /// True where the sender has hung up: nobody waits for the change, and it must not be made any
     /// more.
     pub is_gone: &'a dyn Fn() -> bool,
@@ -115,7 +115,7 @@ impl<H: TargetHost> TargetDriver<H> {
             | StorageRequest::WriteRanges { .. }
             | StorageRequest::Punch { .. }
             | StorageRequest::Allocate { .. } => {
-                let attempt = Attempt {
+                let attempt = ChangeAttempt {
                     sender,
                     number: header.sequence,
                 };
@@ -181,7 +181,7 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(self.written(outcome))
     }
 
-    fn written(&self, outcome: Outcome) -> StorageReply {
+    fn written(&self, outcome: ChangeOutcome) -> StorageReply {
         StorageReply::Written {
             allocated_delta: outcome.allocated_delta,
             object_bytes: outcome.object_bytes,

@@ -1,7 +1,9 @@
 //! Writes: planned under the mutex, carried out outside of it, committed with their record.
 
 use super::{Asker, Refused, TargetDriver, TargetHost, named};
-use zonal_object::{Committed, Outcome, Planned, WritePlan, WriteRequest, ranges_of_one_record};
+use zonal_object::{
+    ChangeOutcome, Committed, WriteDecision, WritePlan, WriteRequest, ranges_of_one_record,
+};
 use zonal_types::ErrorCode;
 use zonal_types::limits::WRITE_RANGES_MAX;
 use zonal_wire::ObjectRef;
@@ -24,7 +26,7 @@ impl<H: TargetHost> TargetDriver<H> {
         asker: Asker<'_>,
         ranges: &[(u64, u32)],
         payload: &[u8],
-    ) -> Result<(Outcome, H::Position), Refused> {
+    ) -> Result<(ChangeOutcome, H::Position), Refused> {
         let (id, cut) = named(object);
         let bytes: u64 = ranges.iter().map(|(_at, length)| u64::from(*length)).sum();
         if ranges.len() > WRITE_RANGES_MAX || bytes != payload.len() as u64 {
@@ -45,7 +47,7 @@ impl<H: TargetHost> TargetDriver<H> {
             let written = self.with_space(async || self.try_write(request, asker, of_now).await);
             let (mut outcome, behind) = written
                 .await
-                .inspect_err(|_refused| self.lock().tell_later(id, before))?;
+                .inspect_err(|_refused| self.lock().report_later(id, before))?;
             before += outcome.allocated_delta;
             if later.is_empty() {
                 outcome.allocated_delta = before;
@@ -60,13 +62,13 @@ impl<H: TargetHost> TargetDriver<H> {
         request: WriteRequest<'_>,
         asker: Asker<'_>,
         payload: &[u8],
-    ) -> Result<(Outcome, H::Position), Refused> {
+    ) -> Result<(ChangeOutcome, H::Position), Refused> {
         let mut plan = loop {
             // A statement of its own: the guard must be dropped before the edit takes the lock.
             let planned = self.lock().plan_write(self.host.store(), request)?;
             match planned {
-                Planned::Ready(plan) => break plan,
-                Planned::CutFirst(mut edit) => {
+                WriteDecision::Ready(plan) => break plan,
+                WriteDecision::CutFirst(mut edit) => {
                     self.run_edit(&mut edit, None).await?;
                 }
             }
@@ -83,7 +85,7 @@ impl<H: TargetHost> TargetDriver<H> {
         plan: &mut WritePlan,
         asker: Asker<'_>,
         payload: &[u8],
-    ) -> Result<(Outcome, H::Position), Refused> {
+    ) -> Result<(ChangeOutcome, H::Position), Refused> {
         for write in plan.writes() {
             let bytes = payload.get(write.payload).ok_or(ErrorCode::Invalid)?;
             let written = self.write_segment(write.segment, write.offset, bytes);

@@ -10,7 +10,7 @@ use zonal_driver::storage::{
     BackingSpace, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
     WriteFailure,
 };
-use zonal_object::{Record, Target, TargetConfig};
+use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, Fence, HolderNumber, Incarnation,
     KvChange, KvRead, MapVersion, ShardId, StripeSetId, TargetId,
@@ -120,7 +120,7 @@ impl TargetHost for Memory {
         true
     }
 
-    fn append(&self, record: Record) -> Result<usize, ErrorCode> {
+    fn append(&self, record: EffectRecord) -> Result<usize, ErrorCode> {
         if self.log_fails.get() {
             return Err(ErrorCode::Io);
         }
@@ -262,7 +262,7 @@ type Answer = Result<(StorageReply, Vec<u8>), ErrorCode>;
 pub fn open(stored: Stored) -> Driven {
     let host = Memory::default();
     let notes = stored.notes.iter().map(Vec::as_slice);
-    let target = Target::open(CONFIG, &stored.keys, notes).unwrap();
+    let target = StorageTarget::open(CONFIG, &stored.keys, notes).unwrap();
     host.stored.replace(stored);
     let driven = TargetDriver::new(TARGET, target, host);
     at_once(driven.resume()).unwrap().unwrap();

@@ -1,16 +1,16 @@
-//! Bytes of files: read, written, cut, allocated and flushed, with the faults that are set.
+//! Bytes of files: read, write, truncate, allocate and flush, with the current faults.
 
 use super::state::State;
-use super::{Disk, Result, below, used};
-use crate::faults::Call;
-use crate::history::{Change, Event};
+use super::{FaultDisk, Result, below, used};
+use crate::faults::DiskFaultKind;
+use crate::history::{DiskChange, DiskEvent};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, MutexGuard};
 
-impl Disk {
+impl FaultDisk {
     fn file(&self, state: &mut State, node: u64) -> Result<Arc<File>> {
         let known = state.nodes.get_mut(&node).ok_or(Errno::NOENT)?;
         if let Some(file) = &known.file {
@@ -46,7 +46,7 @@ impl Disk {
         let path = state.text(node)?;
         state
             .faults
-            .check(Call::Read, &path, at, at + length as u64)?;
+            .check(DiskFaultKind::Read, &path, at, at + length as u64)?;
         let file = self.file(&mut state, node)?;
         let mut bytes = vec![0; length];
         let mut done = 0;
@@ -61,7 +61,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Lets a read take its time; others go on meanwhile.
+    /// Delays a read; others go on meanwhile.
     fn wait_for_read(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         let takes = state.faults.read_takes;
@@ -81,7 +81,7 @@ impl Disk {
         state.counts.writes += 1;
         let end = at + bytes.len() as u64;
         let path = state.text(node)?;
-        state.faults.check(Call::Write, &path, at, end)?;
+        state.faults.check(DiskFaultKind::Write, &path, at, end)?;
         let file = self.file(&mut state, node)?;
         if !is_allocated(&file, at, end) {
             self.check_budget(&state, bytes.len() as u64)?;
@@ -89,7 +89,7 @@ impl Disk {
         let length = file.metadata().map_err(below)?.len();
         if end > length {
             file.set_len(end).map_err(below)?;
-            state.changed(Change::Resize {
+            state.changed(DiskChange::Resize {
                 node,
                 from: length,
                 to: end,
@@ -99,7 +99,7 @@ impl Disk {
         let mut old = vec![0; bytes.len()];
         file.read_exact_at(&mut old, at).map_err(below)?;
         file.write_all_at(bytes, at).map_err(below)?;
-        state.changed(Change::Write {
+        state.changed(DiskChange::Write {
             node,
             at,
             old,
@@ -115,11 +115,11 @@ impl Disk {
         let from = file.metadata().map_err(below)?.len();
         state
             .faults
-            .check(Call::Write, &path, from.min(to), from.max(to))?;
+            .check(DiskFaultKind::Write, &path, from.min(to), from.max(to))?;
         let mut cut = vec![0; usize::try_from(from.saturating_sub(to)).unwrap_or(0)];
         file.read_exact_at(&mut cut, to.min(from)).map_err(below)?;
         file.set_len(to).map_err(below)?;
-        state.changed(Change::Resize {
+        state.changed(DiskChange::Resize {
             node,
             from,
             to,
@@ -134,14 +134,16 @@ impl Disk {
         }
         let mut state = self.lock();
         let path = state.text(node)?;
-        state.faults.check(Call::Write, &path, at, at + length)?;
+        state
+            .faults
+            .check(DiskFaultKind::Write, &path, at, at + length)?;
         let file = self.file(&mut state, node)?;
         let metadata = file.metadata().map_err(below)?;
         self.check_budget(&state, length.saturating_sub(metadata.blocks() * 512))?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), at, length)?;
         let to = file.metadata().map_err(below)?.len();
         if to > metadata.len() {
-            state.changed(Change::Resize {
+            state.changed(DiskChange::Resize {
                 node,
                 from: metadata.len(),
                 to,
@@ -155,9 +157,11 @@ impl Disk {
         let mut state = self.lock();
         state.counts.syncs += 1;
         let path = state.text(node)?;
-        state.faults.check(Call::Sync, &path, 0, u64::MAX)?;
+        state
+            .faults
+            .check(DiskFaultKind::Sync, &path, 0, u64::MAX)?;
         if !state.faults.lie {
-            state.history.push(Event::Sync(node));
+            state.history.push(DiskEvent::Sync(node));
         }
         let takes = state.faults.sync_takes;
         drop(state);
@@ -187,7 +191,7 @@ impl Disk {
     }
 }
 
-/// Whether a range has its blocks already.
+/// Whether the blocks of a range are allocated.
 fn is_allocated(file: &File, at: u64, end: u64) -> bool {
     rustix::fs::seek(file, SeekFrom::Hole(at)).is_ok_and(|hole| hole >= end)
 }

@@ -1,15 +1,15 @@
-//! Names: made, removed, renamed, listed and flushed.
+//! Names: create, remove, rename, list and flush.
 
 use super::state::Node;
-use super::{Disk, HIDDEN, Result, below};
-use crate::faults::Call;
-use crate::history::{Change, Event};
+use super::{FaultDisk, HIDDEN, Result, below};
+use crate::faults::DiskFaultKind;
+use crate::history::{DiskChange, DiskEvent};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-impl Disk {
+impl FaultDisk {
     pub(crate) fn node_of(&self, parent: u64, name: &Path) -> Result<u64> {
         let mut state = self.lock();
         let path = state.path(parent)?.join(name);
@@ -34,20 +34,22 @@ impl Disk {
     pub(crate) fn sync_names(&self, node: u64) -> Result<()> {
         let mut state = self.lock();
         let path = state.text(node)?;
-        state.faults.check(Call::Sync, &path, 0, u64::MAX)?;
+        state
+            .faults
+            .check(DiskFaultKind::Sync, &path, 0, u64::MAX)?;
         if !state.faults.lie {
-            state.history.push(Event::SyncNames);
+            state.history.push(DiskEvent::SyncNames);
         }
         Ok(())
     }
 
-    /// Makes a file or, with `folder`, a folder.
+    /// Creates a file or, with `folder`, a folder.
     pub(crate) fn make(&self, parent: u64, name: &Path, folder: bool) -> Result<u64> {
         let mut state = self.lock();
         let path = state.path(parent)?.join(name);
         state
             .faults
-            .check(Call::Write, &path.to_string_lossy(), 0, 0)?;
+            .check(DiskFaultKind::Write, &path.to_string_lossy(), 0, 0)?;
         let full = self.root.join(&path);
         if folder {
             fs::create_dir(&full).map_err(below)?;
@@ -61,7 +63,7 @@ impl Disk {
         }
         let node = state.node(&path);
         let from = state.hidden_place();
-        state.changed(Change::Name {
+        state.changed(DiskChange::Name {
             node,
             from,
             to: path,
@@ -87,7 +89,7 @@ impl Disk {
         let to = state.hidden_place();
         fs::rename(&full, self.root.join(&to)).map_err(below)?;
         state.moved(node, &to);
-        state.changed(Change::Name {
+        state.changed(DiskChange::Name {
             node,
             from: path,
             to,
@@ -102,7 +104,7 @@ impl Disk {
         let to = state.path(to.0)?.join(to.1);
         state
             .faults
-            .check(Call::Write, &to.to_string_lossy(), 0, 0)?;
+            .check(DiskFaultKind::Write, &to.to_string_lossy(), 0, 0)?;
         let metadata = fs::symlink_metadata(self.root.join(&from)).map_err(below)?;
         if metadata.is_dir() {
             return Err(Errno::XDEV);
@@ -119,7 +121,7 @@ impl Disk {
         };
         fs::rename(self.root.join(&from), self.root.join(&to)).map_err(below)?;
         state.moved(node, &to);
-        state.changed(Change::Name {
+        state.changed(DiskChange::Name {
             node,
             from,
             to,

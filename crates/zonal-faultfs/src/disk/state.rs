@@ -1,8 +1,8 @@
-//! What the disk knows of its files: their nodes, places, locks; what was done to them.
+//! The state of the disk: nodes, paths and locks of its files, and their history.
 
 use super::{Counts, HIDDEN, Result};
 use crate::faults::Faults;
-use crate::history::{Change, Event, History};
+use crate::history::{ChangeHistory, DiskChange, DiskEvent};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,11 +23,11 @@ pub(super) struct State {
     pub(super) next: u64,
     pub(super) hidden: u64,
     pub(super) faults: Faults,
-    pub(super) history: History,
+    pub(super) history: ChangeHistory,
     pub(super) counts: Counts,
-    /// Reads under way.
+    /// Reads in progress.
     pub(super) reading: u64,
-    /// Who holds the lock of a file; all locks exclude.
+    /// Owners of the file's lock; all locks are exclusive.
     pub(super) locks: BTreeMap<u64, u64>,
 }
 
@@ -66,8 +66,8 @@ impl State {
         }
     }
 
-    pub(super) fn changed(&mut self, change: Change) {
-        self.history.push(Event::Change(change));
+    pub(super) fn changed(&mut self, change: DiskChange) {
+        self.history.push(DiskEvent::Change(change));
     }
 
     pub(super) fn places(&self) -> BTreeMap<u64, PathBuf> {

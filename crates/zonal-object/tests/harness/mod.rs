@@ -10,7 +10,7 @@ use zonal_types::{Column, DataId, ErrorCode, KvChange, KvRead};
 
 pub const BLOCK: usize = 4096;
 
-/// The ordered store: what checkpoints made durable, and newer changes over it.
+/// The ordered store: contents that checkpoints made durable, and newer changes over them.
 #[derive(Default)]
 pub struct Store {
     pub durable: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -41,7 +41,7 @@ impl KvRead for Store {
     }
 }
 
-/// A write to a segment that no flush has covered: what was there.
+/// A write to a segment that no flush has covered, with the bytes before it.
 struct Unsynced {
     segment: u32,
     offset: usize,
@@ -50,9 +50,9 @@ struct Unsynced {
 
 pub struct Shell {
     pub config: TargetConfig,
-    pub target: Target,
+    pub target: StorageTarget,
     pub store: Store,
-    pub log: Vec<Record>,
+    pub log: Vec<EffectRecord>,
     pub synced: usize,
     pub segments: BTreeMap<u32, Vec<u8>>,
     unsynced: Vec<Unsynced>,
@@ -66,7 +66,7 @@ pub fn object(data_id: u64) -> ObjectId {
     }
 }
 
-/// A small target; a test that wants another has its own.
+/// A small target; a test that needs another one has its own.
 pub const CONFIG: TargetConfig = TargetConfig {
     segment_units: 512,
     segments: 4,
@@ -88,7 +88,7 @@ impl Shell {
         let store = Store::default();
         Self {
             config,
-            target: Target::open(config, &store, []).unwrap(),
+            target: StorageTarget::open(config, &store, []).unwrap(),
             store,
             log: Vec::new(),
             synced: 0,
@@ -117,7 +117,7 @@ impl Shell {
         }
     }
 
-    pub fn append(&mut self, record: Record) {
+    pub fn append(&mut self, record: EffectRecord) {
         self.store.apply(&record.changes);
         self.log.push(record);
     }
@@ -134,7 +134,7 @@ impl Shell {
         Ok(buffer[range].to_vec())
     }
 
-    /// Reads the plan's parts; what no segment has stays as it was.
+    /// Reads the plan's parts; bytes that no segment has stay unchanged.
     pub fn raw(&self, plan: &ReadPlan) -> Vec<u8> {
         let mut buffer = vec![0xDD; plan.buffer_len()];
         for read in plan.reads() {
@@ -160,11 +160,11 @@ impl Shell {
         self.fetch(&plan).map_err(|damage| damage.code())
     }
 
-    pub fn run_edit(&mut self, mut edit: Edit) -> Result<Outcome, ErrorCode> {
+    pub fn run_edit(&mut self, mut edit: Edit) -> Result<ChangeOutcome, ErrorCode> {
         let mut damaged = None;
         loop {
             match self.target.edit_step(&self.store, &mut edit)? {
-                Step::Read => {
+                EditStep::Read => {
                     let plan = edit.old_blocks().unwrap().clone();
                     if damaged.as_ref() == Some(&plan) {
                         return Err(ErrorCode::Corrupt);
@@ -172,13 +172,13 @@ impl Shell {
                     let mut buffer = self.raw(&plan);
                     damaged = edit.supply(&mut buffer).is_err().then_some(plan);
                 }
-                Step::Log { record, done } => {
+                EditStep::Log { record, done } => {
                     self.append(record);
                     if let Some(outcome) = done {
                         return Ok(outcome);
                     }
                 }
-                Step::Done(outcome) => return Ok(outcome),
+                EditStep::Done(outcome) => return Ok(outcome),
             }
         }
     }
@@ -186,8 +186,8 @@ impl Shell {
     pub fn plan(&mut self, request: WriteRequest<'_>) -> Result<WritePlan, ErrorCode> {
         loop {
             match self.target.plan_write(&self.store, request)? {
-                Planned::Ready(plan) => return Ok(plan),
-                Planned::CutFirst(edit) => {
+                WriteDecision::Ready(plan) => return Ok(plan),
+                WriteDecision::CutFirst(edit) => {
                     self.run_edit(edit)?;
                 }
             }
@@ -203,7 +203,11 @@ impl Shell {
         plan.checksum(payload);
     }
 
-    pub fn commit(&mut self, plan: &mut WritePlan, payload: &[u8]) -> Result<Outcome, ErrorCode> {
+    pub fn commit(
+        &mut self,
+        plan: &mut WritePlan,
+        payload: &[u8],
+    ) -> Result<ChangeOutcome, ErrorCode> {
         loop {
             if let Some(read) = plan.old_blocks() {
                 let mut buffer = self.raw(read);
@@ -231,7 +235,7 @@ impl Shell {
         cut: Cut,
         offset: u64,
         payload: &[u8],
-    ) -> Result<Outcome, ErrorCode> {
+    ) -> Result<ChangeOutcome, ErrorCode> {
         self.write_ranges(object, cut, &[(offset, payload.len() as u32)], payload)
     }
 
@@ -241,9 +245,9 @@ impl Shell {
         cut: Cut,
         ranges: &[(u64, u32)],
         payload: &[u8],
-    ) -> Result<Outcome, ErrorCode> {
+    ) -> Result<ChangeOutcome, ErrorCode> {
         let mut plan = self.plan(WriteRequest {
-            attempt: Attempt::default(),
+            attempt: ChangeAttempt::default(),
             object,
             cut,
             ranges,
@@ -287,7 +291,7 @@ impl Shell {
         }
     }
 
-    /// A whole checkpoint. `arrives` false: it fails before it is durable.
+    /// Runs a whole checkpoint. `arrives` false: it fails before it is durable.
     pub fn checkpoint(&mut self, arrives: bool) {
         self.flush_pending(usize::MAX);
         self.freeze(arrives);
@@ -311,7 +315,7 @@ impl Shell {
             self.store.apply(&record.changes);
         }
         let notes = self.log.iter().map(|record| record.note.as_slice());
-        self.target = Target::open(self.config, &self.store, notes).unwrap();
+        self.target = StorageTarget::open(self.config, &self.store, notes).unwrap();
     }
 
     /// The process dies; everything handed to the kernel stays.
@@ -319,8 +323,8 @@ impl Shell {
         self.reopen();
     }
 
-    /// The power fails: unsynced blocks arrive or not, each by itself; so does the log's tail.
-    /// Returns how many records are left.
+    /// Power loss: each unsynced block arrives or not, and so does the log's tail. Returns the
+    /// number of records left.
     pub fn power_loss(&mut self, rng: &mut Rng) -> usize {
         for lost in std::mem::take(&mut self.unsynced).into_iter().rev() {
             if rng.chance(30) {
@@ -331,7 +335,7 @@ impl Shell {
         let tail = (self.log.len() - self.synced) as u64;
         let keep = self.synced + rng.below(tail + 1) as usize;
         self.log.truncate(keep);
-        let whole = |record: &Record| {
+        let whole = |record: &EffectRecord| {
             replay_checks(&self.config, record)
                 .unwrap()
                 .iter()
@@ -343,7 +347,7 @@ impl Shell {
         };
         let bad = (self.synced..keep).find(|at| !whole(&self.log[*at]));
         self.log.truncate(bad.unwrap_or(keep));
-        // What is found after a power loss is on the medium.
+        // The store found after a power loss is on the medium.
         self.sync();
         self.reopen();
         self.log.len()

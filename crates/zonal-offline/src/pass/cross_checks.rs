@@ -12,7 +12,7 @@ use crate::store_scan::TargetContents;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use zonal_disk::mend::LostKeys;
+use zonal_disk::repair::LostKeys;
 use zonal_fsck::data_fact::{DataFact, DataOwner};
 use zonal_fsck::junctions::{self};
 use zonal_fsck::objects::{self, JoinOutcome, ObjectJoin};

@@ -3,7 +3,7 @@
 use crate::cell::StoreSpec;
 use crate::error::OfflineError;
 use crate::repair_shard::failed;
-use zonal_disk::mend::can_restore_index;
+use zonal_disk::repair::can_restore_index;
 use zonal_fsck::{FindingKind, StoreFault};
 
 /// Replaces all findings about a store's index, and about its contents, by the one that its copy is

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use zonal_disk::identity::sync_dir;
-use zonal_disk::mend::LostKeys;
+use zonal_disk::repair::LostKeys;
 use zonal_types::{Codec, TargetId};
 
 /// Suffix of a target's file while its store is being mended: the lost keys are not known yet.
@@ -26,7 +26,7 @@ fn mending_file(scratch: &Path, target: TargetId) -> PathBuf {
 
 fn load_known(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
     // Others may write in this folder: ignore the files that they put there.
-    let folder = zonal_disk::trusted::open_above(scratch).ok();
+    let folder = zonal_disk::trusted_paths::open_above(scratch).ok();
     let file = folder.and_then(|folder| folder.file(&lost_name(target)).ok()?);
     let mut bytes = Vec::new();
     if file.is_none_or(|mut file| file.read_to_end(&mut bytes).is_err()) {

@@ -8,7 +8,7 @@ use zonal_fsck::junctions::Mismatch;
 use zonal_fsck::objects::UnownedObject;
 use zonal_fsck::{FindingKind, StoreFault};
 use zonal_meta::check::Broken as MetaBroken;
-use zonal_object::{Broken as ObjectBroken, ObjectId};
+use zonal_object::{ObjectId, TargetDefect as ObjectBroken};
 use zonal_types::{DataId, Ino};
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::ListedJunction;

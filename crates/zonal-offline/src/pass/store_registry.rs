@@ -2,7 +2,7 @@
 //! start.
 
 use crate::cell::StoreSpec;
-use zonal_disk::starts::Mark;
+use zonal_disk::start_marks::StoredMark;
 use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::FindingPlace;
 use zonal_types::{Codec, KvRead, ShardId};
@@ -26,7 +26,7 @@ const STORES_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownStore {
     pub uuid: [u8; 16],
-    pub mark: Mark,
+    pub mark: StoredMark,
 }
 
 pub(super) fn known_store(manager: &ReadStore, spec: &StoreSpec) -> Option<KnownStore> {
@@ -40,7 +40,7 @@ pub(super) fn known_store(manager: &ReadStore, spec: &StoreSpec) -> Option<Known
     key.extend_from_slice(&spec.identity.id.to_be_bytes());
     let value = manager.get(&key).ok().flatten()?;
     let (uuid, (number, tag)) = <([u8; 16], (u64, u64))>::from_bytes(&value).ok()?;
-    let mark = Mark { number, tag };
+    let mark = StoredMark { number, tag };
     Some(KnownStore { uuid, mark })
 }
 

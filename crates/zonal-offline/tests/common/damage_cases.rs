@@ -5,7 +5,7 @@ use super::{Made, OpenTarget, TestCell, lookup, open_engine};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use zonal_disk::Engine;
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_meta::inode::Inode;
 use zonal_meta::keys;
 use zonal_testkit::Rng;
@@ -53,7 +53,7 @@ impl Bench {
             let changes = damage(&engine);
             assert!(!changes.is_empty(), "{context}: no damage");
             if at < 2 {
-                engine.append_with(changes, &[], Room::Normal).unwrap();
+                engine.append_with(changes, &[], LogRoom::Normal).unwrap();
                 engine.sync_all().unwrap();
             } else {
                 // The records of a target carry notes: move them into the index, with what the log

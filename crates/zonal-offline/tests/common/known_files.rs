@@ -5,9 +5,9 @@ use super::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_disk::store::load_identity;
-use zonal_disk::{Engine, Identity, StoreKind};
+use zonal_disk::{Engine, StoreIdentity, StoreKind};
 use zonal_meta::inode::Inode;
 use zonal_meta::{MetaShard, ShardConfig, keys};
 use zonal_object::ObjectId;
@@ -33,7 +33,7 @@ impl TestCell {
             stores.push(StoreSpec {
                 node: NodeId(node),
                 dir: dir.join(format!("{kind}-{id}")),
-                identity: Identity {
+                identity: StoreIdentity {
                     cell: CELL,
                     kind,
                     id,
@@ -249,7 +249,7 @@ impl TestCell {
         let engine = open_engine(spec);
         let config = ShardConfig::new(ShardId(1), ZoneId(1), 1);
         engine
-            .append_with(MetaShard::format(&config, now().wall), &[], Room::Normal)
+            .append_with(MetaShard::format(&config, now().wall), &[], LogRoom::Normal)
             .unwrap();
         let half = changes.len() * 2 / 3;
         for (at, group) in changes.chunks(50).enumerate() {
@@ -257,7 +257,7 @@ impl TestCell {
                 engine.checkpoint(&mut || Ok(())).unwrap();
             }
             engine
-                .append_with(group.to_vec(), &[], Room::Normal)
+                .append_with(group.to_vec(), &[], LogRoom::Normal)
                 .unwrap();
         }
         engine.sync_all().unwrap();
@@ -267,13 +267,13 @@ impl TestCell {
         let engine = open_engine(&self.cell.stores[0]);
         let config = ShardConfig::new(ShardId(0), ZoneId(1), 1);
         engine
-            .append_with(MetaShard::format(&config, now().wall), &[], Room::Normal)
+            .append_with(MetaShard::format(&config, now().wall), &[], LogRoom::Normal)
             .unwrap();
         engine
-            .append_with(self.map.to_store(), &[], Room::Normal)
+            .append_with(self.map.to_store(), &[], LogRoom::Normal)
             .unwrap();
         engine
-            .append_with(self.fill_starts(), &[], Room::Normal)
+            .append_with(self.fill_starts(), &[], LogRoom::Normal)
             .unwrap();
         // The second directory's entry and junction are in the log alone.
         engine.checkpoint(&mut || Ok(())).unwrap();
@@ -293,7 +293,7 @@ impl TestCell {
                 zone: ZoneId(1),
             };
             changes.extend(junctions::plan(&engine, vec![junction], &|_ino| None).unwrap());
-            engine.append_with(changes, &[], Room::Normal).unwrap();
+            engine.append_with(changes, &[], LogRoom::Normal).unwrap();
         }
         engine.sync_all().unwrap();
     }

@@ -25,7 +25,7 @@ pub use target::OpenTarget;
 use std::collections::BTreeMap;
 use std::fs::{self};
 use std::path::{Path, PathBuf};
-use zonal_disk::{Config, Engine};
+use zonal_disk::{Engine, EngineConfig};
 use zonal_fsck::Finding;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::{Now, keys};
@@ -46,7 +46,7 @@ pub const GEOMETRY: TargetConfig = TargetConfig {
     segments: 64,
     pending_blocks_max: 4096,
 };
-pub const CONFIG: Config = Config {
+pub const CONFIG: EngineConfig = EngineConfig {
     log_bytes: 1 << 20,
     overlay_bytes: 1 << 20,
     cache_bytes: 1 << 20,

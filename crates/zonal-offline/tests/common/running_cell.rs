@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 use zonal_disk::Engine;
 use zonal_object::ids::BLOCK;
-use zonal_object::{KnownObject, ObjectId, list};
+use zonal_object::{KnownObject, ObjectId, index_walk};
 use zonal_offline::running_cell::{ShardSnapshot, SnapshotPage, SnapshotSet};
 use zonal_offline::{CheckSummary, OfflineError, RunningCell, RunningOptions, check_running};
 use zonal_types::{Blob, Codec, KvRead, ShardId, TargetId};
@@ -80,7 +80,7 @@ impl RunningCell for Running<'_> {
         limit: usize,
     ) -> Result<(Vec<KnownObject>, bool), OfflineError> {
         let engine = &self.open.targets[target.0 as usize - 1].engine;
-        let (found, end) = list::objects(engine, after, limit.min(PAGE)).unwrap();
+        let (found, end) = index_walk::objects(engine, after, limit.min(PAGE)).unwrap();
         let known = found.into_iter().map(|listed| KnownObject {
             object: listed.object,
             bytes: listed.stat.object_bytes,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_disk::Engine;
-use zonal_disk::Room;
+use zonal_disk::LogRoom;
 use zonal_meta::{Caller, MetaShard, Now, Outcome, ShardConfig};
 use zonal_types::{
     ClientId, ClientIdentity, Credentials, ErrorCode, Ino, Name, SessionId, ShardId, ZoneId,
@@ -61,7 +61,7 @@ impl Worked<'_> {
                 .handle(self.engine, self.now, caller, request, attempt);
             match outcome {
                 Outcome::Reply { reply, effect, .. } => {
-                    let logged = self.engine.append_with(effect, &[], Room::Normal);
+                    let logged = self.engine.append_with(effect, &[], LogRoom::Normal);
                     logged.expect(context);
                     return match reply {
                         MetaReply::Failed { code } => Err(code.0),

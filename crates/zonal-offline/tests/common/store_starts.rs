@@ -4,7 +4,7 @@
 use super::{TestCell, open_engine};
 use std::fs;
 use zonal_disk::StoreDir;
-use zonal_disk::starts::{self, Mark, Starts};
+use zonal_disk::start_marks::{self, Starts, StoredMark};
 use zonal_disk::store::load_identity;
 use zonal_disk::{Engine, StoreKind};
 use zonal_offline::StoreSpec;
@@ -30,11 +30,11 @@ impl TestCell {
             let Some(key) = key(spec) else {
                 continue;
             };
-            let mark = Mark {
+            let mark = StoredMark {
                 number: 3 + at as u64,
                 tag: 0x1234_5678_9abc_def0 + at as u64,
             };
-            starts::taken(&StoreDir::plain(&spec.dir), mark).unwrap();
+            start_marks::taken(&StoreDir::plain(&spec.dir), mark).unwrap();
             let uuid = load_identity(&spec.dir).unwrap().unwrap().uuid;
             let value = (uuid, (mark.number, mark.tag)).to_bytes();
             changes.push(KvChange::put(key, value));
@@ -51,9 +51,9 @@ impl TestCell {
                 continue;
             };
             let (_, (number, tag)) = <([u8; 16], (u64, u64))>::from_bytes(&value).unwrap();
-            let bytes = fs::read(spec.dir.join(starts::FILE_NAME)).unwrap();
+            let bytes = fs::read(spec.dir.join(start_marks::FILE_NAME)).unwrap();
             let file = Starts::decode(&bytes).expect(context);
-            assert_eq!(file.taken, Mark { number, tag }, "{context}: starts");
+            assert_eq!(file.taken, StoredMark { number, tag }, "{context}: starts");
         }
     }
 }

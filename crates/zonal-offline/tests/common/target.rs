@@ -5,15 +5,18 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use zonal_disk::Engine;
-use zonal_disk::Room;
-use zonal_object::{Committed, Cut, Edit, ObjectId, Planned, Record, Step, Target, WriteRequest};
+use zonal_disk::LogRoom;
+use zonal_object::{
+    Committed, Cut, Edit, EditStep, EffectRecord, ObjectId, StorageTarget, WriteDecision,
+    WriteRequest,
+};
 use zonal_offline::StoreSpec;
 use zonal_types::ErrorCode;
 
 /// A target in use.
 pub struct OpenTarget {
     pub engine: Engine,
-    pub target: Target,
+    pub target: StorageTarget,
     dir: PathBuf,
 }
 
@@ -29,7 +32,7 @@ impl OpenTarget {
                 true
             },
         )?;
-        let target = Target::open(GEOMETRY, &engine, notes.iter().map(Vec::as_slice))?;
+        let target = StorageTarget::open(GEOMETRY, &engine, notes.iter().map(Vec::as_slice))?;
         fs::create_dir_all(spec.dir.join("segments")).unwrap();
         Ok(Self {
             engine,
@@ -52,20 +55,20 @@ impl OpenTarget {
         file
     }
 
-    fn append(&self, record: Record) {
+    fn append(&self, record: EffectRecord) {
         self.engine
-            .append_with(record.changes, &record.note, Room::Reserve)
+            .append_with(record.changes, &record.note, LogRoom::Reserve)
             .unwrap();
     }
 
     pub fn write(&mut self, object: ObjectId, offset: u64, bytes: &[u8]) -> Result<(), ErrorCode> {
         let request = WriteRequest {
-            attempt: zonal_object::Attempt::default(),
+            attempt: zonal_object::ChangeAttempt::default(),
             object,
             cut: Cut::default(),
             ranges: &[(offset, bytes.len() as u32)],
         };
-        let Planned::Ready(mut plan) = self.target.plan_write(&self.engine, request)? else {
+        let WriteDecision::Ready(mut plan) = self.target.plan_write(&self.engine, request)? else {
             return Err(ErrorCode::Invalid);
         };
         let writes: Vec<_> = plan.writes().collect();
@@ -101,14 +104,14 @@ impl OpenTarget {
         let mut edit = Edit::truncate(object, cut);
         loop {
             match self.target.edit_step(&self.engine, &mut edit).unwrap() {
-                Step::Log { record, done } => {
+                EditStep::Log { record, done } => {
                     self.append(record);
                     if done.is_some() {
                         return;
                     }
                 }
-                Step::Done(_) => return,
-                Step::Read => panic!("nothing is to be read"),
+                EditStep::Done(_) => return,
+                EditStep::Read => panic!("nothing is to be read"),
             }
         }
     }

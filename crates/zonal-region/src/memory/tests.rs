@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use crate::mapping::{MapError, Mappings};
+use crate::client_mappings::{MapError, Mappings};
 use crate::region::WARM_MAX;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::dup;
@@ -21,7 +21,7 @@ fn place(memory: &Memory) -> usize {
 }
 
 #[test]
-fn buffers_are_used_again_and_own_memory_where_there_is_none() {
+fn buffers_are_reused_and_ordinary_memory_is_the_fallback() {
     let regions = regions(2);
     let (first, second) = (regions.take(BUFFER), regions.take(100));
     assert_eq!((first.len(), second.len()), (BUFFER, 100));
@@ -36,7 +36,7 @@ fn buffers_are_used_again_and_own_memory_where_there_is_none() {
 }
 
 #[test]
-fn a_buffer_under_a_hold_is_not_given_out_though_its_owner_is_gone() {
+fn a_buffer_under_a_hold_is_not_reused_after_its_owner_is_dropped() {
     let regions = regions(1);
     let memory = regions.take(BUFFER);
     let hold = regions.hold(&memory[4096..8192]).unwrap();
@@ -48,7 +48,7 @@ fn a_buffer_under_a_hold_is_not_given_out_though_its_owner_is_gone() {
 }
 
 #[test]
-fn a_hold_that_is_given_up_retires_the_region_and_the_bytes_stay() {
+fn an_unreleased_hold_retires_the_region_and_keeps_the_bytes() {
     let regions = regions(4);
     let mut memory = regions.take(BUFFER);
     memory.fill(7);
@@ -60,7 +60,7 @@ fn a_hold_that_is_given_up_retires_the_region_and_the_bytes_stay() {
     let part = mapping.part(hold.offset(), hold.length()).unwrap();
     drop(hold);
     assert!(region.is_retired());
-    // What was in it is held no more, and what comes next lies elsewhere.
+    // Memory of the old region is held no more, and new memory lies elsewhere.
     assert!(regions.hold(&other).is_none());
     drop(memory);
     for _ in 0..8 {
@@ -104,7 +104,7 @@ fn a_server_sees_and_fills_a_clients_memory() {
 }
 
 #[test]
-fn what_could_end_a_server_is_not_mapped() {
+fn memory_that_could_end_a_server_is_not_mapped() {
     let mappings = Mappings::default();
     let file = |bytes: u64, seals: SealFlags, flags: MemfdFlags| {
         let file = memfd_create("test", flags | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -119,7 +119,7 @@ fn what_could_end_a_server_is_not_mapped() {
     let too_long = |bytes| Err(MapError::Length { bytes, max: MAX });
     assert_eq!(file(0, SealFlags::SHRINK, none), too_long(0));
     assert_eq!(file(MAX + 1, SealFlags::SHRINK, none), too_long(MAX + 1));
-    // Without pages of such a size at hand the access to one would end the process.
+    // Where no pages of this size are available, an access would end the process.
     let huge = memfd_create("test", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING);
     if let Ok(huge) = huge {
         fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
@@ -151,10 +151,10 @@ fn most_of_the_free_memory_is_given_back() {
     assert_eq!(all.len(), buffers as usize);
 }
 
-/// A client that makes its memory shorter at the last moment before it seals it.
+/// A client that shrinks its memory at the last moment before it seals it.
 #[test]
-fn no_more_is_mapped_than_there_is() {
-    // By time: a round takes some microseconds, and a busy machine's slices many more.
+fn a_file_shrunk_before_its_seal_is_not_mapped_beyond_its_end() {
+    // Limited by time: a round takes some microseconds, and a busy machine's time slices many more.
     let end = Instant::now() + Duration::from_secs(1);
     for round in (0..).take_while(|_| Instant::now() < end) {
         let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -187,7 +187,7 @@ fn no_more_is_mapped_than_there_is() {
 }
 
 #[test]
-fn a_retired_region_keeps_the_memory_of_nothing_but_what_is_used() {
+fn a_retired_region_keeps_only_memory_in_use() {
     let regions = regions(8);
     let mut all: Vec<Memory> = (0..6).map(|_| regions.take(BUFFER)).collect();
     all.iter_mut().for_each(|memory| memory.fill(1));
@@ -198,6 +198,6 @@ fn a_retired_region_keeps_the_memory_of_nothing_but_what_is_used() {
     let blocks = || rustix::fs::fstat(&region).unwrap().st_blocks as usize * 512;
     assert_eq!(blocks(), 3 * BUFFER);
     all.clear();
-    // What was given up may still be used.
+    // A retired buffer may still be in use.
     assert_eq!(blocks(), BUFFER);
 }

@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::path::Path;
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 
 /// Bytes read from a token file: one more than are allowed.
 const TOKEN_FILE_MAX: u64 = 1025;
@@ -46,7 +46,7 @@ impl Token {
     /// # Errors
     /// See [`TokenError`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        Self::new(&trusted::secret(path, TOKEN_FILE_MAX)?)
+        Self::new(&trusted_paths::secret(path, TOKEN_FILE_MAX)?)
     }
 
     /// A token of 16 to 1024 bytes, without surrounding blanks.

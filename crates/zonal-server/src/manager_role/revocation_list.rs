@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use zonal_disk::{Engine, Room};
+use zonal_disk::{Engine, LogRoom};
 use zonal_types::describe::{Described, Field};
 use zonal_types::limits::REVOKED_MAX;
 use zonal_types::{Codec, ErrorCode, KvChange, KvRead, codec_struct};
@@ -94,7 +94,7 @@ impl RevocationList {
                 serials: all.into_iter().collect(),
             };
             let change = KvChange::put(REVOKED_KEY.to_vec(), next.to_bytes());
-            engine.append_with(vec![change], &[], Room::Normal)?;
+            engine.append_with(vec![change], &[], LogRoom::Normal)?;
             engine.sync_all()?;
             *list = next;
         }

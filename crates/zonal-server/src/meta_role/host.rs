@@ -15,7 +15,7 @@ use crate::permits::Permits;
 use crate::timers::Timers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zonal_disk::{DiskError, Engine, Room};
+use zonal_disk::{DiskError, Engine, LogRoom};
 use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
 use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
@@ -79,7 +79,7 @@ impl MetaHost {
                 Some(manager.append_junctions(effect, junctions)?)
             }
             _ => {
-                self.engine.append_with(effect, &[], Room::Reserve)?;
+                self.engine.append_with(effect, &[], LogRoom::Reserve)?;
                 None
             }
         };

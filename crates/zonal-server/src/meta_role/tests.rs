@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::Duration;
-use zonal_disk::{Room, StoreKind};
+use zonal_disk::{LogRoom, StoreKind};
 use zonal_meta::keys;
 use zonal_net::{Pool, PoolConfig, Role};
 use zonal_testkit::Scratch;
@@ -95,7 +95,7 @@ fn an_unreadable_deletion_is_retried_without_another_removal() {
     let put = |value: Vec<u8>| {
         let changes = vec![KvChange::put(key.clone(), value)];
         let engine = role.engine();
-        engine.append_with(changes, &[], Room::Normal).unwrap();
+        engine.append_with(changes, &[], LogRoom::Normal).unwrap();
     };
     let is_there = || role.engine().get(&key).unwrap().is_some();
     put(vec![0xff]);

@@ -9,7 +9,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use zonal_net::AlignedBuf;
 use zonal_object::ids::BLOCK;
-use zonal_object::list::{self, Passed};
+use zonal_object::index_walk::{self, WalkedRecord};
 use zonal_types::limits::SCRUB_DAMAGED_MAX;
 use zonal_types::{Blob, ErrorCode, KvRead, Timestamp};
 use zonal_wire::{Damaged, ScrubState};
@@ -35,7 +35,7 @@ const NAP: Duration = Duration::from_millis(2);
 /// One unit of work.
 enum Work {
     /// A record of a target's index.
-    Record(Passed),
+    Record(WalkedRecord),
     /// Entries of a shard's store, already read.
     Entries {
         behind: Vec<u8>,
@@ -85,11 +85,11 @@ impl ScrubTask {
         match &self.subject {
             Subject::Target(storage) => {
                 let start = if is_first {
-                    list::first()
+                    index_walk::first()
                 } else {
                     pass.next.0.clone()
                 };
-                let found = list::records(&*storage.engine, &start, BATCH_RECORDS)?;
+                let found = index_walk::records(&*storage.engine, &start, BATCH_RECORDS)?;
                 let is_last = found.len() < BATCH_RECORDS;
                 Ok((found.into_iter().map(Work::Record).collect(), is_last))
             }
@@ -191,7 +191,7 @@ impl ScrubTask {
     }
 
     /// Counts a record of the index as done.
-    fn took(&self, pass: &ScrubRecord, passed: Passed, verified: &Verified) {
+    fn took(&self, pass: &ScrubRecord, passed: WalkedRecord, verified: &Verified) {
         let mut control = self.lock();
         let record = &mut control.record;
         if record.started != pass.started {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use zonal_disk::trusted;
+use zonal_disk::trusted_paths;
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{Credential, Role};
 
@@ -18,7 +18,7 @@ pub(super) fn read_credential(config: &NodeConfig) -> Result<Option<Arc<Credenti
         path: path.clone(),
         source,
     };
-    let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(ServerError::Key)?;
+    let pem = trusted_paths::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(ServerError::Key)?;
     let credential = Credential::from_pem(&pem).map_err(failed)?;
     credential.check_now().map_err(failed)?;
     let subject = credential.subject();

@@ -6,10 +6,10 @@ use crate::rate_limited_log::RateLimit;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_disk::{Checkpoint, DiskError, Engine, Lsn, Room, Segments};
+use zonal_disk::{Checkpoint, DiskError, Engine, LogRoom, Lsn, Segments};
 use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 use zonal_net::ReplyBuilder;
-use zonal_object::Record;
+use zonal_object::EffectRecord;
 use zonal_types::{ClientId, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -52,9 +52,9 @@ impl TargetHost for TargetDisk {
         stats.log_used <= stats.log_capacity / 16 * 13
     }
 
-    fn append(&self, record: Record) -> Result<Lsn, DiskError> {
+    fn append(&self, record: EffectRecord) -> Result<Lsn, DiskError> {
         self.engine
-            .append_with(record.changes, &record.note, Room::Reserve)
+            .append_with(record.changes, &record.note, LogRoom::Reserve)
     }
 
     fn head(&self) -> Lsn {

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
-use zonal_object::Record;
+use zonal_object::EffectRecord;
 use zonal_types::{
     ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
 };
@@ -87,7 +87,7 @@ impl TargetHost for SimDisk {
         true
     }
 
-    fn append(&self, record: Record) -> Result<(), ErrorCode> {
+    fn append(&self, record: EffectRecord) -> Result<(), ErrorCode> {
         self.disk.append(record, true);
         Ok(())
     }

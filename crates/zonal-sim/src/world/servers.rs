@@ -5,7 +5,7 @@ use crate::clock::Group;
 use crate::coverage::FaultKind;
 use crate::disk::VirtualDisk;
 use crate::meta_node::{MetaNode, MetaParts};
-use crate::net::ServerProcess;
+use crate::net::SimServer;
 use crate::rng::SimRng;
 use crate::storage_node::{self, StorageNode};
 use std::cell::{Cell, RefCell};
@@ -48,7 +48,7 @@ impl World {
             format!("start {} as {group}", server.address)
         });
         let rng = self.rng.borrow_mut().fork(group);
-        let started: Result<Rc<dyn ServerProcess>, ErrorCode> = match server.kind {
+        let started: Result<Rc<dyn SimServer>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
                 // Like in a real cell, this is never the number that means no boot at all.
                 let kept = server.disk.power_losses() as u32 + 1;
@@ -68,7 +68,7 @@ impl World {
                 };
                 MetaNode::start(parts, config).map(|node| {
                     *server.meta.borrow_mut() = Some(node.clone());
-                    let role: Rc<dyn ServerProcess> = node;
+                    let role: Rc<dyn SimServer> = node;
                     role
                 })
             }
@@ -86,7 +86,7 @@ impl World {
                 StorageNode::start(parts, rng).map(|node| {
                     let node = Rc::new(node);
                     *server.storage.borrow_mut() = Some(node.clone());
-                    let role: Rc<dyn ServerProcess> = node;
+                    let role: Rc<dyn SimServer> = node;
                     role
                 })
             }

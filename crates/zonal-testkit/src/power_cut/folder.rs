@@ -1,23 +1,24 @@
-//! A folder of files under changes of bytes and names, and what a loss of power may leave of it.
+//! A folder of files under changes of bytes and names, and the states of it that a power loss may
+//! leave.
 //!
-//! A change of names is durable when a flush of its folder, issued after the change had ended, has
-//! ended. Of those that are not, the first ones have arrived, up to any of them: file systems write
+//! A change of names is durable once a flush of its folder has ended that was issued after the
+//! change had ended. Of the other changes a prefix has arrived, of any length: file systems write
 //! names in order.
 
-use super::{Bytes, Change, Covered, Image, states};
+use super::{Covered, FileChange, Image, SparseBytes, states};
 use crate::Rng;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-/// Something done to a folder. Paths are below it, with `/` between names.
+/// An operation on a folder. Paths are below it, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub enum FolderOperation {
     /// A new folder.
     MakeFolder(String),
-    /// A new, empty file with this number; what had the name goes.
+    /// A new, empty file with this number; it replaces a file of that name.
     Create {
-        /// Its number, which it keeps under other names.
+        /// Its number, which it keeps when it is renamed.
         file: u32,
         /// Its name.
         path: String,
@@ -26,106 +27,113 @@ pub enum Act {
     Change {
         /// The file.
         file: u32,
-        /// What.
-        change: Change,
+        /// The change.
+        change: FileChange,
     },
     /// A flush of a file.
     Flush(u32),
-    /// Another name; what had it goes.
+    /// A rename; it replaces a file that has the new name.
     Rename {
         /// The name before.
         from: String,
         /// The name after.
         to: String,
     },
-    /// A name goes.
+    /// Removal of a name.
     Remove(String),
     /// A flush of the names in a folder; the empty path is the folder itself.
     FlushNames(String),
 }
 
-/// What a name is of: a file by number, or a folder.
+/// The target of a name: a file by number, or `None` for a folder.
 type Names = BTreeMap<String, Option<u32>>;
 
-/// A change of names on its way.
+/// A change of names that is not durable.
 #[derive(Debug, Clone)]
 struct PendingName {
     number: u64,
     has_ended: bool,
-    act: Act,
+    act: FolderOperation,
 }
 
-/// What was issued and has not ended.
+/// An operation that was issued and has not ended.
 #[derive(Debug, Clone)]
-enum UnderWay {
+enum Unfinished {
     Change { file: u32, ticket: u64 },
     Name,
     Flush { file: u32, covered: Covered },
     FlushNames(Vec<u64>),
 }
 
-/// A folder.
+/// A folder with its pending changes.
 #[derive(Debug, Clone, Default)]
-pub struct Folder {
+pub struct CrashFolder {
     files: BTreeMap<u32, Image>,
     names: Names,
     pending: Vec<PendingName>,
-    under_way: BTreeMap<u64, UnderWay>,
+    under_way: BTreeMap<u64, Unfinished>,
 }
 
 /// One state of a folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct FolderState {
     /// Its files; `None` for a folder.
-    pub entries: BTreeMap<String, Option<Bytes>>,
+    pub entries: BTreeMap<String, Option<SparseBytes>>,
 }
 
-fn change_names(names: &mut Names, act: &Act) {
+fn change_names(names: &mut Names, act: &FolderOperation) {
     match act {
-        Act::MakeFolder(path) => drop(names.insert(path.clone(), None)),
-        Act::Create { file, path } => drop(names.insert(path.clone(), Some(*file))),
-        Act::Rename { from, to } => {
+        FolderOperation::MakeFolder(path) => drop(names.insert(path.clone(), None)),
+        FolderOperation::Create { file, path } => drop(names.insert(path.clone(), Some(*file))),
+        FolderOperation::Rename { from, to } => {
             if let Some(moved) = names.remove(from) {
                 names.insert(to.clone(), moved);
             }
         }
-        Act::Remove(path) => drop(names.remove(path)),
-        Act::Change { .. } | Act::Flush(_) | Act::FlushNames(_) => {}
+        FolderOperation::Remove(path) => drop(names.remove(path)),
+        FolderOperation::Change { .. }
+        | FolderOperation::Flush(_)
+        | FolderOperation::FlushNames(_) => {}
     }
 }
 
 /// The folder in which an act changes names.
-fn folder_of(act: &Act) -> &str {
+fn folder_of(act: &FolderOperation) -> &str {
     let path = match act {
-        Act::MakeFolder(path) | Act::Remove(path) => path,
-        Act::Create { path, .. } => path,
-        Act::Rename { to, .. } => to,
-        Act::Change { .. } | Act::Flush(_) | Act::FlushNames(_) => return "",
+        FolderOperation::MakeFolder(path) | FolderOperation::Remove(path) => path,
+        FolderOperation::Create { path, .. } => path,
+        FolderOperation::Rename { to, .. } => to,
+        FolderOperation::Change { .. }
+        | FolderOperation::Flush(_)
+        | FolderOperation::FlushNames(_) => return "",
     };
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-impl Folder {
-    /// Something begins; `number` names it until it has ended.
-    pub fn issue(&mut self, number: u64, act: Act) {
+impl CrashFolder {
+    /// Issues an operation; `number` identifies it until it has ended.
+    pub fn issue(&mut self, number: u64, act: FolderOperation) {
         let under_way = match act {
-            Act::Change { file, change } => {
+            FolderOperation::Change { file, change } => {
                 let ticket = self.files.entry(file).or_default().issue(change);
-                UnderWay::Change { file, ticket }
+                Unfinished::Change { file, ticket }
             }
-            Act::Flush(file) => {
+            FolderOperation::Flush(file) => {
                 let covered = self.files.entry(file).or_default().flush();
-                UnderWay::Flush { file, covered }
+                Unfinished::Flush { file, covered }
             }
-            Act::FlushNames(path) => {
+            FolderOperation::FlushNames(path) => {
                 let covered = self
                     .pending
                     .iter()
                     .filter(|name| name.has_ended && folder_of(&name.act) == path);
-                UnderWay::FlushNames(covered.map(|name| name.number).collect())
+                Unfinished::FlushNames(covered.map(|name| name.number).collect())
             }
-            Act::MakeFolder(_) | Act::Create { .. } | Act::Rename { .. } | Act::Remove(_) => {
-                if let Act::Create { file, .. } = &act {
+            FolderOperation::MakeFolder(_)
+            | FolderOperation::Create { .. }
+            | FolderOperation::Rename { .. }
+            | FolderOperation::Remove(_) => {
+                if let FolderOperation::Create { file, .. } = &act {
                     self.files.insert(*file, Image::default());
                 }
                 self.pending.push(PendingName {
@@ -133,22 +141,22 @@ impl Folder {
                     has_ended: false,
                     act,
                 });
-                UnderWay::Name
+                Unfinished::Name
             }
         };
         self.under_way.insert(number, under_way);
     }
 
-    /// It has ended, well or not.
+    /// Ends an operation, successfully or not.
     pub fn ended(&mut self, number: u64, is_well: bool) {
         match self.under_way.remove(&number) {
-            Some(UnderWay::Change { file, ticket }) if is_well => {
+            Some(Unfinished::Change { file, ticket }) if is_well => {
                 self.files.entry(file).or_default().ended(ticket);
             }
-            Some(UnderWay::Flush { file, covered }) if is_well => {
+            Some(Unfinished::Flush { file, covered }) if is_well => {
                 self.files.entry(file).or_default().flushed(&covered);
             }
-            Some(UnderWay::FlushNames(covered)) if is_well => {
+            Some(Unfinished::FlushNames(covered)) if is_well => {
                 let names = &mut self.names;
                 self.pending.retain(|name| {
                     let is_covered = covered.contains(&name.number);
@@ -158,19 +166,19 @@ impl Folder {
                     !is_covered
                 });
             }
-            Some(UnderWay::Name) if is_well => {
+            Some(Unfinished::Name) if is_well => {
                 let found = self.pending.iter_mut().find(|name| name.number == number);
                 if let Some(name) = found {
                     name.has_ended = true;
                 }
             }
             // Names change whole or not at all.
-            Some(UnderWay::Name) => self.pending.retain(|name| name.number != number),
+            Some(Unfinished::Name) => self.pending.retain(|name| name.number != number),
             _ => {}
         }
     }
 
-    /// Everything so far is durable.
+    /// Makes everything so far durable.
     pub fn settle(&mut self) {
         self.files.values_mut().for_each(Image::settle);
         for name in self.pending.drain(..) {
@@ -179,18 +187,18 @@ impl Folder {
         self.under_way.clear();
     }
 
-    /// What a reader finds while the power is on.
+    /// The state that a reader sees while the power is on.
     #[must_use]
-    pub fn live(&self) -> State {
+    pub fn live(&self) -> FolderState {
         let contents = self.files.iter().map(|(file, image)| (*file, image.live()));
         self.state(self.pending.len(), &contents.collect())
     }
 
-    /// States that a loss of power may leave now, at most `limit`: as [`states`] of all files, each
-    /// with every number of the pending names where that is few enough, else with as many of them
-    /// as drawn.
+    /// States that a power loss may leave now, at most `limit`. As [`states`] of all files, each
+    /// combined with every number of the pending names; where those are too many, with random
+    /// numbers of them.
     #[must_use]
-    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<State> {
+    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<FolderState> {
         let images: Vec<&Image> = self.files.values().collect();
         let all = states(&images, unit, limit, rng);
         let numbers = self.pending.len() + 1;
@@ -209,7 +217,7 @@ impl Folder {
             .collect()
     }
 
-    fn state(&self, arrived: usize, contents: &BTreeMap<u32, Bytes>) -> State {
+    fn state(&self, arrived: usize, contents: &BTreeMap<u32, SparseBytes>) -> FolderState {
         let mut names = self.names.clone();
         for name in self.pending.iter().take(arrived) {
             change_names(&mut names, &name.act);
@@ -219,12 +227,12 @@ impl Folder {
             (path, bytes)
         };
         let entries = names.into_iter().map(entry).collect();
-        State { entries }
+        FolderState { entries }
     }
 }
 
-impl State {
-    /// Makes the folder `dir` of it, which must be missing or empty.
+impl FolderState {
+    /// Creates the folder `dir` with this state; it must be missing or empty.
     ///
     /// # Errors
     /// When the disk fails.
@@ -251,24 +259,24 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// A folder with `a`, durable, in which `a` was replaced by way of `b`, with the flushes that
-    /// are asked for.
-    fn replaced(flushes_file: bool, flushes_names: bool) -> Folder {
-        let mut folder = Folder::default();
+    /// A folder with a durable file `a`, in which `b` then replaces `a`, with the flushes that the
+    /// arguments select.
+    fn replaced(flushes_file: bool, flushes_names: bool) -> CrashFolder {
+        let mut folder = CrashFolder::default();
         let mut number = 0;
-        let mut act = |folder: &mut Folder, act| {
+        let mut act = |folder: &mut CrashFolder, act| {
             number += 1;
             folder.issue(number, act);
             folder.ended(number, true);
         };
-        let write = |file, byte| Act::Change {
+        let write = |file, byte| FolderOperation::Change {
             file,
-            change: Change::Write {
+            change: FileChange::Write {
                 at: 0,
                 bytes: vec![byte; 2],
             },
         };
-        let create = |file, path: &str| Act::Create {
+        let create = |file, path: &str| FolderOperation::Create {
             file,
             path: path.into(),
         };
@@ -278,17 +286,17 @@ mod tests {
         act(&mut folder, create(1, "b"));
         act(&mut folder, write(1, b'n'));
         if flushes_file {
-            act(&mut folder, Act::Flush(1));
+            act(&mut folder, FolderOperation::Flush(1));
         }
         let (from, to) = ("b".into(), "a".into());
-        act(&mut folder, Act::Rename { from, to });
+        act(&mut folder, FolderOperation::Rename { from, to });
         if flushes_names {
-            act(&mut folder, Act::FlushNames(String::new()));
+            act(&mut folder, FolderOperation::FlushNames(String::new()));
         }
         folder
     }
 
-    fn contents_of_a(folder: &Folder) -> BTreeSet<String> {
+    fn contents_of_a(folder: &CrashFolder) -> BTreeSet<String> {
         let states = folder.states(1, 50, &mut Rng(1));
         let found = states.iter().filter_map(|state| {
             let bytes = state.entries.get("a")?.as_ref()?.to_vec();
@@ -307,13 +315,13 @@ mod tests {
         let unsafe_one = contents_of_a(&replaced(false, false));
         assert_eq!(unsafe_one, list(&["", "\0n", "n", "nn", "oo"]));
         let live = replaced(false, false).live();
-        assert_eq!(live.entries["a"], Some(Bytes::of(b"nn")));
+        assert_eq!(live.entries["a"], Some(SparseBytes::of(b"nn")));
     }
 
     #[test]
-    fn a_change_of_names_that_failed_was_none() {
+    fn a_failed_change_of_names_has_no_effect() {
         let mut folder = replaced(true, true);
-        folder.issue(90, Act::Remove("a".into()));
+        folder.issue(90, FolderOperation::Remove("a".into()));
         folder.ended(90, false);
         assert_eq!(contents_of_a(&folder).len(), 1);
         assert!(folder.live().entries.contains_key("a"));

@@ -1,7 +1,7 @@
 //! Backup of a running cell: snapshots of all shards, written to one stream.
 
 use super::format::{ENTRIES, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
-use super::snapshots::{ShardSnapshot, fix_all};
+use super::snapshots::{ShardBackup, fix_all};
 use crate::atomic_file::write_whole;
 use crate::cell::connection::CellHandle;
 use crate::progress::ProgressMeter;
@@ -44,7 +44,7 @@ pub fn wall_seconds() -> i64 {
 }
 
 fn write(
-    snapshots: &[ShardSnapshot<'_>],
+    snapshots: &[ShardBackup<'_>],
     map: &ZoneMap,
     file: File,
     progress: &mut ProgressMeter,

@@ -7,4 +7,4 @@ mod snapshots;
 
 pub use create::{take, wall_seconds};
 pub use restore::restore;
-pub use snapshots::{ShardSnapshot, fix_all};
+pub use snapshots::{ShardBackup, fix_all};

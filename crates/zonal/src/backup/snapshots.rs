@@ -32,14 +32,14 @@ const BUSY_PATIENCE: Duration = Duration::from_millis(SNAPSHOT_TERM_MS + 5_000);
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 
 /// The snapshot of one shard; released when dropped.
-pub struct ShardSnapshot<'a> {
+pub struct ShardBackup<'a> {
     cell: &'a CellHandle,
     to: Address,
     id: u64,
     pub start: ShardStart,
 }
 
-impl Drop for ShardSnapshot<'_> {
+impl Drop for ShardBackup<'_> {
     fn drop(&mut self) {
         let snapshot = self.id;
         // Best effort: the server drops an unread snapshot by itself.
@@ -49,7 +49,7 @@ impl Drop for ShardSnapshot<'_> {
     }
 }
 
-impl<'a> ShardSnapshot<'a> {
+impl<'a> ShardBackup<'a> {
     fn fix(cell: &'a CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
         let to = CellHandle::address(map, shard.node)?;
         let reply = cell.admin(to, &AdminRequest::SnapshotBegin { shard: shard.id });
@@ -136,7 +136,7 @@ impl<'a> ShardSnapshot<'a> {
 }
 
 /// Snapshots of all shards that fit together, the root's first, and the zone map in it.
-type Fitting<'a> = (ZoneMap, Vec<ShardSnapshot<'a>>);
+type Fitting<'a> = (ZoneMap, Vec<ShardBackup<'a>>);
 
 /// Takes snapshots of all shards that fit together.
 ///
@@ -193,9 +193,9 @@ fn try_all<'a>(
     published: &ZoneMap,
     root: &Shard,
 ) -> anyhow::Result<Option<Fitting<'a>>> {
-    let (map, junctions) = ShardSnapshot::fix(cell, published, root)?.map()?;
+    let (map, junctions) = ShardBackup::fix(cell, published, root)?.map()?;
     let zones = fix_zones(cell, &map)?;
-    let first = ShardSnapshot::fix(cell, published, root)?;
+    let first = ShardBackup::fix(cell, published, root)?;
     let (now, junctions_now) = first.map()?;
     let fits = now.version == map.version && junctions_now == junctions;
     let mut all = vec![first];
@@ -203,12 +203,12 @@ fn try_all<'a>(
     Ok(fits.then_some((now, all)))
 }
 
-fn fix_zones<'a>(cell: &'a CellHandle, map: &ZoneMap) -> anyhow::Result<Vec<ShardSnapshot<'a>>> {
+fn fix_zones<'a>(cell: &'a CellHandle, map: &ZoneMap) -> anyhow::Result<Vec<ShardBackup<'a>>> {
     let (mut all, mut failed) = (Vec::new(), None);
     std::thread::scope(|scope| {
         let zones = map.shards.iter().filter(|shard| shard.id != ShardId(0));
         let asked: Vec<_> = zones
-            .map(|shard| scope.spawn(move || ShardSnapshot::fix(cell, map, shard)))
+            .map(|shard| scope.spawn(move || ShardBackup::fix(cell, map, shard)))
             .collect();
         for thread in asked {
             match thread.join() {

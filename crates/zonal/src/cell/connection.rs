@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{
     Address, Credential, Identity, PayloadInto, Peer, Pool, PoolConfig, Request, Role, SubjectKind,
@@ -78,7 +78,7 @@ fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>
     let Some(path) = path else {
         return Ok(None);
     };
-    let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
+    let pem = trusted_paths::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
         let text = format!("credential {error}");
         match (&error, error.hint()) {
             (_, Some(hint)) => Failure::new(REFUSED, text).hint(hint),

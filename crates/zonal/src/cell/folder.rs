@@ -18,7 +18,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_types::CellId;
 
@@ -116,7 +116,7 @@ impl CellFolder {
             let hint = "make one with `zonal up`, or name one with --cell DIR|ADDRESS";
             Failure::new(NOT_FOUND, text).hint(hint)
         };
-        let trusted = match trusted::open(dir) {
+        let trusted = match trusted_paths::open(dir) {
             Err(error) if error.is_missing() => return Err(none().into()),
             Err(Distrust::Kind { .. }) => return Err(none().into()),
             result => result?,
@@ -172,7 +172,9 @@ impl CellFolder {
         names
             .map(|name| {
                 let path = self.config_path(name);
-                match trusted::open(&self.dir.join(name)).and_then(|dir| dir.file(CONFIG_FILE)) {
+                match trusted_paths::open(&self.dir.join(name))
+                    .and_then(|dir| dir.file(CONFIG_FILE))
+                {
                     Err(error) if !error.is_missing() => return Err(error.into()),
                     _ => {}
                 }
@@ -190,7 +192,7 @@ impl CellFolder {
     /// Locks the folder, so that two commands do not start or stop the cell at once. Works on a
     /// read-only file system too: commands still stop and check the cell there.
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
-        let folder = trusted::open(dir)?;
+        let folder = trusted_paths::open(dir)?;
         let file = match folder.append(LOCK) {
             Err(Distrust::Io { source, .. }) if source.kind() == ErrorKind::ReadOnlyFilesystem => {
                 folder.file(LOCK)?.with_context(|| source.to_string())
@@ -206,7 +208,7 @@ impl CellFolder {
 pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let name = path.file_name().and_then(OsStr::to_str);
     let (name, above) = name.zip(path.parent()).context("a path without a name")?;
-    let folder = trusted::open(above)?;
+    let folder = trusted_paths::open(above)?;
     let written = folder.replace(name, text.as_bytes(), 0o644);
     written.with_context(|| path.display().to_string())
 }

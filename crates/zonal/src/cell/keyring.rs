@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{Authority, Serial, Subject, SubjectKind};
 use zonal_types::CellId;
@@ -58,7 +58,7 @@ pub fn serial_in(word: &str) -> Option<Serial> {
 
 /// An authority that issues credentials.
 pub struct Keyring {
-    folder: trusted::Folder,
+    folder: trusted_paths::Folder,
     authority: Authority,
 }
 
@@ -109,7 +109,7 @@ pub fn shown(serial: Serial) -> String {
 
 impl Keyring {
     /// Makes the authority of a cell in a folder that has none.
-    pub fn make(folder: trusted::Folder, cell: CellId) -> anyhow::Result<Self> {
+    pub fn make(folder: trusted_paths::Folder, cell: CellId) -> anyhow::Result<Self> {
         let authority = Authority::make(cell)?;
         let path = folder.path().join(AUTHORITY_FILE);
         let mut file = folder.create(AUTHORITY_FILE, 0o600).map_err(|error| {
@@ -138,7 +138,7 @@ impl Keyring {
                 None => Failure::new(FAILED, text),
             }
         };
-        let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(refused)?;
+        let pem = trusted_paths::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(refused)?;
         let pem = String::from_utf8(pem);
         let bad = |what: String| {
             let failure = Failure::new(CONFIG, format!("{}: {what}", path.display()));
@@ -147,7 +147,7 @@ impl Keyring {
         let pem = pem.map_err(|_error| bad("no text".to_owned()))?;
         let authority = Authority::from_pem(&pem).map_err(|error| bad(error.to_string()))?;
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-        let folder = trusted::open(above.unwrap_or(Path::new("."))).map_err(refused)?;
+        let folder = trusted_paths::open(above.unwrap_or(Path::new("."))).map_err(refused)?;
         Ok(Self { folder, authority })
     }
 
@@ -169,7 +169,7 @@ impl Keyring {
         let name = to.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} names no file", to.display()))?;
         let above = to.parent().filter(|above| !above.as_os_str().is_empty());
-        let above = trusted::open(above.unwrap_or(Path::new("."))).map_err(|error| {
+        let above = trusted_paths::open(above.unwrap_or(Path::new("."))).map_err(|error| {
             if error.is_missing() {
                 let hint = "make the folder first, or name a file in one that is there";
                 let failure = Failure::new(NOT_FOUND, error.to_string());

@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use zonal_disk::trusted;
+use zonal_disk::trusted_paths;
 use zonal_types::ZoneId;
 
 /// One mount.
@@ -139,7 +139,7 @@ impl MountRecords {
 
     /// Reads the record of a mount point.
     fn read(&self, path: &Path) -> Option<MountRecord> {
-        read(&trusted::open(&self.dir).ok()?, &file_name(path))
+        read(&trusted_paths::open(&self.dir).ok()?, &file_name(path))
     }
 
     /// Whether the records are in the cell's folder. There a record is mandatory, since `zonal
@@ -166,7 +166,7 @@ impl MountRecords {
     }
 
     fn write(&self, record: &MountRecord) -> anyhow::Result<()> {
-        let folder = trusted::make(&self.dir)?;
+        let folder = trusted_paths::make(&self.dir)?;
         let text = toml::to_string(record).context("mount record")?;
         let name = file_name(&record.path);
         // Each writer uses a temporary file of its own, and renames what it wrote itself.
@@ -259,7 +259,7 @@ impl MountRecords {
 
     /// All recorded mounts.
     pub fn list(&self) -> Vec<MountRecord> {
-        let Ok(folder) = trusted::open(&self.dir) else {
+        let Ok(folder) = trusted_paths::open(&self.dir) else {
             return Vec::new();
         };
         let entries = fs::read_dir(&self.dir).into_iter().flatten();
@@ -286,14 +286,14 @@ pub fn of(cell: &CellHandle) -> Vec<MountRecord> {
         .collect()
 }
 
-fn read(folder: &trusted::Folder, name: &str) -> Option<MountRecord> {
+fn read(folder: &trusted_paths::Folder, name: &str) -> Option<MountRecord> {
     let text = folder.text(name, RECORD_MAX).ok()??;
     toml::from_str(&text).ok()
 }
 
 /// Log file of a background mount at `path`, for a cell named by its folder.
 pub fn log_below(cell: &CellFolder, path: &Path) -> anyhow::Result<PathBuf> {
-    let folder = trusted::make(&cell.dir.join("mounts"))?;
+    let folder = trusted_paths::make(&cell.dir.join("mounts"))?;
     Ok(folder.path().join(log_name(path)))
 }
 

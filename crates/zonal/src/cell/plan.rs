@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_net::{ServerRoles, SubjectKind};
 use zonal_server::units::ByteSize;
 use zonal_types::{CellId, NodeId};
@@ -151,7 +151,7 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// After a failure the partial cell is removed. If this process is killed, the next `zonal up`
 /// removes it.
 pub fn make(dir: &Path, shape: &CellShape) -> anyhow::Result<CellFolder> {
-    let folder = trusted::open(dir)?;
+    let folder = trusted_paths::open(dir)?;
     remove_unfinished(&folder)?;
     let nodes = nodes(shape);
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
@@ -205,7 +205,7 @@ const UNFINISHED_MAX: u64 = 64 << 10;
 
 /// The nodes of an interrupted `zonal up`. `None` if there was none, or if the list has any name
 /// that no plan has, since then the list is not ours.
-fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust> {
+fn unfinished(folder: &trusted_paths::Folder) -> Result<Option<Vec<String>>, Distrust> {
     let text = folder.text(UNFINISHED, UNFINISHED_MAX)?;
     let names = text.map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
     Ok(names.filter(|names| names.iter().all(|name| is_planned(name))))
@@ -215,7 +215,7 @@ fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust>
 ///
 /// # Errors
 /// The list of the nodes is not trusted.
-pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distrust> {
+pub fn is_unfinished(folder: &trusted_paths::Folder, name: &str) -> Result<bool, Distrust> {
     if is_temporary_name(name) {
         return Ok(true);
     }
@@ -227,7 +227,7 @@ pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distr
 
 /// Removes what an interrupted `zonal up` left: the folders of its nodes, and files with names of
 /// ours.
-fn remove_unfinished(folder: &trusted::Folder) -> anyhow::Result<()> {
+fn remove_unfinished(folder: &trusted_paths::Folder) -> anyhow::Result<()> {
     let left = |error: std::io::Error, name: &str| {
         let path = folder.path().join(name);
         let text = format!(
@@ -283,7 +283,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellF
     let ports = free_ports(nodes.len() * 2, start)?;
     let (serving, admin) = ports.split_at(nodes.len());
     let keyring = match key {
-        true => Some(Keyring::make(trusted::open(dir)?, cell)?),
+        true => Some(Keyring::make(trusted_paths::open(dir)?, cell)?),
         false => None,
     };
     let key_line = if key {
@@ -295,7 +295,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellF
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
         // Only the owner can open the folder: stores hold file contents in clear.
-        trusted::make(&folder)?;
+        trusted_paths::make(&folder)?;
         if let Some(keyring) = &keyring {
             let number = u32::try_from(index + 1).unwrap_or(u32::MAX);
             let kind = SubjectKind::Server {

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use zonal_disk::trusted;
+use zonal_disk::trusted_paths;
 
 /// Time for a process to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ fn pid_file(config: &Path) -> PathBuf {
 }
 
 /// Writes the pid file, in the block of the previous one if there was one.
-fn write_pid_file(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
+fn write_pid_file(folder: &trusted_paths::Folder, pid: u32) -> anyhow::Result<()> {
     // Constant length, so that the block is overwritten in place.
     let text = format!("{pid:<10}\n");
     if matches!(folder.file(PID), Ok(Some(_))) {
@@ -276,7 +276,7 @@ impl ServerProcess {
     /// the process and the log's length before it.
     pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
         let folder = self.config.parent().context("a config without a folder")?;
-        let folder = trusted::open(folder)?;
+        let folder = trusted_paths::open(folder)?;
         let log = match folder.append(LOG).map_err(anyhow::Error::from) {
             Err(error) if is_full(&error) => {
                 self.tell(&error, "it starts without a log");
@@ -412,7 +412,7 @@ mod tests {
             config: dir.join("node.toml"),
         };
         let noted = || read_pid(&dir.join(PID)).map(|pid| pid.as_raw_nonzero().get());
-        let folder = trusted::open(&dir).unwrap();
+        let folder = trusted_paths::open(&dir).unwrap();
         fill();
         let full = write_pid_file(&folder, 4_294_967).unwrap_err();
         assert!(is_full(&full), "{full:#}");

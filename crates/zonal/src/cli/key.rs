@@ -13,7 +13,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use zonal_disk::trusted;
+use zonal_disk::trusted_paths;
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{Address, Credential, Serial, ServerRoles, SubjectKind};
 use zonal_types::{CellId, Codec, NodeId, Scope};
@@ -155,7 +155,7 @@ fn init(to: &Path, cell: Option<CellId>) -> anyhow::Result<()> {
             CellId(bytes)
         }
     };
-    Keyring::make(trusted::make(to)?, cell)?;
+    Keyring::make(trusted_paths::make(to)?, cell)?;
     let authority = to.join(AUTHORITY_FILE);
     console::line(format_args!("cell {cell}"));
     console::line(format_args!("authority {}", console::path(&authority)));
@@ -366,7 +366,7 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
 }
 
 fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
-    let pem = trusted::secret(file, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
+    let pem = trusted_paths::secret(file, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
         let failure = Failure::new(
             if error.is_missing() {
                 NOT_FOUND

@@ -15,7 +15,7 @@
 //! If the command is killed between 2 and 4, new files do without the target; running it again
 //! completes the removal.
 
-use crate::backup::{ShardSnapshot, fix_all};
+use crate::backup::{ShardBackup, fix_all};
 use crate::cell::connection::CellHandle;
 use crate::console;
 use crate::exit::{FAILED, Failure, REFUSED, with_causes};
@@ -146,7 +146,7 @@ fn named_in(
     let end = Instant::now() + ADOPTED_WITHIN;
     let snapshots = loop {
         let (_, snapshots) = fix_all(cell)?;
-        let is_late = |snapshot: &&ShardSnapshot<'_>| snapshot.start.map_version < map.version;
+        let is_late = |snapshot: &&ShardBackup<'_>| snapshot.start.map_version < map.version;
         let Some(late) = snapshots.iter().find(is_late) else {
             break snapshots;
         };

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
-use zonal_disk::trusted::{self, Distrust};
+use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_server::units::ByteSize;
 
@@ -83,7 +83,7 @@ impl Up {
             .into_iter()
             .flatten()
             .try_for_each(|path| refuse_odd_bytes(path))?;
-        let trusted = trusted::make(&dir).map_err(|error| match &error {
+        let trusted = trusted_paths::make(&dir).map_err(|error| match &error {
             Distrust::Kind { .. } => no_folder(&error),
             Distrust::Io { source, .. }
                 if matches!(
@@ -218,12 +218,12 @@ fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether another command, which held the lock, has completed the cell.
-fn is_made_by_another(dir: &trusted::Folder) -> bool {
+fn is_made_by_another(dir: &trusted_paths::Folder) -> bool {
     let lock = dir.file("lock").ok().flatten();
     lock.is_some_and(|lock| lock.lock().is_ok()) && CellFolder::is_cell(dir.path())
 }
 
-fn check_empty(trusted: &trusted::Folder) -> anyhow::Result<()> {
+fn check_empty(trusted: &trusted_paths::Folder) -> anyhow::Result<()> {
     let dir = trusted.path();
     let entries = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?;
     for entry in entries.flatten() {

@@ -26,7 +26,7 @@ pub fn show(dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
         index.read_exact(&mut block).context("index.redb")?;
         let sum = u32::from_le_bytes(sum);
         known += u64::from(sum != 0);
-        if sum != 0 && number > 0 && sum != zonal_disk::sums::sum(&block) {
+        if sum != 0 && number > 0 && sum != zonal_disk::index_checksums::sum(&block) {
             bad += 1;
             let at = Some(format!("@{}", number * BLOCK));
             printer.damage(PART, at, "the block of the index does not fit its checksum");

@@ -6,7 +6,7 @@ use crate::exit::{Failure, REFUSED};
 use anyhow::Context;
 use std::path::Path;
 use zonal_disk::identity::{self, Stored};
-use zonal_disk::{Found, ReadStore, StoreKind};
+use zonal_disk::{IndexItem, ReadStore, StoreKind};
 use zonal_types::describe::Described;
 
 const PART: &str = "index";
@@ -49,7 +49,7 @@ pub fn show(
     opened.walk(start, stop, &mut |found| {
         let is_wanted = |key: &[u8]| with_entries && key.starts_with(prefix);
         match found {
-            Found::Entry(key, value) => {
+            IndexItem::Entry(key, value) => {
                 if let Some(segments) = &mut segments {
                     segments.take(key, value);
                 }
@@ -57,11 +57,11 @@ pub fn show(
                     one(kind, key, value, printer);
                 }
             }
-            Found::BadEntry { key } if is_wanted(key) => {
+            IndexItem::BadEntry { key } if is_wanted(key) => {
                 printer.damage(PART, Some(hex(key)), "key or value fails its checksum");
             }
-            Found::BadEntry { .. } => {}
-            Found::BadPage {
+            IndexItem::BadEntry { .. } => {}
+            IndexItem::BadPage {
                 offset,
                 depth,
                 above,
@@ -74,7 +74,7 @@ pub fn show(
                 );
                 printer.damage(PART, Some(format!("@{offset}")), &text);
             }
-            Found::Mended { offset } => {
+            IndexItem::Mended { offset } => {
                 let text = "a page with one flipped bit; its repaired contents are shown";
                 printer.damage(PART, Some(format!("@{offset}")), text);
             }
@@ -100,7 +100,7 @@ pub fn segment(dir: &Path, number: u32, printer: &mut Printer) -> anyhow::Result
         printer.damage(PART, None, &damage.to_string());
     }
     opened.walk(&[], None, &mut |found| {
-        if let Found::Entry(key, value) = found {
+        if let IndexItem::Entry(key, value) = found {
             segments::owners(number, key, value, printer);
         }
         true

@@ -3,7 +3,7 @@
 use super::{entry, hex, printer::Printer};
 use anyhow::Context;
 use std::path::Path;
-use zonal_disk::{CopyFound, StoreKind, identity, walk_copy};
+use zonal_disk::{CopyItem, StoreKind, identity, walk_copy};
 use zonal_types::describe::Described;
 
 const PART: &str = "copy";
@@ -21,7 +21,7 @@ pub fn show(
     let mut place = String::new();
     walk_copy(path, &mut |found| {
         match found {
-            CopyFound::Record {
+            CopyItem::Record {
                 at,
                 cycle,
                 sequence,
@@ -40,7 +40,7 @@ pub fn show(
                     .with("ends_cycle", is_whole);
                 printer.entry(PART, Some(place.clone()), &shown);
             }
-            CopyFound::Entry {
+            CopyItem::Entry {
                 of_slice,
                 key,
                 value,
@@ -49,10 +49,10 @@ pub fn show(
                     one(kind, (of_slice, key, value), printer);
                 }
             }
-            CopyFound::Damaged => {
+            CopyItem::Damaged => {
                 printer.damage(PART, Some(place.clone()), "the record fails its checksum");
             }
-            CopyFound::Rest { at, bytes } => {
+            CopyItem::Rest { at, bytes } => {
                 let text = format!("{bytes} bytes that are no record");
                 printer.damage(PART, Some(format!("@{at}")), &text);
             }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use zonal_disk::StoreKind;
 use zonal_disk::identity::Stored;
-use zonal_disk::log::{ALIGN, HEADER, Header, Kind};
+use zonal_disk::log::{ALIGN, HEADER, RecordHeader, RecordKind};
 use zonal_disk::record;
 use zonal_types::describe::{Described, Field};
 
@@ -45,7 +45,7 @@ pub fn show(path: &Path, stored: Option<&Stored>, printer: &mut Printer) -> anyh
         let mut skip = size;
         for step in (0..size.saturating_sub(HEADER - 1)).step_by(ALIGN) {
             let bytes = part.get(step..step + HEADER).unwrap_or_default();
-            let Some(header) = Header::decode(bytes) else {
+            let Some(header) = RecordHeader::decode(bytes) else {
                 continue;
             };
             let position = at + step as u64;
@@ -70,11 +70,11 @@ fn one(
     file: &File,
     position: u64,
     length: u64,
-    header: &Header,
+    header: &RecordHeader,
     stored: Option<&Stored>,
     printer: &mut Printer,
 ) -> usize {
-    let is_pad = header.kind == Kind::Pad;
+    let is_pad = header.kind == RecordKind::Pad;
     let mut shown = Described::new(if is_pad { "pad" } else { "record" })
         .with("lsn", header.lsn)
         .with("synced", header.synced)

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use zonal_disk::identity::{self, FORMAT_VERSION, Stored};
-use zonal_disk::{DiskError, StoreKind, trusted};
+use zonal_disk::{DiskError, StoreKind, trusted_paths};
 use zonal_types::CellId;
 use zonal_types::describe::Described;
 
@@ -119,7 +119,7 @@ fn store(
     prefix: &[u8],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
-    trusted::open(dir)?;
+    trusted_paths::open(dir)?;
     let stored = match identity::load(dir) {
         Ok(stored) => stored,
         Err(error @ DiskError::Corrupt(_)) => {

@@ -7,7 +7,7 @@ use std::path::Path;
 use zonal_object::TargetConfig;
 use zonal_object::chunk::Chunk;
 use zonal_object::ids::{BLOCK, CHUNK_BLOCKS};
-use zonal_object::key::{self, Named};
+use zonal_object::key::{self, IndexKey};
 use zonal_types::describe::Described;
 
 const PART: &str = "segments";
@@ -25,7 +25,7 @@ pub fn number_of(name: &str) -> Option<u32> {
 
 /// Shows the objects, blocks and units that an entry of the index keeps in a segment.
 pub fn owners(segment: u32, key: &[u8], value: &[u8], printer: &mut Printer) {
-    let (Ok(Named::Chunk(object, chunk)), Ok(stored)) =
+    let (Ok(IndexKey::Chunk(object, chunk)), Ok(stored)) =
         (key::parse(key), Chunk::decode(&ANY, key, value))
     else {
         return;
@@ -57,7 +57,7 @@ pub struct SegmentUsage {
 impl SegmentUsage {
     /// Adds an entry of the index.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
-        if !matches!(key::parse(key), Ok(Named::Chunk(..))) {
+        if !matches!(key::parse(key), Ok(IndexKey::Chunk(..))) {
             return;
         }
         let Ok(chunk) = Chunk::decode(&ANY, key, value) else {

@@ -2,15 +2,15 @@
 
 use super::{hex, printer::Printer};
 use std::path::Path;
-use zonal_disk::power;
-use zonal_disk::starts::{self, Starts};
+use zonal_disk::power_loss;
+use zonal_disk::start_marks::{self, Starts};
 use zonal_types::describe::{Described, Field};
 
 const PART: &str = "identity";
 
 /// Shows the files that exist.
 pub fn show(dir: &Path, printer: &mut Printer) {
-    one(dir, starts::FILE_NAME, printer, |bytes| {
+    one(dir, start_marks::FILE_NAME, printer, |bytes| {
         let starts = Starts::decode(bytes)?;
         let proposed = starts.proposed.iter().map(|mark| mark.number);
         let shown = Described::new("starts")
@@ -19,8 +19,8 @@ pub fn show(dir: &Path, printer: &mut Printer) {
             .with("proposed", proposed.collect::<Field>());
         Some(shown)
     });
-    one(dir, power::FILE_NAME, printer, |bytes| {
-        let note = power::Note::decode(bytes)?;
+    one(dir, power_loss::FILE_NAME, printer, |bytes| {
+        let note = power_loss::PowerNote::decode(bytes)?;
         let shown = Described::new("power")
             .with("kernel_boot", hex(&note.boot))
             .with("doubt", note.doubt)

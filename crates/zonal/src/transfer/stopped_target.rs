@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use zonal_disk::{DiskError, ReadStore, StoreKind, identity, trusted};
+use zonal_disk::{DiskError, ReadStore, StoreKind, identity, trusted_paths};
 use zonal_object::ids::BLOCK;
-use zonal_object::{Cut, ObjectId, ReadPlan, Target, TargetConfig, list};
+use zonal_object::{Cut, ObjectId, ReadPlan, StorageTarget, TargetConfig, index_walk};
 use zonal_types::limits::OBJECTS_LISTED_MAX;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::ObjectEntry;
@@ -21,7 +21,7 @@ const RANGES: usize = 1024;
 pub struct StoppedTarget {
     dir: PathBuf,
     store: ReadStore,
-    target: Target,
+    target: StorageTarget,
     cell: [u8; 16],
     id: TargetId,
     files: BTreeMap<u32, File>,
@@ -39,7 +39,7 @@ fn damaged(dir: &Path, code: ErrorCode) -> anyhow::Error {
 
 /// Units of a segment, from the target's record or else from the length of its first segment file.
 fn segment_units(dir: &Path, store: &ReadStore) -> anyhow::Result<u32> {
-    let known = list::segment_units(store).map_err(|code| damaged(dir, code))?;
+    let known = index_walk::segment_units(store).map_err(|code| damaged(dir, code))?;
     if let Some(units) = known {
         return Ok(units);
     }
@@ -53,7 +53,7 @@ fn segment_units(dir: &Path, store: &ReadStore) -> anyhow::Result<u32> {
 impl StoppedTarget {
     /// Opens the store in `dir`, a target's folder (with `identity`, `log` and so on).
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
-        trusted::open(dir)?;
+        trusted_paths::open(dir)?;
         let stored = identity::load(dir).with_context(|| dir.display().to_string())?;
         let stored = stored.ok_or_else(|| {
             Failure::new(NOT_FOUND, format!("{} holds no store", dir.display()))
@@ -77,7 +77,7 @@ impl StoppedTarget {
             segments: u32::MAX,
             pending_blocks_max: usize::MAX,
         };
-        let target = Target::open(config, &store, notes.iter().map(Vec::as_slice))
+        let target = StorageTarget::open(config, &store, notes.iter().map(Vec::as_slice))
             .map_err(|code| damaged(dir, code))?;
         Ok(Self {
             dir: dir.to_owned(),
@@ -124,7 +124,7 @@ impl ObjectSource for StoppedTarget {
     }
 
     fn list(&mut self, after: Option<ObjectId>) -> anyhow::Result<(Vec<ObjectEntry>, bool)> {
-        let (found, end) = list::objects(&self.store, after, OBJECTS_LISTED_MAX)
+        let (found, end) = index_walk::objects(&self.store, after, OBJECTS_LISTED_MAX)
             .map_err(|code| damaged(&self.dir, code))?;
         let entries = found.into_iter().map(|listed| ObjectEntry {
             data_id: listed.object.data_id,

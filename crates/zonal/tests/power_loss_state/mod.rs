@@ -3,11 +3,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use zonal_disk::{Config, Engine, Identity, Segments, SegmentsConfig, StoreDir, StoreKind};
+use zonal_disk::{
+    Engine, EngineConfig, Segments, SegmentsConfig, StoreDir, StoreIdentity, StoreKind,
+};
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::inode::Inode;
 use zonal_meta::{MetaShard, ShardConfig, keys};
-use zonal_object::{Cut, ObjectId, Target, TargetConfig, replay_checks};
+use zonal_object::{Cut, ObjectId, StorageTarget, TargetConfig, replay_checks};
 use zonal_types::limits::INLINE_BYTES_DEFAULT;
 use zonal_types::{CellId, Column, DataId, Ino, Instant, KvRead, ZoneId};
 use zonal_zonemap::ZoneMap;
@@ -69,16 +71,22 @@ pub struct Known {
 
 fn open(
     dir: &Path,
-    identity: Identity,
+    identity: StoreIdentity,
     replay: &mut zonal_disk::replay::Replay<'_>,
 ) -> Result<Engine, String> {
-    let engine = Engine::open_at_boot(dir, &identity, Config::default(), Some([9; 16]), replay);
+    let engine = Engine::open_at_boot(
+        dir,
+        &identity,
+        EngineConfig::default(),
+        Some([9; 16]),
+        replay,
+    );
     engine.map_err(|error| error.to_string())
 }
 
 impl Known {
-    fn identity(&self, kind: StoreKind, id: u32) -> Identity {
-        Identity {
+    fn identity(&self, kind: StoreKind, id: u32) -> StoreIdentity {
+        StoreIdentity {
             cell: self.cell.0,
             kind,
             id,
@@ -198,7 +206,7 @@ impl Known {
             }
             !is_dropping
         })?;
-        let target = Target::open(geometry, &engine, notes.iter().map(Vec::as_slice));
+        let target = StorageTarget::open(geometry, &engine, notes.iter().map(Vec::as_slice));
         let target = target.map_err(|code| code.to_string())?;
         target
             .check(&engine)
@@ -216,7 +224,7 @@ impl Known {
 }
 
 fn has_arrived(geometry: &TargetConfig, record: &zonal_disk::Record, segments: &Segments) -> bool {
-    let record = zonal_object::Record {
+    let record = zonal_object::EffectRecord {
         changes: record.changes.clone(),
         note: record.note.clone(),
     };
@@ -231,7 +239,7 @@ fn has_arrived(geometry: &TargetConfig, record: &zonal_disk::Record, segments: &
 
 /// All bytes of an object.
 fn read(
-    target: &Target,
+    target: &StorageTarget,
     engine: &Engine,
     segments: &Segments,
     object: ObjectId,

@@ -1,18 +1,18 @@
 //! The stores of a cell, from the configs of its nodes.
 
-use zonal_disk::{Config, Identity, StoreKind};
+use zonal_disk::{EngineConfig, StoreIdentity, StoreKind};
 use zonal_object::TargetConfig;
 use zonal_object::ids::BLOCK;
 use zonal_offline::{Geometry, StoreSpec};
 use zonal_server::NodeConfig;
 use zonal_server::config::StoreConfig;
 
-fn engine_config(config: &StoreConfig) -> Config {
-    Config {
+fn engine_config(config: &StoreConfig) -> EngineConfig {
+    EngineConfig {
         log_bytes: config.log,
         overlay_bytes: usize::try_from(config.overlay).unwrap_or(usize::MAX),
         cache_bytes: usize::try_from(config.cache).unwrap_or(usize::MAX),
-        ..Config::default()
+        ..EngineConfig::default()
     }
 }
 
@@ -21,7 +21,7 @@ pub(super) fn stores_of(config: &NodeConfig) -> Vec<StoreSpec> {
     let spec = |kind, id, dir, store: &StoreConfig, geometry| StoreSpec {
         node: config.node,
         dir,
-        identity: Identity {
+        identity: StoreIdentity {
             cell: config.cell.0,
             kind,
             id,
