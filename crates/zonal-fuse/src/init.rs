@@ -39,7 +39,7 @@ pub struct SessionConfig {
 impl Default for SessionConfig {
     fn default() -> Self {
         Self {
-            workers: 16,
+            workers: 128,
             pin_workers: false,
             max_readahead: 4 << 20,
             max_write: 1 << 20,

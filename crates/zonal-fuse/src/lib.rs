@@ -39,9 +39,11 @@
 //!
 //! Letting the worker follow its caller's core was not tried yet.
 //!
-//! Many parked workers cost nothing: the default is 16. Every request holds a worker while it waits
-//! (unless its reply is parked). So the number of workers bounds the requests in flight, including
-//! the INTERRUPT that would free a worker.
+//! A parked worker costs a thread and a descriptor, and no buffer before its first request: the
+//! default is 128. Every request holds a worker while it waits (unless its reply is parked). So the
+//! number of workers bounds the requests in flight, including the INTERRUPT that would free a
+//! worker. With 16 workers as many opens that waited for a mount that stood still stopped all other
+//! requests, those for other zones too.
 //!
 //! With time-outs of 60 s, stat and fstat never leave the kernel (10 to 40 times the rate of
 //! asking). In calls of 1 MiB, direct_io moves 3 to 4 times the bytes of the page cache.

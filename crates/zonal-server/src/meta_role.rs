@@ -96,7 +96,7 @@ impl MetaRole {
         };
         Ok(vec![
             spawn("housekeeping", |role| {
-                block_on(role.driver.run_housekeeping())
+                block_on(role.driver.run_housekeeping());
             })?,
             spawn("deletions", |role| block_on(role.driver.push_deletions()))?,
             spawn("fences", |role| block_on(role.driver.push_fences()))?,

@@ -27,7 +27,7 @@ const MIB: usize = 1 << 20;
 
 /// A client without threads of its own.
 async fn alone(world: &Rc<World>) -> Result<Rc<Client<SimNet>>, ErrorCode> {
-    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
+    let net = SimNet::new(world.network.clone(), &world.client_name(0), SimRng::new(2));
     let options = ClientOptions::new(&world.address_of(0), ZoneId(1), ClientId(77));
     Ok(Rc::new(Client::connect(net, options).await?))
 }

@@ -2,7 +2,6 @@
 //! failing message shrinks to the fewest changes.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod samples;
 
 use proptest::prelude::*;

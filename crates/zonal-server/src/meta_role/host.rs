@@ -261,7 +261,7 @@ impl ShardHost for MetaHost {
             }
             ShardNote::NotSettled(ino) => tracing::warn!(%ino, "not settled"),
             ShardNote::Settled(ino, reply) => {
-                tracing::info!(%ino, ?reply, "a directory is settled")
+                tracing::info!(%ino, ?reply, "a directory is settled");
             }
         }
     }
