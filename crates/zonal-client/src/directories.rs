@@ -18,7 +18,7 @@ pub struct ListingPage {
     pub entries: u32,
     /// Whether the page has attributes.
     pub plus: bool,
-    /// The kernel keeps the page: see [`Client::listing_left_ms`].
+    /// The kernel keeps the page: see `listing_left_ms`.
     pub is_kept: bool,
 }
 

@@ -161,7 +161,7 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// The link to a shard, for [`Self::poll_events`].
+    /// The link to a shard, for `poll_events`.
     #[must_use]
     pub fn link_to(&self, shard: zonal_types::ShardId) -> std::sync::Arc<Link> {
         self.link(shard)

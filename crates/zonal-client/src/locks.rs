@@ -72,7 +72,7 @@ impl<N: Net> Client<N> {
 
 impl<N: Net> ClientCall<'_, N> {
     /// Requests a lock. `waiter`: number under which to wait where the lock is not free. The range
-    /// carries a [`Self::lock_number`]; 0: it gets one.
+    /// carries a `lock_number`; 0: it gets one.
     ///
     /// # Errors
     /// `WouldBlock`, `Deadlock`, `NoLocks`, or a shard that does not answer.

@@ -93,7 +93,7 @@ pub enum ConfigError {
         /// The conflict.
         message: String,
     },
-    /// A second node lacks a key of [meta], or the key is there without a second node.
+    /// A second node lacks a key of `[meta]`, or the key is there without a second node.
     #[error("{}:{line}: {key} {message}", path.display())]
     SecondNode {
         /// The file.

@@ -10,7 +10,7 @@
 //! the medium.
 //!
 //! Lock order: `ScrubTask::control`, then the lock of
-//! [`MediumHealth`](crate::medium_health::MediumHealth).
+//! [`MediumHealth`].
 
 mod chunk;
 mod pass;

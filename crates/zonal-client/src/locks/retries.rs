@@ -82,7 +82,7 @@ impl<N: Net> ClientCall<'_, N> {
 }
 
 impl<N: Net> Client<N> {
-    /// As [`Self::take_back`], sent with the next housekeeping or [`Self::send_taken_back`]. From
+    /// As `take_back`, sent with the next housekeeping or `send_taken_back`. From
     /// here on the lock counts as not held. The caller of the request gets its result after this
     /// call: a repeated request goes behind the withdrawal.
     pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {

@@ -76,7 +76,7 @@ pub(super) struct RawMeta {
     /// Accepted here only so that the error can name the right table.
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
-    /// Keys of a second node, beside [manager] at the top.
+    /// Keys of a second node, beside `[manager]` at the top.
     pub(super) node: Option<Spanned<u32>>,
     pub(super) listen: Option<Spanned<String>>,
     pub(super) advertise: Option<Spanned<String>>,
