@@ -4,6 +4,7 @@ mod kernel_copies;
 mod requests;
 mod session_owner;
 
+use crate::cell::unsynced_changes::CHANGES_MAX;
 use crate::cell::{Call, Cell, ClientOptions};
 use crate::file::unsynced_closed_files::{LEFT_BEHIND_MAX, UnsyncedClosedFiles};
 use crate::file::{File, FileTable};
@@ -151,7 +152,7 @@ impl<N: Net> Client<N> {
                     .map(|link| lock(&link.changes).len() as u64)
                     .max()
                     .unwrap_or(0),
-                2 * crate::cell::unsynced_changes::CHANGES_MAX as u64,
+                2 * CHANGES_MAX as u64,
             ),
             ("links", lock(&self.links).len() as u64, shards),
             (

@@ -12,8 +12,9 @@
 //! | `removed_attributes` | the last attributes of inodes that are not files | for good |
 //! | `access_times` | reads that no shard has heard of | until they are reported |
 //!
-//! [`InodeCache`] is the only way to the parts. `forget` is the only place where what a lease or an
-//! event ends leaves them, and `bounds` has the bound of each.
+//! [`InodeCache`] is the only way to the parts. `forget` is the one place where events, restarts
+//! and other operations take entries out. A part itself drops entries that are expired, that a
+//! newer reply replaces, or that are over its bound (`bounds`).
 //!
 //! *Locks*: each part has its own, and no part is locked while another one is, but for
 //! `parent_attributes` before `kept_listings`. A lock of a part is never held across an await.

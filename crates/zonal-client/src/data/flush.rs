@@ -106,7 +106,7 @@ impl<N: Net> ClientCall<'_, N> {
                     .own_change(ino, attr.change);
                 self.note_own_privileges(attr);
             }
-            _other => self.inode_cache.page_versions().forget(ino),
+            _other => self.inode_cache.forget_pages(ino),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The table of files that are open or dirty here: how files enter it, are counted, and leave it.
+//! Open files: how files enter the table of those that are open or dirty here, are counted, and
+//! leave it.
 
 use crate::cell::session::Link;
 use crate::client::ClientCall;

@@ -49,6 +49,12 @@ impl InodeCache {
         lock(&self.kept_listings).forget(dir);
     }
 
+    /// Forgets which version the kernel's pages of a file show, after an own change of which the
+    /// reply does not tell the version.
+    pub(crate) fn forget_pages(&self, ino: Ino) {
+        lock(&self.page_versions).forget(ino);
+    }
+
     /// Forgets the bytes of a small file that is locked from now on.
     pub(crate) fn forget_bytes(&self, ino: Ino) {
         lock(&self.inline_cache).forget(ino);
@@ -67,5 +73,63 @@ impl InodeCache {
             lock(&self.parent_attributes).forget(attr.ino);
         }
         lock(&self.removed_attributes).note(attr);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{Instant, Timestamp};
+
+    const FILE: Ino = Ino(5);
+    const OTHER: Ino = Ino(6);
+
+    /// A cache with pages, bytes and a read of two files.
+    fn cache() -> InodeCache {
+        let cache = InodeCache::default();
+        for ino in [FILE, OTHER] {
+            let mut pages = cache.page_versions();
+            let asked = pages.moment();
+            pages.note(ino, 1, asked);
+            let until = Instant(0).plus_ms(1_000);
+            lock(&cache.inline_cache).keep(ino, 1, until, vec![1]);
+            cache.touches().insert(ino, Timestamp::default());
+        }
+        cache
+    }
+
+    fn has_bytes(cache: &InodeCache, ino: Ino) -> bool {
+        let bytes = lock(&cache.inline_cache).take(ino, 1, Instant(0));
+        bytes.is_some()
+    }
+
+    #[test]
+    fn an_event_ends_leases_on_its_inodes_and_pages_whose_bytes_changed() {
+        let cache = cache();
+        cache.forget_named(Ino(1), &[FILE], false);
+        assert!(!cache.page_versions().differs(FILE, 1));
+        assert!(!has_bytes(&cache, FILE) && has_bytes(&cache, OTHER));
+        cache.forget_named(Ino(1), &[FILE], true);
+        assert!(cache.page_versions().differs(FILE, 1));
+        assert!(!cache.page_versions().differs(OTHER, 1));
+    }
+
+    #[test]
+    fn the_end_of_leases_leaves_pages_and_unreported_reads() {
+        let cache = cache();
+        cache.forget_granted();
+        assert!(!has_bytes(&cache, FILE) && !has_bytes(&cache, OTHER));
+        assert!(!cache.page_versions().differs(FILE, 1));
+        assert_eq!(cache.touches().len(), 2);
+    }
+
+    #[test]
+    fn each_part_has_a_bound_of_its_own_name() {
+        let names: std::collections::BTreeSet<_> =
+            cache().gauges().into_iter().map(|gauge| gauge.0).collect();
+        assert_eq!(names.len(), 9);
+        let of = |name| cache().gauges().into_iter().find(|gauge| gauge.0 == name);
+        assert_eq!(of("small_files").map(|gauge| gauge.1), Some(2));
+        assert_eq!(of("seen_pages").map(|gauge| gauge.1), Some(2));
     }
 }

@@ -5,10 +5,9 @@
 //! this client holds. So the client notes a grant first. The grant counts only if no restart was
 //! seen since the request was sent. Otherwise the client repeats the request under its number.
 
-use crate::held_locks::{ClosedOwner, Owner, WaitingRequest, owner_of};
-
 use crate::cell::session::Link;
 use crate::client::{Client, ClientCall};
+use crate::held_locks::{ClosedOwner, Owner, WaitingRequest, owner_of};
 use crate::inode_cache::PendingPageVersion;
 use crate::transport::mutex::lock;
 use crate::transport::net::Net;
