@@ -17,15 +17,17 @@
 //! all workers in turn would serve a program that writes a stream, each with memory that has left
 //! the cache.
 //!
-//! A worker parks when over many requests all active workers were rarely busy at once.
+//! A worker parks when over many requests all active workers were rarely busy at once. Parked
+//! workers form a stack: the one that parked last is called first, as its memory is still in the
+//! cache. In a queue 128 workers would take turns, and streams were a quarter slower.
 //!
-//! The first parked worker looks from time to time. When no worker reads and no request moves (the
-//! reader is stuck in a request), it starts to read. [`WorkerPool::will_block`] does that without
-//! delay.
+//! The lowest worker of the stack looks from time to time. When no worker reads and no request
+//! moves (the reader is stuck in a request), it starts to read. [`WorkerPool::will_block`] does
+//! that without delay.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::reply::AnswerTiming;
@@ -60,8 +62,8 @@ pub(crate) struct WorkerPool {
     window: AtomicU32,
     needed: AtomicU32,
     stopped: AtomicBool,
-    places: Mutex<ParkedWorkers>,
-    called: Condvar,
+    /// The parked workers, in the order in which they parked.
+    stack: Mutex<Vec<Arc<ParkedWorker>>>,
 }
 
 /// A worker's samples of the queue.
@@ -111,17 +113,17 @@ impl QueueSamples {
     }
 }
 
+/// A worker on the stack; all is used under the stack's mutex.
 #[derive(Debug, Default)]
-struct ParkedWorkers {
-    /// Calls that no parked worker has followed yet.
-    calls: u32,
-    /// A parked worker looks from time to time.
-    watched: bool,
+struct ParkedWorker {
+    called: Condvar,
+    /// It was taken off the stack, by a call.
+    is_called: AtomicBool,
 }
 
 impl WorkerPool {
-    fn places(&self) -> MutexGuard<'_, ParkedWorkers> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stack(&self) -> MutexGuard<'_, Vec<Arc<ParkedWorker>>> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calling worker starts to read. Returns true where no other worker reads: the kernel
@@ -195,50 +197,48 @@ impl WorkerPool {
         self.parked.load(Ordering::Acquire)
     }
 
+    /// Calls the worker that parked last.
     fn call(&self) {
-        let mut places = self.places();
-        if places.calls < self.parked.load(Ordering::Acquire) {
-            places.calls += 1;
-            self.called.notify_one();
+        let mut stack = self.stack();
+        if let Some(worker) = stack.pop() {
+            self.parked.fetch_sub(1, Ordering::AcqRel);
+            worker.is_called.store(true, Ordering::Relaxed);
+            worker.called.notify_one();
         }
     }
 
     /// The mount is gone: all workers leave.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        drop(self.places());
-        self.called.notify_all();
+        for worker in &*self.stack() {
+            worker.called.notify_one();
+        }
     }
 
     /// Parks the calling worker until it is called. Returns false where the mount is gone.
     pub(crate) fn park(&self) -> bool {
-        let mut places = self.places();
+        let worker = Arc::new(ParkedWorker::default());
+        let mut stack = self.stack();
+        stack.push(worker.clone());
         self.parked.fetch_add(1, Ordering::AcqRel);
-        let mut watching = false;
         let mut seen = u64::MAX;
         let mut still = 0;
         let mut look = LOOK;
-        let stay = loop {
+        loop {
+            if worker.is_called.load(Ordering::Relaxed) {
+                return true;
+            }
             if self.stopped.load(Ordering::Acquire) {
-                break false;
+                return false;
             }
-            if places.calls > 0 {
-                places.calls -= 1;
-                break true;
-            }
-            if !watching && !places.watched {
-                places.watched = true;
-                watching = true;
-            }
-            if !watching {
-                places = self
-                    .called
-                    .wait(places)
-                    .unwrap_or_else(PoisonError::into_inner);
+            let is_lowest = stack.first().is_some_and(|low| Arc::ptr_eq(low, &worker));
+            if !is_lowest {
+                let waited = worker.called.wait(stack);
+                stack = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            places = match self.called.wait_timeout(places, look) {
-                Ok((places, _)) => places,
+            stack = match worker.called.wait_timeout(stack, look) {
+                Ok((stack, _)) => stack,
                 Err(poisoned) => poisoned.into_inner().0,
             };
             let taken = self.taken.load(Ordering::Relaxed);
@@ -249,8 +249,14 @@ impl WorkerPool {
             } else {
                 0
             };
-            if still == STUCK && places.calls == 0 {
-                break true;
+            if still == STUCK && !worker.is_called.load(Ordering::Relaxed) {
+                stack.remove(0);
+                self.parked.fetch_sub(1, Ordering::AcqRel);
+                // The next one looks now.
+                if let Some(lowest) = stack.first() {
+                    lowest.called.notify_one();
+                }
+                return true;
             }
             look = if reading && taken == seen {
                 (look * 2).clamp(LOOK_IDLE, LOOK_IDLE_MAX)
@@ -258,15 +264,7 @@ impl WorkerPool {
                 LOOK
             };
             seen = taken;
-        };
-        self.parked.fetch_sub(1, Ordering::AcqRel);
-        if watching {
-            places.watched = false;
-            // Let another parked worker look now.
-            self.called.notify_one();
         }
-        drop(places);
-        stay
     }
 }
 
@@ -310,7 +308,7 @@ mod tests {
             pool.reads();
             pool.took();
             assert!(!pool.handled(&mut QueueSamples::default(), answer, || true));
-            pool.places().calls
+            2 - pool.parked_now()
         };
         let others_waited = false;
         pool.joins();
@@ -324,13 +322,25 @@ mod tests {
             others_waited: true,
         });
         pool.reads();
-        let called = first.recv_timeout(LOOK * 50).or_else(|_| second.recv());
-        assert_eq!(called, Ok(true));
+        assert_eq!(second.recv(), Ok(true));
         pool.stop();
-        assert!(matches!(
-            (first.try_recv(), second.recv()),
-            (_, Ok(false)) | (_, Err(mpsc::RecvError))
-        ));
+        assert_eq!(first.recv(), Ok(false));
+    }
+
+    #[test]
+    fn the_worker_that_parked_last_is_called_first() {
+        let pool = Arc::new(WorkerPool::default());
+        pool.reads();
+        let workers: Vec<_> = (0..8).map(|_| parked(&pool)).collect();
+        pool.took();
+        for worker in workers.iter().rev() {
+            pool.reads();
+            pool.took();
+            pool.will_block();
+            assert_eq!(worker.recv(), Ok(true));
+        }
+        assert_eq!(pool.parked_now(), 0);
+        pool.will_block();
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct Mount {
     /// $XDG_STATE_HOME/zonal or ~/.local/state/zonal.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Threads that serve the kernel (1 to 256) [default: 16]
+    /// Threads that serve the kernel (1 to 256) [default: 128]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
     /// Source shown in the mount table
