@@ -7,6 +7,7 @@ mod dependencies;
 mod prose;
 mod source;
 mod type_names;
+mod type_words;
 mod words;
 
 #[cfg(test)]
@@ -99,6 +100,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
     cited_tests::check(&files, &mut offences);
     prose::check_pages(&files, &left, &mut offences);
     type_names::check(&files, &shared, &mut offences);
+    type_words::check(&files, &mut offences);
     offences.sort();
     Ok(offences)
 }

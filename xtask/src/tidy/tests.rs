@@ -34,6 +34,10 @@ impl Repository {
             "crates/zonal-net/src/lib.rs",
             "//! Sockets.\nuse std::net::TcpStream;\n",
         );
+        repository.plant(
+            "docs/glossary.md",
+            "# Glossary\n\n| word | meaning |\n| --- | --- |\n| place | where it is |\n",
+        );
         repository.plant("docs/page.md", "A cell has zones. The track is tracked.\n");
         repository
     }
@@ -445,5 +449,14 @@ fn a_public_type_has_a_name_of_its_own() {
     r.plant("crates/zonal-meta/src/c.rs", "//! C.\npub enum Place {}\n");
     assert_eq!(rules(&r.check()), ["type-name"]);
     r.plant("xtask/shared-names.txt", "Place  # two worlds\n");
+    assert_eq!(rules(&r.check()), [""; 0]);
+}
+
+#[test]
+fn a_word_of_a_public_type_is_in_the_glossary() {
+    let r = Repository::new();
+    r.plant("crates/zonal-net/src/a.rs", "//! A.\npub struct Riddle;\n");
+    assert_eq!(rules(&r.check()), ["type-word"]);
+    r.plant("xtask/plain-words.txt", "# Plain.\nRiddle\n");
     assert_eq!(rules(&r.check()), [""; 0]);
 }
