@@ -8,6 +8,7 @@ mod layers;
 mod prose;
 mod source;
 mod type_names;
+mod type_words;
 mod words;
 
 #[cfg(test)]
@@ -101,6 +102,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
     layers::check(&files, &mut offences);
     prose::check_pages(&files, &left, &mut offences);
     type_names::check(&files, &shared, &mut offences);
+    type_words::check(&files, &mut offences);
     offences.sort();
     Ok(offences)
 }

@@ -34,6 +34,10 @@ impl Repository {
             "crates/zonal-net/src/lib.rs",
             "//! Sockets.\nuse std::net::TcpStream;\n",
         );
+        repository.plant(
+            "docs/glossary.md",
+            "# Glossary\n\n| word | meaning |\n| --- | --- |\n| place | where it is |\n",
+        );
         repository.plant("docs/page.md", "A cell has zones. The track is tracked.\n");
         repository
     }
@@ -466,4 +470,13 @@ fn a_layer_that_uses_a_later_one_is_reported() {
         "//! Open.\nuse crate::pool::idle;\n",
     );
     assert_eq!(rules(&r.check()), ["layer"]);
+}
+
+#[test]
+fn a_word_of_a_public_type_is_in_the_glossary() {
+    let r = Repository::new();
+    r.plant("crates/zonal-net/src/a.rs", "//! A.\npub struct Riddle;\n");
+    assert_eq!(rules(&r.check()), ["type-word"]);
+    r.plant("xtask/plain-words.txt", "# Plain.\nRiddle\n");
+    assert_eq!(rules(&r.check()), [""; 0]);
 }

@@ -24,12 +24,8 @@ impl Shared {
 /// Runs the rule.
 pub fn check(files: &[File], shared: &Shared, offences: &mut Vec<Offence>) {
     let mut places: BTreeMap<&str, Vec<(&File, usize)>> = BTreeMap::new();
-    for file in files.iter().filter(|file| is_library(&file.path)) {
-        for (line, number) in file.text.lines().zip(1..) {
-            if let Some(name) = public_type(line) {
-                places.entry(name).or_default().push((file, number));
-            }
-        }
+    for (name, file, number) in public_types(files) {
+        places.entry(name).or_default().push((file, number));
     }
     for (name, places) in places {
         let is_shared = shared.0.iter().any(|shared| shared == name);
@@ -41,6 +37,15 @@ pub fn check(files: &[File], shared: &Shared, offences: &mut Vec<Offence>) {
             offences.push(file.offence(*line, "type-name", text));
         }
     }
+}
+
+/// Each public type of the crates: its name, its file and its line.
+pub fn public_types(files: &[File]) -> impl Iterator<Item = (&str, &File, usize)> {
+    let libraries = files.iter().filter(|file| is_library(&file.path));
+    libraries.flat_map(|file| {
+        let lines = file.text.lines().zip(1..);
+        lines.filter_map(move |(line, number)| Some((public_type(line)?, file, number)))
+    })
 }
 
 fn is_library(path: &str) -> bool {
