@@ -13,7 +13,7 @@ use zonal_types::limits::{
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
 use zonal_types::{
-    CellId, ClientId, ErrorCode, Incarnation, Ino, MapVersion, ShardId, TraceId, ZoneId,
+    CellId, ClientId, ErrorCode, Incarnation, Ino, MapVersion, NodeId, ShardId, TraceId, ZoneId,
 };
 use zonal_wire::LockRange;
 
@@ -26,6 +26,8 @@ pub struct ClientOptions {
     pub managers: Vec<String>,
     /// The zone of the mount: home of directories that it makes in the root.
     pub zone: ZoneId,
+    /// The node of the mount, on which files of directories with the placement `node` lie; 0: none.
+    pub node: NodeId,
     /// Random number that names this client in the whole cell.
     pub client: ClientId,
     /// Name for people, in lists of sessions.
@@ -63,6 +65,7 @@ impl ClientOptions {
             cell: CellId::default(),
             managers: vec![manager.to_owned()],
             zone,
+            node: NodeId(0),
             client,
             name: String::new(),
             lists_as_root: true,

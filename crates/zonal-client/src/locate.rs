@@ -72,7 +72,11 @@ impl<N: Net> ClientCall<'_, N> {
             map_version: map.version.0,
         };
         if let (FileKind::File, Some(data)) = (attr.kind, data) {
-            if let Some(component) = data.layout.components.first() {
+            // Files of the root have the home that their client asked for.
+            if let Some(component) = data.layout.components.first()
+                && ino.partition() == Ino::ROOT.partition()
+                && component.zone != ZoneId::CELL
+            {
                 located.home = component.zone;
             }
             let inline = end_of_inline(&data).min(attr.size);

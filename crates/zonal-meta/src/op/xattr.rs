@@ -11,7 +11,9 @@ use std::fmt::Write;
 use zonal_types::limits::{
     XATTR_INODE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, xattr_flags,
 };
-use zonal_types::{Blob, Credentials, ErrorCode, FileKind, Ino, Redundancy, StripePolicy};
+use zonal_types::{
+    Blob, Credentials, ErrorCode, FileKind, Ino, Placement, Redundancy, StripePolicy,
+};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
 
@@ -272,8 +274,11 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
             _ => "inherited",
         };
         return Some(format!(
-            "unit={} count={} redundancy=none origin={origin} zone={} targets={targets}",
-            policy.unit, policy.count, inode.home
+            "unit={} count={} redundancy=none placement={} origin={origin} zone={} targets={targets}",
+            policy.unit,
+            policy.count,
+            policy.placement.word(),
+            inode.home
         ));
     }
     let mut text = String::new();
@@ -294,7 +299,7 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Parses `unit=65536 count=2` (either may be missing; `count=0` or `all`: all targets). Empty: no
+/// Parses `unit=65536 count=2 placement=zone` (each may be missing; `count=0` or `all`: all targets). Empty: no
 /// policy.
 fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
     let text = std::str::from_utf8(text).map_err(|_error| ErrorCode::Invalid)?;
@@ -309,6 +314,9 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
             ("count", "all") => policy.count = 0,
             ("count", value) => {
                 policy.count = value.parse().map_err(|_error| ErrorCode::Invalid)?;
+            }
+            ("placement", word) => {
+                policy.placement = Placement::of_word(word).ok_or(ErrorCode::Invalid)?;
             }
             ("redundancy", "none") => policy.redundancy = Redundancy::None,
             // Fields that a listing shows besides. They are ignored here, so that a copied value
