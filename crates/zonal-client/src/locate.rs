@@ -63,6 +63,10 @@ impl<N: Net> ClientCall<'_, N> {
     /// `Stale` where the inode is gone.
     pub async fn locate(&self, ino: Ino) -> Result<Located, ErrorCode> {
         let (attr, data) = self.file_data(ino).await?;
+        // Without the map's set the targets would be missing.
+        if let Some(data) = &data {
+            self.know_sets(data).await?;
+        }
         let map = self.map();
         let mut located = Located {
             ino,
