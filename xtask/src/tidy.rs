@@ -4,6 +4,7 @@
 
 mod cited_tests;
 mod dependencies;
+mod layers;
 mod prose;
 mod source;
 mod type_names;
@@ -97,6 +98,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
         }
     }
     cited_tests::check(&files, &mut offences);
+    layers::check(&files, &mut offences);
     prose::check_pages(&files, &left, &mut offences);
     type_names::check(&files, &shared, &mut offences);
     offences.sort();

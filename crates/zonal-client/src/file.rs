@@ -5,24 +5,37 @@
 //!
 //! Every written byte is in `append_buffer`, in `inflight` or in `dirty`, or its target has
 //! acknowledged it. Reads lay these three over the targets' bytes in that order of age. (During a
-//! truncation bytes may also be in `aside`: `truncate.rs`.)
+//! truncation bytes may also be in `aside`: `bytes_past_end.rs`.)
 
-use crate::append_buffer::AppendBuffer;
-use crate::batch::Batch;
-use crate::dirty_ranges::{DirtyRanges, copy_overlap};
-use crate::in_flight::InFlightGuard;
-use crate::inline_data::end_of_inline;
-use crate::net::Net;
-use crate::placement::TargetPlace;
-use crate::privileges::Privileges;
-use crate::run::Run;
-use crate::session::lock;
-use crate::tail_ownership::TailOwnership;
-use crate::truncate::BytesPastEnd;
-use crate::unsynced_writes::UnsyncedWrites;
-use crate::write_failures::{ReportedFailures, WriteFailures};
+pub(crate) mod append_buffer;
+pub(crate) mod batch;
+pub(crate) mod bytes_past_end;
+pub(crate) mod dirty_ranges;
+pub(crate) mod inline_bytes;
+pub(crate) mod privileges;
+pub(crate) mod tail_ownership;
+pub(crate) mod unsynced_closed_files;
+pub(crate) mod unsynced_writes;
+pub(crate) mod write_failures;
+
+pub use write_failures::ReportedFailures;
+
+use crate::cell::placement::TargetPlace;
+use crate::transport::in_flight::InFlightGuard;
+use crate::transport::mutex::lock;
+use crate::transport::net::Net;
+use crate::transport::run::Run;
+use append_buffer::AppendBuffer;
+use batch::Batch;
+use bytes_past_end::BytesPastEnd;
+use dirty_ranges::{DirtyRanges, copy_overlap};
+use inline_bytes::end_of_inline;
+use privileges::Privileges;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use tail_ownership::TailOwnership;
+use unsynced_writes::UnsyncedWrites;
+use write_failures::WriteFailures;
 use zonal_layout::Piece;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation};
 use zonal_wire::StorageReply;
@@ -92,7 +105,7 @@ pub(crate) struct InFlightBatch<N: Net> {
 pub(crate) struct InFlightMessage<N: Net> {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) place: TargetPlace,
-    pub(crate) pending: crate::operation::SentRequest<N>,
+    pub(crate) pending: crate::cell::call::SentRequest<N>,
     /// Counted at its target until it is answered or abandoned.
     pub(crate) ticket: InFlightGuard,
 }

@@ -5,65 +5,32 @@
 //!
 //! Operations that may wait are methods of [`ClientCall`]: the client at work for one operation,
 //! with its [`OperationContext`].
+//!
+//! Layers, each of which uses only itself and those above:
+//!
+//! 1. `transport`: what the core asks of its environment (`Net`), the context of an operation,
+//!    which failures pass.
+//! 2. `cell`: the zone map, sessions at shards, requests to shards and targets.
+//! 3. `inode_cache`: all that attributes and names pass on the way to the kernel.
+//! 4. `held_locks`: locks that this client holds, waits for and must release.
+//! 5. `file`: the state of an open file: gathered bytes, failures, what is not durable.
+//! 6. `client`: the state of a client, and what its sessions must know of it.
+//! 7. `data`: reading, writing, appending, truncating, syncing.
+//! 8. `names`: names, directories, attributes, opens, locks, events.
 #![forbid(unsafe_code)]
 
-mod access_times;
-pub mod append;
-pub mod append_buffer;
-pub mod attributes;
-mod batch;
+pub mod cell;
 pub mod client;
-pub mod complete_directories;
-pub mod directories;
-pub mod dirty_ranges;
-pub mod events;
-pub mod fallocate;
-pub mod file;
-pub mod file_table;
-mod flush;
-mod in_flight;
-mod inline_cache;
-mod inline_data;
-pub mod kept_listings;
-pub mod locate;
-pub mod locks;
-pub mod map;
+pub mod data;
+mod file;
+mod held_locks;
+pub mod inode_cache;
 pub mod names;
-pub mod net;
-pub mod open;
-mod operation;
-pub mod page_validity;
-pub mod parent_attributes;
-mod placement;
-mod privileges;
-pub mod read;
-mod readdir_prefetch;
-pub mod removed_attributes;
-mod report;
-pub mod run;
-pub mod seek_and_copy;
-mod send_window;
-pub mod session;
-mod silent_servers;
-pub mod statfs;
-mod storage;
-pub mod sync;
-mod tail_ownership;
-mod target_sync;
-pub mod truncate;
-mod unsynced_changes;
-mod unsynced_writes;
-pub mod write;
-mod write_failures;
-pub mod xattrs;
+pub mod transport;
 
-pub use client::{Client, ClientOptions};
-pub use events::{POLL_WAIT_MS, PolledEvents};
-pub use fallocate::Reserve;
-pub use file::File;
-pub use locks::{LockOutcome, RequeuedLock};
-pub use net::{Message, Net, NetFailure, ServerReply};
-pub use operation::{Cancellation, ClientCall, OperationContext};
-pub use run::Run;
-pub use session::Link;
-pub use write_failures::ReportedFailures;
+pub use cell::{ClientOptions, Link};
+pub use client::{Client, ClientCall};
+pub use data::Reserve;
+pub use file::{File, ReportedFailures};
+pub use names::{LockOutcome, POLL_WAIT_MS, PolledEvents, RequeuedLock};
+pub use transport::{Cancellation, Message, Net, NetFailure, OperationContext, Run, ServerReply};

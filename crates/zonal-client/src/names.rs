@@ -1,10 +1,24 @@
 //! Names: look-up, creation, rename, link, removal. Each takes one round trip, or two where the
 //! inode lies in another shard than its name.
 
+mod access_times;
+mod attributes;
+mod directories;
+mod events;
+mod locate;
+mod lock_retries;
+mod locks;
+mod open;
+mod xattrs;
+
+pub use directories::ListingPage;
+pub use events::{POLL_WAIT_MS, PolledEvents};
+pub use locate::Located;
+pub use locks::{LockOutcome, RequeuedLock};
+
+use crate::client::ClientCall;
 use crate::file::File;
-use crate::net::Net;
-use crate::operation::ClientCall;
-use crate::session::lock;
+use crate::transport::net::Net;
 use std::sync::Arc;
 use zonal_types::{Attr, Credentials, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::{Entry, MetaReply, MetaRequest, NewKind};
@@ -39,7 +53,7 @@ pub struct OpenedFile<N: Net> {
     pub keep_pages: bool,
     /// The version that the kernel's pages show after the open has dropped the old ones; then call
     /// [`crate::Client::pages_dropped`].
-    pub changed: Option<crate::page_validity::PendingPageVersion>,
+    pub changed: Option<crate::inode_cache::PendingPageVersion>,
 }
 
 /// Parameters of a new inode.
@@ -64,7 +78,7 @@ impl<N: Net> ClientCall<'_, N> {
         parent: Ino,
         name: Name,
     ) -> Result<LookupResult, ErrorCode> {
-        if let Some(ms) = self.known_absent(parent, &name) {
+        if let Some(ms) = self.inode_cache.known_absent(self, parent, &name) {
             return Ok(LookupResult::Absent(ms));
         }
         let link = self.reach(parent).await?;
@@ -143,7 +157,7 @@ impl<N: Net> ClientCall<'_, N> {
         name: Name,
         new: NewFile,
     ) -> Result<FoundEntry, ErrorCode> {
-        self.will_have(parent, &name);
+        self.inode_cache.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, None);
         let link = self.reach(parent).await?;
         let asked = self.asking(&link);
@@ -151,7 +165,8 @@ impl<N: Net> ClientCall<'_, N> {
             MetaReply::Entry { mut entry }
             | MetaReply::Opened { mut entry, .. }
             | MetaReply::OpenedSmall { mut entry, .. } => {
-                self.note_renewed(&link, asked, parent, &entry);
+                self.inode_cache
+                    .note_renewed(self, &link, asked, parent, &entry);
                 self.cut_entry(&link, asked, &mut entry);
                 self.complete(entry).await
             }
@@ -183,16 +198,8 @@ impl<N: Net> ClientCall<'_, N> {
     /// Remembers the attributes of an inode that lost its last name.
     pub(crate) fn note_removed(&self, reply: &MetaReply) {
         if let MetaReply::Attr { attr, .. } = reply {
-            self.is_gone(attr);
+            self.inode_cache.forget_removed(attr);
         }
-    }
-
-    /// Remembers the attributes of an inode without a name, which no shard can report any more.
-    pub(crate) fn is_gone(&self, attr: &Attr) {
-        if attr.kind == FileKind::Directory {
-            lock(&self.parent_attributes).forget(attr.ino);
-        }
-        lock(&self.removed_attributes).note(attr);
     }
 
     /// Renames within one shard.
@@ -212,7 +219,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(ErrorCode::CrossShard);
         }
         let link = self.reach(parent).await?;
-        self.will_have(new_parent, &new_name);
+        self.inode_cache.will_have(new_parent, &new_name);
         let request = MetaRequest::Rename {
             who: who.clone(),
             parent,
@@ -243,7 +250,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(ErrorCode::CrossShard);
         }
         let link = self.reach(parent).await?;
-        self.will_have(parent, &name);
+        self.inode_cache.will_have(parent, &name);
         let reply = self
             .meta(
                 &link,

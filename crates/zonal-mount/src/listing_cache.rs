@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zonal_client::kept_listings::LISTED_MAX;
+use zonal_client::inode_cache::LISTED_MAX;
 use zonal_types::Ino;
 use zonal_wire::Event;
 

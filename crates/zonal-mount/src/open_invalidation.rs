@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use zonal_client::page_validity::PendingPageVersion;
+use zonal_client::inode_cache::PendingPageVersion;
 
 /// By handle: the version that the pages show afterwards, where it is not known already.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl OpenInvalidations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_client::page_validity::PageVersions;
+    use zonal_client::inode_cache::PageVersions;
 
     #[test]
     fn an_invalidation_is_returned_once_for_its_own_handle() {

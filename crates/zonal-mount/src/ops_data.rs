@@ -6,7 +6,7 @@ use crate::fs::{ZonalFs, refused};
 use crate::in_flight::KernelCall;
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
-use zonal_client::read::ReadInto;
+use zonal_client::data::ReadInto;
 use zonal_client::{File, Reserve};
 use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release};
 use zonal_fuse::{Context, Errno, ReplyData};

@@ -5,8 +5,8 @@ use crate::conversions::{errno, kernel_entry};
 use crate::fs::ZonalFs;
 use crate::in_flight::KernelCall;
 use std::sync::atomic::Ordering;
-use zonal_client::directories::ListingPage;
 use zonal_client::names::FoundEntry;
+use zonal_client::names::ListingPage;
 use zonal_fuse::ReplyDirectory;
 use zonal_fuse::{
     Context, DirBuffer, FuseEntry as KernelEntry, FuseFileKind as KernelKind, OpenFlags,

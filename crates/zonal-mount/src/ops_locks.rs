@@ -17,7 +17,7 @@ use crate::conversions::errno;
 use crate::fs::ZonalFs;
 use crate::in_flight::KernelCall;
 use zonal_client::LockOutcome;
-use zonal_client::page_validity::PendingPageVersion;
+use zonal_client::inode_cache::PendingPageVersion;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, FuseLockKind as KernelKind, ReplyEmpty};
 use zonal_native::block_on;

@@ -42,8 +42,8 @@ pub use open::OpenOptions;
 pub use read_sink::ReadSink;
 pub use transport::{RealNet, RealPending};
 pub use user::User;
-pub use zonal_client::locate::Located;
-pub use zonal_client::statfs::Capacity;
+pub use zonal_client::data::Capacity;
+pub use zonal_client::names::Located;
 pub use zonal_net::{Credential, Identity, Role, Transport};
 pub use zonal_types::{
     Attr, CellId, Credentials, ErrorCode, FileKind, Ino, NodeId, Timestamp, ZoneId,

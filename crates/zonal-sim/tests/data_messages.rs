@@ -13,7 +13,7 @@ mod common;
 
 use common::message_counts::on_a_cell;
 use zonal_client::Reserve;
-use zonal_client::read::ReadInto;
+use zonal_client::data::ReadInto;
 use zonal_sim::workload::{create, open, who};
 use zonal_wire::meta::flags::{O_RDONLY, O_WRONLY};
 

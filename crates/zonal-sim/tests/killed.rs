@@ -12,7 +12,7 @@ mod common;
 use common::{contents, run};
 use std::cell::Cell;
 use std::rc::Rc;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_client::names::NewFile;
 use zonal_client::{Client, ClientCall, ClientOptions};
 use zonal_sim::net::{LinkFaults, NETWORK, SimNet};

@@ -12,7 +12,7 @@
 mod common;
 
 use common::message_counts::on_a_cell;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_sim::rng::SimRng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
 use zonal_types::limits::CACHE_TERM_MS;

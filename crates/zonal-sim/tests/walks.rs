@@ -10,7 +10,7 @@ mod common;
 
 use common::directory_listing::{chmod, listed};
 use common::message_counts::{Counter, on_a_cell};
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_sim::workload::{SimClient, create, make_dir, who};
 use zonal_types::{ErrorCode, Ino, ShardId};
 

@@ -61,7 +61,7 @@ fn crate_of(path: &str) -> Option<&str> {
 }
 
 /// Whether a whole file is test code.
-fn is_test_file(path: &str) -> bool {
+pub(super) fn is_test_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let folders = path.strip_suffix(name).unwrap_or(path);
     let in_folder = |f: &str| folders.split('/').any(|part| part == f);
@@ -70,7 +70,7 @@ fn is_test_file(path: &str) -> bool {
 
 /// The numbered lines of a file without its `#[cfg(test)]` modules. Relies on rustfmt: a test
 /// module ends at the first closing brace with the indentation of its `mod`.
-fn without_tests(file: &File) -> Vec<(usize, &str)> {
+pub(super) fn without_tests(file: &File) -> Vec<(usize, &str)> {
     let mut lines = file
         .text
         .lines()
@@ -102,7 +102,7 @@ fn without_tests(file: &File) -> Vec<(usize, &str)> {
 
 /// The part of a line before a comment. A `//` inside a string cuts too much, which can only hide
 /// an offence.
-fn before_comment(line: &str) -> &str {
+pub(super) fn before_comment(line: &str) -> &str {
     line.split("//").next().unwrap_or(line)
 }
 

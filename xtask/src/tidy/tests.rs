@@ -447,3 +447,23 @@ fn a_public_type_has_a_name_of_its_own() {
     r.plant("xtask/shared-names.txt", "Place  # two worlds\n");
     assert_eq!(rules(&r.check()), [""; 0]);
 }
+
+#[test]
+fn a_layer_that_uses_a_later_one_is_reported() {
+    let r = Repository::new();
+    let head =
+        "//! Sockets.\n//!\n//! Layers, each of which uses only itself and those above:\n//!\n";
+    let lib = format!("{head}//! 1. `stream`: bytes.\n//! 2. `pool`: connections.\n");
+    r.plant("crates/zonal-net/src/lib.rs", &lib);
+    r.plant(
+        "crates/zonal-net/src/pool/idle.rs",
+        "//! Idle.\nuse crate::stream::open;\n",
+    );
+    r.plant("crates/zonal-net/src/stream/open.rs", "//! Open.\n");
+    assert_eq!(r.check(), []);
+    r.plant(
+        "crates/zonal-net/src/stream/open.rs",
+        "//! Open.\nuse crate::pool::idle;\n",
+    );
+    assert_eq!(rules(&r.check()), ["layer"]);
+}

@@ -273,12 +273,11 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
             (_, true) => "own",
             _ => "inherited",
         };
+        let StripePolicy { unit, count, .. } = policy;
+        let (home, placement) = (inode.home, policy.placement.word());
+        let own = format!("unit={unit} count={count} redundancy=none placement={placement}");
         return Some(format!(
-            "unit={} count={} redundancy=none placement={} origin={origin} zone={} targets={targets}",
-            policy.unit,
-            policy.count,
-            policy.placement.word(),
-            inode.home
+            "{own} origin={origin} zone={home} targets={targets}"
         ));
     }
     let mut text = String::new();

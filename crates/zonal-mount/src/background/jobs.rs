@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use zonal_client::page_validity::PendingPageVersion;
+use zonal_client::inode_cache::PendingPageVersion;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
 use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};

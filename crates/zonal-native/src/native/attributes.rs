@@ -5,8 +5,8 @@ use super::{Native, ask};
 use crate::error::Error;
 use crate::user::User;
 use std::path::Path;
-use zonal_client::locate::Located;
-use zonal_client::statfs::Capacity;
+use zonal_client::data::Capacity;
+use zonal_client::names::Located;
 use zonal_types::{Attr, ErrorCode, FileKind, Timestamp};
 use zonal_wire::{AttrChange, SetTime};
 

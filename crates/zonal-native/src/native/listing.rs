@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::meta::flags::{R_OK, X_OK};

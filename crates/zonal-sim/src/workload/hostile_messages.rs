@@ -10,7 +10,7 @@ use crate::world::World;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_client::Reserve;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_types::{
     Blob, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, SessionId,
     StripeSetId, TargetId, ZoneId,

@@ -14,7 +14,7 @@ pub mod synced_versions;
 pub mod together;
 
 use crate::net::SimNet;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_client::names::{FoundEntry, LookupResult, OpenedFile};
 use zonal_client::{Client, File};
 use zonal_types::{Credentials, ErrorCode, Ino, Name};

@@ -13,7 +13,7 @@ use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::run::ShellMemory;
+use zonal_client::transport::ShellMemory;
 use zonal_client::{Client, ClientCall, ClientOptions, File, Net as _, Run};
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 use zonal_wire::meta::flags;

@@ -1,7 +1,7 @@
 //! Lists directories like a kernel.
 
 use std::collections::BTreeMap;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_sim::workload::{SimClient, who};
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::AttrChange;

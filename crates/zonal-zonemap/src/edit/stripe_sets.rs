@@ -64,9 +64,9 @@ impl ZoneMap {
         }
     }
 
-    /// Regroups the stripe sets of a zone or of the cell after its targets changed: each serving target gets into
-    /// exactly one default set. Apart from the targets of sets that are not open, the new sets have
-    /// at most 1.5 times the set width of targets.
+    /// Regroups the stripe sets of a zone or of the cell after its targets changed: each serving
+    /// target gets into exactly one default set. Apart from the targets of sets that are not open,
+    /// the new sets have at most 1.5 times the set width of targets.
     fn regroup(&mut self, zone: ZoneId) {
         let Some(before) = self.default_list(zone).map(std::mem::take) else {
             return;

@@ -29,8 +29,8 @@ pub enum LayoutCommand {
         /// Number of targets of a file, at most those of the zone; 0 or `all`: all of them
         #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
         stripe_count: Option<u16>,
-        /// Servers of new files: the targets of the directory's zone, targets of all zones, or one
-        /// target of the node on which the file is created
+        /// Servers of new files: targets of the zone, targets of the whole cell, or one target of
+        /// the node that creates the file
         #[arg(long, value_name = "SERVERS", value_parser = ["zone", "cell", "node"])]
         placement: Option<String>,
         /// Inherit the layout of the parent directory again

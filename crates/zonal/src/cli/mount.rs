@@ -27,8 +27,10 @@ pub struct Mount {
     /// machine, or --zone is required.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
-    /// The node of the cell that this machine is, on which files of directories with the placement
-    /// `node` lie [default: the node with a target and an address of this machine, if any]
+    /// This machine's node of the cell [default: the one with a target and an address of this
+    /// machine]
+    ///
+    /// New files of directories with the placement `node` lie on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     node: Option<u32>,
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the

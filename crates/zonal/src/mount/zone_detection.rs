@@ -1,7 +1,7 @@
 //! Detection of this machine's zone and node.
 //!
-//! The node, for a mount without --node, is the one with a target and an address of this machine
-//! that is not loopback: the first of several. Without one the mount has no node.
+//! The node, for a mount without --node, has a target and an address of this machine that is not
+//! loopback. The first of several counts. Without one the mount has no node.
 //!
 //! The zone, for a mount without --zone, is given by the first rule that fits:
 //!

@@ -5,7 +5,7 @@ use crate::cell::connection::CellHandle;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_client::directories::ListingPage;
+use zonal_client::names::ListingPage;
 use zonal_client::{Client, ClientOptions};
 use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};

@@ -1,0 +1,89 @@
+//! The cell as a client reaches it: the zone map, sessions at shards, requests to shards and
+//! targets.
+//!
+//! This layer knows neither files nor caches. Sessions ask the client about them through
+//! [`SessionOwner`].
+
+pub(crate) mod call;
+pub(crate) mod map;
+pub(crate) mod options;
+pub(crate) mod owner;
+pub(crate) mod placement;
+pub(crate) mod session;
+pub(crate) mod storage;
+pub(crate) mod unsynced_changes;
+
+pub use call::Call;
+pub use options::ClientOptions;
+pub use owner::SessionOwner;
+pub use session::Link;
+
+use crate::transport::in_flight::WritesInFlight;
+use crate::transport::net::Net;
+use crate::transport::silent_servers::SilentServers;
+use map::CachedMap;
+use session::Links;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use zonal_types::{Incarnation, TraceId};
+
+/// A cell with a client's way to its servers.
+pub struct Cell<N: Net> {
+    pub(crate) net: N,
+    pub(crate) options: ClientOptions,
+    pub(crate) map: CachedMap,
+    pub(crate) links: Links,
+    /// Writes in flight by target.
+    pub(crate) writes_in_flight: WritesInFlight,
+    pub(crate) silent_servers: SilentServers,
+    /// Number of this client's incarnation.
+    pub(crate) incarnation: AtomicU32,
+    traces: AtomicU64,
+    caches: AtomicBool,
+}
+
+impl<N: Net> Cell<N> {
+    /// A cell of which nothing is known yet.
+    pub(crate) fn new(net: N, options: ClientOptions) -> Self {
+        let first_trace = net.random();
+        Self {
+            net,
+            map: CachedMap::new(options.cell),
+            caches: AtomicBool::new(options.cache),
+            options,
+            links: Mutex::new(BTreeMap::new()),
+            writes_in_flight: WritesInFlight::default(),
+            silent_servers: SilentServers::default(),
+            incarnation: AtomicU32::new(Incarnation::FIRST.0),
+            traces: AtomicU64::new(first_trace),
+        }
+    }
+
+    /// The options of this client.
+    #[must_use]
+    pub fn options(&self) -> &ClientOptions {
+        &self.options
+    }
+
+    /// Forbids caching: this kernel cannot drop cached entries on request.
+    pub fn stop_caching(&self) {
+        self.caches.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel may cache.
+    pub fn caches(&self) -> bool {
+        self.caches.load(Ordering::Relaxed)
+    }
+
+    /// The transport.
+    #[must_use]
+    pub fn net(&self) -> &N {
+        &self.net
+    }
+
+    /// The trace of the next operation.
+    pub(crate) fn next_trace(&self) -> TraceId {
+        TraceId(self.traces.fetch_add(1, Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,156 @@
+//! The client at work for one operation: sends its requests and waits under its context.
+//!
+//! Methods that may wait are methods of [`Call`], in the layer of what they need.
+
+use crate::cell::owner::SessionOwner;
+use crate::transport::net::{Message, Net, NetFailure, ServerReply};
+use crate::transport::operation::{Cancellation, OperationContext};
+use std::ops::Deref;
+use std::task::Poll;
+use zonal_types::{ErrorCode, Instant};
+
+/// The client `C` at work for one operation.
+pub struct Call<'a, C> {
+    client: &'a C,
+    context: OperationContext,
+}
+
+impl<C> Deref for Call<'_, C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.client
+    }
+}
+
+/// A request in flight, or why it could not be sent.
+pub(crate) struct SentRequest<N: Net> {
+    pending: Result<N::Pending, NetFailure>,
+    at: Instant,
+}
+
+impl<'a, C: SessionOwner> Call<'a, C> {
+    /// Begins an operation. `is_awaited`: a caller waits for it.
+    pub(crate) fn new(client: &'a C, is_awaited: bool, cancellation: Cancellation) -> Self {
+        let cell = client.cell();
+        let deadline_ms = cell.options.deadline_ms;
+        Self {
+            client,
+            context: OperationContext::new(
+                cell.next_trace(),
+                is_awaited,
+                deadline_ms,
+                cancellation,
+            ),
+        }
+    }
+
+    /// Another operation for the same caller, with a new deadline and the same cancellation.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        let cancellation = self.context.cancellation().clone();
+        Self::new(self.client, self.context.is_awaited(), cancellation)
+    }
+
+    /// The operation's context.
+    #[must_use]
+    pub fn context(&self) -> &OperationContext {
+        &self.context
+    }
+
+    /// Sends a request.
+    pub(crate) fn start(&self, address: &str, mut message: Message<'_>) -> SentRequest<C::Net> {
+        let at = self.client.cell().net.now();
+        if self.context.cancellation().is_set() {
+            let pending = Err(NetFailure::Refused(ErrorCode::Interrupted));
+            return SentRequest { pending, at };
+        }
+        let limit = &mut message.header.deadline_ms;
+        *limit = self
+            .context
+            .limit(&self.client.cell().silent_servers, address, at, *limit);
+        let pending = self
+            .client
+            .cell()
+            .net
+            .start(&self.context, address, &message);
+        if let Err(failure) = &pending {
+            self.note(address, at, Some(*failure));
+        }
+        SentRequest { pending, at }
+    }
+
+    /// Receives the reply of a request.
+    pub(crate) async fn finish(
+        &self,
+        address: &str,
+        sent: SentRequest<C::Net>,
+        payload: Option<&mut [u8]>,
+    ) -> Result<ServerReply, NetFailure> {
+        let outcome = self
+            .client
+            .cell()
+            .net
+            .finish(&self.context, sent.pending?, payload)
+            .await;
+        self.note(address, sent.at, outcome.as_ref().err().copied());
+        outcome
+    }
+
+    /// As [`Self::finish`], into a sink.
+    pub(crate) async fn finish_into(
+        &self,
+        address: &str,
+        sent: SentRequest<C::Net>,
+        sink: &mut <C::Net as Net>::Sink,
+        bytes: usize,
+    ) -> Result<ServerReply, NetFailure> {
+        let finish = self
+            .client
+            .cell()
+            .net
+            .finish_into(&self.context, sent.pending?, sink, bytes);
+        let outcome = finish.await;
+        self.note(address, sent.at, outcome.as_ref().err().copied());
+        outcome
+    }
+
+    fn note(&self, server: &str, at: Instant, failure: Option<NetFailure>) {
+        let now = self.client.cell().net.now();
+        self.context.note_answer(
+            &self.client.cell().silent_servers,
+            server,
+            (at, now),
+            failure,
+        );
+    }
+
+    /// Pauses until the time has passed or the operation is cancelled.
+    pub(crate) async fn sleep(&self, ms: u64) {
+        self.client.cell().net.sleep(&self.context, ms).await;
+    }
+
+    /// Waits for an async lock until it is free or this operation is cancelled.
+    ///
+    /// # Errors
+    /// `Interrupted` where this operation is cancelled.
+    pub(crate) async fn wait_for<'m, T>(
+        &self,
+        mutex: &'m async_lock::Mutex<T>,
+    ) -> Result<async_lock::MutexGuard<'m, T>, ErrorCode> {
+        if let Some(guard) = mutex.try_lock() {
+            return Ok(guard);
+        }
+        let mut locking = std::pin::pin!(mutex.lock());
+        let locked = std::future::poll_fn(|context| match locking.as_mut().poll(context) {
+            Poll::Ready(guard) => Poll::Ready(Ok(guard)),
+            Poll::Pending if self.context.waits(context.waker()).is_err() => {
+                Poll::Ready(Err(ErrorCode::Interrupted))
+            }
+            Poll::Pending => Poll::Pending,
+        });
+        let locked = locked.await;
+        self.context.waits_no_more();
+        locked
+    }
+}

@@ -1,0 +1,187 @@
+//! The cached zone map: the client fetches it from a manager, follows newer versions that servers
+//! name, and checks it after a failure.
+
+use crate::cell::Cell;
+use crate::cell::call::Call;
+use crate::cell::owner::SessionOwner;
+use crate::transport::mutex::lock;
+use crate::transport::net::{Message, Net, NetFailure};
+use crate::transport::retry::{failure_code, is_passing};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
+use zonal_wire::{ManagerReply, Service};
+use zonal_zonemap::{Fetch, FetchError, ZoneMap};
+
+/// The map, and hints of newer ones.
+pub(crate) struct CachedMap {
+    current: Mutex<Arc<ZoneMap>>,
+    /// The newest version that a server named.
+    hint: AtomicU64,
+    /// A target did not answer at the address in the map.
+    is_doubted: AtomicBool,
+    refreshing: async_lock::Mutex<()>,
+    /// Index of the manager that answered last.
+    answered: AtomicUsize,
+}
+
+impl CachedMap {
+    /// A cache without a map yet.
+    pub(crate) fn new(cell: CellId) -> Self {
+        Self {
+            current: Mutex::new(Arc::new(ZoneMap::unknown(cell))),
+            hint: AtomicU64::new(0),
+            is_doubted: AtomicBool::new(false),
+            refreshing: async_lock::Mutex::new(()),
+            answered: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl<N: Net> Cell<N> {
+    /// The zone map as this client knows it.
+    #[must_use]
+    pub fn map(&self) -> Arc<ZoneMap> {
+        lock(&self.map.current).clone()
+    }
+
+    pub(crate) fn note_map_version(&self, version: MapVersion) {
+        self.map.hint.fetch_max(version.0, Ordering::Relaxed);
+    }
+
+    /// True where a server knows a newer map.
+    #[must_use]
+    pub fn map_is_old(&self) -> bool {
+        self.map.hint.load(Ordering::Relaxed) > self.map().version.0
+    }
+}
+
+impl<C: SessionOwner> Call<'_, C> {
+    /// Fetches a newer map, once for all concurrent callers.
+    ///
+    /// # Errors
+    /// `Unreachable` or `TimedOut` where no manager answers; the refusal of a manager.
+    pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
+        let before = self.cell().map().version;
+        let _guard = self.wait_for(&self.cell().map.refreshing).await?;
+        if self.cell().map().version > before {
+            return Ok(());
+        }
+        self.fetch_map(before).await
+    }
+
+    /// Notes that a target did not answer in time at the address in the map.
+    pub(crate) fn doubt_map(&self) {
+        self.cell().map.is_doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Fetches the manager's map, if the known one is doubted or `is_sure`. Takes it whatever its
+    /// version: a map that no server has is never followed by a newer one.
+    pub(crate) async fn settle_doubts(&self, is_sure: bool) {
+        if !self.cell().map.is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
+            return;
+        }
+        if let Ok(_guard) = self.wait_for(&self.cell().map.refreshing).await {
+            // A manager that does not answer is asked again at the next failure.
+            self.fetch_map(MapVersion(0)).await.ok();
+        }
+    }
+
+    /// As [`Self::refresh_map`]. While no manager answers, the known map stays, and the caller
+    /// tries again later.
+    pub(crate) async fn try_refresh_map(&self) -> Result<(), ErrorCode> {
+        match self.refresh_map().await {
+            Err(code) if is_passing(code) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Fetches the map from the first manager that answers, if it is newer than `have` (0: any
+    /// version). The manager that answered last is asked first.
+    pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
+        let mut last = ErrorCode::Unreachable;
+        let first = self.cell().map.answered.load(Ordering::Relaxed);
+        let places = 0..self.cell().options.managers.len();
+        for place in places.clone().cycle().skip(first).take(places.len()) {
+            let Some(manager) = self.cell().options.managers.get(place) else {
+                continue;
+            };
+            match self.fetch_map_from(manager, have).await {
+                Ok(map) => {
+                    self.cell().map.answered.store(place, Ordering::Relaxed);
+                    return self.take_map(map);
+                }
+                Err(MapFetchFailure::Silent(failure)) => {
+                    let server = format!("manager at {manager}");
+                    self.cell()
+                        .net
+                        .complain(self.context(), &server, "GetMap", failure);
+                    last = failure_code(failure);
+                }
+                Err(MapFetchFailure::Answer(error)) => return Err(error.code()),
+            }
+        }
+        Err(last)
+    }
+
+    async fn fetch_map_from(
+        &self,
+        manager: &str,
+        have: MapVersion,
+    ) -> Result<Arc<ZoneMap>, MapFetchFailure> {
+        let mut fetch = match have {
+            MapVersion(0) => Fetch::believing(self.cell().map()),
+            _ => Fetch::newer(self.cell().map()),
+        };
+        loop {
+            let header = self.header(Service::Manager);
+            let message = Message {
+                node: NodeId(0),
+                header,
+                body: &fetch.request().to_bytes(),
+                payload: &[],
+                room: 0,
+            };
+            let sent = self.start(manager, message);
+            let reply = self.finish(manager, sent, None).await;
+            let reply = reply.map_err(MapFetchFailure::Silent)?;
+            let reply = ManagerReply::from_bytes(&reply.body)
+                .map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?;
+            if let Some(map) = fetch.take(reply)? {
+                return Ok(map);
+            }
+        }
+    }
+
+    fn take_map(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
+        {
+            let mut current = lock(&self.cell().map.current);
+            if current.version.0 > 0 && current.cell != map.cell {
+                return Err(ErrorCode::WrongCell);
+            }
+            if map == *current {
+                return Ok(());
+            }
+            if map.version <= current.version {
+                zonal_types::mark!(MapReplaced);
+                self.cell().map.hint.store(map.version.0, Ordering::Relaxed);
+            }
+            *current = map;
+        }
+        Ok(())
+    }
+}
+
+/// Why a manager's map was not fetched.
+enum MapFetchFailure {
+    /// The manager does not answer.
+    Silent(NetFailure),
+    /// The manager's answer is unusable.
+    Answer(FetchError),
+}
+
+impl From<FetchError> for MapFetchFailure {
+    fn from(error: FetchError) -> Self {
+        Self::Answer(error)
+    }
+}

@@ -1,0 +1,109 @@
+//! Idle sessions: a client that uses nothing of a shard ends its session there, so that a shard has
+//! sessions of its users only.
+//!
+//! A request may begin at the same time. It is counted before it checks whether the session is
+//! open; the session is shut before requests are counted. So either the request waits and opens the
+//! session again, or the session stays.
+
+use super::Link;
+use crate::cell::Cell;
+use crate::cell::call::Call;
+use crate::cell::owner::SessionOwner;
+use crate::transport::mutex::lock;
+use crate::transport::net::Net;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zonal_types::{Codec, Instant, ShardId};
+use zonal_wire::{MetaReply, MetaRequest, Service};
+
+/// Requests of a link, except polls for events.
+#[derive(Debug, Default)]
+pub(crate) struct LinkUsage {
+    under_way: AtomicU64,
+    /// Start of the last request, ns.
+    last: AtomicU64,
+}
+
+/// Guard of a counted request.
+pub(crate) struct InFlightRequest<'a>(Option<&'a LinkUsage>);
+
+impl LinkUsage {
+    /// Counts a request until the guard is dropped.
+    pub(crate) fn begin(&self, request: &MetaRequest, now: Instant) -> InFlightRequest<'_> {
+        if matches!(request, MetaRequest::PollEvents { .. }) {
+            return InFlightRequest(None);
+        }
+        self.last.fetch_max(now.0, Ordering::Relaxed);
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        InFlightRequest(Some(self))
+    }
+
+    fn is_idle(&self, now: Instant, ms: u64) -> bool {
+        self.under_way.load(Ordering::SeqCst) == 0
+            && Instant(self.last.load(Ordering::Relaxed)).plus_ms(ms) <= now
+    }
+}
+
+impl Drop for InFlightRequest<'_> {
+    fn drop(&mut self) {
+        if let Some(of) = self.0 {
+            of.under_way.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl<N: Net> Cell<N> {
+    /// Idle time after which a session may end, ms.
+    #[must_use]
+    pub fn leave_idle_ms(&self) -> u64 {
+        self.options.leave_idle_ms
+    }
+}
+
+impl<C: SessionOwner> Call<'_, C> {
+    /// Ends an idle session through which nothing is held: no open or unwritten file, no lock, no
+    /// message for the shard. [`crate::ClientOptions`] has the idle time.
+    ///
+    /// Call it between polls for events. True where there is no session now: do not poll until
+    /// [`crate::transport::net::ClientNotice::Opened`].
+    pub async fn leave_idle(&self, link: &Link) -> bool {
+        let idle_ms = self.cell().options.leave_idle_ms;
+        if !link.used.is_idle(self.cell().net.now(), idle_ms) || !self.holds_nothing(link) {
+            return false;
+        }
+        let Some(_opening) = link.opening.try_lock() else {
+            return false;
+        };
+        let header = {
+            let mut state = lock(&link.state);
+            if !state.is_open {
+                return true;
+            }
+            state.is_open = false;
+            let mut header = self.header(Service::Meta);
+            (header.session, header.epoch) = (state.session, state.epoch);
+            header.identity = self.cell().identity_at(link);
+            header
+        };
+        if !link.used.is_idle(self.cell().net.now(), idle_ms) || !self.holds_nothing(link) {
+            lock(&link.state).is_open = true;
+            return false;
+        }
+        lock(&link.state).listening = false;
+        // Leases return to the shard: nothing cached may stay, and no reply in flight may be
+        // cached.
+        link.count_event();
+        self.forget_granted();
+        let request = MetaRequest::CloseSession;
+        let body = request.to_bytes();
+        let sent = self.send(link, header, &body, request.name(), 0);
+        // Without an answer the session may remain: then the next opening resumes it.
+        if let Ok(MetaReply::Done) = sent.await {
+            zonal_types::mark!(SessionLeft);
+        }
+        true
+    }
+
+    fn holds_nothing(&self, link: &Link) -> bool {
+        link.shard != ShardId(0) && link.has_nothing_to_tell() && self.holds_nothing_at(link.shard)
+    }
+}

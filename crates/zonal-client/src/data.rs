@@ -1,0 +1,25 @@
+//! Data: opened files, and reading, writing, appending, truncating and syncing them.
+
+mod abandoned_appends;
+mod append;
+mod fallocate;
+mod flush;
+mod gathered_appends;
+mod inline_data;
+mod open_files;
+mod privileges;
+mod read;
+mod report;
+mod seek_and_copy;
+mod send_window;
+mod statfs;
+mod storage_retry;
+mod sync;
+mod tail_ownership;
+mod target_sync;
+mod truncate;
+mod write;
+
+pub use fallocate::Reserve;
+pub use read::ReadInto;
+pub use statfs::Capacity;

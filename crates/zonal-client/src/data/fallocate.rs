@@ -1,0 +1,181 @@
+//! fallocate: reserves space, punches holes, writes zeros.
+
+use crate::client::ClientCall;
+use crate::data::storage_retry::MakeRequest;
+use crate::file::File;
+use crate::file::inline_bytes::end_of_inline;
+use crate::transport::net::Net;
+use std::sync::atomic::Ordering;
+use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
+use zonal_types::{Column, ErrorCode};
+use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
+
+/// The longest range that a target changes in one step at any offset: all of it or nothing.
+const ONE_STEP_BYTES: u64 = STORAGE_STEP_BYTES - CHUNK_BYTES as u64;
+
+/// Kinds of changes that `fallocate` makes to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reserve {
+    /// Allocates space for holes; data stays.
+    Allocate,
+    /// Makes a hole.
+    Punch,
+    /// Writes zeros and allocates space.
+    Zero,
+}
+
+impl<N: Net> ClientCall<'_, N> {
+    /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end
+    /// unless `keep_size`.
+    ///
+    /// # Errors
+    /// `FileTooBig`, `NoSpace`, or a target that does not answer.
+    pub async fn reserve(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        length: u64,
+        how: Reserve,
+        keep_size: bool,
+    ) -> Result<(), ErrorCode> {
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(ErrorCode::FileTooBig)?;
+        let _gate = self.wait_for(&file.gate).await?;
+        self.settle_gated(file).await?;
+        let takes_space = how != Reserve::Punch || !keep_size;
+        if !takes_space || !self.own_reserved(file, end, keep_size).await? {
+            self.refetch(file).await?;
+        }
+        let data = file.state().data.clone();
+        let make = |object: ObjectRef, from: u64, to: u64| match how {
+            Reserve::Punch => StorageRequest::Punch {
+                object,
+                offset: from,
+                length: to - from,
+            },
+            Reserve::Allocate => StorageRequest::Allocate {
+                object,
+                offset: from,
+                length: to - from,
+                zero: false,
+            },
+            Reserve::Zero => StorageRequest::Allocate {
+                object,
+                offset: from,
+                length: to - from,
+                zero: true,
+            },
+        };
+        let inline = end_of_inline(&data);
+        if offset < inline {
+            self.reserve_inline(file, (offset, end.min(inline)), how, keep_size);
+        }
+        let offset = offset.max(inline.min(end));
+        let mut delta = 0;
+        let mut reserved = Ok(());
+        for (index, component) in data.layout.components.iter().enumerate() {
+            for column in (0..component.count).map(Column) {
+                let from = zonal_layout::object_bytes(component, offset, column);
+                let to = zonal_layout::object_bytes(component, end, column);
+                if from >= to || reserved.is_err() {
+                    continue;
+                }
+                let make = |object| make(object, from, to);
+                let whole = to - from <= ONE_STEP_BYTES;
+                let change = self.reserve_column(file, (index, column), &make, whole);
+                let (changed, outcome) = change.await;
+                delta += changed;
+                reserved = outcome;
+            }
+        }
+        // Space taken before a failure stays taken.
+        if reserved.is_err() && delta == 0 {
+            return reserved;
+        }
+        {
+            let mut state = file.state();
+            let grows = reserved.is_ok() && !keep_size;
+            if grows {
+                state.size = state.size.max(end);
+            }
+            let report = state.report_mut();
+            let allocated = &mut report.allocated_delta;
+            *allocated = allocated.saturating_add(delta);
+            report.mtime = Some(self.net.wall());
+            if grows {
+                report.size = report.size.max(end);
+            }
+        }
+        let reported = self.send_report(file).await;
+        reserved.and(reported)
+    }
+
+    /// Changes the range in one column. Returns the change of allocated bytes, also on failure.
+    /// `whole`: the target changes all of it or nothing.
+    async fn reserve_column(
+        &self,
+        file: &File<N>,
+        at: (usize, Column),
+        make: MakeRequest<'_>,
+        whole: bool,
+    ) -> (i64, Result<(), ErrorCode>) {
+        let before = if whole {
+            None
+        } else {
+            self.column_allocated(file, at).await.ok()
+        };
+        let failed = match self.storage_retry(file, at, make, &[], None, None).await {
+            Ok((reply, _, target)) => {
+                return (file.state().note_written(target, &reply), Ok(()));
+            }
+            Err(code) => code,
+        };
+        let mut change = 0;
+        if let Some(before) = before
+            && let Ok(after) = self.column_allocated(file, at).await
+        {
+            change = after.wrapping_sub(before).cast_signed();
+        }
+        (change, Err(failed))
+    }
+
+    /// Bytes that a column's target has allocated for it.
+    async fn column_allocated(
+        &self,
+        file: &File<N>,
+        at: (usize, Column),
+    ) -> Result<u64, ErrorCode> {
+        let make = |object| StorageRequest::Stat { object };
+        let (reply, ..) = self.storage_retry(file, at, &make, &[], None, None).await?;
+        match reply {
+            StorageReply::Stat { allocated, .. } => Ok(allocated),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Handles the part of [`Self::reserve`] that the shard keeps, by way of the report. Zeros take
+    /// space there, also for a hole.
+    fn reserve_inline(
+        &self,
+        file: &File<N>,
+        (offset, end): (u64, u64),
+        how: Reserve,
+        keep_size: bool,
+    ) {
+        let mut state = file.state();
+        let end = if keep_size { end.min(state.size) } else { end };
+        if how == Reserve::Allocate {
+            // Only the shard knows which bytes are missing, because others may write now.
+            let report = state.report_mut();
+            report.allocate = report.allocate.max(end as u32);
+            return;
+        }
+        let before = state.dirty.bytes();
+        let zeros = vec![0; end.saturating_sub(offset) as usize];
+        state.dirty.insert(offset, &zeros);
+        self.dirty_bytes
+            .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
+    }
+}

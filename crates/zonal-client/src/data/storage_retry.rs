@@ -1,0 +1,230 @@
+//! Requests to targets: sends in parallel and retries failures.
+
+use crate::cell::call::SentRequest;
+use crate::cell::placement::TargetPlace;
+use crate::client::ClientCall;
+use crate::file::File;
+use crate::transport::net::Net;
+use crate::transport::retry::{RETRY_MS, is_passing, late};
+use std::sync::atomic::Ordering;
+use zonal_types::{BackOff, Column, ErrorCode, Incarnation, Instant, TargetId};
+use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
+
+/// Makes a request for an object; each attempt calls it anew.
+pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
+
+impl<N: Net> ClientCall<'_, N> {
+    /// Sends a request as an attempt with the file's present number, which may have risen since an
+    /// earlier read of it.
+    pub(crate) fn start_change(
+        &self,
+        file: &File<N>,
+        place: &TargetPlace,
+        request: &StorageRequest,
+        payload: &[&[u8]],
+    ) -> SentRequest<N> {
+        let attempt = file.state().attempt;
+        let identity = self.identity_for(file.ino);
+        self.start_numbered(identity, place, request, (payload, 0), attempt)
+    }
+
+    /// Sends a request for one column and retries it until the deadline.
+    ///
+    /// `first` is the error of an attempt already made.
+    pub(crate) async fn storage_retry(
+        &self,
+        file: &File<N>,
+        (component, column): (usize, Column),
+        make: MakeRequest<'_>,
+        payload: &[u8],
+        out: Option<&mut [u8]>,
+        first: Option<ErrorCode>,
+    ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
+        let deadline = self.deadline();
+        let at = (component, column);
+        self.storage_until(file, at, make, payload, (out, first), (deadline, true))
+            .await
+    }
+
+    /// As [`Self::storage_retry`], with its own deadline: no attempt begins after it.
+    /// `follows_cuts`: after a truncation by another client the request is made anew for the bytes
+    /// that remain.
+    pub(crate) async fn storage_until(
+        &self,
+        file: &File<N>,
+        (component, column): (usize, Column),
+        make: MakeRequest<'_>,
+        payload: &[u8],
+        (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
+        (deadline, follows_cuts): (Instant, bool),
+    ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
+        let mut pause = BackOff::new(RETRY_MS);
+        let mut failed = first;
+        // For earlier attempts: only reads have an output buffer.
+        let mut is_change = out.is_none();
+        // Incarnation of the last attempt, where this call made it.
+        let mut incarnation = None;
+        let forfeits = file.state().failures.forfeits();
+        if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
+            // The earlier attempt was made under locks that others have got.
+            return Err(ErrorCode::Io);
+        }
+        loop {
+            if let Some(code) = failed {
+                if is_change && may_come_late(code) {
+                    self.number_anew(file);
+                }
+                match code {
+                    ErrorCode::StaleTruncate if follows_cuts => {
+                        self.refetch(file).await?;
+                    }
+                    ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
+                        self.try_refresh_map().await?;
+                    }
+                    ErrorCode::Unreachable
+                    | ErrorCode::TimedOut
+                    | ErrorCode::NotReady
+                    | ErrorCode::Overloaded => {
+                        if self.map_is_old() {
+                            self.try_refresh_map().await?;
+                        }
+                    }
+                    ErrorCode::Fenced => self.was_fenced(file, incarnation, deadline).await?,
+                    ErrorCode::Superseded => {}
+                    other => return Err(other),
+                }
+                let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
+                if !is_news && !self.is_over(deadline) {
+                    self.sleep(pause.next_ms()).await;
+                }
+                if self.is_over(deadline) {
+                    self.doubt_map();
+                    return Err(late(code));
+                }
+            }
+            if is_change && file.state().failures.forfeits() != forfeits {
+                return Err(ErrorCode::Io);
+            }
+            let data = file.state().data.clone();
+            let component = data
+                .layout
+                .components
+                .get(component)
+                .ok_or(ErrorCode::Stale)?;
+            let place = match self.place(component, column) {
+                Ok(place) => place,
+                Err(code) => {
+                    failed = Some(code);
+                    continue;
+                }
+            };
+            let request = make(Self::object(&data, component, column, &place));
+            let pieces = [payload];
+            let pieces = if payload.is_empty() {
+                &[][..]
+            } else {
+                &pieces[..]
+            };
+            is_change = request.changes_range();
+            incarnation = Some(self.identity_for(file.ino).incarnation);
+            let pending = self.start_change(file, &place, &request, pieces);
+            match self
+                .storage_reply(&place, pending, out.as_deref_mut())
+                .await
+            {
+                Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
+                Err(code) => failed = Some(code),
+            }
+        }
+    }
+
+    /// Handles `Fenced` from a target, for this incarnation or an earlier one. Tells a newer
+    /// incarnation to the file's shard; what the shard has forgotten is reported to the opens of
+    /// the file. Opens a session where there is none, because targets serve only an incarnation
+    /// that the shard has acknowledged.
+    async fn was_fenced(
+        &self,
+        file: &File<N>,
+        incarnation: Option<Incarnation>,
+        deadline: Instant,
+    ) -> Result<(), ErrorCode> {
+        let Some(incarnation) = incarnation else {
+            return Ok(());
+        };
+        let link = self.reach(file.ino).await?;
+        let mut told = self.renew(&link, incarnation, true).await;
+        if told.is_ok() {
+            told = self.open_session(&link, deadline).await;
+        }
+        match told {
+            Err(code) if !is_passing(code) => Err(code),
+            _told => Ok(()),
+        }
+    }
+
+    /// Raises the file's attempt number: the target then refuses an earlier request that arrives
+    /// late.
+    fn number_anew(&self, file: &File<N>) {
+        // Under the lock: a file's number never falls.
+        let mut state = file.state();
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(
+            attempt > state.attempt,
+            "attempt {attempt} follows {}",
+            state.attempt
+        );
+        state.attempt = attempt;
+    }
+
+    /// Sends the same request to every column of the file in parallel. Returns the replies with
+    /// their targets, and an error if one is missing.
+    pub(crate) async fn all_columns(
+        &self,
+        file: &File<N>,
+        make: MakeRequest<'_>,
+    ) -> (Vec<(StorageReply, TargetId)>, Result<(), ErrorCode>) {
+        let data = file.state().data.clone();
+        let mut started = Vec::new();
+        for (index, component) in data.layout.components.iter().enumerate() {
+            for column in (0..component.count).map(Column) {
+                let first = self.place(component, column).map(|place| {
+                    let request = make(Self::object(&data, component, column, &place));
+                    let pending = self.start_change(file, &place, &request, &[]);
+                    (place, pending)
+                });
+                started.push((index, column, first));
+            }
+        }
+        let mut replies = Vec::with_capacity(started.len());
+        let mut all = Ok(());
+        for (index, column, first) in started {
+            let outcome = match first {
+                Ok((place, pending)) => self
+                    .storage_reply(&place, pending, None)
+                    .await
+                    .map(|(reply, _)| (reply, place.target)),
+                Err(code) => Err(code),
+            };
+            let outcome = match outcome {
+                Ok(reply) => Ok(reply),
+                Err(code) => self
+                    .storage_retry(file, (index, column), make, &[], None, Some(code))
+                    .await
+                    .map(|(reply, _, target)| (reply, target)),
+            };
+            match outcome {
+                Ok(answered) => replies.push(answered),
+                Err(code) => all = Err(code),
+            }
+        }
+        (replies, all)
+    }
+}
+
+/// Whether a request that ended like this may still be executed.
+fn may_come_late(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::Interrupted
+    )
+}

@@ -1,0 +1,92 @@
+//! Sends Sync to several targets in parallel and waits for all of them.
+
+use crate::cell::call::SentRequest;
+use crate::cell::placement::TargetPlace;
+use crate::client::ClientCall;
+use crate::file::unsynced_writes::UnsyncedWrites;
+use crate::transport::net::Net;
+use crate::transport::retry::{RETRY_MS, leaves_gathered};
+use zonal_types::{ErrorCode, TargetId};
+use zonal_wire::{StorageReply, StorageRequest};
+
+/// A Sync request to one target.
+pub(crate) struct PendingSync<N: Net> {
+    target: TargetId,
+    started: Result<(TargetPlace, SentRequest<N>), ErrorCode>,
+}
+
+impl<N: Net> ClientCall<'_, N> {
+    /// Makes the acknowledged writes of these targets durable, in parallel.
+    pub(crate) async fn sync_targets(
+        &self,
+        unsynced: &mut UnsyncedWrites,
+    ) -> Result<(), ErrorCode> {
+        let started = self.start_sync(&unsynced.targets());
+        self.finish_sync(started, unsynced).await
+    }
+
+    /// Sends Sync to targets; [`Self::finish_sync`] takes the replies.
+    pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<PendingSync<N>> {
+        let start = |target: &TargetId| {
+            let started = self.target_place(*target).map(|place| {
+                let pending = self.start_storage(&place, &StorageRequest::Sync { target: *target });
+                (place, pending)
+            });
+            PendingSync {
+                target: *target,
+                started,
+            }
+        };
+        targets.iter().map(start).collect()
+    }
+
+    /// Waits for all replies and retries failures until the deadline. Targets that are durable, or
+    /// that lost bytes (`Io`, once), leave `unsynced`.
+    pub(crate) async fn finish_sync(
+        &self,
+        started: Vec<PendingSync<N>>,
+        unsynced: &mut UnsyncedWrites,
+    ) -> Result<(), ErrorCode> {
+        let mut failed = None;
+        for PendingSync { target, started } in started {
+            let mut outcome = match started {
+                Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
+                Err(code) => Err(code),
+            };
+            let deadline = self.deadline();
+            while matches!(
+                outcome,
+                Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
+            ) && !self.is_over(deadline)
+            {
+                self.sleep(RETRY_MS.1).await;
+                outcome = match self.target_place(target) {
+                    Ok(place) => {
+                        let again = self.start_storage(&place, &StorageRequest::Sync { target });
+                        self.storage_reply(&place, again, None).await
+                    }
+                    Err(code) => Err(code),
+                };
+            }
+            let outcome = match outcome {
+                Ok((StorageReply::Synced { verifier }, _)) => {
+                    if unsynced.synced(target, verifier) {
+                        Ok(())
+                    } else {
+                        zonal_types::mark!(TargetLostPower);
+                        Err(ErrorCode::Io)
+                    }
+                }
+                Ok(_other) => Err(ErrorCode::Protocol),
+                Err(code) => Err(code),
+            };
+            // A loss is reported once, so a passing error must not hide it.
+            if let Err(code) = outcome
+                && failed.is_none_or(leaves_gathered)
+            {
+                failed = Some(code);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,98 @@
+//! Removed attributes: the last attributes of directories, devices, FIFOs and links. A process may
+//! still have one open, or stand in it, after it lost its last name through this mount or another.
+//!
+//! Shards count opens of files only. So they forget other inodes with their last name, while the
+//! kernel asks for a directory's attributes before each operation in it. The client keeps the
+//! attributes of these inodes and uses them where the shard no longer knows the inode. Inode
+//! numbers are never used again, so an unknown inode was removed. The shard refuses names in it
+//! (`NotFound`).
+//!
+//! Bound: [`GHOSTS_MAX`]; the entries updated longest ago are forgotten.
+
+use std::collections::BTreeMap;
+use zonal_types::{Attr, Ino};
+
+/// Inodes remembered, removed or not.
+pub const GHOSTS_MAX: usize = 32_768;
+
+/// Attributes of inodes that are not files.
+#[derive(Debug, Default)]
+pub struct RemovedAttributes {
+    attrs: BTreeMap<Ino, (u64, Attr)>,
+    order: BTreeMap<u64, Ino>,
+    told: u64,
+}
+
+impl RemovedAttributes {
+    /// Remembers the attributes of an inode.
+    pub fn note(&mut self, attr: &Attr) {
+        self.told += 1;
+        if let Some((before, _)) = self.attrs.insert(attr.ino, (self.told, *attr)) {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.told, attr.ino);
+        while self.order.len() > GHOSTS_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.attrs.remove(&oldest);
+        }
+        let (inodes, ordered) = (self.attrs.len(), self.order.len());
+        assert!(
+            inodes == ordered && inodes <= GHOSTS_MAX,
+            "{inodes} inodes, {ordered} in order"
+        );
+    }
+
+    /// Inodes remembered now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.attrs.len()
+    }
+
+    /// Attributes of an inode that its shard does not know any more.
+    #[must_use]
+    pub fn get(&self, ino: Ino) -> Option<Attr> {
+        let (_, attr) = self.attrs.get(&ino)?;
+        Some(Attr { nlink: 0, ..*attr })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{FileKind, Timestamp};
+
+    fn directory(ino: u64) -> Attr {
+        let time = Timestamp::default();
+        Attr {
+            ino: Ino(ino),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            change: 1,
+            xattrs: 0,
+        }
+    }
+
+    #[test]
+    fn the_newest_attributes_are_kept_within_the_bound() {
+        let mut ghosts = RemovedAttributes::default();
+        let most = GHOSTS_MAX as u64;
+        (0..most).for_each(|ino| ghosts.note(&directory(ino)));
+        ghosts.note(&directory(0));
+        (most..most + 9).for_each(|ino| ghosts.note(&directory(ino)));
+        assert_eq!((ghosts.len(), ghosts.order.len()), (GHOSTS_MAX, GHOSTS_MAX));
+        assert_eq!(ghosts.get(Ino(0)).map(|attr| attr.nlink), Some(0));
+        assert_eq!(ghosts.get(Ino(9)), None);
+        assert!(ghosts.get(Ino(10)).is_some());
+    }
+}

@@ -1,0 +1,191 @@
+//! Events that shards send to this client.
+
+use crate::cell::SessionOwner;
+use crate::cell::session::Link;
+use crate::client::{Client, ClientCall};
+use crate::transport::mutex::lock;
+use crate::transport::net::Net;
+use crate::transport::retry::is_passing;
+use zonal_types::ErrorCode;
+use zonal_wire::{Event, MetaReply, MetaRequest};
+
+/// How long a shard holds a poll without events, ms. Also the delay until it notices a client that
+/// went away.
+pub const POLL_WAIT_MS: u32 = 20_000;
+
+/// Events of one poll.
+#[derive(Debug)]
+pub struct PolledEvents {
+    /// In order.
+    pub events: Vec<Event>,
+    /// The shard was restarted: everything cached of it may be stale.
+    pub restarted: bool,
+}
+
+impl PolledEvents {
+    /// Nothing has happened.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.events.is_empty() && !self.restarted
+    }
+}
+
+impl<N: Net> ClientCall<'_, N> {
+    /// Acknowledges the events of the last poll, then waits for more. Call it repeatedly from one
+    /// place per shard, and carry the events out between the calls.
+    ///
+    /// # Errors
+    /// A shard that does not answer; nothing is cached until a poll succeeds again.
+    pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<PolledEvents, ErrorCode> {
+        self.another().settle_doubts(false).await;
+        self.another().send_closes(link).await.ok();
+        let (boot, acked) = link.polled();
+        let request = MetaRequest::PollEvents {
+            boot,
+            acked,
+            wait_ms,
+        };
+        // The shard queues events from the session's start, so caching may begin with the first
+        // poll.
+        link.set_listening(true);
+        let boot_before = link.boot();
+        let reply = match self.meta(link, &request).await {
+            Ok(reply) => reply,
+            Err(code) => {
+                link.set_listening(false);
+                if is_passing(code) {
+                    self.settle_doubts(true).await;
+                }
+                return Err(code);
+            }
+        };
+        let MetaReply::Events { boot, mut events } = reply else {
+            return Err(ErrorCode::Protocol);
+        };
+        if boot == boot_before && boot != link.boot() {
+            // The shard was restarted, and has heard what this client holds, while the reply was on
+            // its way. The reply's grants are void, and its numbers belong to the earlier boot.
+            link.count_event();
+            self.forget_granted();
+            self.give_up_leases(link).await;
+            events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
+            return Ok(PolledEvents {
+                events: events.into_iter().map(|(_seq, event)| event).collect(),
+                restarted: true,
+            });
+        }
+        self.note_boot(link, boot).await?;
+        let life = link.life();
+        // Another request may have heard of the restart before this poll did.
+        let mut restarted = link.note_polled(boot);
+        if restarted {
+            link.count_event();
+            self.forget_granted();
+            self.give_up_leases(link).await;
+        }
+        let mut granted = Vec::new();
+        for (seq, event) in &events {
+            link.count_event();
+            self.forget_named(event);
+            link.ack(*seq);
+            match event {
+                Event::LockGranted { waiter, .. } => {
+                    let noted = lock(&self.locks).grant(*waiter);
+                    granted.extend(noted.map(|noted| (*waiter, noted)));
+                }
+                Event::FileCut { ino } => {
+                    if let Some(file) = self.file(*ino) {
+                        file.state().outdate();
+                    }
+                }
+                Event::EndRecalled { ino } => self.end_recalled(link, *ino),
+                Event::Invalidate { .. } | Event::RecallLease { .. } => {}
+            }
+        }
+        if link.life() != life || life.0 != boot {
+            // As above, while the grants were noted: the restarted shard may have heard what this
+            // client holds without them.
+            let mut locks = lock(&self.locks);
+            for (waiter, noted) in granted {
+                locks.ungrant(waiter, noted);
+            }
+            events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
+            restarted = true;
+        }
+        Ok(PolledEvents {
+            events: events.into_iter().map(|(_seq, event)| event).collect(),
+            restarted,
+        })
+    }
+
+    /// Forgets every cached entry that an event names, after the event was counted: their leases
+    /// have ended.
+    fn forget_named(&self, event: &Event) {
+        let Event::Invalidate {
+            entries,
+            inodes,
+            data,
+        } = event
+        else {
+            return;
+        };
+        self.inode_cache.forget_named(*entries, inodes, *data);
+        for ino in inodes.iter().chain([entries]) {
+            self.doubt_privileges(*ino);
+        }
+    }
+
+    /// Drops the kernel's caches after a restart of the shard, and tells the shard so.
+    async fn give_up_leases(&self, link: &Link) {
+        if self.drop_cached() {
+            // A shard that does not hear of it waits until the leases have expired.
+            self.meta(link, &MetaRequest::DropLeases).await.ok();
+        }
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// The link to a shard, for `poll_events`.
+    #[must_use]
+    pub fn link_to(&self, shard: zonal_types::ShardId) -> std::sync::Arc<Link> {
+        self.link(shard)
+    }
+}
+
+impl<N: Net> ClientCall<'_, N> {
+    /// Sends gathered closes and flushes old writes; true where work remains.
+    pub async fn keep_house(&self) -> bool {
+        let mut has_late = self.return_ends().await;
+        for link in self.all_links() {
+            self.another().send_closes(&link).await.ok();
+            has_late |= link.closes() > 0;
+            has_late |= self.send_given_up(&link).await;
+        }
+        has_late |= self.send_late_releases().await;
+        self.another().send_touches().await.ok();
+        let has_gathered = self.flush_aged().await.is_some();
+        // Closes of files that were flushed late follow soon.
+        has_late |= self.all_links().iter().any(|link| link.closes() > 0);
+        has_gathered || has_late
+    }
+
+    /// Flushes everything and ends the sessions.
+    ///
+    /// # Errors
+    /// The last failure of a flush.
+    pub async fn close(&self) -> Result<(), ErrorCode> {
+        let mut failed = None;
+        for file in self.all_files() {
+            if let Err(code) = self.another().flush(&file).await {
+                failed = Some(code);
+            }
+        }
+        self.another().send_touches().await.ok();
+        for link in self.all_links() {
+            if link.is_open() {
+                self.another().close_session(&link).await;
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
