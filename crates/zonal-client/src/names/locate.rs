@@ -65,7 +65,7 @@ impl<N: Net> ClientCall<'_, N> {
         let (attr, data) = self.file_data(ino).await?;
         // Without the map's set the targets would be missing.
         if let Some(data) = &data {
-            self.know_sets(data).await?;
+            self.known_pieces(data, 0, attr.size.max(1)).await?;
         }
         let map = self.map();
         let mut located = Located {

@@ -30,9 +30,9 @@ pub(crate) fn set_policy(
 
 /// Number of targets over which a new file in `dir` can be striped by this policy: those of its
 /// home zone. In the root, those of the largest zone.
-pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
+pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) -> usize {
     let map = tx.env.map;
-    match dir.policy.unwrap_or_default().placement {
+    match policy.unwrap_or_default().placement {
         Placement::Zone => {}
         Placement::Cell => return map.targets.len().min(usize::from(map.set_width)),
         Placement::Node => return 1,

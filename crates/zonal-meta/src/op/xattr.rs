@@ -86,7 +86,7 @@ pub(crate) fn get(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> 
     let class = Class::of(name)?;
     class.check(tx, who, &inode, false)?;
     if class == Class::Layout {
-        let targets = policy::targets(tx, &inode);
+        let targets = policy::targets(tx, &inode, inode.policy);
         let text = layout_text(&inode, targets).ok_or(ErrorCode::NoData)?;
         return Ok(MetaReply::Text {
             text: Blob(text.into_bytes()),
@@ -150,7 +150,7 @@ pub(crate) fn set(
         // new one may not.
         let before = inode.policy.map_or(0, |policy| policy.count);
         let count = policy.map_or(0, |policy| policy.count);
-        if count != before && usize::from(count) > policy::targets(tx, &inode) {
+        if count != before && usize::from(count) > policy::targets(tx, &inode, policy) {
             return Err(ErrorCode::Range);
         }
         policy::apply(tx, &mut inode, policy)?;
@@ -298,8 +298,8 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Parses `unit=65536 count=2 placement=zone` (each may be missing; `count=0` or `all`: all targets). Empty: no
-/// policy.
+/// Parses `unit=65536 count=2 placement=zone` (each may be missing; `count=0` or `all`: all
+/// targets). Empty: no policy.
 fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
     let text = std::str::from_utf8(text).map_err(|_error| ErrorCode::Invalid)?;
     let mut policy = StripePolicy::default();
