@@ -18,7 +18,7 @@ pub mod new_layout;
 pub mod stripe;
 
 pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
-pub use new_layout::{new_layout, with_inline};
+pub use new_layout::{new_layout, on_slot, with_inline};
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,
     is_inline_size, object_bytes, pieces, slot_of,

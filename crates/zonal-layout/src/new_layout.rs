@@ -9,7 +9,7 @@ use zonal_types::{
 /// slots.
 ///
 /// The start column rotates with the data id. Ids are given in sequence, so files smaller than a
-/// stripe unit are spread over the targets.
+/// stripe unit are spread over the targets. [`on_slot`] keeps the file on one target.
 ///
 /// # Errors
 /// `BadComponent` for an invalid policy or a set without slots.
@@ -44,6 +44,19 @@ pub fn new_layout(
             redundancy: policy.redundancy,
         }],
     })
+}
+
+/// Keeps a new file whole on one slot of its set.
+///
+/// # Errors
+/// `BadComponent` where the layout has not one component.
+pub fn on_slot(mut layout: Layout, slot: Column) -> Result<Layout, LayoutError> {
+    let [component] = layout.components.as_mut_slice() else {
+        return Err(LayoutError::BadComponent { start: 0 });
+    };
+    component.start_column = slot;
+    component.count = 1;
+    Ok(layout)
 }
 
 /// A layout of one component that leaves the first `bytes` of the file to its shard (0: none).

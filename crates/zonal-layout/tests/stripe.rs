@@ -4,13 +4,16 @@
 use proptest::prelude::*;
 use zonal_layout::*;
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{Column, DataId, Layout, Redundancy, StripePolicy, StripeSetId, ZoneId};
+use zonal_types::{
+    Column, DataId, Layout, Placement, Redundancy, StripePolicy, StripeSetId, ZoneId,
+};
 
 fn layout(unit_shift: u32, count: u16, width: u16, data_id: u64) -> Layout {
     let policy = StripePolicy {
         unit: 65_536 << unit_shift,
         count,
         redundancy: Redundancy::None,
+        placement: Placement::Zone,
     };
     new_layout(&policy, StripeSetId(1), width, ZoneId(1), DataId(data_id)).unwrap()
 }

@@ -70,6 +70,7 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("lowest", record.lowest.0)
                 .with("targets", record.targets.len() as u64)
         }
+        keys::TAG_REMOTE_DATA => Described::new("files may lie in other zones"),
         keys::TAG_HOLDER => {
             let id = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
             Described::new("holder of a session")

@@ -1,5 +1,6 @@
 //! Dispatch: runs the operation of a request.
 
+use crate::op::new_inode::CreationSite;
 use crate::op::{self, Result};
 use crate::tx::Tx;
 use zonal_types::ErrorCode;
@@ -48,6 +49,7 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             mode,
             umask,
             zone,
+            node,
             open,
             open_flags,
             exclusive,
@@ -58,7 +60,10 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
                 kind,
                 mode: *mode,
                 umask: *umask,
-                zone: *zone,
+                site: CreationSite {
+                    zone: *zone,
+                    node: *node,
+                },
                 open: *open,
                 open_flags: *open_flags,
                 exclusive: *exclusive,
@@ -88,8 +93,15 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             mode,
             umask,
             zone,
+            node,
             exclusive,
-        } => op::tmpfile::tmpfile(tx, who, *parent, (*mode, *umask), *zone, *exclusive),
+        } => {
+            let site = CreationSite {
+                zone: *zone,
+                node: *node,
+            };
+            op::tmpfile::tmpfile(tx, who, *parent, (*mode, *umask), site, *exclusive)
+        }
         MetaRequest::Unlink { who, parent, name } => op::unlink::unlink(tx, who, *parent, name),
         MetaRequest::Rmdir { who, parent, name } => op::rmdir::rmdir(tx, who, *parent, name),
         MetaRequest::Rename {

@@ -120,9 +120,9 @@ impl MetaShard {
 
     /// Every target that may hold bytes of this shard's files.
     fn own_targets(&self) -> BTreeSet<TargetId> {
-        let is_root = self.config.is_root();
+        let is_anywhere = self.config.is_root() || self.has_remote_data;
         let sets = self.map.sets.iter();
-        let own = sets.filter(|set| is_root || set.zone == self.config.zone);
+        let own = sets.filter(|set| is_anywhere || set.zone == self.config.zone);
         own.flat_map(|set| set.slots.iter().map(|slot| slot.target))
             .collect()
     }

@@ -40,6 +40,8 @@ pub const TAG_SLOT: u8 = 0x71;
 pub const TAG_HOLDER: u8 = 0x72;
 /// A client to be fenced at targets.
 pub const TAG_FENCE: u8 = 0x73;
+/// Files of this shard may lie on targets of other zones.
+pub const TAG_REMOTE_DATA: u8 = 0x74;
 
 fn start(partition: u32, tag: u8, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(5 + room);
@@ -72,6 +74,11 @@ pub fn ids(partition: PartitionId) -> Vec<u8> {
 /// Reserved data ids of a partition.
 pub fn data_ids(partition: PartitionId) -> Vec<u8> {
     start(partition.0, TAG_DATA_IDS, 0)
+}
+
+/// Mark that files of this shard may lie on targets of other zones.
+pub fn remote_data() -> Vec<u8> {
+    start(SHARD_PARTITION, TAG_REMOTE_DATA, 0)
 }
 
 /// Reserved session ids.

@@ -82,6 +82,8 @@ pub struct MetaShard {
     pub(crate) scopes: ScopeCache,
     pub(crate) fencing: crate::fences::Fencing,
     pub(crate) sets: crate::stripe_set_choice::StripeSetChooser,
+    /// Files may lie on targets of other zones; the store has it.
+    pub(crate) has_remote_data: bool,
 }
 
 impl MetaShard {

@@ -8,7 +8,7 @@
 
 use crate::dentry::siphash;
 use std::collections::BTreeMap;
-use zonal_types::{DataId, Instant, MapVersion, StripeSetId, ZoneId};
+use zonal_types::{Column, DataId, Instant, MapVersion, NodeId, StripeSetId, TargetId, ZoneId};
 use zonal_zonemap::{StripeSet, TargetState, ZoneMap};
 
 /// Time for which nobody is asked again after a question without an answer, ms.
@@ -28,13 +28,24 @@ pub(crate) struct StripeSetChooser {
     silent_until: Option<Instant>,
 }
 
+/// A set for a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChosenSet {
+    pub(crate) set: StripeSetId,
+    /// Its slots.
+    pub(crate) width: u16,
+    /// Its zone.
+    pub(crate) zone: ZoneId,
+    /// The slot on which the whole file is to lie.
+    pub(crate) slot: Option<Column>,
+}
+
 /// The choice for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SetChoice {
-    /// This set, with its width.
-    Take(StripeSetId, u16),
-    /// The zone's sets have to be opened first.
-    Open,
+    Take(ChosenSet),
+    /// The default sets of this zone have to be opened first.
+    Open(ZoneId),
     /// The zone's sets have to be opened, and nobody does that now.
     Later,
 }
@@ -56,26 +67,71 @@ impl StripeSetChooser {
         self.silent_until = Some(now.plus_ms(SILENCE_MS));
     }
 
-    /// Chooses the set for a file of a zone.
+    /// Chooses the set for a file of a zone, or of the cell.
     pub fn choose(&self, map: &ZoneMap, zone: ZoneId, data_id: DataId, now: Instant) -> SetChoice {
         let told = self.told.get(&zone).map(|told| told.sets.as_slice());
         let of_map: Vec<_> = map.default_sets(zone).map(named).collect();
         let sets = told.unwrap_or(&of_map);
         // `None`: the zone's first targets may have joined since.
-        let chosen = in_turn(sets, data_id);
+        let chosen = in_turn(sets, zone, data_id);
         let is_open = |id| told.is_some() || map.set(id).is_some_and(|set| set.is_open);
-        if let Some((id, width)) = chosen.filter(|(id, _)| is_open(*id)) {
-            return SetChoice::Take(id, width);
+        if let Some(chosen) = chosen.filter(|chosen| is_open(chosen.set)) {
+            return SetChoice::Take(chosen);
         }
-        if self.silent_until.is_none_or(|until| until <= now) {
-            return SetChoice::Open;
+        if self.may_ask(now) {
+            return SetChoice::Open(zone);
         }
-        choose_open(map, zone, data_id).unwrap_or(SetChoice::Later)
+        choose_open(map, zone, data_id).map_or(SetChoice::Later, SetChoice::Take)
+    }
+
+    /// Chooses a set and its slot of a target on this node. `None` where the node has no target
+    /// that serves, or where none of its targets is in a set that can be opened now.
+    pub fn choose_on_node(
+        &self,
+        map: &ZoneMap,
+        node: NodeId,
+        data_id: DataId,
+        now: Instant,
+    ) -> Option<SetChoice> {
+        let zone = map.node(node)?.zone;
+        let targets = map.targets.iter();
+        let targets: Vec<TargetId> = targets
+            .filter(|target| target.node == node && target.state == TargetState::Serving)
+            .map(|target| target.id)
+            .collect();
+        let turn = usize::try_from(data_id.0).unwrap_or(0);
+        let target = *targets.get(turn.checked_rem(targets.len())?)?;
+        let slot_in = |set: &StripeSet| {
+            let slot = set.slots.iter().position(|slot| slot.target == target)?;
+            Some(ChosenSet {
+                set: set.id,
+                width: u16::try_from(set.slots.len()).ok()?,
+                zone: set.zone,
+                slot: Some(Column(u16::try_from(slot).ok()?)),
+            })
+        };
+        let told = self.told.get(&zone);
+        let is_told = |id| told.is_some_and(|told| told.sets.iter().any(|(of, _)| *of == id));
+        let mut defaults = map.default_sets(zone);
+        let open = defaults.find(|set| (set.is_open || is_told(set.id)) && slot_in(set).is_some());
+        if let Some(chosen) = open.and_then(slot_in) {
+            return Some(SetChoice::Take(chosen));
+        }
+        // Sets that a newer map has may hold the target; this map does not show their slots.
+        if told.is_none() && self.may_ask(now) {
+            return Some(SetChoice::Open(zone));
+        }
+        let mut sets = map.sets.iter().rev().filter(|set| set.is_open);
+        sets.find_map(slot_in).map(SetChoice::Take)
+    }
+
+    fn may_ask(&self, now: Instant) -> bool {
+        self.silent_until.is_none_or(|until| until <= now)
     }
 }
 
 /// A set that is open already, for a file whose zone's default sets nobody opens now.
-pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Option<SetChoice> {
+pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Option<ChosenSet> {
     let open: Vec<_> = map.default_sets(zone).filter(|set| set.is_open).collect();
     let serves = |set: &&StripeSet| {
         let mut targets = set.slots.iter().map(|slot| map.target(slot.target));
@@ -91,7 +147,7 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
     } else {
         open.into_iter().map(named).collect::<Vec<_>>()
     };
-    in_turn(&sets, data_id).map(|(id, width)| SetChoice::Take(id, width))
+    in_turn(&sets, zone, data_id)
 }
 
 fn named(set: &StripeSet) -> (StripeSetId, u16) {
@@ -99,29 +155,40 @@ fn named(set: &StripeSet) -> (StripeSetId, u16) {
 }
 
 /// Takes the sets in turn, so that each slot gets the same share of files.
-fn in_turn(sets: &[(StripeSetId, u16)], data_id: DataId) -> Option<(StripeSetId, u16)> {
+fn in_turn(sets: &[(StripeSetId, u16)], zone: ZoneId, data_id: DataId) -> Option<ChosenSet> {
     let slots: u64 = sets.iter().map(|(_, width)| u64::from(*width)).sum();
     let mut turn = siphash(&data_id.0.to_le_bytes()).checked_rem(slots)?;
-    sets.iter().copied().find(|(_, width)| {
+    let chosen = sets.iter().copied().find(|(_, width)| {
         let is_it = turn < u64::from(*width);
         turn = turn.saturating_sub(u64::from(*width));
         is_it
+    });
+    let (set, width) = chosen?;
+    Some(ChosenSet {
+        set,
+        width,
+        zone,
+        slot: None,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::{CellId, NodeId, PartitionId, TargetId};
+    use zonal_types::{CellId, PartitionId};
     use zonal_wire::JoinTarget;
     use zonal_zonemap::MapEdit;
 
     const ZONE: ZoneId = ZoneId(1);
 
     fn join(id: u32) -> MapEdit {
+        join_in(ZONE, id)
+    }
+
+    fn join_in(zone: ZoneId, id: u32) -> MapEdit {
         MapEdit::Join {
             node: NodeId(id),
-            zone: ZONE,
+            zone,
             zone_name: String::new(),
             address: format!("127.0.0.1:{id}"),
             shard: None,
@@ -135,6 +202,15 @@ mod tests {
 
     fn edited(map: &ZoneMap, edits: &[MapEdit]) -> ZoneMap {
         map.edited(edits).unwrap().unwrap()
+    }
+
+    fn take(set: StripeSetId, width: u16) -> SetChoice {
+        SetChoice::Take(ChosenSet {
+            set,
+            width,
+            zone: ZONE,
+            slot: None,
+        })
     }
 
     fn file(number: u64) -> DataId {
@@ -157,10 +233,10 @@ mod tests {
         let mut files = BTreeMap::new();
         for number in 0..13_800 {
             let choice = sets.choose(&map, ZONE, file(number), Instant(0));
-            let SetChoice::Take(set, width) = choice else {
+            let SetChoice::Take(chosen) = choice else {
                 panic!("{choice:?}");
             };
-            *files.entry((set, width)).or_insert(0_u32) += 1;
+            *files.entry((chosen.set, chosen.width)).or_insert(0_u32) += 1;
         }
         for ((set, width), files) in files {
             let each = files / u32::from(width);
@@ -175,29 +251,93 @@ mod tests {
         let now = Instant(0);
         let choose =
             |sets: &StripeSetChooser, map: &ZoneMap, now| sets.choose(map, ZONE, file(7), now);
-        assert_eq!(choose(&sets, &map, now), SetChoice::Open);
-        assert_eq!(sets.choose(&map, ZoneId(2), file(7), now), SetChoice::Open);
+        assert_eq!(choose(&sets, &map, now), SetChoice::Open(ZONE));
+        assert_eq!(
+            sets.choose(&map, ZoneId(2), file(7), now),
+            SetChoice::Open(ZoneId(2))
+        );
         sets.unanswered(now);
         assert_eq!(choose(&sets, &map, now), SetChoice::Later);
         assert_eq!(
             choose(&sets, &map, now.plus_ms(SILENCE_MS)),
-            SetChoice::Open
+            SetChoice::Open(ZONE)
         );
         map = edited(&map, &[MapEdit::OpenSets { zone: ZONE }]);
         let old = map.sets[0].id;
-        assert_eq!(choose(&sets, &map, now), SetChoice::Take(old, 2));
+        assert_eq!(choose(&sets, &map, now), take(old, 2));
         map = edited(&map, &[join(3)]);
         let new = map.sets[1].id;
         // The manager is away: the open set still serves.
-        assert_eq!(choose(&sets, &map, now), SetChoice::Take(old, 2));
+        assert_eq!(choose(&sets, &map, now), take(old, 2));
         let later = now.plus_ms(SILENCE_MS);
-        assert_eq!(choose(&sets, &map, later), SetChoice::Open);
+        assert_eq!(choose(&sets, &map, later), SetChoice::Open(ZONE));
         let by = MapVersion(map.version.0 + 1);
         sets.opened(ZONE, by, vec![(new, 3)]);
-        assert_eq!(choose(&sets, &map, now), SetChoice::Take(new, 3));
+        assert_eq!(choose(&sets, &map, now), take(new, 3));
         map = edited(&map, &[MapEdit::OpenSets { zone: ZONE }]);
         sets.map_changed(&map);
         assert!(sets.told.is_empty());
-        assert_eq!(choose(&sets, &map, now), SetChoice::Take(new, 3));
+        assert_eq!(choose(&sets, &map, now), take(new, 3));
+    }
+
+    #[test]
+    fn files_over_the_cell_take_the_zones_in_turn() {
+        let joins: Vec<MapEdit> = (1..=6)
+            .map(|id| join_in(ZoneId(1 + id as u16 % 2), id))
+            .collect();
+        let mut map = edited(&ZoneMap::new(CellId::default()), &joins);
+        let sets = StripeSetChooser::default();
+        let choose = |map: &ZoneMap| sets.choose(map, ZoneId::CELL, file(7), Instant(0));
+        assert_eq!(choose(&map), SetChoice::Open(ZoneId::CELL));
+        assert!(map.cell_sets.is_empty());
+        map = edited(&map, &[MapEdit::OpenSets { zone: ZoneId::CELL }]);
+        let SetChoice::Take(chosen) = choose(&map) else {
+            panic!("the sets are open");
+        };
+        assert_eq!((chosen.width, chosen.zone), (6, ZoneId::CELL));
+        let set = map.set(chosen.set).unwrap();
+        let zones = set.slots.iter().map(|slot| 1 + slot.target.0 % 2);
+        assert_eq!(zones.collect::<Vec<_>>(), [1, 2, 1, 2, 1, 2]);
+        // A target that joins gets into the cell's sets as well.
+        map = edited(&map, &[join(7)]);
+        assert_eq!(choose(&map), SetChoice::Open(ZoneId::CELL));
+        map = edited(&map, &[MapEdit::OpenSets { zone: ZoneId::CELL }]);
+        assert!(matches!(choose(&map), SetChoice::Take(chosen) if chosen.width == 7));
+        assert!(map.check().is_empty());
+    }
+
+    #[test]
+    fn a_file_on_a_node_lies_on_its_targets_slot() {
+        let joins: Vec<MapEdit> = (1..=6)
+            .map(|id| join_in(ZoneId(1 + id as u16 % 2), id))
+            .collect();
+        let mut map = edited(&ZoneMap::new(CellId::default()), &joins);
+        let mut sets = StripeSetChooser::default();
+        let now = Instant(0);
+        let choose = |sets: &StripeSetChooser, map: &ZoneMap, node| {
+            sets.choose_on_node(map, NodeId(node), file(7), now)
+        };
+        assert_eq!(choose(&sets, &map, 0), None);
+        assert_eq!(choose(&sets, &map, 9), None);
+        assert_eq!(choose(&sets, &map, 4), Some(SetChoice::Open(ZoneId(1))));
+        sets.unanswered(now);
+        assert_eq!(choose(&sets, &map, 4), None, "no open set has the target");
+        map = edited(&map, &[MapEdit::OpenSets { zone: ZoneId(1) }]);
+        let Some(SetChoice::Take(chosen)) = choose(&sets, &map, 4) else {
+            panic!("the set is open");
+        };
+        let set = map.set(chosen.set).unwrap();
+        let slot = usize::from(chosen.slot.unwrap().0);
+        assert_eq!(set.slots[slot].target, TargetId(4));
+        assert_eq!(chosen.zone, ZoneId(1));
+        // A target out of use gets no file.
+        map = edited(
+            &map,
+            &[MapEdit::UseTarget {
+                target: TargetId(4),
+                state: TargetState::Offline,
+            }],
+        );
+        assert_eq!(choose(&sets, &map, 4), None);
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Env<'a> {
     /// Number of first bytes that new files leave to the shard.
     pub inline_bytes: u32,
     pub sets: &'a StripeSetChooser,
+    /// Files may lie in other zones.
+    pub has_remote_data: bool,
 }
 
 /// A change of state in memory, applied when the request counts.
@@ -62,6 +64,8 @@ pub(crate) enum MemoryChange {
     InodeBack(Ino),
     /// The file was truncated: places of appends behind its end are void.
     Cut(Ino, u64),
+    /// A file lies in another zone.
+    RemoteData,
 }
 
 struct Cached {

@@ -208,7 +208,7 @@ fn layouts_are_set_by_directory_and_inherited() {
     let text = root.getxattr(cell, sub, "zonal.layout").unwrap();
     assert_eq!(
         String::from_utf8(text.clone()).unwrap(),
-        "unit=65536 count=2 redundancy=none origin=inherited zone=1 targets=3"
+        "unit=65536 count=2 redundancy=none placement=zone origin=inherited zone=1 targets=3"
     );
     root.setxattr(cell, sub, "zonal.layout", &text, 0).unwrap();
     let text = String::from_utf8(root.getxattr(cell, f, "zonal.layout").unwrap()).unwrap();

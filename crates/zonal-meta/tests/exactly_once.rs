@@ -44,6 +44,7 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
             mode: 0o600,
             umask: 0,
             zone,
+            node: zonal_types::NodeId(0),
             exclusive: false,
         },
         MetaRequest::Unlink {

@@ -250,3 +250,23 @@ fn a_silent_session_without_locks_stays_after_a_restart() {
     assert_eq!(reclaim(&mut cell, &one, file), [file]);
     assert!(one.attr(&mut cell, file).is_ok());
 }
+
+#[test]
+fn a_shard_with_files_in_other_zones_fences_their_targets_too() {
+    for (placement, targets) in [("zone", 3), ("cell", 5)] {
+        let mut cell = Cell::new();
+        let mut one = cell.client(1);
+        let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+        let value = format!("placement={placement}");
+        one.setxattr(&mut cell, home, "zonal.layout", value.as_bytes(), 0)
+            .unwrap();
+        let file = one.create(&mut cell, home, "f", 0o644).unwrap();
+        assert_eq!(lock(&mut cell, &one, file), MetaReply::Done);
+        // The shard knows it after a restart as well.
+        cell.restart(1);
+        cell.pass_ms(2 * SESSION_TERM_MS);
+        cell.tick_without_targets();
+        let fences = cell.stores[1].shard.fences();
+        assert_eq!(fences.len(), targets, "{placement}");
+    }
+}

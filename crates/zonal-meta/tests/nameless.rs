@@ -168,6 +168,7 @@ fn a_tmpfile_created_again_after_a_restart_exists() {
         mode: 0o600,
         umask: 0,
         zone: client.zone,
+        node: zonal_types::NodeId(0),
         exclusive: false,
     };
     client.sequence += 1;

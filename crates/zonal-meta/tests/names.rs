@@ -260,6 +260,7 @@ fn a_file_made_without_a_name_may_get_one() {
             mode: 0o600,
             umask: 0o22,
             zone,
+            node: zonal_types::NodeId(0),
             exclusive,
         };
         entry_of(client.call(cell, home, &request).unwrap())

@@ -18,11 +18,11 @@ use crate::workload::private_tree::TreeProgram;
 use crate::workload::shared_files::{SharedFiles, append_some, check_log, read_baton, write_baton};
 use crate::workload::synced_versions::DurableProgram;
 use crate::workload::together::{self, ClientFaults, ConcurrentClient, SharedHistory};
-use crate::workload::{SimClient, create, make_dir, remove_all};
+use crate::workload::{SimClient, create, make_dir, remove_all, set_placement};
 use crate::world::{RunningProgram, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{ErrorCode, Ino, Placement};
 
 /// Lives of the client that is killed.
 const LIVES: u64 = 4;
@@ -71,8 +71,14 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
         let dir = make_dir(&client, Ino::ROOT, &format!("c{index}"))
             .await
             .map_err(text)?;
+        let placement = random_placement(&mut rng);
+        set_placement(&client, dir, placement).await.map_err(text)?;
         if index == 0 {
             let shared = make_dir(&client, Ino::ROOT, "shared").await.map_err(text)?;
+            let placement = random_placement(&mut rng);
+            set_placement(&client, shared, placement)
+                .await
+                .map_err(text)?;
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
             client.begin().release(baton.file.ino).await.map_err(text)?;
             let mortal = make_dir(&client, Ino::ROOT, "mortal").await.map_err(text)?;
@@ -110,6 +116,15 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
         programs.clients.borrow_mut().push((client, dir));
     }
     Ok(())
+}
+
+/// Half of the directories keep their zone's targets.
+fn random_placement(rng: &mut SimRng) -> Placement {
+    match rng.fork(60).below(4) {
+        0 => Placement::Cell,
+        1 => Placement::Node,
+        _ => Placement::Zone,
+    }
 }
 
 impl ProgramSet {

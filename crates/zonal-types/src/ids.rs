@@ -53,6 +53,11 @@ ids! {
     Column(u16);
 }
 
+impl ZoneId {
+    /// In a stripe set or a component: all zones of the cell. Elsewhere no zone.
+    pub const CELL: Self = Self(0);
+}
+
 impl Incarnation {
     /// The first version.
     pub const FIRST: Self = Self(1);

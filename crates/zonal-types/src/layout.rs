@@ -14,6 +14,41 @@ codec_struct! {
         count: u16,
         /// Redundancy of new files.
         redundancy: Redundancy,
+        /// Servers of new files.
+        placement: Placement,
+    }
+}
+
+codec_enum! {
+    /// Servers over which new files are striped.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Placement {
+        /// The targets of the directory's zone.
+        Zone = 0,
+        /// Targets of all zones, in turn: the classic parallel file system.
+        Cell = 1,
+        /// One target of the node on which the file is created, else one of the directory's zone:
+        /// the classic Internet-scale file system.
+        Node = 2,
+    }
+}
+
+impl Placement {
+    /// The word for it in commands and attributes.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Zone => "zone",
+            Self::Cell => "cell",
+            Self::Node => "node",
+        }
+    }
+
+    /// The placement with this word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        let mut all = [Self::Zone, Self::Cell, Self::Node].into_iter();
+        all.find(|placement| placement.word() == word)
     }
 }
 
@@ -23,6 +58,7 @@ impl Default for StripePolicy {
             unit: STRIPE_UNIT_DEFAULT,
             count: 0,
             redundancy: Redundancy::None,
+            placement: Placement::Zone,
         }
     }
 }
@@ -72,7 +108,8 @@ codec_struct! {
         end: u64,
         /// Identity of the stored bytes.
         data_id: DataId,
-        /// Zone of the set: an index for `locate`. The set is the authority.
+        /// Zone of the set, [`ZoneId::CELL`] for a set over all zones: an index for `locate`. The
+        /// set is the authority.
         zone: ZoneId,
         /// The stripe set that holds it.
         set: StripeSetId,

@@ -27,7 +27,7 @@ pub use ids::{
     CellId, ClientId, ClientIdentity, Column, DataId, Epoch, Incarnation, Ino, LayoutGen,
     MapVersion, NodeId, PartitionId, SessionId, ShardId, StripeSetId, TargetId, TraceId, ZoneId,
 };
-pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
+pub use layout::{Component, ComponentKind, FileData, Layout, Placement, Redundancy, StripePolicy};
 pub use name::{Name, OneLine, Shown, is_shown, is_title};
 pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
 pub use splitmix::SplitMix64;

@@ -219,12 +219,13 @@ codec_enum! {
 
         /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the
         /// name exists. Else an existing file is opened with `open_flags` (O_TRUNC honoured).
-        /// `zone`: home where the parent is the root.
+        /// `zone`: home where the parent is the root. `node`: the client's node, 0 where it has
+        /// none; files of directories with the placement `node` lie there.
         Create = 30 { who: Credentials, parent: Ino, name: Name, kind: NewKind, mode: u32, umask: u32, zone: ZoneId,
-                      open: bool, open_flags: u32, exclusive: bool },
+                      node: NodeId, open: bool, open_flags: u32, exclusive: bool },
         Mkdir = 31 { who: Credentials, parent: Ino, name: Name, mode: u32, umask: u32, zone: ZoneId },
         /// A file without a name, open. May be linked later unless `exclusive`.
-        Tmpfile = 32 { who: Credentials, parent: Ino, mode: u32, umask: u32, zone: ZoneId, exclusive: bool },
+        Tmpfile = 32 { who: Credentials, parent: Ino, mode: u32, umask: u32, zone: ZoneId, node: NodeId, exclusive: bool },
         Unlink = 33 { who: Credentials, parent: Ino, name: Name },
         Rmdir = 34 { who: Credentials, parent: Ino, name: Name },
         Rename = 35 { who: Credentials, parent: Ino, name: Name, new_parent: Ino, new_name: Name, flags: u32 },

@@ -22,6 +22,8 @@ codec_struct! {
         set_width: u16,
         /// Number of the next stripe set.
         next_set: StripeSetId,
+        /// Stripe sets over all zones that new files take in turn.
+        cell_sets: Vec<StripeSetId>,
     }
 }
 
@@ -194,6 +196,7 @@ impl ZoneMap {
             managers: self.managers.clone(),
             set_width: self.set_width,
             next_set: self.next_set,
+            cell_sets: self.cell_sets.clone(),
         }
     }
 
@@ -210,6 +213,7 @@ impl ZoneMap {
         self.managers = head.managers;
         self.set_width = head.set_width;
         self.next_set = head.next_set;
+        self.cell_sets = head.cell_sets;
     }
 
     /// Inserts or replaces an item.

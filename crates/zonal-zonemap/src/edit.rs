@@ -66,7 +66,7 @@ codec_enum! {
         },
         /// Opens the default sets of a zone: shards may give them to files, and the sets stay.
         OpenSets = 9 {
-            /// The zone.
+            /// The zone; [`ZoneId::CELL`]: the sets over all zones, which the first opening makes.
             zone: ZoneId,
         },
         /// Sets the width of new stripe sets; existing ones stay as they are.
@@ -338,7 +338,7 @@ impl ZoneMap {
             }
         }
         if is_new {
-            self.regroup(zone);
+            self.regroup_with(zone);
         }
         Ok(())
     }

@@ -157,7 +157,7 @@ codec_struct! {
     pub struct StripeSet {
         /// Its id.
         id: StripeSetId,
-        /// Its zone.
+        /// Its zone; [`ZoneId::CELL`] for a set over all zones.
         zone: ZoneId,
         /// Open: shards may give it to files. A set that is not open has no files, so an edit may
         /// replace it.
@@ -171,7 +171,7 @@ codec_struct! {
     /// The whole map.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ZoneMap {
-        /// Format version: 2.
+        /// Format version: 3.
         format: u16,
         /// The cell.
         cell: CellId,
@@ -183,6 +183,9 @@ codec_struct! {
         set_width: u16,
         /// Number of the next stripe set.
         next_set: StripeSetId,
+        /// Stripe sets over all zones that new files take in turn. None until a directory with the
+        /// placement `cell` gets its first file.
+        cell_sets: Vec<StripeSetId>,
         /// Zones, sorted by id, as are all lists.
         zones: Vec<Zone>,
         /// Nodes.
@@ -199,7 +202,7 @@ codec_struct! {
 }
 
 /// The map format that this program writes.
-pub const MAP_FORMAT: u16 = 2;
+pub const MAP_FORMAT: u16 = 3;
 
 fn find<T, K: Ord + Copy>(list: &[T], key: impl Fn(&T) -> K, wanted: K) -> Option<&T> {
     list.binary_search_by_key(&wanted, key)
@@ -218,6 +221,7 @@ impl ZoneMap {
             managers: Vec::new(),
             set_width: SET_WIDTH_DEFAULT,
             next_set: StripeSetId(1),
+            cell_sets: Vec::new(),
             zones: Vec::new(),
             nodes: Vec::new(),
             targets: Vec::new(),
@@ -294,11 +298,14 @@ impl ZoneMap {
         find(&self.sets, |set| set.id, id)
     }
 
-    /// The stripe sets that new files of a zone take in turn.
+    /// The stripe sets that new files of a zone take in turn; for [`ZoneId::CELL`] those of files
+    /// over all zones.
     pub fn default_sets(&self, zone: ZoneId) -> impl Iterator<Item = &StripeSet> {
-        let zone = self.zone(zone).into_iter();
-        let ids = zone.flat_map(|zone| &zone.default_sets);
-        ids.filter_map(|id| self.set(*id))
+        let ids = match zone {
+            ZoneId::CELL => &self.cell_sets[..],
+            zone => self.zone(zone).map_or(&[][..], |zone| &zone.default_sets),
+        };
+        ids.iter().filter_map(|id| self.set(*id))
     }
 
     /// The reply that a zone's sets were opened.

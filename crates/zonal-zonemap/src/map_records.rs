@@ -106,7 +106,10 @@ pub fn describe(at: &[u8], value: &[u8]) -> Option<Described> {
         let shown = Described::new("zone map").with("version", head.version.0);
         let shown = shown.with("cell", head.cell.to_string());
         let shown = shown.with("set_width", u64::from(head.set_width));
-        return Some(shown.with("next_set", head.next_set.0));
+        let shown = shown.with("next_set", head.next_set.0);
+        let sets = head.cell_sets.iter().map(|set| set.to_string());
+        let sets = sets.collect::<zonal_types::describe::Field>();
+        return Some(shown.with("cell_sets", sets));
     }
     is_of_map(at).then_some(())?;
     let item = Item::from_bytes(value).ok()?;

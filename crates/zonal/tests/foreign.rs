@@ -63,6 +63,7 @@ fn a_strangers_close_session_releases_no_lock() {
         mode: 0o644,
         umask: 0,
         zone: ZoneId(1),
+        node: NodeId(0),
         open: false,
         open_flags: 0,
         exclusive: true,

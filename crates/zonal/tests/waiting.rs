@@ -175,6 +175,7 @@ fn create(dir: Ino, number: usize) -> MetaRequest {
         mode: 0o644,
         umask: 0,
         zone: ZoneId(1),
+        node: NodeId(0),
         open: false,
         open_flags: 0,
         exclusive: true,

@@ -4,7 +4,7 @@ use zonal_types::limits::{
     REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
-use zonal_types::{CellId, ClientId, ZoneId};
+use zonal_types::{CellId, ClientId, NodeId, ZoneId};
 
 /// Options of a client.
 #[derive(Debug, Clone)]
@@ -15,6 +15,8 @@ pub struct ClientOptions {
     pub managers: Vec<String>,
     /// The zone of the mount: home of directories that it makes in the root.
     pub zone: ZoneId,
+    /// The node of the mount, on which files of directories with the placement `node` lie; 0: none.
+    pub node: NodeId,
     /// Random number that names this client in the whole cell.
     pub client: ClientId,
     /// Name for people, in lists of sessions.
@@ -52,6 +54,7 @@ impl ClientOptions {
             cell: CellId::default(),
             managers: vec![manager.to_owned()],
             zone,
+            node: NodeId(0),
             client,
             name: String::new(),
             lists_as_root: true,

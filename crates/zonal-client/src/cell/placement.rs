@@ -4,8 +4,11 @@ use crate::cell::Cell;
 use crate::cell::call::Call;
 use crate::cell::owner::SessionOwner;
 use crate::transport::net::Net;
+use crate::transport::retry::{RETRY_MS, is_passing, late};
 use zonal_layout::{Piece, object_bytes};
-use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId};
+use zonal_types::{
+    BackOff, Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId,
+};
 use zonal_wire::ObjectRef;
 
 /// The slot through which a request reaches a target.
@@ -120,15 +123,17 @@ impl<N: Net> Cell<N> {
 }
 
 impl<C: SessionOwner> Call<'_, C> {
-    /// Fetches a newer map where a layout names a stripe set that the known map lacks.
+    /// Fetches a newer map where a layout names a stripe set that the known map lacks. While no
+    /// manager answers, the known map stays: reads and writes fetch it again.
     pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
         if self.cell().knows_sets(data) {
             return Ok(());
         }
-        self.refresh_map().await
+        self.try_refresh_map().await
     }
 
-    /// [`Cell::pieces`], with a newer map where the known one lacks a stripe set.
+    /// [`Cell::pieces`], with a newer map where the known one lacks a stripe set. Asks the managers
+    /// again until the deadline.
     ///
     /// # Errors
     /// As [`Cell::pieces`]; a passing error where no manager gives a map with the set.
@@ -138,11 +143,20 @@ impl<C: SessionOwner> Call<'_, C> {
         offset: u64,
         length: u64,
     ) -> Result<Vec<Piece>, ErrorCode> {
-        if !self.cell().knows_sets(data) {
-            self.refresh_map().await?;
-            if !self.cell().knows_sets(data) {
-                return Err(ErrorCode::Unreachable);
+        let deadline = self.deadline();
+        let mut pause = BackOff::new(RETRY_MS);
+        while !self.cell().knows_sets(data) {
+            let code = match self.refresh_map().await {
+                Err(code) if !is_passing(code) => return Err(code),
+                outcome => outcome.err().unwrap_or(ErrorCode::Unreachable),
+            };
+            if self.cell().knows_sets(data) {
+                break;
             }
+            if self.is_over(deadline) {
+                return Err(late(code));
+            }
+            self.sleep(pause.next_ms()).await;
         }
         self.cell().pieces(data, offset, length)
     }

@@ -63,6 +63,10 @@ impl<N: Net> ClientCall<'_, N> {
     /// `Stale` where the inode is gone.
     pub async fn locate(&self, ino: Ino) -> Result<Located, ErrorCode> {
         let (attr, data) = self.file_data(ino).await?;
+        // Without the map's set the targets would be missing.
+        if let Some(data) = &data {
+            self.known_pieces(data, 0, attr.size.max(1)).await?;
+        }
         let map = self.map();
         let mut located = Located {
             ino,
@@ -72,7 +76,11 @@ impl<N: Net> ClientCall<'_, N> {
             map_version: map.version.0,
         };
         if let (FileKind::File, Some(data)) = (attr.kind, data) {
-            if let Some(component) = data.layout.components.first() {
+            // Files of the root have the home that their client asked for.
+            if let Some(component) = data.layout.components.first()
+                && ino.partition() == Ino::ROOT.partition()
+                && component.zone != ZoneId::CELL
+            {
                 located.home = component.zone;
             }
             let inline = end_of_inline(&data).min(attr.size);

@@ -27,6 +27,7 @@ impl<N: Net> ClientCall<'_, N> {
             mode: new.mode,
             umask: new.umask,
             zone: self.options.zone,
+            node: self.options.node,
             open: open_flags.is_some(),
             open_flags: open_flags.unwrap_or(0),
             exclusive: open_flags.is_none_or(|open| open & flags::O_EXCL != 0),
@@ -68,6 +69,7 @@ impl<N: Net> ClientCall<'_, N> {
             mode,
             umask,
             zone,
+            node: self.options.node,
             exclusive,
         };
         self.opening(parent, &request).await

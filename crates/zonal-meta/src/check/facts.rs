@@ -386,6 +386,10 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
             u64::from_bytes(value).ok()?;
             5
         }
+        keys::TAG_REMOTE_DATA => {
+            u8::from_bytes(value).ok()?;
+            5
+        }
         keys::TAG_SESSION => {
             SessionRecord::from_bytes(value).ok()?;
             13

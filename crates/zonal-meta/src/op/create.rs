@@ -4,11 +4,12 @@
 //! inode, slot (4 keys). One more key for each 1,024 inodes (the number range), and one for an
 //! inherited ACL.
 
+use super::new_inode::CreationSite;
 use super::{Result, entry, new_inode, open};
 use crate::permission::{EXEC, check, is_root, may_create};
 use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::SYMLINK_BYTES_MAX;
-use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::NewKind;
 
@@ -19,7 +20,7 @@ pub(crate) struct Create<'a> {
     pub kind: &'a NewKind,
     pub mode: u32,
     pub umask: u32,
-    pub zone: ZoneId,
+    pub site: CreationSite,
     pub open: bool,
     pub open_flags: u32,
     pub exclusive: bool,
@@ -59,7 +60,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
         return Err(ErrorCode::NotPermitted);
     }
     let rights = new_inode::rights(tx, who, &dir, kind, request.mode, request.umask)?;
-    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, request.zone)?;
+    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, request.site)?;
     inode.rdev = rdev;
     if let NewKind::Symlink { text } = request.kind {
         match text.0.len() {

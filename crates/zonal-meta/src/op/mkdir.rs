@@ -1,5 +1,6 @@
 //! Mkdir: a new directory. Writes: entry, inode, parent's inode, slot.
 
+use super::new_inode::CreationSite;
 use super::{Result, entry, first_level, new_inode};
 use crate::permission::{EXEC, S_ISVTX, check, may_create};
 use crate::tx::Tx;
@@ -32,7 +33,11 @@ pub(crate) fn mkdir(tx: &mut Tx<'_>, who: &Credentials, request: &Mkdir<'_>) -> 
     }
     let kind = FileKind::Directory;
     let rights = new_inode::rights(tx, who, &dir, kind, mode, request.umask)?;
-    let inode = new_inode::inode(tx, who, &dir, kind, &rights, request.zone)?;
+    let site = CreationSite {
+        zone: request.zone,
+        ..CreationSite::default()
+    };
+    let inode = new_inode::inode(tx, who, &dir, kind, &rights, site)?;
     let ino = inode.ino;
     tx.save(inode);
     tx.add_entry(dir.ino, request.name, ino, kind)?;

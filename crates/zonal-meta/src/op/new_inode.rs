@@ -6,12 +6,12 @@ use crate::inode::Inode;
 use crate::keys;
 use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
-use crate::stripe_set_choice::{SetChoice, choose_open};
+use crate::stripe_set_choice::{ChosenSet, SetChoice, choose_open};
 use crate::tx::{MemoryChange, Tx};
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
-    Credentials, DataId, ErrorCode, FileKind, Ino, Layout, PartitionId, ShardId, StripePolicy,
-    StripeSetId, ZoneId,
+    Codec, Credentials, DataId, ErrorCode, FileKind, Ino, Layout, NodeId, PartitionId, Placement,
+    ShardId, StripePolicy, ZoneId,
 };
 use zonal_wire::MetaRequest;
 
@@ -94,14 +94,23 @@ pub(crate) fn default_acl(tx: &Tx<'_>, dir: &Inode) -> Result<Option<Acl>> {
     }
 }
 
-/// A new inode with its number, rights and layout, not saved yet. `zone` matters only in the root.
+/// Where a client creates an inode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CreationSite {
+    /// The home of an inode in the root.
+    pub(crate) zone: ZoneId,
+    /// The client's node; 0: none.
+    pub(crate) node: NodeId,
+}
+
+/// A new inode with its number, rights and layout, not saved yet.
 pub(crate) fn inode(
     tx: &mut Tx<'_>,
     who: &Credentials,
     dir: &Inode,
     kind: FileKind,
     rights: &Rights,
-    zone: ZoneId,
+    site: CreationSite,
 ) -> Result<Inode> {
     let partition = if kind == FileKind::Directory {
         partition_for_directory(tx, dir.ino)?
@@ -110,7 +119,7 @@ pub(crate) fn inode(
     };
     let ino = tx.new_ino(partition)?;
     assert!(tx.is_ours(ino), "new inode {ino} belongs to another shard");
-    let home = home_zone(tx, dir, zone)?;
+    let home = home_zone(tx, dir, site.zone)?;
     let mut inode = Inode::new(ino, kind, dir.ino, home, tx.now.wall);
     inode.uid = who.uid;
     inode.gid = rights.gid;
@@ -119,7 +128,7 @@ pub(crate) fn inode(
     match kind {
         FileKind::File => {
             let data_id = tx.new_data_id(partition)?;
-            inode.layout = layout(tx, home, dir.policy, data_id)?;
+            inode.layout = layout(tx, home, site.node, dir.policy, data_id)?;
         }
         FileKind::Directory => inode.policy = dir.policy,
         _ => {}
@@ -169,37 +178,62 @@ pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId
 pub(crate) fn layout(
     tx: &mut Tx<'_>,
     home: ZoneId,
+    node: NodeId,
     policy: Option<StripePolicy>,
     data_id: DataId,
 ) -> Result<Layout> {
+    let policy = policy.unwrap_or_default();
     let env = &tx.env;
-    match env.sets.choose(env.map, home, data_id, tx.now.instant) {
-        SetChoice::Take(set, width) => layout_over((set, width), tx, home, policy, data_id),
-        SetChoice::Open => {
-            let ask = MetaRequest::OpenSets { zone: home };
-            Err(tx.ask(ShardId(0), ask, Question::Open(home)))
+    let now = tx.now.instant;
+    let choice = match policy.placement {
+        Placement::Zone => env.sets.choose(env.map, home, data_id, now),
+        Placement::Cell => env.sets.choose(env.map, ZoneId::CELL, data_id, now),
+        Placement::Node => {
+            let on_node = env.sets.choose_on_node(env.map, node, data_id, now);
+            on_node.unwrap_or_else(|| env.sets.choose(env.map, home, data_id, now))
         }
-        SetChoice::Later => Err(ErrorCode::NotReady),
+    };
+    let choice = match choice {
+        SetChoice::Take(choice) => choice,
+        SetChoice::Open(zone) => {
+            let ask = MetaRequest::OpenSets { zone };
+            return Err(tx.ask(ShardId(0), ask, Question::Open(zone)));
+        }
+        SetChoice::Later => return Err(ErrorCode::NotReady),
+    };
+    if choice.zone != tx.env.config.zone && !tx.env.has_remote_data {
+        tx.put(keys::remote_data(), 1_u8.to_bytes());
+        tx.volatile.push(MemoryChange::RemoteData);
     }
+    layout_over(&choice, tx, &policy, data_id)
 }
 
 /// The layout for a repair, which can ask nobody: over a set that is open already.
 pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
     match choose_open(tx.env.map, home, data_id) {
-        Some(SetChoice::Take(set, width)) => layout_over((set, width), tx, home, None, data_id),
-        _ => Err(ErrorCode::NoSpace),
+        Some(choice) => layout_over(&choice, tx, &StripePolicy::default(), data_id),
+        None => Err(ErrorCode::NoSpace),
     }
 }
 
 fn layout_over(
-    (set, width): (StripeSetId, u16),
+    choice: &ChosenSet,
     tx: &Tx<'_>,
-    home: ZoneId,
-    policy: Option<StripePolicy>,
+    policy: &StripePolicy,
     data_id: DataId,
 ) -> Result<Layout> {
-    let policy = policy.unwrap_or_default();
-    zonal_layout::new_layout(&policy, set, width, home, data_id)
+    let ChosenSet {
+        set, width, zone, ..
+    } = *choice;
+    let layout = zonal_layout::new_layout(policy, set, width, zone, data_id);
+    let layout = match (policy.placement, choice.slot) {
+        (Placement::Node, slot) => layout.and_then(|layout| {
+            let start = layout.components.first().map(|of| of.start_column);
+            zonal_layout::on_slot(layout, slot.or(start).unwrap_or_default())
+        }),
+        _ => layout,
+    };
+    layout
         .and_then(|layout| zonal_layout::with_inline(layout, tx.env.inline_bytes))
         .map_err(|_error| ErrorCode::Corrupt)
 }

@@ -5,7 +5,7 @@ use crate::inode::{FLAG_OWN_POLICY, Inode};
 use crate::permission::is_owner;
 use crate::tx::Tx;
 use zonal_types::limits::{SLOTS_MAX, xattr_flags};
-use zonal_types::{Credentials, ErrorCode, Ino, StripePolicy};
+use zonal_types::{Credentials, ErrorCode, Ino, Placement, StripePolicy};
 use zonal_wire::MetaReply;
 
 /// Sets a directory's policy. `None` copies the parent's present one; later changes of the parent
@@ -28,10 +28,15 @@ pub(crate) fn set_policy(
     Ok(MetaReply::Done)
 }
 
-/// Number of targets over which a new file in `dir` can be striped: those of its home zone. In the
-/// root, those of the largest zone.
-pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
+/// Number of targets over which a new file in `dir` can be striped by this policy: those of its
+/// home zone. In the root, those of the largest zone.
+pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) -> usize {
     let map = tx.env.map;
+    match policy.unwrap_or_default().placement {
+        Placement::Zone => {}
+        Placement::Cell => return map.targets.len().min(usize::from(map.set_width)),
+        Placement::Node => return 1,
+    }
     let zones = map.zones.iter();
     let zones = zones.filter(|zone| dir.ino == Ino::ROOT || zone.id == dir.home);
     let sets = zones.flat_map(|zone| map.default_sets(zone.id));

@@ -8,6 +8,7 @@
 //! Writes: both entries, both directories' inodes, the moved inode, the replaced inode, the
 //! whiteout, slot.
 
+use super::new_inode::CreationSite;
 use super::{Result, first_level, new_inode, remove};
 use crate::dentry::Dentry;
 use crate::inode::{FLAG_STRAYED, Inode};
@@ -15,7 +16,7 @@ use crate::permission::{EXEC, Victim, WRITE, check, may_create, may_delete};
 use crate::tx::Tx;
 use std::collections::BTreeSet;
 use zonal_types::limits::LINKS_MAX;
-use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 
@@ -245,7 +246,7 @@ impl Move {
     fn leave_whiteout(&self, tx: &mut Tx<'_>, who: &Credentials, dir: &Inode) -> Result<()> {
         let kind = FileKind::CharDevice;
         let rights = new_inode::rights(tx, who, dir, kind, 0, 0)?;
-        let inode = new_inode::inode(tx, who, dir, kind, &rights, ZoneId(0))?;
+        let inode = new_inode::inode(tx, who, dir, kind, &rights, CreationSite::default())?;
         // The new name may have joined the old name's hash chain.
         let old = tx.lookup(dir.ino, &self.from.name)?;
         let (cookie, old) = old.ok_or(ErrorCode::Corrupt)?;

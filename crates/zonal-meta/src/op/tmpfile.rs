@@ -1,12 +1,13 @@
 //! O_TMPFILE: a file without a name. It is an orphan from its birth, held by the session that made
 //! it. Until it is linked its back-link is 0.
 
+use super::new_inode::CreationSite;
 use super::{Result, new_inode, open, remove};
 use crate::inode::FLAG_UNLINKABLE;
 use crate::permission::may_create;
 use crate::tx::{MemoryChange, Tx};
 use std::collections::BTreeSet;
-use zonal_types::{Credentials, FileKind, Ino, ZoneId};
+use zonal_types::{Credentials, FileKind, Ino};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::Entry;
 
@@ -15,7 +16,7 @@ pub(crate) fn tmpfile(
     who: &Credentials,
     parent: Ino,
     (mode, umask): (u32, u32),
-    zone: ZoneId,
+    site: CreationSite,
     exclusive: bool,
 ) -> Result {
     let dir = tx.directory(parent)?;
@@ -23,7 +24,7 @@ pub(crate) fn tmpfile(
     open::check_room(tx)?;
     let kind = FileKind::File;
     let rights = new_inode::rights(tx, who, &dir, kind, mode, umask)?;
-    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, zone)?;
+    let mut inode = new_inode::inode(tx, who, &dir, kind, &rights, site)?;
     inode.nlink = 0;
     inode.parent = Ino(0);
     inode.set(FLAG_UNLINKABLE, exclusive);

@@ -11,7 +11,9 @@ use std::fmt::Write;
 use zonal_types::limits::{
     XATTR_INODE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, xattr_flags,
 };
-use zonal_types::{Blob, Credentials, ErrorCode, FileKind, Ino, Redundancy, StripePolicy};
+use zonal_types::{
+    Blob, Credentials, ErrorCode, FileKind, Ino, Placement, Redundancy, StripePolicy,
+};
 use zonal_wire::MetaReply;
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
 
@@ -84,7 +86,7 @@ pub(crate) fn get(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> 
     let class = Class::of(name)?;
     class.check(tx, who, &inode, false)?;
     if class == Class::Layout {
-        let targets = policy::targets(tx, &inode);
+        let targets = policy::targets(tx, &inode, inode.policy);
         let text = layout_text(&inode, targets).ok_or(ErrorCode::NoData)?;
         return Ok(MetaReply::Text {
             text: Blob(text.into_bytes()),
@@ -148,7 +150,7 @@ pub(crate) fn set(
         // new one may not.
         let before = inode.policy.map_or(0, |policy| policy.count);
         let count = policy.map_or(0, |policy| policy.count);
-        if count != before && usize::from(count) > policy::targets(tx, &inode) {
+        if count != before && usize::from(count) > policy::targets(tx, &inode, policy) {
             return Err(ErrorCode::Range);
         }
         policy::apply(tx, &mut inode, policy)?;
@@ -271,9 +273,11 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
             (_, true) => "own",
             _ => "inherited",
         };
+        let StripePolicy { unit, count, .. } = policy;
+        let (home, placement) = (inode.home, policy.placement.word());
+        let own = format!("unit={unit} count={count} redundancy=none placement={placement}");
         return Some(format!(
-            "unit={} count={} redundancy=none origin={origin} zone={} targets={targets}",
-            policy.unit, policy.count, inode.home
+            "{own} origin={origin} zone={home} targets={targets}"
         ));
     }
     let mut text = String::new();
@@ -294,8 +298,8 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Parses `unit=65536 count=2` (either may be missing; `count=0` or `all`: all targets). Empty: no
-/// policy.
+/// Parses `unit=65536 count=2 placement=zone` (each may be missing; `count=0` or `all`: all
+/// targets). Empty: no policy.
 fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
     let text = std::str::from_utf8(text).map_err(|_error| ErrorCode::Invalid)?;
     let mut policy = StripePolicy::default();
@@ -309,6 +313,9 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
             ("count", "all") => policy.count = 0,
             ("count", value) => {
                 policy.count = value.parse().map_err(|_error| ErrorCode::Invalid)?;
+            }
+            ("placement", word) => {
+                policy.placement = Placement::of_word(word).ok_or(ErrorCode::Invalid)?;
             }
             ("redundancy", "none") => policy.redundancy = Redundancy::None,
             // Fields that a listing shows besides. They are ignored here, so that a copied value

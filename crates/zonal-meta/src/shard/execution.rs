@@ -32,6 +32,7 @@ impl MetaShard {
             live_inodes: self.live_inodes,
             inline_bytes: self.config.inline_bytes,
             sets: &self.sets,
+            has_remote_data: self.has_remote_data,
         };
         Tx::new(env, kv, now, session)
     }
@@ -265,6 +266,7 @@ impl MetaShard {
                     let granted = self.locks.release_inode(ino);
                     self.queue_events(granted);
                 }
+                MemoryChange::RemoteData => self.has_remote_data = true,
                 MemoryChange::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
                     self.ends.ended(ino);

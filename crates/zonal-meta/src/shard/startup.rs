@@ -105,6 +105,7 @@ impl MetaShard {
             recheck: false,
             fencing: Fencing::load(kv)?,
             sets: StripeSetChooser::default(),
+            has_remote_data: kv.get(&keys::remote_data())?.is_some(),
         };
         shard.resume_ending(now);
         Ok(shard)

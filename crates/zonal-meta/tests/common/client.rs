@@ -120,6 +120,7 @@ impl Client {
             mode,
             umask: 0,
             zone: self.zone,
+            node: zonal_types::NodeId(0),
             open,
             open_flags: 2,
             exclusive: true,

@@ -2,7 +2,7 @@
 
 use crate::common::name;
 use zonal_testkit::Rng;
-use zonal_types::{Blob, Credentials, Ino, Timestamp};
+use zonal_types::{Blob, Credentials, Ino, NodeId, Timestamp};
 use zonal_wire::MetaRequest;
 use zonal_wire::meta::{AttrChange, LockKind, LockRange, NewKind, SetTime};
 
@@ -141,6 +141,7 @@ impl Noise {
                 mode: 0o600,
                 umask: 0,
                 zone: zonal_types::ZoneId(1),
+                node: NodeId(0),
                 exclusive: flags > 3,
             },
             11 => MetaRequest::Unlink {
@@ -295,6 +296,7 @@ impl Noise {
                 mode: number as u32,
                 umask: self.number() as u32,
                 zone: zonal_types::ZoneId(flags as u16),
+                node: NodeId(number as u32),
                 open: flags > 2,
                 open_flags: self.number() as u32,
                 exclusive: flags & 1 == 0,

@@ -16,7 +16,7 @@ use zonal_client::{Client, ClientCall, LockOutcome};
 use zonal_net::{Identity, Pool, PoolConfig};
 use zonal_region::Regions;
 use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
-use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_types::{ErrorCode, Ino, NodeId, ZoneId};
 use zonal_wire::Event;
 
 /// Options of a connection.
@@ -39,6 +39,14 @@ impl ConnectOptions {
         let mut core = zonal_client::ClientOptions::new("", zone, zonal_types::ClientId(0));
         core.name = format!("process {}", std::process::id());
         Self { core }
+    }
+
+    /// The node of the cell that the program's machine is, on which its new files lie in
+    /// directories with the placement `node`. None by default.
+    #[must_use]
+    pub fn at_node(mut self, node: NodeId) -> Self {
+        self.core.node = node;
+        self
     }
 
     /// The name of its sessions, for people (`zonal session ls`), at most 255 bytes.

@@ -145,6 +145,7 @@ impl Worked<'_> {
                 mode: 0o644,
                 umask: 0,
                 zone: ZoneId(1),
+                node: zonal_types::NodeId(0),
                 open: false,
                 open_flags: 2,
                 exclusive: true,

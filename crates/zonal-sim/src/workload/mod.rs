@@ -17,7 +17,7 @@ use crate::net::SimNet;
 use zonal_client::names::ListingPage;
 use zonal_client::names::{FoundEntry, LookupResult, OpenedFile};
 use zonal_client::{Client, File};
-use zonal_types::{Credentials, ErrorCode, Ino, Name};
+use zonal_types::{Credentials, ErrorCode, Ino, Name, Placement};
 use zonal_wire::meta::flags;
 
 /// The client type of the simulator.
@@ -84,6 +84,22 @@ pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, E
             .ok_or(ErrorCode::NotFound),
         Err(code) => Err(code),
     }
+}
+
+/// Sets the servers of new files of a directory.
+///
+/// # Errors
+/// An error of the cell.
+pub async fn set_placement(
+    client: &SimClient,
+    dir: Ino,
+    placement: Placement,
+) -> Result<(), ErrorCode> {
+    let value = format!("placement={}", placement.word());
+    client
+        .begin()
+        .setxattr(&who(), dir, b"zonal.layout", value.as_bytes(), 0)
+        .await
 }
 
 /// Looks a name up.

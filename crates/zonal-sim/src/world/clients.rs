@@ -8,7 +8,7 @@ use crate::rng::SimRng;
 use crate::workload::kernel_cache::KernelCache;
 use std::rc::Rc;
 use zonal_client::{Client, ClientCall, ClientOptions, RequeuedLock};
-use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
+use zonal_types::{ClientId, ErrorCode, NodeId, ShardId, ZoneId};
 use zonal_wire::Event;
 
 /// Idle time after which a client ends a session, ms: longer than any term.
@@ -51,6 +51,7 @@ impl World {
         options.attempt_ms = ATTEMPT_MS;
         options.deadline_ms = DEADLINE_MS;
         options.leave_idle_ms = LEAVE_IDLE_MS;
+        options.node = self.node_of_client(index);
         let deadline = self.clock.now().plus_ms(DEADLINE_MS);
         loop {
             let net = SimNet::new(self.network.clone(), &name, rng.clone());
@@ -61,6 +62,14 @@ impl World {
                 other => return other,
             }
         }
+    }
+
+    /// The node that the clients' machines are, with a target, by turns.
+    fn node_of_client(&self, index: usize) -> NodeId {
+        let map = self.map.borrow();
+        let turn = index.checked_rem(map.targets.len());
+        let target = turn.and_then(|turn| map.targets.get(turn));
+        target.map_or(NodeId(0), |target| target.node)
     }
 
     /// Begins an operation whose caller may be killed while it waits; the client goes on.

@@ -10,8 +10,8 @@ use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
     Attr, Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Epoch,
     ErrorCode, Fence, FileData, FileKind, HolderNumber, Incarnation, Ino, Layout, LayoutGen,
-    MapVersion, Name, NodeId, Redundancy, SessionId, ShardId, StripePolicy, StripeSetId, TargetId,
-    Timestamp, TraceId, ZoneId,
+    MapVersion, Name, NodeId, Placement, Redundancy, SessionId, ShardId, StripePolicy, StripeSetId,
+    TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::{BytesPlace, FileUse, Listing};
@@ -191,8 +191,8 @@ pub fn meta_requests() -> Vec<MetaRequest> {
     use MetaRequest as M;
     let (who, dir, file) = (who(), ino(16), ino(17));
     let change = AttrChange { mode: Some(0o4755), uid: None, gid: Some(9), atime: Some(SetTime::Now), mtime: Some(SetTime::At { time: time(5) }), ctime: None };
-    let create = |kind| M::Create { who: who.clone(), parent: dir, name: name("a"), kind, mode: 0o644, umask: 0o22, zone: ZoneId(1), open: true, open_flags: 2, exclusive: false };
-    let policy = StripePolicy { unit: 65536, count: 3, redundancy: Redundancy::None };
+    let create = |kind| M::Create { who: who.clone(), parent: dir, name: name("a"), kind, mode: 0o644, umask: 0o22, zone: ZoneId(1), node: NodeId(7), open: true, open_flags: 2, exclusive: false };
+    let policy = StripePolicy { unit: 65536, count: 3, redundancy: Redundancy::None, placement: Placement::Node };
     vec![
         M::OpenSession { zone: ZoneId(1), name: "mount".into() },
         M::PollEvents { boot: 9, acked: 4, wait_ms: 20_000 },
@@ -219,7 +219,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         create(NewKind::Symlink { text: Blob(b"../target".to_vec()) }),
         create(NewKind::CharDevice { rdev: 0x103 }),
         M::Mkdir { who: who.clone(), parent: Ino::ROOT, name: name("data"), mode: 0o755, umask: 0, zone: ZoneId(2) },
-        M::Tmpfile { who: who.clone(), parent: dir, mode: 0o600, umask: 0o77, zone: ZoneId(1), exclusive: true },
+        M::Tmpfile { who: who.clone(), parent: dir, mode: 0o600, umask: 0o77, zone: ZoneId(1), node: NodeId(7), exclusive: true },
         M::Unlink { who: who.clone(), parent: dir, name: name("a") },
         M::Rmdir { who: who.clone(), parent: dir, name: name("d") },
         M::Rename { who: who.clone(), parent: dir, name: name("a"), new_parent: ino(18), new_name: name("b"), flags: 2 },

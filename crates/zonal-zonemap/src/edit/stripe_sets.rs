@@ -6,16 +6,20 @@
 //! leave no set behind each. An open set that is wide enough stays a default set. The targets of a
 //! narrow one form a new set with the new targets, and the old set serves its files on. See
 //! docs/rfcs/2026-11-25-stripe-sets-of-bounded-width.md.
+//!
+//! Sets over all zones ([`ZoneId::CELL`]) follow the same rules. A cell has none until they are
+//! opened the first time. Their slots take the zones in turn.
 
 use super::EditError;
-use crate::map::{Slot, SlotState, StripeSet, Target, TargetState, ZoneMap};
-use std::collections::BTreeSet;
+use crate::map::{Node, Slot, SlotState, StripeSet, Target, TargetState, ZoneMap};
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Epoch, NodeId, StripeSetId, TargetId, ZoneId};
 
 impl ZoneMap {
-    /// The serving targets of a zone, in rising order.
+    /// The serving targets of a zone or of the cell, in rising order.
     fn serving(&self, zone: ZoneId) -> BTreeSet<TargetId> {
-        let nodes = self.nodes.iter().filter(|node| node.zone == zone);
+        let is_in = |node: &&Node| zone == ZoneId::CELL || node.zone == zone;
+        let nodes = self.nodes.iter().filter(is_in);
         let nodes: Vec<NodeId> = nodes.map(|node| node.id).collect();
         let is_there = |target: &&Target| {
             target.state == TargetState::Serving && nodes.binary_search(&target.node).is_ok()
@@ -24,14 +28,49 @@ impl ZoneMap {
         targets.map(|target| target.id).collect()
     }
 
-    /// Regroups the stripe sets of a zone after its targets changed: each serving target gets into
-    /// exactly one default set. Apart from the targets of sets that are not open, the new sets have
-    /// at most 1.5 times the set width of targets.
-    pub(super) fn regroup(&mut self, zone: ZoneId) {
-        let Ok(index) = self.zones.binary_search_by_key(&zone, |zone| zone.id) else {
+    /// The list of default sets of a zone or of the cell.
+    fn default_list(&mut self, zone: ZoneId) -> Option<&mut Vec<StripeSetId>> {
+        if zone == ZoneId::CELL {
+            return Some(&mut self.cell_sets);
+        }
+        let found = self.zones.iter_mut().find(|known| known.id == zone);
+        found.map(|zone| &mut zone.default_sets)
+    }
+
+    /// Orders the targets of new sets: in a zone by number, in the cell zone by zone in turn.
+    fn slot_order(&self, zone: ZoneId, targets: BTreeSet<TargetId>) -> Vec<TargetId> {
+        if zone != ZoneId::CELL {
+            return targets.into_iter().collect();
+        }
+        let mut ranks: BTreeMap<ZoneId, usize> = BTreeMap::new();
+        let mut order = Vec::with_capacity(targets.len());
+        for id in targets {
+            let node = self.target(id).and_then(|target| self.node(target.node));
+            let zone = node.map_or(ZoneId::CELL, |node| node.zone);
+            let rank = ranks.entry(zone).or_default();
+            order.push((*rank, zone, id));
+            *rank += 1;
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// Regroups the stripe sets of a zone and those of the cell, where it has any, after the zone's
+    /// targets changed.
+    pub(super) fn regroup_with(&mut self, zone: ZoneId) {
+        self.regroup(zone);
+        if !self.cell_sets.is_empty() {
+            self.regroup(ZoneId::CELL);
+        }
+    }
+
+    /// Regroups the stripe sets of a zone or of the cell after its targets changed: each serving
+    /// target gets into exactly one default set. Apart from the targets of sets that are not open,
+    /// the new sets have at most 1.5 times the set width of targets.
+    fn regroup(&mut self, zone: ZoneId) {
+        let Some(before) = self.default_list(zone).map(std::mem::take) else {
             return;
         };
-        let before = std::mem::take(&mut self.zones[index].default_sets);
         let mut loose = self.serving(zone);
         let mut kept: Vec<(usize, StripeSetId)> = Vec::new();
         for id in &before {
@@ -58,7 +97,7 @@ impl ZoneMap {
         self.sets.retain(is_left);
         let mut now: Vec<StripeSetId> = kept.into_iter().map(|(_, id)| id).collect();
         let mut left = loose.len();
-        let mut loose = loose.into_iter();
+        let mut loose = self.slot_order(zone, loose).into_iter();
         while left > 0 {
             // Widths of the new sets differ by one slot at most.
             let slots = left.div_ceil(left.div_ceil(width));
@@ -66,7 +105,9 @@ impl ZoneMap {
             left -= slots;
         }
         now.sort_unstable();
-        self.zones[index].default_sets = now;
+        if let Some(list) = self.default_list(zone) {
+            *list = now;
+        }
     }
 
     fn add_set(&mut self, zone: ZoneId, targets: impl Iterator<Item = TargetId>) -> StripeSetId {
@@ -89,11 +130,11 @@ impl ZoneMap {
     }
 
     pub(super) fn open_sets(&mut self, zone: ZoneId) -> Result<(), EditError> {
-        let known = self.zone(zone);
-        let ids = known
-            .ok_or(EditError::Unknown { what: "zone" })?
-            .default_sets
-            .clone();
+        if zone == ZoneId::CELL && self.cell_sets.is_empty() {
+            self.regroup(zone);
+        }
+        let ids = self.default_list(zone);
+        let ids = ids.ok_or(EditError::Unknown { what: "zone" })?.clone();
         let sets = self.sets.iter_mut();
         for set in sets.filter(|set| ids.contains(&set.id)) {
             set.is_open = true;
@@ -114,7 +155,7 @@ impl ZoneMap {
         if self.serving(zone).is_empty() {
             return Err(EditError::OnlyTarget { target: id, zone });
         }
-        self.regroup(zone);
+        self.regroup_with(zone);
         Ok(())
     }
 
@@ -127,7 +168,8 @@ impl ZoneMap {
             slots.any(|slot| slot.target == id || slot.previous == Some(id))
         };
         let mut zones = self.zones.iter();
-        let is_used = zones.any(|zone| self.default_sets(zone.id).any(has_it));
+        let is_used = zones.any(|zone| self.default_sets(zone.id).any(has_it))
+            || self.default_sets(ZoneId::CELL).any(has_it);
         if found.state == TargetState::Serving || is_used {
             return Err(EditError::InUse { target: id });
         }

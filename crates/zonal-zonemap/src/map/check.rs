@@ -3,8 +3,8 @@
 use super::{Node, Shard, StripeSet, Target, Zone, ZoneMap};
 use crate::change::{Item, ItemKey, MapChange};
 use std::collections::BTreeSet;
-use zonal_types::StripeSetId;
 use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
+use zonal_types::{StripeSetId, ZoneId};
 
 impl ZoneMap {
     /// Describes every violated invariant.
@@ -65,6 +65,14 @@ impl ZoneMap {
             .filter(|node| self.node(**node).is_none())
         {
             broken.push(format!("unknown node {node} keeps the map"));
+        }
+        let is_foreign =
+            |id: &StripeSetId| self.set(*id).is_none_or(|set| set.zone != ZoneId::CELL);
+        if self.cell_sets.iter().any(is_foreign) || !is_sorted(&self.cell_sets, |id| *id) {
+            broken.push("a default set over all zones is not the cell's".to_owned());
+        }
+        if self.zone(ZoneId::CELL).is_some() {
+            broken.push("a zone has the number that stands for all zones".to_owned());
         }
         if self.set_width == 0 || usize::from(self.set_width) > SLOTS_MAX {
             broken.push(format!("sets are to have {} slots", self.set_width));
@@ -132,7 +140,9 @@ impl ZoneMap {
         for slot in &set.slots {
             let target = self.target(slot.target);
             let node = target.and_then(|target| self.node(target.node));
-            if node.map(|node| node.zone) != Some(set.zone) || !seen.insert(slot.target) {
+            let zone = node.map(|node| node.zone);
+            let is_own = zone.is_some_and(|zone| set.zone == ZoneId::CELL || zone == set.zone);
+            if !is_own || !seen.insert(slot.target) {
                 broken.push(format!(
                     "set {} has target {} twice or from elsewhere",
                     set.id, slot.target

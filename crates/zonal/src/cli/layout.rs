@@ -29,8 +29,12 @@ pub enum LayoutCommand {
         /// Number of targets of a file, at most those of the zone; 0 or `all`: all of them
         #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
         stripe_count: Option<u16>,
+        /// Servers of new files: targets of the zone, targets of the whole cell, or one target of
+        /// the node that creates the file
+        #[arg(long, value_name = "SERVERS", value_parser = ["zone", "cell", "node"])]
+        placement: Option<String>,
         /// Inherit the layout of the parent directory again
-        #[arg(long, conflicts_with_all = ["stripe_unit", "stripe_count"])]
+        #[arg(long, conflicts_with_all = ["stripe_unit", "stripe_count", "placement"])]
         inherit: bool,
         /// Directories of a mounted cell
         #[arg(required = true)]
@@ -45,11 +49,14 @@ impl LayoutCommand {
             Self::Set {
                 stripe_unit,
                 stripe_count,
+                placement,
                 inherit,
                 paths,
             } => {
-                if stripe_unit.is_none() && stripe_count.is_none() && !inherit {
-                    let text = "nothing to set: give --stripe-unit, --stripe-count or --inherit";
+                let is_empty =
+                    stripe_unit.is_none() && stripe_count.is_none() && placement.is_none();
+                if is_empty && !inherit {
+                    let text = "nothing to set: give --stripe-unit, --stripe-count, --placement or --inherit";
                     return Err(Failure::new(2, text).into());
                 }
                 if let Some(unit) = stripe_unit.filter(|unit| !is_unit(unit.0)) {
@@ -58,15 +65,16 @@ impl LayoutCommand {
                     );
                     return Err(Failure::new(2, text).into());
                 }
-                // Checks all paths before the first change, so that a refusal changes nothing.
-                if let Some(count) = stripe_count {
+                // Checks all paths before the first change, so that a refusal changes nothing. The
+                // shard judges a count for other servers than the present ones.
+                if let (Some(count), None) = (stripe_count, &placement) {
                     paths.iter().try_for_each(|path| fits(path, count))?;
                 }
                 for path in &paths {
                     let result = if inherit {
                         attributes::remove(path, attributes::LAYOUT)
                     } else {
-                        change(path, stripe_unit, stripe_count)
+                        change(path, stripe_unit, stripe_count, placement.clone())
                     };
                     result.with_context(|| format!("layout of {}", console::path(path)))?;
                 }
@@ -152,13 +160,19 @@ fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
 }
 
 /// Sets the given values and keeps the directory's other ones.
-fn change(path: &Path, unit: Option<ByteSize>, count: Option<u16>) -> anyhow::Result<()> {
+fn change(
+    path: &Path,
+    unit: Option<ByteSize>,
+    count: Option<u16>,
+    placement: Option<String>,
+) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)?;
     let unit = unit.map(|unit| unit.0.to_string());
     let unit = unit.or_else(|| word(&now, "unit"));
     let count = count.map(|count| count.to_string());
     let count = count.or_else(|| word(&now, "count"));
-    let words = [("unit", unit), ("count", count)].into_iter();
+    let placement = placement.or_else(|| word(&now, "placement"));
+    let words = [("unit", unit), ("count", count), ("placement", placement)].into_iter();
     let words = words.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
     let value = words.collect::<Vec<_>>().join(" ");
     attributes::set(path, attributes::LAYOUT, value.as_bytes())

@@ -27,6 +27,12 @@ pub struct Mount {
     /// machine, or --zone is required.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
+    /// This machine's node of the cell [default: the one with a target and an address of this
+    /// machine]
+    ///
+    /// New files of directories with the placement `node` lie on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    node: Option<u32>,
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the
     /// long options of this command as NAME=VALUE
     ///
@@ -90,6 +96,7 @@ impl Mount {
         };
         let mut options = MountSettings::new(cell, self.path);
         options.zone = self.zone;
+        options.node = self.node;
         options.source = self.source;
         options.key_file = self.cell.key_file;
         options.transport = transport(&self.transport).unwrap_or_default();

@@ -32,7 +32,7 @@ enum End {
 pub fn run(
     options: &MountSettings,
     cell: CellHandle,
-    me: (ZoneId, u64),
+    me: (ZoneId, NodeId, u64),
     ready: ReadyNotice,
 ) -> anyhow::Result<()> {
     zonal_server::logging::start("info");
@@ -80,11 +80,12 @@ pub fn run(
 fn config(
     options: &MountSettings,
     cell: &CellHandle,
-    (zone, client): (ZoneId, u64),
+    (zone, node, client): (ZoneId, NodeId, u64),
 ) -> anyhow::Result<MountConfig> {
     let mut core =
         zonal_client::ClientOptions::new(&cell.manager.to_string(), zone, ClientId(client));
     core.cell = cell.id;
+    core.node = node;
     core.cache = !options.no_cache;
     let credential = cell.credential.as_ref();
     if let Some(scope) = credential.and_then(|credential| credential.subject().scope()) {

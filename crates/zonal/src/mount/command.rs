@@ -2,6 +2,7 @@
 //! records the mount.
 
 use super::options::MountSettings;
+use super::zone_detection::MountSite;
 use super::{background, client_mount};
 use crate::cell::connection::CellArgs;
 use crate::cell::{CellLocator, folder, mount_records, mount_table};
@@ -90,7 +91,7 @@ fn in_foreground(options: &MountSettings, mount_lock: Option<File>) -> anyhow::R
         key_file: options.key_file.clone(),
     };
     let cell = args.open()?;
-    let (zone, note) = super::zone_detection::zone(options, &cell)?;
+    let MountSite { zone, node, note } = super::zone_detection::site(options, &cell)?;
     super::stale_sessions::end_sessions(&cell);
     // 63 bits, since the record is TOML, whose numbers have a sign.
     let client = (getrandom::u64().context("random number")? >> 1).max(1);
@@ -110,7 +111,7 @@ fn in_foreground(options: &MountSettings, mount_lock: Option<File>) -> anyhow::R
     if let Some(text) = note {
         ready.tell(&text);
     }
-    let result = client_mount::run(options, cell, (zone, client), ready);
+    let result = client_mount::run(options, cell, (zone, node, client), ready);
     if let Some(records) = records {
         records.remove_own(&options.path);
     }

@@ -21,6 +21,8 @@ pub struct MountSettings {
     pub path: PathBuf,
     /// This machine's zone, if given.
     pub zone: Option<u16>,
+    /// This machine's node, if given.
+    pub node: Option<u32>,
     /// Credential file, if not the folder's.
     pub key_file: Option<PathBuf>,
     /// Protection of TCP connections.
@@ -110,6 +112,7 @@ impl MountSettings {
             source: None,
             path,
             zone: None,
+            node: None,
             key_file: None,
             transport: Transport::Tls,
             foreground: false,
@@ -144,6 +147,10 @@ impl MountSettings {
             "zone" => {
                 let zone = value.parse().ok().filter(|zone| *zone > 0);
                 self.zone = Some(zone.ok_or_else(bad)?);
+            }
+            "node" => {
+                let node = value.parse().ok().filter(|node| *node > 0);
+                self.node = Some(node.ok_or_else(bad)?);
             }
             "key-file" | "key_file" => self.key_file = Some(value.into()),
             "transport" => self.transport = transport(value).ok_or_else(bad)?,
@@ -194,6 +201,7 @@ impl MountSettings {
         };
         option("--source", self.source.clone());
         option("--zone", self.zone.map(|zone| zone.to_string()));
+        option("--node", self.node.map(|node| node.to_string()));
         option(
             "--key-file",
             self.key_file

@@ -1,4 +1,9 @@
-//! Detection of this machine's zone, for a mount without --zone. The first rule that fits decides:
+//! Detection of this machine's zone and node.
+//!
+//! The node, for a mount without --node, has a target and an address of this machine that is not
+//! loopback. The first of several counts. Without one the mount has no node.
+//!
+//! The zone, for a mount without --zone, is given by the first rule that fits:
 //!
 //! 1. The cell has one zone: that zone.
 //! 2. Every node is on this machine (its addresses are loopback, or this machine's own): the first
@@ -12,23 +17,37 @@ use crate::cell::CellHandle;
 use crate::exit::Failure;
 use std::net::{IpAddr, SocketAddr};
 use zonal_net::address::is_own;
-use zonal_types::ZoneId;
-use zonal_zonemap::ZoneMap;
+use zonal_types::{NodeId, ZoneId};
+use zonal_zonemap::{Node, ZoneMap};
 
 /// Exit code for wrong usage.
 const USAGE: u8 = 2;
 /// Attempts to fetch the map.
 const TRIES: usize = 3;
 
-/// The zone of the mount, and a note about the choice for the user.
-pub fn zone(
-    options: &MountSettings,
-    cell: &CellHandle,
-) -> anyhow::Result<(ZoneId, Option<String>)> {
-    if let Some(zone) = options.zone {
-        return Ok((ZoneId(zone), None));
-    }
-    let map = map(cell)?;
+/// The place of a mount in its cell.
+#[derive(Debug)]
+pub struct MountSite {
+    pub zone: ZoneId,
+    /// 0: none of the cell.
+    pub node: NodeId,
+    /// A note about the choice for the user.
+    pub note: Option<String>,
+}
+
+/// The place of the mount.
+pub fn site(options: &MountSettings, cell: &CellHandle) -> anyhow::Result<MountSite> {
+    let map = match (options.zone, options.node) {
+        (Some(zone), Some(node)) => return Ok(given(ZoneId(zone), NodeId(node))),
+        // The mount asks for the map again, and longer.
+        (Some(zone), None) => match map(cell) {
+            Ok(map) => return Ok(given(ZoneId(zone), own_node(&map, is_own))),
+            Err(_) => return Ok(given(ZoneId(zone), NodeId(0))),
+        },
+        (None, _) => map(cell)?,
+    };
+    let node = options.node.map(NodeId);
+    let node = node.unwrap_or_else(|| own_node(&map, is_own));
     let zone = choose(&map, is_own).ok_or_else(|| unknown(&map))?;
     let is_told = cell.folder.is_none() && map.zones.len() > 1;
     let note = is_told.then(|| {
@@ -37,7 +56,26 @@ pub fn zone(
             listed(&map)
         )
     });
-    Ok((zone, note))
+    Ok(MountSite { zone, node, note })
+}
+
+fn given(zone: ZoneId, node: NodeId) -> MountSite {
+    MountSite {
+        zone,
+        node,
+        note: None,
+    }
+}
+
+/// The first node of this machine that has a target; 0: none.
+fn own_node(map: &ZoneMap, is_own: impl Fn(IpAddr) -> bool) -> NodeId {
+    let is_here = |node: &&Node| {
+        let address = node.address.parse::<SocketAddr>();
+        address.is_ok_and(|of| !of.ip().is_loopback() && is_own(of.ip()))
+            && map.targets.iter().any(|target| target.node == node.id)
+    };
+    let mut nodes = map.nodes.iter();
+    nodes.find(is_here).map_or(NodeId(0), |node| node.id)
 }
 
 /// Fetches the map; repeats it if the manager is slow, as the mount itself does.
@@ -96,7 +134,8 @@ fn unknown(map: &ZoneMap) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::{CellId, NodeId};
+    use zonal_types::{CellId, TargetId};
+    use zonal_wire::JoinTarget;
     use zonal_zonemap::MapEdit;
 
     fn map(nodes: &[(u16, &str)]) -> ZoneMap {
@@ -108,7 +147,11 @@ mod tests {
                 zone_name: String::new(),
                 address: (*address).to_owned(),
                 shard: None,
-                targets: Vec::new(),
+                targets: vec![JoinTarget {
+                    target: TargetId(node),
+                    uuid: [node as u8; 16],
+                    capacity: 1 << 30,
+                }],
             })
             .collect();
         ZoneMap::new(CellId([1; 16]))
@@ -137,6 +180,17 @@ mod tests {
         assert_eq!(of_machine("10.0.9.9", &cell), None);
         let text = unknown(&map(&cell)).to_string();
         assert!(text.contains("1 (zone1), 2 (zone2), 3 (zone3)"), "{text}");
+    }
+
+    #[test]
+    fn the_node_is_the_first_with_an_address_of_this_machine() {
+        let cell = map(&[(1, "127.0.0.1:1"), (1, "10.0.1.2:1"), (2, "10.0.1.2:2")]);
+        let of = |own: &str| {
+            let own: IpAddr = own.parse().unwrap();
+            own_node(&cell, |ip| ip.is_loopback() || ip == own)
+        };
+        assert_eq!(of("10.0.1.2"), NodeId(2));
+        assert_eq!(of("10.0.9.9"), NodeId(0));
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub fn create(who: Credentials, parent: Ino, text: &[u8], kind: NewKind) -> Meta
         mode: u32::MAX,
         umask: 0,
         zone: ZoneId(1),
+        node: NodeId(0),
         open_flags: u32::MAX,
         exclusive: false,
     }
@@ -117,7 +118,7 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::RenewLeases { leases: vec![(ino, edge); 99] },
         MetaRequest::ReturnLease { ino, lease: edge, size: Some(edge), mtime: None },
         MetaRequest::ReleaseLocks { ino, owner: u64::MAX, whole_file: false, handle: Some(edge), number: edge },
-        MetaRequest::Tmpfile { who: whos(), parent: ino, mode: number, umask: u32::MAX, zone: ZoneId(edge as u16), exclusive: true },
+        MetaRequest::Tmpfile { who: whos(), parent: ino, mode: number, umask: u32::MAX, zone: ZoneId(edge as u16), node: NodeId(0), exclusive: true },
         MetaRequest::AttachDir { ino },
         MetaRequest::DetachDir { ino },
         MetaRequest::DropDir { ino },

@@ -219,6 +219,7 @@ impl World {
             mode: 0o666,
             umask: 0,
             zone: ZoneId(1),
+            node: NodeId(0),
             open_flags: 2,
             exclusive: true,
         };

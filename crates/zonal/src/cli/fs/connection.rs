@@ -67,8 +67,10 @@ impl AccessArgs {
         let cell = self.cell.open()?;
         let mut like_mount = MountSettings::new(String::new(), PathBuf::new());
         like_mount.zone = self.zone;
-        let (zone, _note) = zone_detection::zone(&like_mount, &cell)?;
-        let mut options = ConnectOptions::new(zone).named(&name(doing));
+        let site = zone_detection::site(&like_mount, &cell)?;
+        let mut options = ConnectOptions::new(site.zone)
+            .at_node(site.node)
+            .named(&name(doing));
         if let Some(deadline) = self.deadline {
             if !(1_000..=60_000).contains(&deadline.0) {
                 let text = format!("--deadline {deadline} is not between 1 s and 60 s");
