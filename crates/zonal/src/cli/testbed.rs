@@ -1,5 +1,6 @@
 //! `zonal testbed`: a data centre of racks on one machine, for trying and testing.
 
+mod check;
 mod exec;
 mod link;
 mod status;
@@ -27,6 +28,7 @@ pub enum TestbedCommand {
     Heal(link::TestbedHeal),
     Rate(link::TestbedRate),
     Status(status::TestbedStatus),
+    Check(check::TestbedCheck),
     Down(TestbedDown),
     #[command(hide = true)]
     Keep(TestbedKeep),
@@ -41,6 +43,7 @@ impl TestbedCommand {
             Self::Heal(command) => command.run(),
             Self::Rate(command) => command.run(),
             Self::Status(command) => command.run(),
+            Self::Check(command) => command.run(),
             Self::Down(command) => command.run(),
             Self::Keep(_) => node_entry::keep(),
         }

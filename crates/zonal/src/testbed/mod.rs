@@ -18,6 +18,7 @@ pub mod network;
 pub mod node_entry;
 pub mod nodes;
 pub mod plan;
+pub mod rate_check;
 pub mod shape;
 pub mod shaping;
 pub mod state;

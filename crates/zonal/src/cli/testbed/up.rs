@@ -203,6 +203,7 @@ fn say_what_next(folder: &TestbedFolder, shape: &TestbedShape, seconds: f64) {
         "exec --dir DIR r1n1 -- zonal status",
         "exec --dir DIR r1n1 -- sh -c 'cp -r /usr/include $ZONAL_MOUNT'",
         "status --dir DIR",
+        "check --dir DIR",
         "down --dir DIR",
     ] {
         let command = command.replace("DIR", &dir.to_string());
