@@ -157,6 +157,7 @@ fn a_testbed_carries_files_between_racks_and_leaves_nothing() {
         let id = bed.status()["id"].as_str().unwrap().to_owned();
         // Core, two racks, four nodes.
         assert_eq!(namespaces(&id).len(), 7);
+        sockets_are_in_the_nodes(&bed);
         traffic_is_counted_on_its_way(&bed);
         commands_have_their_exit_codes(&bed);
         a_cut_rack_is_alone_until_it_is_healed(&bed);
@@ -166,6 +167,21 @@ fn a_testbed_carries_files_between_racks_and_leaves_nothing() {
         assert!(killed.iter().all(|pid| !lives(*pid)));
         bed.assert_gone();
         assert_eq!(namespaces(&id), [""; 0]);
+    }
+}
+
+/// The machine has neither sockets nor records of the testbed.
+fn sockets_are_in_the_nodes(bed: &Testbed) {
+    let cell = fs::read_to_string(bed.dir().join("cell/cell.toml")).unwrap();
+    let id = cell.lines().find_map(|line| line.strip_prefix("cell = "));
+    let sockets = format!("/run/zonal/{}", id.unwrap().trim_matches('"'));
+    assert!(!Path::new(&sockets).exists());
+    let seen = bed.shells("r1n2", &format!("ls {sockets} /run/zonal/mounts"));
+    assert!(seen.contains("7100-10.77.1.2"), "{seen}");
+    assert!(!seen.contains("10.77.1.1"), "{seen}");
+    for entry in fs::read_dir("/run/zonal/mounts").into_iter().flatten() {
+        let record = fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+        assert!(!record.contains(bed.dir().to_str().unwrap()), "{record}");
     }
 }
 

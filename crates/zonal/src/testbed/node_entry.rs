@@ -19,8 +19,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Folder of servers' sockets on a machine. A node is a machine, so it has one of its own: a client
-/// that found another node's sockets would not use the network.
+/// Folder of a machine's sockets of servers and records of mounts. A node is a machine, so it has
+/// one of its own. All nodes mount at the same path, and none may see another one's sockets.
 pub const SOCKETS: &str = "/run/zonal";
 /// The word of the keeper when the namespace is ready.
 pub const READY: &str = "ready";
