@@ -9,6 +9,7 @@ use super::state::{self, TestbedFolder};
 use crate::exit::{FAILED, Failure};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Time for programs to end by themselves, and then for mounts to write what they have.
@@ -86,6 +87,15 @@ fn survivors(left: &[NamespaceProcess]) -> anyhow::Error {
     Failure::new(FAILED, text).hint(hint).into()
 }
 
+/// The identities of network namespaces, but never that of this process or of the machine. Somebody
+/// may have given it a name of a testbed's form.
+fn without_machine(files: &[PathBuf]) -> BTreeSet<NamespaceIdentity> {
+    let machine = ["/proc/self/ns/net", "/proc/1/ns/net"].map(Path::new);
+    let machine = machine.map(namespaces::identity);
+    let found = files.iter().filter_map(|file| namespaces::identity(file));
+    found.filter(|id| !machine.contains(&Some(*id))).collect()
+}
+
 /// Removes all of a testbed, and checks that nothing is left. The caller holds the lock.
 pub fn remove(folder: &TestbedFolder) -> anyhow::Result<TeardownCounts> {
     let ids = folder.ids();
@@ -98,11 +108,9 @@ pub fn remove(folder: &TestbedFolder) -> anyhow::Result<TeardownCounts> {
         return Err(state::none(folder.dir()).into());
     }
     let known = folder.find_state().ok().flatten();
-    let identities = names
-        .iter()
-        .filter_map(|name| namespaces::identity(&namespaces::path(name)));
+    let files: Vec<PathBuf> = names.iter().map(|name| namespaces::path(name)).collect();
     let counts = TeardownCounts {
-        processes: end_processes(&identities.collect())?,
+        processes: end_processes(&without_machine(&files))?,
         namespaces: names.len(),
     };
     names.iter().try_for_each(|name| namespaces::delete(name))?;
@@ -122,4 +130,16 @@ pub fn remove(folder: &TestbedFolder) -> anyhow::Result<TeardownCounts> {
     }
     folder.clear(known.is_some_and(|state| state.made_dir))?;
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_never_a_testbed() {
+        let own = PathBuf::from("/proc/self/ns/net");
+        assert!(namespaces::identity(&own).is_some());
+        assert!(without_machine(&[own, PathBuf::from("/nowhere")]).is_empty());
+    }
 }
