@@ -14,6 +14,7 @@ mod exit;
 mod mount;
 mod progress;
 mod running_cell;
+mod testbed;
 mod transfer;
 
 use clap::Parser;

@@ -54,9 +54,21 @@ impl ProcessHandle {
         Self::of(pid, rustix::process::geteuid().as_raw(), is_meant)
     }
 
+    /// Opens the process `pid` of any user and program if `is_meant`, which looks at /proc/PID.
+    pub fn any(pid: Pid, is_meant: impl FnOnce(Pid) -> bool) -> Option<Self> {
+        let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let held = Self { pid, fd };
+        (is_meant(pid) && held.lives()).then_some(held)
+    }
+
     /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
+    }
+
+    /// Whether the process runs this program or another build of it.
+    pub fn runs_this_program(&self) -> bool {
+        runs_this_program(self.pid)
     }
 
     /// Whether the process has not ended yet.

@@ -25,6 +25,7 @@ mod sim;
 mod status;
 mod target;
 mod target_remove;
+mod testbed;
 mod umount;
 mod up;
 mod zone_map;
@@ -73,6 +74,8 @@ enum Command {
     Server(server::Server),
     Sim(sim::Sim),
     #[command(subcommand)]
+    Testbed(testbed::TestbedCommand),
+    #[command(subcommand)]
     Config(config::ConfigCommand),
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -116,6 +119,7 @@ impl Cli {
             Command::Key(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Sim(command) => command.run(),
+            Command::Testbed(command) => command.run(),
             Command::Config(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Dump(command) => command.run(),

@@ -1,0 +1,217 @@
+//! The cell of a testbed: a folder with config, store and credential for each node that serves.
+//!
+//! The first node of each rack has its zone's metadata server. The first of all also has the
+//! manager. The first `storage_nodes` of each rack have a target.
+//!
+//! Connections prove who they are and then go
+//! in the clear: nobody else can reach the namespaces, and two cores have no time to encrypt.
+
+use super::plan::{NodePlace, TestbedPlan};
+use super::shape::TestbedShape;
+use crate::cell::folder::{CellFile, CellFolder, replace};
+use crate::cell::keyring::{COMMANDS, Keyring};
+use crate::exit::{FAILED, Failure};
+use anyhow::Context;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use zonal_disk::trusted_paths;
+use zonal_net::{ServerRoles, SubjectKind};
+use zonal_server::NodeConfig;
+use zonal_types::{CellId, NodeId};
+
+/// Port of all servers.
+const PORT: u16 = 7100;
+/// Port of the metadata server beside the manager.
+const META_PORT: u16 = 7101;
+/// Port for metrics, on a node's loopback.
+const ADMIN_PORT: u16 = 7190;
+/// Sizes of a store: 16 of them share two cores and one disk.
+const STORE: &str = "log = \"16 MiB\"\noverlay = \"8 MiB\"\ncache = \"32 MiB\"\n";
+/// Term of credentials.
+const TERM: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Credential of commands and mounts.
+pub const KEY_FILE: &str = "cell.key";
+/// Credential of a node.
+const NODE_KEY_FILE: &str = "node.key";
+/// Threads that format stores.
+const FORMATTERS: usize = 4;
+
+/// A server to be: its node, ids and roles.
+struct ServerPlan {
+    place: NodePlace,
+    nodes: Vec<NodeId>,
+    roles: ServerRoles,
+    target: u32,
+}
+
+fn servers(plan: &TestbedPlan, storage_nodes: u16) -> Vec<ServerPlan> {
+    let places = plan.places();
+    let beside_manager = NodeId(u32::try_from(places.len()).unwrap_or(u32::MAX) + 1);
+    let mut target = 0;
+    let mut servers = Vec::new();
+    for (id, place) in (1..).map(NodeId).zip(places) {
+        let roles = ServerRoles {
+            manager: (place.rack, place.index) == (1, 1),
+            meta: place.index == 1,
+            storage: place.index <= storage_nodes,
+        };
+        target += u32::from(roles.storage);
+        if roles != ServerRoles::default() {
+            let meta = roles.manager.then_some(beside_manager);
+            servers.push(ServerPlan {
+                place,
+                nodes: std::iter::once(id).chain(meta).collect(),
+                roles,
+                target,
+            });
+        }
+    }
+    servers
+}
+
+/// Address of the manager.
+pub fn manager() -> SocketAddr {
+    let first = NodePlace { rack: 1, index: 1 };
+    SocketAddr::from((first.address(), PORT))
+}
+
+fn config(cell: CellId, server: &ServerPlan, shape: &TestbedShape) -> String {
+    let address = server.place.address();
+    let zone = server.place.rack;
+    let mut text = format!(
+        "# Written by `zonal testbed up`.\n\
+         cell = \"{cell}\"\nnode = {}\nlisten = \"{address}:{PORT}\"\n\
+         manager_address = \"{}\"\nkey_file = \"{NODE_KEY_FILE}\"\ntransport = \"plain\"\n\n\
+         [zone]\nid = {zone}\nname = \"zone{zone}\"\n\n\
+         [admin]\nlisten = \"127.0.0.1:{ADMIN_PORT}\"\n",
+        server.nodes[0],
+        manager(),
+    );
+    // Writing to a String cannot fail.
+    let mut add = |part: String| {
+        let _ = write!(text, "\n{part}");
+    };
+    if server.roles.manager {
+        add(format!("[manager]\n{STORE}"));
+    }
+    if server.roles.meta {
+        let beside = match server.nodes.get(1) {
+            Some(node) => format!("node = {node}\nlisten = \"{address}:{META_PORT}\"\n"),
+            None => String::new(),
+        };
+        add(format!("[meta]\n{beside}{STORE}"));
+    }
+    if server.roles.storage {
+        add(format!(
+            "[storage]\ntarget = {}\ncapacity = \"{}\"\nsegment = \"64 MiB\"\n{STORE}",
+            server.target, shape.capacity
+        ));
+    }
+    text
+}
+
+/// Formats all stores, a few at a time.
+fn format_all(nodes: &[NodeConfig]) -> anyhow::Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || -> anyhow::Result<()> {
+        while let Some(node) = nodes.get(next.fetch_add(1, Ordering::Relaxed)) {
+            zonal_server::server::format(node)
+                .with_context(|| format!("format {}", node.path.display()))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..FORMATTERS).map(|_| scope.spawn(work)).collect();
+        let mut results = threads.into_iter().map(|thread| {
+            let joined = thread.join();
+            joined.unwrap_or_else(|_panic| Err(Failure::new(FAILED, "formatting panicked").into()))
+        });
+        results.find(Result::is_err).unwrap_or(Ok(()))
+    })
+}
+
+/// Makes the cell in `dir`.
+pub fn make(dir: &Path, plan: &TestbedPlan, shape: &TestbedShape) -> anyhow::Result<CellFolder> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
+    let cell = CellId(random);
+    let keyring = Keyring::make(trusted_paths::make(dir)?, cell)?;
+    let servers = servers(plan, shape.storage_nodes);
+    for server in &servers {
+        let folder = dir.join(server.place.name());
+        trusted_paths::make(&folder)?;
+        let kind = SubjectKind::Server {
+            nodes: server.nodes.clone(),
+            roles: server.roles,
+        };
+        keyring.issue(kind, TERM, &folder.join(NODE_KEY_FILE))?;
+        replace(&folder.join("node.toml"), &config(cell, server, shape))?;
+    }
+    let name = COMMANDS.to_owned();
+    keyring.issue(SubjectKind::Admin { name }, TERM, &dir.join(KEY_FILE))?;
+    let names = servers.iter().map(|server| server.place.name());
+    let folder = CellFolder {
+        dir: dir.to_owned(),
+        file: CellFile {
+            cell: cell.to_string(),
+            manager: manager(),
+            key_file: Some(KEY_FILE.into()),
+            nodes: names.collect(),
+        },
+    };
+    format_all(&folder.nodes()?)?;
+    folder.save()?;
+    Ok(folder)
+}
+
+/// Log of a node's mount.
+pub fn mount_log(cell: &Path, node: NodePlace) -> PathBuf {
+    cell.join(format!("{}.mount.log", node.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testbed::shape::LinkRate;
+    use zonal_server::units::ByteSize;
+    use zonal_testkit::Scratch;
+
+    #[test]
+    fn configs_of_all_nodes_are_valid_and_have_their_roles() {
+        let shape = TestbedShape {
+            racks: 2,
+            nodes: 3,
+            storage_nodes: 2,
+            node_rate: LinkRate(1_000_000),
+            uplink_rate: LinkRate(1_000_000),
+            capacity: ByteSize(1 << 30),
+        };
+        let plan = TestbedPlan {
+            id: "0123456789".to_owned(),
+            racks: 2,
+            nodes: 3,
+        };
+        let scratch = Scratch::new("testbed-configs");
+        let mut found = Vec::new();
+        for server in servers(&plan, 2) {
+            let path = scratch.join("node.toml");
+            std::fs::write(&path, config(CellId([7; 16]), &server, &shape)).unwrap();
+            let configs = NodeConfig::load_all(&[path]).unwrap();
+            let roles: Vec<&str> = configs.iter().flat_map(NodeConfig::roles).collect();
+            found.push(format!("{} {}", server.place.name(), roles.join(",")));
+            assert!(configs.iter().all(|node| node.zone.0 == server.place.rack));
+        }
+        assert_eq!(
+            found,
+            [
+                "r1n1 manager,storage,meta",
+                "r1n2 storage",
+                "r2n1 meta,storage",
+                "r2n2 storage"
+            ]
+        );
+    }
+}

@@ -1,0 +1,498 @@
+//! A testbed of two racks on this machine: its nodes, its links, and that nothing is left of it.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+#![allow(clippy::print_stderr, reason = "what is skipped is said")]
+
+mod cell;
+mod testbed_rights;
+
+use cell::{Cell, code, kill, lives, said};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use zonal_testkit::Scratch;
+
+const MIB: u64 = 1 << 20;
+
+/// Said visibly where this machine cannot have a testbed.
+fn is_skipped() -> bool {
+    static MISSING: LazyLock<Option<&str>> = LazyLock::new(testbed_rights::missing);
+    if let Some(why) = *MISSING {
+        eprintln!("SKIPPED: no testbed here: {why}");
+    }
+    MISSING.is_some()
+}
+
+/// A testbed in a folder of its own, removed when dropped.
+struct Testbed {
+    scratch: Scratch,
+}
+
+impl Testbed {
+    fn new(name: &str) -> Self {
+        Self {
+            scratch: Scratch::new(name),
+        }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.scratch.join("bed")
+    }
+
+    fn command(&self, word: &str) -> Command {
+        // No command may hang the tests.
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "60", env!("CARGO_BIN_EXE_zonal"), "testbed"]);
+        command.arg(word).arg("--dir").arg(self.dir());
+        command.env_remove("ZONAL_TESTBED").env_remove("ZONAL_CELL");
+        command
+    }
+
+    fn run(&self, word: &str, arguments: &[&str]) -> Output {
+        self.command(word).args(arguments).output().unwrap()
+    }
+
+    fn runs(&self, word: &str, arguments: &[&str]) -> String {
+        let output = self.run(word, arguments);
+        assert_eq!(code(&output), 0, "{word} {arguments:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a shell's command in a node.
+    fn shell(&self, node: &str, text: &str) -> Output {
+        self.run("exec", &[node, "--", "sh", "-c", text])
+    }
+
+    fn shells(&self, node: &str, text: &str) -> String {
+        let output = self.shell(node, text);
+        assert_eq!(code(&output), 0, "{node}, {text}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn status(&self) -> Value {
+        let output = self.run("status", &["--json"]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Bytes of each link, up and down.
+    fn bytes(&self) -> BTreeMap<String, (u64, u64)> {
+        let status = self.status();
+        let links = status["links"].as_array().unwrap().iter();
+        let number = |link: &Value, key: &str| link[key].as_u64().unwrap();
+        links
+            .map(|link| {
+                let name = link["name"].as_str().unwrap().to_owned();
+                (name, (number(link, "up_bytes"), number(link, "down_bytes")))
+            })
+            .collect()
+    }
+
+    fn pid(&self, node: &str, process: &str) -> u32 {
+        let status = self.status();
+        let mut nodes = status["nodes"].as_array().unwrap().iter();
+        let node = nodes.find(|found| found["name"] == node).unwrap();
+        u32::try_from(node[process].as_u64().unwrap()).unwrap()
+    }
+
+    /// Whether the servers of all nodes answer, asked in a node.
+    fn is_well(&self, node: &str) -> bool {
+        let zonal = env!("CARGO_BIN_EXE_zonal");
+        self.run("exec", &[node, "--", zonal, "status"])
+            .status
+            .success()
+    }
+
+    /// Fails if anything of the testbed is on this machine.
+    fn assert_gone(&self) {
+        assert!(!self.dir().exists(), "the folder is left");
+        let dir = self.dir().display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&dir), "{mounts}");
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            assert!(!line.contains(&dir), "a process is left: {line}");
+        }
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        self.run("down", &[]);
+    }
+}
+
+/// Names in the machine's list of network namespaces that belong to testbeds of this id.
+fn namespaces(id: &str) -> Vec<String> {
+    let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let start = format!("zonal-{id}-");
+    names.filter(|name| name.starts_with(&start)).collect()
+}
+
+/// Waits until something holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_testbed_carries_files_between_racks_and_leaves_nothing() {
+    if is_skipped() {
+        return;
+    }
+    let bed = Testbed::new("testbed-files");
+    for _round in 0..2 {
+        bed.runs("up", &["--racks", "2", "--nodes", "2"]);
+        let id = bed.status()["id"].as_str().unwrap().to_owned();
+        // Core, two racks, four nodes.
+        assert_eq!(namespaces(&id).len(), 7);
+        sockets_are_in_the_nodes(&bed);
+        traffic_is_counted_on_its_way(&bed);
+        commands_have_their_exit_codes(&bed);
+        a_cut_rack_is_alone_until_it_is_healed(&bed);
+        let (mut sleeping, killed) = kills_are_seen(&bed);
+        bed.runs("down", &[]);
+        assert!(!sleeping.wait().unwrap().success());
+        assert!(killed.iter().all(|pid| !lives(*pid)));
+        bed.assert_gone();
+        assert_eq!(namespaces(&id), [""; 0]);
+    }
+}
+
+/// The machine has neither sockets nor records of the testbed.
+fn sockets_are_in_the_nodes(bed: &Testbed) {
+    let cell = fs::read_to_string(bed.dir().join("cell/cell.toml")).unwrap();
+    let id = cell.lines().find_map(|line| line.strip_prefix("cell = "));
+    let sockets = format!("/run/zonal/{}", id.unwrap().trim_matches('"'));
+    assert!(!Path::new(&sockets).exists());
+    let seen = bed.shells("r1n2", &format!("ls {sockets} /run/zonal/mounts"));
+    assert!(seen.contains("7100-10.77.1.2"), "{seen}");
+    assert!(!seen.contains("10.77.1.1"), "{seen}");
+    for entry in fs::read_dir("/run/zonal/mounts").into_iter().flatten() {
+        let record = fs::read_to_string(entry.unwrap().path()).unwrap_or_default();
+        assert!(!record.contains(bed.dir().to_str().unwrap()), "{record}");
+    }
+}
+
+/// A file's bytes stay in its rack until a node of the other rack reads them.
+fn traffic_is_counted_on_its_way(bed: &Testbed) {
+    let before = bed.bytes();
+    bed.shells(
+        "r1n1",
+        "mkdir $ZONAL_MOUNT/a && head -c 4M /dev/urandom >$ZONAL_MOUNT/a/f && sync $ZONAL_MOUNT/a/f",
+    );
+    let written = bed.bytes();
+    let rose = |from: &BTreeMap<String, (u64, u64)>, to: &BTreeMap<String, (u64, u64)>, link| {
+        let (from, to): ((u64, u64), (u64, u64)) = (from[link], to[link]);
+        (to.0 - from.0, to.1 - from.1)
+    };
+    // Half of the stripe units are on the writer's own target.
+    assert!(rose(&before, &written, "r1n1").0 > MIB);
+    assert!(rose(&before, &written, "r1n2").1 > MIB);
+    for link in ["r1", "r2", "r2n1", "r2n2"] {
+        let (up, down) = rose(&before, &written, link);
+        assert!(up + down < MIB / 2, "{link}: {up} up, {down} down");
+    }
+    let sum = "sha256sum <$ZONAL_MOUNT/a/f";
+    assert_eq!(bed.shells("r1n1", sum), bed.shells("r2n1", sum));
+    let read = bed.bytes();
+    assert!(rose(&written, &read, "r1").0 > 4 * MIB);
+    assert!(rose(&written, &read, "r2").1 > 4 * MIB);
+    assert!(rose(&written, &read, "r2n1").1 > 4 * MIB);
+    assert!(rose(&written, &read, "r2n2").1 < MIB / 2);
+    // Another node's mount, network and address are its own.
+    let seen = bed.shells("r2n2", "ip -br addr show eth0; echo $ZONAL_NODE");
+    assert!(
+        seen.contains("10.77.2.2") && seen.contains("r2n2"),
+        "{seen}"
+    );
+    let mount = bed.dir().join("mnt");
+    assert_eq!(
+        fs::read_dir(mount).unwrap().count(),
+        0,
+        "mounted on the machine"
+    );
+}
+
+fn commands_have_their_exit_codes(bed: &Testbed) {
+    assert_eq!(code(&bed.shell("r1n2", "exit 42")), 42);
+    assert_eq!(
+        code(&bed.run("exec", &["r1n2", "--", "/no/such/program"])),
+        7
+    );
+    let bad = bed.run("exec", &["r3n1", "--", "true"]);
+    assert!(
+        code(&bad) == 7 && said(&bad).contains("Hint:"),
+        "{}",
+        said(&bad)
+    );
+    let mut sleeping = Command::new(env!("CARGO_BIN_EXE_zonal"))
+        .args(["testbed", "exec", "--dir"])
+        .arg(bed.dir())
+        .args(["r2n1", "--", "sleep", "1000"])
+        .spawn()
+        .unwrap();
+    let line = format!("/proc/{}/cmdline", sleeping.id());
+    until("the command runs", || {
+        fs::read(&line).unwrap().starts_with(b"sleep")
+    });
+    let sent = Command::new("kill").arg(sleeping.id().to_string()).status();
+    assert!(sent.unwrap().success());
+    assert_eq!(sleeping.wait().unwrap().signal(), Some(15));
+}
+
+fn a_cut_rack_is_alone_until_it_is_healed(bed: &Testbed) {
+    bed.runs("cut", &["r2"]);
+    let cut = bed.bytes();
+    assert!(!bed.is_well("r1n1"));
+    bed.shells("r1n2", "echo near >$ZONAL_MOUNT/a/near");
+    let status = bed.status();
+    let links = status["links"].as_array().unwrap();
+    let is_cut = |link: &&Value| link["cut"] == true;
+    let names: Vec<_> = links
+        .iter()
+        .filter(is_cut)
+        .map(|link| &link["name"])
+        .collect();
+    assert_eq!(names, ["r2"]);
+    assert_eq!(
+        bed.bytes()["r2"],
+        cut["r2"],
+        "bytes passed a link that is cut"
+    );
+    bed.runs("heal", &["r2"]);
+    until("the rack is back", || bed.is_well("r1n1"));
+    until("files are back", || {
+        let seen = bed.shell("r2n2", "cat $ZONAL_MOUNT/a/near");
+        said(&seen) == "near\n"
+    });
+}
+
+/// Returns a command that still runs in a node, and the killed processes.
+fn kills_are_seen(bed: &Testbed) -> (Child, [u32; 3]) {
+    let pids = [("r2n2", "server"), ("r1n2", "mount"), ("r1n1", "keeper")];
+    let pids = pids.map(|(node, process)| bed.pid(node, process));
+    pids.iter().for_each(|pid| kill(*pid, "KILL"));
+    let status = bed.run("status", &[]);
+    let text = said(&status);
+    assert_eq!(code(&status), 1, "{text}");
+    assert!(
+        text.contains("r2n2 has no server, r1n2 has no mount") || {
+            text.contains("r1n2 has no mount, r2n2 has no server")
+        }
+    );
+    // Other processes of the node keep its mounts.
+    bed.shells("r1n1", "cat $ZONAL_MOUNT/a/near");
+    // A command that runs ends with the testbed.
+    let sleeping = bed
+        .command("exec")
+        .args(["r1n1", "--", "sleep", "1000"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the command is counted", || {
+        let status = bed.status();
+        let mut nodes = status["nodes"].as_array().unwrap().iter();
+        nodes.any(|node| node["programs"] == 1)
+    });
+    (sleeping, pids)
+}
+
+#[test]
+fn each_link_has_the_rate_that_was_asked_for() {
+    if is_skipped() {
+        return;
+    }
+    let bed = Testbed::new("testbed-rates");
+    let shape = ["--racks", "2", "--nodes", "2", "--storage-nodes", "1"];
+    bed.runs("up", &shape);
+    let status = bed.status();
+    let nodes = status["nodes"].as_array().unwrap();
+    let has = |key: &str| nodes.iter().map(|node| !node[key].is_null()).collect();
+    let servers: Vec<bool> = has("server");
+    assert_eq!(servers, [true, false, true, false]);
+    bed.runs("rate", &["r1n2", "20mbit"]);
+    bed.runs("rate", &["r2", "50mbit"]);
+    // Other tests use the same cores, so that a stream may come late.
+    let measure = || bed.run("check", &["--json"]);
+    let mut tries = (0..3).map(|_| measure());
+    let good = tries.find(|output| code(output) == 0);
+    let output = good.unwrap_or_else(measure);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut asked = BTreeMap::new();
+    for link in value["links"].as_array().unwrap() {
+        let rate = link["asked_bits_per_second"].as_u64().unwrap();
+        for way in ["up_bits_per_second", "down_bits_per_second"] {
+            let measured = link[way].as_u64().unwrap();
+            assert!(measured.abs_diff(rate) <= rate / 10, "{link}");
+        }
+        asked.insert(link["name"].as_str().unwrap().to_owned(), rate / 1_000_000);
+    }
+    let wanted = [
+        ("r1", 100),
+        ("r1n1", 200),
+        ("r1n2", 20),
+        ("r2", 50),
+        ("r2n1", 200),
+        ("r2n2", 200),
+    ];
+    assert_eq!(
+        asked,
+        wanted.map(|(name, rate)| (name.to_owned(), rate)).into()
+    );
+    // Shaping that somebody removed is an error.
+    let id = status["id"].as_str().unwrap();
+    let removed = Command::new("tc")
+        .args(["-n", &format!("zonal-{id}-r1n1")])
+        .args(["qdisc", "delete", "dev", "eth0", "root"])
+        .status();
+    assert!(removed.unwrap().success());
+    let output = bed.run("check", &["r1n2"]);
+    assert!(said(&output).contains("eth0 in zonal-") && said(&output).contains("is not shaped"));
+    assert_eq!(code(&output), 1, "{}", said(&output));
+}
+
+#[test]
+fn bad_input_is_refused_and_nothing_is_made() {
+    if is_skipped() {
+        return;
+    }
+    let bed = Testbed::new("testbed-refusals");
+    for (arguments, wanted) in [
+        (["--racks", "0"], 2),
+        (["--racks", "9"], 2),
+        (["--nodes", "17"], 2),
+        (["--storage-nodes", "5"], 2),
+        (["--node-rate", "0mbit"], 2),
+        (["--uplink-rate", "0mbit"], 2),
+        (["--uplink-rate", "fast"], 2),
+    ] {
+        let output = bed.run("up", &arguments);
+        let text = said(&output);
+        assert_eq!(code(&output), wanted, "{arguments:?}: {text}");
+        assert!(
+            text.contains("Hint:") || text.contains("examples:"),
+            "{text}"
+        );
+        bed.assert_gone();
+    }
+    for word in ["status", "down", "check"] {
+        let output = bed.run(word, &[]);
+        assert_eq!(code(&output), 7, "{word}: {}", said(&output));
+        assert!(said(&output).contains("Hint:"), "{}", said(&output));
+    }
+    fs::create_dir(bed.dir()).unwrap();
+    fs::write(bed.dir().join("mine"), "x").unwrap();
+    let output = bed.run("up", &[]);
+    assert_eq!(code(&output), 5, "{}", said(&output));
+    assert!(bed.dir().join("mine").exists());
+    fs::remove_dir_all(bed.dir()).unwrap();
+
+    bed.runs("up", &["--racks", "1", "--nodes", "1"]);
+    let server = bed.pid("r1n1", "server");
+    let output = bed.run("up", &["--racks", "1", "--nodes", "1"]);
+    assert_eq!(code(&output), 6, "{}", said(&output));
+    assert!(said(&output).contains("Hint:") && lives(server));
+    for arguments in [["r1", "0mbit"], ["r1", "2gbit"], ["r2", "10mbit"]] {
+        let output = bed.run("rate", &arguments);
+        assert!([2, 7].contains(&code(&output)), "{}", said(&output));
+        assert!(said(&output).contains("Hint:"), "{}", said(&output));
+    }
+    assert_eq!(code(&bed.run("cut", &["core"])), 7);
+}
+
+/// A folder with a `tc` that takes rules as `does` says, to be the first of PATH.
+fn false_tc(scratch: &Path, does: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = scratch.join("bin");
+    let real = Command::new("sh").args(["-c", "command -v tc"]).output();
+    let real = String::from_utf8(real.unwrap().stdout).unwrap();
+    let text = format!(
+        "#!/bin/sh\ncase \"$*\" in *-batch*) {does};; esac\nexec {} \"$@\"\n",
+        real.trim()
+    );
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("tc"), text).unwrap();
+    fs::set_permissions(folder.join("tc"), fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn a_failed_or_killed_up_leaves_nothing() {
+    if is_skipped() {
+        return;
+    }
+    let bed = Testbed::new("testbed-failed");
+    // A rule that the kernel refuses, and one that is lost without an error.
+    for does in ["echo 'Error: refused' >&2; exit 1", "exit 0"] {
+        let path = false_tc(&bed.scratch, does);
+        let output = bed.command("up").env("PATH", path).output().unwrap();
+        let text = said(&output);
+        assert_eq!(code(&output), 1, "{text}");
+        assert!(
+            text.contains("refused") || text.contains("is not shaped"),
+            "{text}"
+        );
+        bed.assert_gone();
+    }
+    // The time decides how far it comes; each is fine.
+    for ms in [30, 100, 200, 400] {
+        let mut up = Command::new(env!("CARGO_BIN_EXE_zonal"))
+            .args(["testbed", "up", "--dir"])
+            .arg(bed.dir())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(ms));
+        up.kill().unwrap();
+        up.wait().unwrap();
+        if bed.dir().join("testbed.json").exists() {
+            bed.runs("down", &[]);
+        } else {
+            // Killed before it wrote its state, so it has made a folder at most.
+            let _ = fs::remove_file(bed.dir().join("lock"));
+            let _ = fs::remove_dir(bed.dir());
+        }
+        bed.assert_gone();
+    }
+}
+
+#[test]
+fn testbeds_and_a_cell_are_beside_one_another() {
+    if is_skipped() {
+        return;
+    }
+    let cell = Cell::up("testbed-beside");
+    let beds = [Testbed::new("testbed-one"), Testbed::new("testbed-two")];
+    for bed in &beds {
+        bed.runs("up", &["--racks", "1", "--nodes", "2"]);
+    }
+    for (bed, word) in beds.iter().zip(["one", "two"]) {
+        bed.shells("r1n1", &format!("echo {word} >$ZONAL_MOUNT/word"));
+    }
+    for (bed, word) in beds.iter().zip(["one\n", "two\n"]) {
+        assert_eq!(bed.shells("r1n2", "cat $ZONAL_MOUNT/word"), word);
+    }
+    beds[0].runs("down", &[]);
+    beds[0].assert_gone();
+    assert_eq!(beds[1].shells("r1n1", "cat $ZONAL_MOUNT/word"), "two\n");
+    assert_eq!(code(&cell.status()), 0);
+    // The folder is gone while the testbed is up; its id follows from the path.
+    fs::remove_dir_all(beds[1].dir()).unwrap();
+    beds[1].runs("down", &[]);
+    beds[1].assert_gone();
+    assert_eq!(code(&cell.status()), 0);
+}
