@@ -66,7 +66,7 @@ impl Mounted {
             regions: Some(Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS)),
             ..config.pool
         };
-        let pool = Pool::new(config.identity, pool);
+        let pool = Pool::new(config.identity.in_zone(config.client.zone), pool);
         let net = RealNet::new(Arc::new(pool));
         let client =
             block_on(Client::connect(net, config.client)).map_err(MountStartError::Connect)?;

@@ -181,6 +181,12 @@ impl ReplyBuilder {
         self.payload.set_len(len.min(self.payload.len()));
     }
 
+    /// Bytes of the payload.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        self.in_room.max(self.payload.len())
+    }
+
     /// Closes the connection after this reply.
     pub fn close_after(&mut self) {
         self.is_last = true;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  client                                   server
-//!    Hello {versions, cell, role, node, features}  ->
+//!    Hello {versions, cell, role, node, zone, features}  ->
 //!                            <-  HelloReply {version, cell, role, node, features}
 //!                                (or, at any point, Refused {code} and the end)
 //! ```
@@ -23,7 +23,7 @@ mod tests;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use zonal_types::{CellId, Codec, ErrorCode, NodeId, codec_enum, codec_struct};
+use zonal_types::{CellId, Codec, ErrorCode, NodeId, ZoneId, codec_enum, codec_struct};
 use zonal_wire::frame::{FEATURE_PLAIN, Header, Service};
 
 use crate::address::Endpoint;
@@ -45,6 +45,8 @@ codec_struct! {
         role: Role,
         /// The sender's node; 0: none.
         node: NodeId,
+        /// The zone of the sender's machine, for statistics alone; 0: none.
+        zone: ZoneId,
         /// Bits of optional features; both sides use those that both have.
         features: u64,
     }
@@ -117,6 +119,7 @@ pub fn dial(
         cell: own.cell,
         role: own.role,
         node: own.node,
+        zone: own.zone,
         features: own.features,
     };
     let head = Header::request(Service::Connection, own.cell);
@@ -169,6 +172,7 @@ pub fn dial(
         cell: reply.cell,
         role: reply.role,
         node: reply.node,
+        zone: ZoneId::default(),
         version: reply.version,
         features,
         offers_plain: reply.features & FEATURE_PLAIN != 0,
@@ -247,6 +251,7 @@ fn answer_inner(
         cell: own.cell,
         role: hello.role,
         node: hello.node,
+        zone: hello.zone,
         version,
         features: hello.features & own.features,
         offers_plain: hello.features & FEATURE_PLAIN != 0,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use zonal_types::{CellId, NodeId, Scope, codec_enum};
+use zonal_types::{CellId, NodeId, Scope, ZoneId, codec_enum};
 use zonal_wire::frame::{FEATURE_PLAIN, FEATURE_REGION, Service, VERSION};
 
 use crate::address::Endpoint;
@@ -42,6 +42,8 @@ pub struct Identity {
     pub role: Role,
     /// Its node; 0: none.
     pub node: NodeId,
+    /// The zone of its machine, for statistics of servers; 0: none.
+    pub zone: ZoneId,
     /// Its proof.
     pub credential: Option<Arc<Credential>>,
     /// Optional features.
@@ -64,10 +66,18 @@ impl Identity {
             cell: known.map_or(cell, |credential| credential.subject().cell),
             role,
             node,
+            zone: ZoneId::default(),
             credential,
             features: FEATURE_REGION,
             versions: (VERSION, VERSION),
         }
+    }
+
+    /// Sets the zone that it claims, for statistics of servers.
+    #[must_use]
+    pub fn in_zone(mut self, zone: ZoneId) -> Self {
+        self.zone = zone;
+        self
     }
 
     /// Sets the transport.
@@ -108,6 +118,8 @@ pub struct Peer {
     pub role: Role,
     /// Its node; 0: none.
     pub node: NodeId,
+    /// The zone that a client claims, for statistics; 0: none, and of servers.
+    pub zone: ZoneId,
     /// The protocol version of the connection.
     pub version: u16,
     /// Features that both sides have.

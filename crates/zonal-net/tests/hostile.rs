@@ -14,7 +14,7 @@ use zonal_net::{
     Address, Identity, ListenConfig, Listeners, NetError, PayloadInto, Pool, Role, ServerConfig,
 };
 use zonal_testkit::Rng;
-use zonal_types::{CellId, Codec, ErrorCode, NodeId};
+use zonal_types::{CellId, Codec, ErrorCode, NodeId, ZoneId};
 use zonal_wire::{HEADER_BYTES, Header, Service};
 
 fn refused(pool: &Pool, to: Address) -> NetError {
@@ -117,6 +117,7 @@ fn honest_frames(body: &[u8], payload: &[u8]) -> [Vec<u8>; 2] {
         cell: CELL,
         role: Role::Client,
         node: NodeId(0),
+        zone: ZoneId(0),
         features: 0,
     };
     [

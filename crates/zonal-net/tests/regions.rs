@@ -24,7 +24,7 @@ use zonal_net::{
 use zonal_region::Regions;
 use zonal_testkit::Rng;
 use zonal_types::limits::{REGION_BYTES_MAX, REGION_PAYLOAD_MIN};
-use zonal_types::{Codec, ErrorCode, NodeId};
+use zonal_types::{Codec, ErrorCode, NodeId, ZoneId};
 use zonal_wire::frame::{FEATURE_REGION, PayloadAt, Room, VERSION};
 use zonal_wire::{HEADER_BYTES, Header, Service};
 
@@ -251,6 +251,7 @@ fn raw(to: Address) -> UnixStream {
         cell: CELL,
         role: Role::Client,
         node: NodeId(0),
+        zone: ZoneId(0),
         features: FEATURE_REGION,
     };
     let body = Handshake::Hello { hello }.to_bytes();

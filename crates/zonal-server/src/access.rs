@@ -166,6 +166,7 @@ pub(crate) mod tests {
             cell: CELL,
             role,
             node: NodeId(node),
+            zone: ZoneId(0),
             version: 1,
             features: 0,
             offers_plain: false,

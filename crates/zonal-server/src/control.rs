@@ -151,6 +151,9 @@ impl Control {
                 let (sessions, end) = role.sessions(*after, *limit);
                 AdminReply::Sessions { sessions, end }
             }
+            AdminRequest::Traffic { target } => AdminReply::Traffic {
+                traffic: self.target(*target)?.0.traffic.totals(),
+            },
             AdminRequest::NumberClaimed { node, claimed_by } => {
                 self.tell_claimed(*node, claimed_by);
                 AdminReply::Done

@@ -7,6 +7,7 @@
 
 mod access;
 pub mod admin;
+mod client_traffic;
 pub mod clock;
 pub mod config;
 mod control;

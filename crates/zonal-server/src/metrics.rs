@@ -140,6 +140,7 @@ impl Metrics {
         out.push_str(&failures);
         print_gauges(&mut out, &self.gauges());
         if let Some(bytes) = resident_bytes() {
+            out.push_str("# HELP process_resident_memory_bytes Resident memory size in bytes.\n");
             out.push_str("# TYPE process_resident_memory_bytes gauge\n");
             // Writing to a String cannot fail.
             let _ = writeln!(out, "process_resident_memory_bytes {bytes}");
@@ -160,6 +161,7 @@ fn print_gauges(out: &mut String, gauges: &[(String, u64)]) {
             true => "counter",
             false => "gauge",
         };
+        let _ = writeln!(out, "# HELP zonal_{family} See docs/metrics.md.");
         let _ = writeln!(out, "# TYPE zonal_{family} {kind}");
         for (name, value) in samples {
             let _ = writeln!(out, "zonal_{name} {value}");

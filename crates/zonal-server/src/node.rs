@@ -230,7 +230,12 @@ impl ServerNode {
                 let subject = holder.as_ref().map(|holder| holder.subject.as_str());
                 let holder = HolderNumber::of(subject);
                 let from = (header, holder);
-                storage.handle(from, &request, payload, reply).err()
+                let outcome = storage.handle(from, &request, payload, reply);
+                if outcome.is_ok() {
+                    let moved = (payload.len(), reply.payload_bytes());
+                    storage.traffic.count(peer.zone, &request, moved);
+                }
+                outcome.err()
             }
             None => {
                 reply.message(&StorageReply::Failed {

@@ -145,6 +145,7 @@ impl Running {
         let credential = read_credential(config)?;
         let token = read_token(config)?;
         let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, credential)
+            .in_zone(config.zone)
             .with_transport(config.transport);
         let pool = PoolConfig {
             deadline: config.limits.request_deadline.duration(),

@@ -94,7 +94,7 @@ pub(crate) fn open(
         .set_data_sync(Arc::clone(&segments) as Arc<dyn zonal_disk::DataSync>)
         .map_err(failed)?;
     let opened = Arc::new(StorageRole::new(
-        storage,
+        (storage, config.zone),
         target,
         engine,
         segments,

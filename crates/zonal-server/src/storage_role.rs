@@ -6,6 +6,7 @@
 
 mod host;
 
+use crate::client_traffic::TrafficCounters;
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
 use crate::medium_health::MediumHealth;
@@ -20,7 +21,7 @@ use zonal_driver::storage::{NotAdmitted, TargetDriver};
 use zonal_driver::{NotReady, at_once};
 use zonal_net::ReplyBuilder;
 use zonal_object::StorageTarget;
-use zonal_types::{ErrorCode, HolderNumber, TargetId};
+use zonal_types::{ErrorCode, HolderNumber, TargetId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 
@@ -30,13 +31,14 @@ pub struct StorageRole {
     pub(crate) engine: Arc<Engine>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) medium_health: MediumHealth,
+    pub(crate) traffic: TrafficCounters,
 }
 
 impl StorageRole {
-    /// Starts an opened target.
+    /// Starts an opened target, which is in `zone`.
     #[must_use]
     pub fn new(
-        config: &StorageConfig,
+        (config, zone): (&StorageConfig, ZoneId),
         target: StorageTarget,
         engine: Arc<Engine>,
         segments: Arc<Segments>,
@@ -58,6 +60,7 @@ impl StorageRole {
             engine,
             segments,
             medium_health: MediumHealth::default(),
+            traffic: TrafficCounters::new(zone),
         }
     }
 
@@ -151,7 +154,8 @@ impl StorageRole {
         };
         let (stats, host) = (self.engine.stats(), self.driver.host());
         let overlay = self.engine.overlay_memory();
-        vec![
+        let mut gauges = self.traffic.gauges(self.id());
+        gauges.extend([
             ("target_total_bytes".into(), space.total),
             ("target_free_bytes".into(), space.free),
             ("target_objects".into(), space.objects),
@@ -180,7 +184,8 @@ impl StorageRole {
                 host.unreadable.load(Ordering::Relaxed),
             ),
             ("target_healthy".into(), u64::from(self.is_healthy())),
-        ]
+        ]);
+        gauges
     }
 
     /// Makes everything durable, at the end.

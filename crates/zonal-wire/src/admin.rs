@@ -124,6 +124,18 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// Payload bytes of a target's reads and writes since its server started, by the zone of the
+    /// client: the target's own, or another.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct ClientTraffic {
+        read_in_zone: u64,
+        read_cross_zone: u64,
+        written_in_zone: u64,
+        written_cross_zone: u64,
+    }
+}
+
 codec_enum! {
     /// A request of a command to a server.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +160,8 @@ codec_enum! {
         SnapshotEnd = 32 { snapshot: u64 },
         /// Sessions behind `after` (0: from the first) in order, at most `limit`.
         ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
+        /// Asks what a target's clients have read and written.
+        Traffic = 45 { target: TargetId },
         /// A server at `claimed_by` says that it is `node`. The node with this number logs it.
         NumberClaimed = 50 { node: NodeId, claimed_by: String },
     }
@@ -170,5 +184,6 @@ codec_enum! {
         Entries = 31 { entries: Vec<(Blob, Blob)>, end: bool },
         /// `end`: nothing follows.
         Sessions = 40 { sessions: Vec<SessionEntry>, end: bool },
+        Traffic = 45 { traffic: ClientTraffic },
     }
 }

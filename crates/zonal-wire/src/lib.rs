@@ -10,8 +10,8 @@ pub mod meta;
 pub mod storage;
 
 pub use admin::{
-    AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubOf, ScrubReport, ScrubState,
-    SessionEntry,
+    AdminReply, AdminRequest, ClientTraffic, Damaged, ObjectEntry, RoleHealth, ScrubOf,
+    ScrubReport, ScrubState, SessionEntry,
 };
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lease::{LeaseGrant, LeaseKind};

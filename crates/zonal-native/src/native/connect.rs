@@ -218,7 +218,7 @@ impl Native {
         core.cell = identity.cell;
         let regions = Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS);
         let pool = Pool::new(
-            identity,
+            identity.in_zone(core.zone),
             PoolConfig {
                 regions: Some(regions),
                 ..PoolConfig::default()

@@ -10,6 +10,7 @@ fn handshake_messages_round_trip_and_prefixes_are_refused() {
         cell: CellId([9; 16]),
         role: Role::Tool,
         node: NodeId(3),
+        zone: ZoneId(2),
         features: 5,
     };
     let reply = HelloReply {

@@ -16,11 +16,11 @@ use zonal_types::{
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::{BytesPlace, FileUse, Listing};
 use zonal_wire::{
-    AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
-    ErrorNumber, Event, Header, JoinTarget, Junction, LeaseGrant, LeaseKind, LockKind, LockRange,
-    ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry, ObjectRef,
-    RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime, StartMark,
-    StorageReply, StorageRequest, StoreStart,
+    AdminReply, AdminRequest, AppendPlace, AttrChange, ClientTraffic, Damaged, DirAfter, DirEntry,
+    Entry, ErrorNumber, Event, Header, JoinTarget, Junction, LeaseGrant, LeaseKind, LockKind,
+    LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry,
+    ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime,
+    StartMark, StorageReply, StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -409,6 +409,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },
         A::SnapshotEnd { snapshot: 5 },
         A::ListSessions { shard: ShardId(1), after: SessionId(9), limit: 1000 },
+        A::Traffic { target },
         A::NumberClaimed { node: NodeId(3), claimed_by: "127.0.0.1:7100".into() },
     ]
 }
@@ -431,5 +432,6 @@ pub fn admin_replies() -> Vec<AdminReply> {
         R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
         R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
         R::Sessions { sessions: vec![SessionEntry { session: SessionId(10), identity: ClientIdentity { client: ClientId(0xabcd), incarnation: Incarnation(3) }, zone: ZoneId(2), name: "mount /x".into(), idle_ms: 99, open_files: 3, locked_files: 1 }], end: true },
+        R::Traffic { traffic: ClientTraffic { read_in_zone: 1 << 40, read_cross_zone: 5, written_in_zone: 1 << 33, written_cross_zone: 7 } },
     ]
 }

@@ -26,6 +26,7 @@ mod status;
 mod target;
 mod target_remove;
 mod testbed;
+mod traffic_sum;
 mod umount;
 mod up;
 mod zone_map;

@@ -2,11 +2,12 @@
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cell::mount_records;
+use crate::cli::traffic_sum::TrafficSum;
 use crate::console;
 use crate::exit::{FAILED, Failure};
 use serde_json::{Value, json};
 use zonal_net::Address;
-use zonal_types::Codec;
+use zonal_types::{Codec, ZoneId};
 use zonal_wire::{
     AdminReply, AdminRequest, MetaReply, MetaRequest, Service, StorageReply, StorageRequest,
 };
@@ -34,6 +35,8 @@ struct Seen {
     inodes: Option<u64>,
     /// Target; total bytes, free bytes, number of objects.
     targets: Vec<(u32, Option<[u64; 3]>)>,
+    /// Client bytes of its targets.
+    traffic: TrafficSum,
 }
 
 impl Status {
@@ -80,6 +83,7 @@ fn nothing(error: &str) -> Seen {
         offers_plain: false,
         inodes: None,
         targets: Vec::new(),
+        traffic: TrafficSum::default(),
     }
 }
 
@@ -103,6 +107,7 @@ fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
         error: probed.err().map(|error| error.to_string()),
         inodes: None,
         targets: Vec::new(),
+        traffic: TrafficSum::default(),
     };
     let answers = seen.error.is_none();
     if answers && map.shards.iter().any(|shard| shard.node == node.id) {
@@ -139,6 +144,12 @@ fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
             }
         };
         seen.targets.push((target.id.0, numbers));
+        let request = AdminRequest::Traffic { target: target.id };
+        if numbers.is_some()
+            && let Ok(AdminReply::Traffic { traffic }) = cell.admin(to, &request)
+        {
+            seen.traffic.add(&traffic);
+        }
     }
     if answers {
         let trouble = trouble(cell, to);
@@ -227,6 +238,7 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
         ]);
     }
     console::table(&rows);
+    print_traffic(map, seen);
     let plain = map.nodes.iter().zip(seen);
     let plain = plain.filter(|(_, seen)| transport(cell, seen) == "plain");
     let plain: Vec<String> = plain.map(|(node, _)| node.id.to_string()).collect();
@@ -248,6 +260,35 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
             mount.zone
         ));
     }
+}
+
+/// Client bytes of a zone's targets; of the cell's without a zone.
+fn traffic_of(map: &ZoneMap, seen: &[Seen], zone: Option<ZoneId>) -> TrafficSum {
+    let mut sum = TrafficSum::default();
+    for (node, seen) in map.nodes.iter().zip(seen) {
+        if zone.is_none_or(|zone| zone == node.zone) {
+            sum.add(&seen.traffic.0);
+        }
+    }
+    sum
+}
+
+fn print_traffic(map: &ZoneMap, seen: &[Seen]) {
+    let header = [
+        "CLIENT BYTES",
+        "READ IN-ZONE",
+        "READ CROSS-ZONE",
+        "WRITTEN IN-ZONE",
+        "WRITTEN CROSS-ZONE",
+        "IN-ZONE",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for zone in &map.zones {
+        let sum = traffic_of(map, seen, Some(zone.id));
+        rows.push(sum.row(format!("zone {} {}", zone.id, zone.name)));
+    }
+    rows.push(traffic_of(map, seen, None).row("cell".into()));
+    console::table(&rows);
 }
 
 fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
@@ -279,7 +320,8 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
             .zip(seen)
             .filter(|(node, _)| node.zone == zone.id);
         let nodes: Vec<Value> = nodes.map(|(one, seen)| node(one, seen)).collect();
-        json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
+        let traffic = traffic_of(map, seen, Some(zone.id)).json();
+        json!({"id": zone.id.0, "name": zone.name, "traffic": traffic, "nodes": nodes})
     });
     let mounts = mount_records::of(cell).into_iter().map(|mount| {
         json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.lives()})
@@ -288,6 +330,7 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
         "cell": map.cell.to_string(),
         "manager": cell.manager.to_string(),
         "map_version": map.version.0,
+        "traffic": traffic_of(map, seen, None).json(),
         "healthy": seen.iter().all(|seen| seen.error.is_none()),
         "zones": zones.collect::<Vec<_>>(),
         "mounts": mounts.collect::<Vec<_>>(),

@@ -1,0 +1,127 @@
+//! Targets count what clients of their own zone and of others move; `/metrics` and `zonal status`
+//! show it.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+
+use cell::{Cell, code, said, zonal};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use zonal_native::{CellId, ConnectOptions, Identity, Native, NodeId, OpenOptions, Role};
+use zonal_native::{User, ZoneId};
+use zonal_testkit::Scratch;
+
+const MIB: usize = 1 << 20;
+
+fn connect(cell: &Cell, zone: u16) -> Native {
+    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
+    let manager = cell.address("manager", false).to_string();
+    Native::connect(&manager, identity, ConnectOptions::new(ZoneId(zone))).unwrap()
+}
+
+fn write(native: &Native, path: &str, length: usize) {
+    let options = OpenOptions::new().write(true).create(0o644);
+    let file = native.open(&User::root(), path, options).unwrap();
+    file.write(&vec![7; length]).unwrap();
+    file.fsync().unwrap();
+    file.close().unwrap();
+}
+
+fn read(native: &Native, path: &str) -> usize {
+    let file = native.open(&User::root(), path, OpenOptions::new());
+    let file = file.unwrap();
+    let (mut buffer, mut length) = (vec![0; MIB], 0);
+    loop {
+        match file.read(&mut buffer).unwrap() {
+            0 => return length,
+            got => length += got,
+        }
+    }
+}
+
+/// `what` is within 2 % of the bytes that were moved.
+fn near(what: u64, moved: usize) -> bool {
+    what.abs_diff(moved as u64) <= moved as u64 / 50
+}
+
+/// Sums of `zonal_storage_client_bytes_total` of the targets' nodes by direction and path.
+fn scraped(cell: &Cell) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for node in ["storage1-1", "storage2-1"] {
+        let mut stream = TcpStream::connect(cell.address(node, true)).unwrap();
+        write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let lines = text.lines();
+        for line in lines.filter(|line| line.starts_with("zonal_storage_client_bytes_total{")) {
+            let (labels, value) = line.split_once("} ").unwrap();
+            let (_target, kind) = labels.split_once(',').unwrap();
+            *sums.entry(kind.to_owned()).or_default() += value.parse::<u64>().unwrap();
+        }
+    }
+    sums
+}
+
+#[test]
+fn bytes_are_counted_by_the_zone_of_the_client() {
+    let cell = Cell {
+        scratch: Scratch::new("traffic"),
+    };
+    let mut up = zonal();
+    up.args(["up", "--zones", "2", "--storage-nodes", "1", "--no-key"]);
+    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
+    let output = up.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+
+    let (here, there) = (connect(&cell, 1), connect(&cell, 2));
+    here.mkdir(&User::root(), "/top", 0o755).unwrap();
+    write(&here, "/top/a", 16 * MIB);
+    write(&there, "/top/b", 8 * MIB);
+    assert_eq!(read(&here, "/top/b"), 8 * MIB);
+    assert_eq!(read(&there, "/top/a"), 16 * MIB);
+    assert_eq!(read(&there, "/top/a"), 16 * MIB);
+    for native in [here, there] {
+        native.close().unwrap();
+    }
+
+    let output = cell.status();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [one, two] = [0, 1].map(|index| &status["zones"][index]["traffic"]);
+    for traffic in [one, &status["traffic"]] {
+        for (name, moved) in [
+            ("written_in_zone_bytes", 16 * MIB),
+            ("written_cross_zone_bytes", 8 * MIB),
+            ("read_in_zone_bytes", 8 * MIB),
+            ("read_cross_zone_bytes", 32 * MIB),
+        ] {
+            let counted = traffic[name].as_u64().unwrap();
+            assert!(near(counted, moved), "{name}: {traffic}");
+        }
+        let ratio = traffic["in_zone_ratio"].as_f64().unwrap();
+        assert!((ratio - 24.0 / 64.0).abs() < 0.01, "{ratio}");
+    }
+    assert_eq!(two["read_in_zone_bytes"], 0);
+    assert_eq!(two["written_cross_zone_bytes"], 0);
+    assert!(two["in_zone_ratio"].is_null(), "{two}");
+
+    let scraped = scraped(&cell);
+    for (kind, moved) in [
+        ("direction=\"write\",path=\"in_zone\"", 16 * MIB),
+        ("direction=\"write\",path=\"cross_zone\"", 8 * MIB),
+        ("direction=\"read\",path=\"in_zone\"", 8 * MIB),
+        ("direction=\"read\",path=\"cross_zone\"", 32 * MIB),
+    ] {
+        assert!(near(scraped[kind], moved), "{kind}: {scraped:?}");
+    }
+
+    let mut text = zonal();
+    let text = text.args(["status", "--cell"]).arg(cell.dir());
+    let output = text.output().unwrap();
+    assert!(said(&output).contains("37.5 %"), "{}", said(&output));
+}
