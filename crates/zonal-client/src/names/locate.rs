@@ -64,7 +64,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub async fn locate(&self, ino: Ino) -> Result<Located, ErrorCode> {
         let (attr, data) = self.file_data(ino).await?;
         // Without the map's set the targets would be missing.
-        if let Some(data) = &data {
+        if let (FileKind::File, Some(data)) = (attr.kind, &data) {
             self.known_pieces(data, 0, attr.size.max(1)).await?;
         }
         let map = self.map();
