@@ -12,6 +12,7 @@ pub(crate) mod placement;
 pub(crate) mod session;
 pub(crate) mod storage;
 pub(crate) mod unsynced_changes;
+pub(crate) mod zone_traffic;
 
 pub use call::Call;
 pub use options::ClientOptions;
@@ -27,6 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use zonal_types::{Incarnation, TraceId};
+use zone_traffic::ZoneTraffic;
 
 /// A cell with a client's way to its servers.
 pub struct Cell<N: Net> {
@@ -39,6 +41,7 @@ pub struct Cell<N: Net> {
     pub(crate) silent_servers: SilentServers,
     /// Number of this client's incarnation.
     pub(crate) incarnation: AtomicU32,
+    pub(crate) traffic: ZoneTraffic,
     traces: AtomicU64,
     caches: AtomicBool,
 }
@@ -51,6 +54,7 @@ impl<N: Net> Cell<N> {
             net,
             map: CachedMap::new(options.cell),
             caches: AtomicBool::new(options.cache),
+            traffic: ZoneTraffic::new(options.zone),
             options,
             links: Mutex::new(BTreeMap::new()),
             writes_in_flight: WritesInFlight::default(),
@@ -74,6 +78,13 @@ impl<N: Net> Cell<N> {
     /// Whether the kernel may cache.
     pub fn caches(&self) -> bool {
         self.caches.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read from targets and written to them, in this client's zone and across: names of
+    /// gauges and counts since the start.
+    #[must_use]
+    pub fn traffic_totals(&self) -> [(&'static str, u64); 4] {
+        self.traffic.totals()
     }
 
     /// The transport.

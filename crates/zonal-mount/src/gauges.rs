@@ -84,7 +84,8 @@ impl ZonalFs {
             // Writing to a String cannot fail.
             let _ = write!(out, "{comma}\"{name}\":{value},\"{name}_max\":{max}");
         }
-        for (name, count) in self.expiries.counts() {
+        let counts = self.expiries.counts().into_iter();
+        for (name, count) in counts.chain(self.client.traffic_totals()) {
             let _ = write!(out, ",\"{name}\":{count}");
         }
         out.push('}');

@@ -85,6 +85,16 @@ fn bytes_are_counted_by_the_zone_of_the_client() {
     assert_eq!(read(&here, "/top/b"), 8 * MIB);
     assert_eq!(read(&there, "/top/a"), 16 * MIB);
     assert_eq!(read(&there, "/top/a"), 16 * MIB);
+    let own = [
+        (&here, [8 * MIB, 0, 16 * MIB, 0]),
+        (&there, [0, 32 * MIB, 0, 8 * MIB]),
+    ];
+    for (native, expected) in own {
+        let totals = native.client().traffic_totals();
+        for ((name, counted), moved) in totals.into_iter().zip(expected) {
+            assert!(near(counted, moved), "{name}: {counted} of {moved}");
+        }
+    }
     for native in [here, there] {
         native.close().unwrap();
     }

@@ -27,6 +27,8 @@ impl<C> Deref for Call<'_, C> {
 pub(crate) struct SentRequest<N: Net> {
     pending: Result<N::Pending, NetFailure>,
     at: Instant,
+    /// Bytes of the request's payload.
+    pub(crate) payload_bytes: usize,
 }
 
 impl<'a, C: SessionOwner> Call<'a, C> {
@@ -63,7 +65,11 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         let at = self.client.cell().net.now();
         if self.context.cancellation().is_set() {
             let pending = Err(NetFailure::Refused(ErrorCode::Interrupted));
-            return SentRequest { pending, at };
+            return SentRequest {
+                pending,
+                at,
+                payload_bytes: 0,
+            };
         }
         let limit = &mut message.header.deadline_ms;
         *limit = self
@@ -77,7 +83,11 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         if let Err(failure) = &pending {
             self.note(address, at, Some(*failure));
         }
-        SentRequest { pending, at }
+        SentRequest {
+            pending,
+            at,
+            payload_bytes: message.payload.iter().map(|piece| piece.len()).sum(),
+        }
     }
 
     /// Receives the reply of a request.

@@ -7,7 +7,7 @@ use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{
-    BackOff, Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId,
+    BackOff, Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::ObjectRef;
 
@@ -47,6 +47,7 @@ impl From<&TargetPlace> for SlotAddress {
 pub(crate) struct TargetPlace {
     pub(crate) target: TargetId,
     pub(crate) node: NodeId,
+    pub(crate) zone: ZoneId,
     pub(crate) address: String,
     /// Set and slot; set 0: the target itself.
     pub(crate) slot: (StripeSetId, u16),
@@ -101,6 +102,7 @@ impl<N: Net> Cell<N> {
         Ok(TargetPlace {
             target: slot.target,
             node: node.id,
+            zone: node.zone,
             address: node.address.clone(),
             slot: (set.id, number),
             epoch: slot.slot_epoch,
@@ -115,6 +117,7 @@ impl<N: Net> Cell<N> {
         Ok(TargetPlace {
             target,
             node: node.id,
+            zone: node.zone,
             address: node.address.clone(),
             slot: (StripeSetId(0), 0),
             epoch: Epoch(0),

@@ -4,6 +4,7 @@ use crate::cell::call::Call;
 use crate::cell::call::SentRequest;
 use crate::cell::owner::SessionOwner;
 use crate::cell::placement::TargetPlace;
+use crate::cell::zone_traffic::TrafficDirection;
 use crate::transport::net::{Message, Net, ServerReply};
 use crate::transport::retry::failure_code;
 use zonal_types::{ClientIdentity, Codec, ErrorCode, Ino};
@@ -70,6 +71,16 @@ impl<C: SessionOwner> Call<'_, C> {
         )
     }
 
+    /// Counts the payload of a request that succeeded.
+    pub(crate) fn count_traffic(
+        &self,
+        place: &TargetPlace,
+        direction: TrafficDirection,
+        bytes: usize,
+    ) {
+        self.cell().traffic.count(place.zone, direction, bytes);
+    }
+
     /// Receives one reply. `Failed` replies become errors.
     pub(crate) async fn storage_reply(
         &self,
@@ -77,6 +88,7 @@ impl<C: SessionOwner> Call<'_, C> {
         sent: SentRequest<C::Net>,
         out: Option<&mut [u8]>,
     ) -> Result<(StorageReply, usize), ErrorCode> {
+        let sent_bytes = sent.payload_bytes;
         match self.finish(&place.address, sent, out).await {
             Ok(ServerReply {
                 header,
@@ -90,7 +102,18 @@ impl<C: SessionOwner> Call<'_, C> {
                         self.cell().note_map_version(map_version);
                         Err(ErrorCode::StaleEpoch)
                     }
-                    reply => Ok((reply, payload_bytes)),
+                    reply => {
+                        match reply {
+                            StorageReply::Read { .. } => {
+                                self.count_traffic(place, TrafficDirection::Read, payload_bytes);
+                            }
+                            StorageReply::Written { .. } => {
+                                self.count_traffic(place, TrafficDirection::Write, sent_bytes);
+                            }
+                            _ => {}
+                        }
+                        Ok((reply, payload_bytes))
+                    }
                 }
             }
             Err(failure) => {

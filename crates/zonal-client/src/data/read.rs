@@ -2,6 +2,7 @@
 //!
 //! Per call: one lock of the file's state, one allocation for the pieces, no copy of the data.
 
+use crate::cell::zone_traffic::TrafficDirection;
 use crate::client::ClientCall;
 use crate::file::inline_bytes::{copy_out, end_of_inline};
 use crate::file::{File, lay_over};
@@ -150,7 +151,13 @@ impl<N: Net> ClientCall<'_, N> {
             .finish_into(&place.address, pending, sink, length)
             .await
         {
-            Ok(reply) => Ok(reply.payload_bytes == length),
+            Ok(reply) => {
+                let is_whole = reply.payload_bytes == length;
+                if is_whole {
+                    self.count_traffic(&place, TrafficDirection::Read, length);
+                }
+                Ok(is_whole)
+            }
             // The deadline has passed.
             Err(NetFailure::TimedOut) => Err(ErrorCode::TimedOut),
             Err(_failure) => Ok(false),

@@ -39,6 +39,7 @@ impl<N: Net> ClientCall<'_, N> {
                 let place = crate::cell::placement::TargetPlace {
                     target: target.id,
                     node: node.id,
+                    zone: node.zone,
                     address: node.address.clone(),
                     slot: (zonal_types::StripeSetId(0), 0),
                     epoch,
