@@ -100,9 +100,7 @@ fn random_bytes_never_panic() {
 
 #[test]
 fn map_bytes_match_the_golden_file() {
-    let hex: String = (map().to_bytes().iter())
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hex = zonal_testkit::to_hex(&map().to_bytes());
     assert_eq!(hex, include_str!("../testdata/map.hex").trim());
 }
 
