@@ -2,6 +2,13 @@
 //! cuts, and a message where nothing can be mounted. Only tests depend on it. It depends on nothing
 //! of Zonal but `zonal-basics`.
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::cast_lossless,
+    reason = "for tests: numbers are small, or any bits of them will do"
+)]
 
 mod fuse_device;
 mod garbage;

@@ -2,6 +2,10 @@
 //!
 //! A map has the bytes written down here: they are the manager's stored form and travel on the
 //! wire.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_testkit::Rng;
