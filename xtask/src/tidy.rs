@@ -61,7 +61,8 @@ impl File {
 }
 
 /// Crates that do no I/O, in the order of their tiers.
-const CORES: [&str; 9] = [
+const CORES: [&str; 10] = [
+    "zonal-basics",
     "zonal-types",
     "zonal-wire",
     "zonal-layout",

@@ -36,6 +36,7 @@ use std::sync::{Arc, Mutex};
 use tail_ownership::TailOwnership;
 use unsynced_writes::UnsyncedWrites;
 use write_failures::WriteFailures;
+use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation};
 use zonal_wire::StorageReply;
@@ -291,7 +292,7 @@ impl<N: Net> FileState<N> {
                 let before = from.clamp(at, end) - at;
                 let behind = to.clamp(at, end) - at;
                 let (before, behind) = if behind > before {
-                    (before as usize, behind as usize)
+                    (to_usize(before), to_usize(behind))
                 } else {
                     (bytes.len(), bytes.len())
                 };

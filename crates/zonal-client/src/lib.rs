@@ -17,6 +17,13 @@
 //! 6. `client`: the state of a client, and what its sessions must know of it.
 //! 7. `data`: reading, writing, appending, truncating, syncing.
 //! 8. `names`: names, directories, attributes, opens, locks, events.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod cell;

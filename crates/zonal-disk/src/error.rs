@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use zonal_basics::Hex;
 
 use zonal_types::ErrorCode;
 
@@ -41,7 +42,7 @@ pub enum DiskError {
     #[error("{} is in use by another process", .0.display())]
     Locked(PathBuf),
     /// The store belongs to another cell.
-    #[error("the store belongs to cell {}, not to {}", hex(.found), hex(.expected))]
+    #[error("the store belongs to cell {}, not to {}", Hex(.found), Hex(.expected))]
     WrongCell {
         /// The cell of the store.
         found: [u8; 16],
@@ -132,8 +133,4 @@ impl From<DiskError> for ErrorCode {
     fn from(error: DiskError) -> Self {
         error.code()
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -20,6 +20,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use zonal_basics::to_usize;
 
 use redb::StorageBackend;
 
@@ -186,7 +187,7 @@ impl<B: StorageBackend> StorageBackend for ChecksummedBackend<B> {
             return Ok(());
         }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let blocks = out.chunks_exact(BLOCK as usize).zip(number(offset)..);
+        let blocks = out.chunks_exact(to_usize(BLOCK)).zip(number(offset)..);
         let differs = |(bytes, block): (&[u8], usize)| {
             let expected = known.sums.get(block).copied().unwrap_or(0);
             block > 0 && expected != 0 && sum(bytes) != expected
@@ -222,7 +223,7 @@ impl<B: StorageBackend> StorageBackend for ChecksummedBackend<B> {
                 let at = block as u64 * BLOCK;
                 let whole = at >= offset && at + BLOCK <= end && block > 0;
                 let start = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);
-                let bytes = data.get(start..start.saturating_add(BLOCK as usize));
+                let bytes = data.get(start..start.saturating_add(to_usize(BLOCK)));
                 known.set(block, bytes.filter(|_| whole).map_or(0, sum));
             }
         });

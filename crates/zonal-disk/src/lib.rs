@@ -6,6 +6,13 @@
 //!
 //! Costs: an append is one `pwrite` into the page cache (two at the end of a lap). A sync is one
 //! `fdatasync` shared by all waiting calls, plus one for each dirty segment in parallel.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 mod cache_misses;

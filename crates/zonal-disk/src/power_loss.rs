@@ -20,6 +20,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
+use zonal_basics::from_hex;
 
 use rustix::fs::{Advice, fadvise};
 
@@ -43,15 +44,8 @@ pub type BootId = [u8; 16];
 #[must_use]
 pub fn kernel_boot() -> Option<BootId> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let mut id = [0; 16];
-    if digits.len() != 32 {
-        return None;
-    }
-    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(id)
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    from_hex(&digits).ok()?.try_into().ok()
 }
 
 /// The contents of the file.

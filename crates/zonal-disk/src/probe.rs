@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use zonal_basics::to_usize;
 
 use redb::StorageBackend;
 
@@ -43,7 +44,7 @@ impl Above {
         if let Some(page) = written.pages.get(&number) {
             return Ok(page.clone());
         }
-        let mut page = vec![0; PAGE as usize];
+        let mut page = vec![0; to_usize(PAGE)];
         let below = self.file.metadata()?.len();
         let at = number * PAGE;
         let length = usize::try_from(below.saturating_sub(at).min(PAGE)).unwrap_or(0);

@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use zonal_basics::to_usize;
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -212,7 +213,7 @@ impl RawIndex {
     fn is_refused(&self, offset: u64, bytes: &[u8]) -> bool {
         let numbers = usize::try_from(offset / PAGE).unwrap_or(usize::MAX)..;
         bytes
-            .chunks(PAGE as usize)
+            .chunks(to_usize(PAGE))
             .zip(numbers)
             .any(|(block, number)| {
                 let expected = self.sums.get(number).copied().unwrap_or(0);

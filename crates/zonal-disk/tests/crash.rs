@@ -1,5 +1,9 @@
 //! Power loss and kills at every kind of moment: synced records survive, and all survivors are a
 //! prefix.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,4 +1,8 @@
 //! The engine in use: append, read, reopen, sync, checkpoint, laps of the log.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,5 +1,9 @@
 //! Recordings of the changes of a store's files: they are complete and in order, they end at their
 //! bound, and other bytes are refused. States made from them hold everything that was durable.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

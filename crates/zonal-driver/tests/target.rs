@@ -1,5 +1,9 @@
 //! Requests of a target that are suspended where a host waits, while others run; and hosts that
 //! fail.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod memory;

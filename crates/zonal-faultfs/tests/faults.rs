@@ -1,4 +1,8 @@
 //! Each fault, through a real mount.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test program")]
 
 use std::collections::BTreeSet;

@@ -7,7 +7,7 @@ use zonal_object::KnownObject;
 use zonal_types::{DataId, Ino, StripeSetId, TargetId, codec_enum};
 
 /// Unit of `inline`, in bytes.
-const BLOCK: u32 = zonal_types::limits::BLOCK_BYTES as u32;
+const BLOCK: u32 = zonal_basics::const_u32(zonal_types::limits::BLOCK_BYTES as u64);
 codec_enum! {
     /// One statement about a data id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

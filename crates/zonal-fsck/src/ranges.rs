@@ -1,6 +1,7 @@
 //! Byte ranges of a file for display; only the first ones are kept.
 
 use std::ops::Range;
+use zonal_basics::to_usize;
 use zonal_types::codec_struct;
 
 /// Ranges kept of one file. Of further ranges only their number and bytes are known.
@@ -26,7 +27,7 @@ impl Ranges {
             return;
         }
         self.bytes = self.bytes.saturating_add(length);
-        if self.count as usize == self.first.len()
+        if to_usize(self.count) == self.first.len()
             && let Some((start, held)) = self.first.last_mut()
             && start.saturating_add(*held) == offset
         {

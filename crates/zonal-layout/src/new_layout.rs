@@ -27,6 +27,10 @@ pub fn new_layout(
         0 => width,
         some => some.min(width),
     };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "less than the width, a u16"
+    )]
     let start_column = Column((data_id.0 % u64::from(width)) as u16);
     Ok(Layout {
         layout_gen: LayoutGen(1),

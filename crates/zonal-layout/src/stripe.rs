@@ -102,6 +102,10 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
 ///
 /// # Errors
 /// `BadColumn`, `BadComponent` (also for a width below the count).
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a slot is less than the width, a u16"
+)]
 pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16, LayoutError> {
     if column.0 >= component.count {
         return Err(LayoutError::BadColumn { column });
@@ -200,6 +204,10 @@ fn push_pieces(
     // A range of absurd length must not allocate without bound.
     out.reserve((length / unit).min(4096) as usize + 2);
     while left > 0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "less than the count, a u16"
+        )]
         let column = Column(((relative / unit) % count) as u16);
         let in_unit = relative % unit;
         // With one column, successive units of the file are contiguous in the object.

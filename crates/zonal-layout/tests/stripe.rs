@@ -1,4 +1,8 @@
 //! Properties of the striping arithmetic.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 use proptest::prelude::*;

@@ -14,6 +14,7 @@
 use crate::events::EventQueues;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use zonal_basics::const_u32;
 use zonal_types::limits::{CACHE_GRACE_MS, CACHE_LEASES_MAX, CACHE_TERM_MS};
 use zonal_types::{Ino, Instant, SessionId};
 use zonal_wire::meta::Event;
@@ -132,7 +133,7 @@ impl Leases {
             "{} lease records are past the bound",
             self.records.len()
         );
-        CACHE_TERM_MS as u32
+        const { const_u32(CACHE_TERM_MS) }
     }
 
     /// Queues recalls for sessions that may have cached anything that these changes of session `by`

@@ -4,6 +4,13 @@
 //! That is a reply with the changes to log first, a wait, or a call to another shard. It does no
 //! I/O. Keys and values are in `keys.rs`, `inode.rs` and `dentry.rs` (docs/on-disk-format.md,
 //! "Shard"). Each operation is a file under `op/`.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod acl;

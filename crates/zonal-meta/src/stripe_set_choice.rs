@@ -151,7 +151,7 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
 }
 
 fn named(set: &StripeSet) -> (StripeSetId, u16) {
-    (set.id, set.slots.len() as u16)
+    (set.id, set.width())
 }
 
 /// Takes the sets in turn, so that each slot gets the same share of files.

@@ -1,4 +1,8 @@
 //! Caching: the terms that replies grant, and the recalls that a change waits for.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

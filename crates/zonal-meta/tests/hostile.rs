@@ -1,5 +1,9 @@
 //! No request, and no content of the store, makes a shard panic; damage is detected.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

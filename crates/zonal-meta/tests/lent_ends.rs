@@ -1,5 +1,9 @@
 //! Lent ends: a session that alone has a file open is lent its end, and others get it back, over
 //! restarts and ends of sessions.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,5 +1,9 @@
 //! Generated operations against a plain model of a tree; whole trees compared, with restarts in
 //! between.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

@@ -1,6 +1,10 @@
 //! Clients with a scope: the requests that a shard allows them. The rest of the tree does not exist
 //! for them.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

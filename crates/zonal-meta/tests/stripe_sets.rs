@@ -1,5 +1,9 @@
 //! Stripe sets of new files are open: the first file of a zone, a zone that grows, a manager that
 //! is away.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

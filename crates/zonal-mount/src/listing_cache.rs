@@ -126,7 +126,7 @@ impl ListingCache {
     /// Repeats an event later, if a listing may be on its way into the kernel.
     pub fn carried_out(&self, event: &Event) {
         let last = self.last.load(Ordering::SeqCst);
-        if last == 0 || self.now().saturating_sub(last) > SETTLE.as_nanos() as u64 {
+        if last == 0 || u128::from(self.now().saturating_sub(last)) > SETTLE.as_nanos() {
             return;
         }
         self.again(&Repeat::Event(event.clone()));

@@ -11,6 +11,7 @@ use crate::in_flight::KernelCall;
 use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, O_DSYNC};
 use crate::page_tails::StalePages;
 use std::time::Duration;
+use zonal_basics::to_usize;
 use zonal_client::{File, Run};
 use zonal_fuse::request::Write;
 use zonal_fuse::{Context, WriteData};
@@ -92,7 +93,7 @@ impl ZonalFs {
             self.write_at(call, file, write, data)
         } else {
             left.iter().try_for_each(|&(at, end)| {
-                let part = (at - from) as usize..(end - from) as usize;
+                let part = to_usize(at - from)..to_usize(end - from);
                 let part = data.bytes().get(part).unwrap_or_default();
                 block_on(call.write(file, at, part, write.kill_suidgid))
             })

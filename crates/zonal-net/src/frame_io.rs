@@ -252,11 +252,14 @@ impl Conn {
         };
         header.body_bytes = bounded("body", frame.body.len(), BODY_BYTES_MAX)?;
         header.payload_bytes = bounded("payload", payload_bytes, PAYLOAD_BYTES_MAX)?;
-        header.tlv_bytes = bounded("TLV area", frame.tlv.len(), TLV_BYTES_MAX)? as u16;
+        let tlv_bytes = bounded("TLV area", frame.tlv.len(), TLV_BYTES_MAX)?;
+        #[expect(clippy::cast_possible_truncation, reason = "TLV_BYTES_MAX bounds it")]
+        let tlv_bytes = tlv_bytes as u16;
+        header.tlv_bytes = tlv_bytes;
         header.payload_crc = (self.is_checked && header.inline_bytes() > 0).then(|| {
             let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
             payload.iter().for_each(|slice| digest.update(slice));
-            digest.finalize() as u32
+            crc_of(&digest)
         });
         let head = header.encode();
         let mut slices = Vec::with_capacity(3 + payload.len());
@@ -372,7 +375,7 @@ impl Conn {
         if let Some(crc) = header.payload_crc {
             let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
             digest.update(into);
-            if digest.finalize() as u32 != crc {
+            if crc_of(&digest) != crc {
                 return Err(IoFail::Fault(Fault::Checksum));
             }
         }
@@ -438,6 +441,12 @@ impl Conn {
             }
         }
     }
+}
+
+/// The CRC-32C of a digest, which hands it out in 64 bits.
+#[expect(clippy::cast_possible_truncation, reason = "CRC-32C has 32 bits")]
+fn crc_of(digest: &Digest) -> u32 {
+    digest.finalize() as u32
 }
 
 fn bounded(what: &'static str, bytes: usize, max: usize) -> Result<u32, IoFail> {

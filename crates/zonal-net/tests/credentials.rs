@@ -1,6 +1,9 @@
 //! Credentials: which identity a peer may claim by TCP, what a relay can do, and that a Unix socket
 //! needs none.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;

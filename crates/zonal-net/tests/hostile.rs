@@ -1,5 +1,8 @@
 //! Strangers, wrong keys, broken frames: each ends its own connection only.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;

@@ -1,6 +1,9 @@
 //! Payloads in memory that client and server share: used in place, never reused while a server may
 //! still touch them, and harmless to a server.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;

@@ -10,26 +10,21 @@
 //! `ATTEMPTS_MAX`: the entry that was raised longest ago is forgotten.
 
 use crate::ids::{ChangeAttempt, ObjectId};
-use std::collections::BTreeMap;
+use zonal_basics::BoundedMap;
 use zonal_types::limits::ATTEMPTS_MAX;
 use zonal_types::{ClientId, ErrorCode, HolderNumber};
 
 /// A client's numbers go on over all its incarnations.
 type Name = (ObjectId, ClientId, HolderNumber);
 
-#[derive(Debug, Clone, Copy)]
-struct Highest {
-    number: u32,
-    /// When it was last raised, as a count of raises.
-    raised: u64,
-}
-
 /// The highest number of each sender and object.
-#[derive(Debug, Default)]
-pub(crate) struct Attempts {
-    highest: BTreeMap<Name, Highest>,
-    order: BTreeMap<u64, Name>,
-    raises: u64,
+#[derive(Debug)]
+pub(crate) struct Attempts(BoundedMap<Name, u32>);
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self(BoundedMap::new(ATTEMPTS_MAX))
+    }
 }
 
 impl Attempts {
@@ -45,33 +40,17 @@ impl Attempts {
         let ChangeAttempt { sender, number } = attempt;
         let client = sender.identity.client;
         let name = (object, client, sender.holder);
-        let known = self.highest.get(&name).copied();
+        let known = self.0.get(&name).copied();
         let is_raise = match known {
-            Some(known) if number < known.number => {
+            Some(known) if number < known => {
                 zonal_types::mark!(LateChange);
                 return Err(ErrorCode::Superseded);
             }
-            Some(known) => number > known.number,
+            Some(known) => number > known,
             None => client != ClientId(0) && number != 0,
         };
         if is_raise {
-            self.raises += 1;
-            let raised = self.raises;
-            if let Some(known) = known {
-                self.order.remove(&known.raised);
-            }
-            self.highest.insert(name, Highest { number, raised });
-            self.order.insert(raised, name);
-            if self.order.len() > ATTEMPTS_MAX
-                && let Some((_raised, oldest)) = self.order.pop_first()
-            {
-                self.highest.remove(&oldest);
-            }
-            assert_eq!(
-                self.highest.len(),
-                self.order.len(),
-                "each attempt has one place in the order of raises"
-            );
+            self.0.insert(name, number);
         }
         Ok(())
     }
@@ -102,7 +81,7 @@ mod tests {
     fn a_lower_number_of_the_same_sender_and_object_is_refused() {
         let mut attempts = Attempts::default();
         attempts.admit(object(1), attempt(7, 0)).unwrap();
-        assert!(attempts.order.is_empty(), "nothing was given up");
+        assert!(attempts.0.is_empty(), "nothing was given up");
         attempts.admit(object(1), attempt(7, 3)).unwrap();
         for number in [0, 2] {
             let late = attempts.admit(object(1), attempt(7, number));
@@ -138,7 +117,6 @@ mod tests {
         assert!(attempts.admit(object(0), attempt(7, 1)).is_err());
         assert!(attempts.admit(object(1), attempt(7, 0)).is_ok());
         assert!(attempts.admit(object(2), attempt(7, 0)).is_err());
-        assert_eq!(attempts.order.len(), attempts.highest.len());
-        assert_eq!(attempts.order.len(), ATTEMPTS_MAX);
+        assert_eq!(attempts.0.len(), ATTEMPTS_MAX);
     }
 }

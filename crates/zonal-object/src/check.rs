@@ -12,6 +12,7 @@ use crate::target::StorageTarget;
 use crate::unit_bitmap::UnitBitmap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use zonal_basics::Hex;
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvRead, codec_of};
 
@@ -22,7 +23,7 @@ pub enum TargetDefect {
     #[error("the index cannot be read: {0}")]
     Unreadable(ErrorCode),
     /// A key that no target writes, or a value that cannot be decoded.
-    #[error("key {} or its value is damaged", .key.iter().map(|byte| format!("{byte:02x}")).collect::<String>())]
+    #[error("key {} or its value is damaged", Hex(.key))]
     Key {
         /// The key.
         key: Vec<u8>,

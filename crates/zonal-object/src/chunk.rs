@@ -14,9 +14,10 @@
 
 use crate::ids::{CHUNK_BLOCKS, Place, TargetConfig};
 use crate::index_value;
+use zonal_basics::to_usize;
 use zonal_types::{Codec, CodecError, ErrorCode, Reader};
 
-const BLOCKS: usize = CHUNK_BLOCKS as usize;
+const BLOCKS: usize = to_usize(CHUNK_BLOCKS);
 
 /// One chunk of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +145,7 @@ impl Chunk {
     pub fn runs(&self) -> Vec<(u8, u8, Place)> {
         let mut runs: Vec<(u8, u8, Place)> = Vec::new();
         for (block, place) in self.placed() {
+            #[expect(clippy::cast_possible_truncation, reason = "a chunk has 64 blocks")]
             let block = block as u8;
             if let Some((first, count, start)) = runs.last_mut()
                 && *first + *count == block
@@ -167,7 +169,12 @@ impl Chunk {
             self.pending_version.put(out);
             self.written.put(out);
             let runs = self.runs();
-            out.push(runs.len() as u8);
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "at most one run for each of 64 blocks"
+            )]
+            let count = runs.len() as u8;
+            out.push(count);
             for (first, count, place) in runs {
                 out.extend_from_slice(&[first, count]);
                 place.segment.put(out);
@@ -204,8 +211,8 @@ impl Chunk {
         for _ in 0..u8::get(&mut from)? {
             let (first, count) = (u8::get(&mut from)?, u8::get(&mut from)?);
             let (segment, unit) = (u32::get(&mut from)?, u32::get(&mut from)?);
+            let end = unit.checked_add(u32::from(count));
             let (first, count) = (usize::from(first), usize::from(count));
-            let end = unit.checked_add(count as u32);
             let fits = end.is_some_and(|end| end <= config.segment_units);
             // A run that continues the one before it, in the chunk and on the medium, belongs to
             // that run.
@@ -215,11 +222,8 @@ impl Chunk {
             }
             behind = first + count;
             next = end.map(|end| (behind, segment, end));
-            for (step, slot) in chunk.places[first..behind].iter_mut().enumerate() {
-                *slot = Some(Place {
-                    segment,
-                    unit: unit + step as u32,
-                });
+            for (unit, slot) in (unit..=u32::MAX).zip(&mut chunk.places[first..behind]) {
+                *slot = Some(Place { segment, unit });
             }
         }
         for at in (0..BLOCKS).filter(|at| chunk.written >> at & 1 == 1) {
@@ -313,7 +317,12 @@ mod tests {
                 for _ in ["version", "birth_epoch", "pending_version", "written"] {
                     0_u64.put(out);
                 }
-                out.push(runs.len() as u8);
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "at most one run for each of 64 blocks"
+                )]
+                let count = runs.len() as u8;
+                out.push(count);
                 for (first, count, segment, unit) in runs {
                     out.extend_from_slice(&[*first, *count]);
                     segment.put(out);

@@ -16,11 +16,12 @@ use crate::target::{ChangeOutcome, StorageTarget};
 use crate::write::part_of_block;
 use std::ops::Range;
 use std::sync::Arc;
+use zonal_basics::to_usize;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{ErrorCode, KvRead, truncation};
 
 /// Chunk records that a step may change.
-pub(crate) const STEP_CHUNKS: usize = STORAGE_STEP_BYTES as usize / CHUNK_BYTES;
+pub(crate) const STEP_CHUNKS: usize = to_usize(STORAGE_STEP_BYTES) / CHUNK_BYTES;
 /// The first block number past the last block that an object can have.
 pub(crate) const BLOCKS_END: u64 = FILE_BYTES_MAX / BLOCK + 1;
 

@@ -7,6 +7,7 @@ use zonal_types::{Codec, ErrorCode, codec_struct};
 
 const VERSION: u8 = 1;
 
+#[expect(clippy::cast_possible_truncation, reason = "CRC-32C has 32 bits")]
 fn crc(key: &[u8], value: &[u8]) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(value);

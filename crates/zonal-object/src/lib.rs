@@ -24,6 +24,13 @@
 //!    checkpoint and try again.
 //!
 //! A failed append leaves the target ahead of its log: the shell must stop serving it.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 mod attempts;

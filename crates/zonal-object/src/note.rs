@@ -59,7 +59,12 @@ impl Note {
         self.freed.put(&mut out);
         self.removed.put(&mut out);
         self.objects.put(&mut out);
-        (self.put.len() as u32).put(&mut out);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a record has fewer blocks than a frame has bytes"
+        )]
+        let blocks = self.put.len() as u32;
+        blocks.put(&mut out);
         for (object, block, bytes) in &self.put {
             object.put(&mut out);
             block.put(&mut out);

@@ -258,7 +258,7 @@ impl<'a> ObjectUpdate<'a> {
 
     /// Change of allocated bytes.
     pub fn allocated_delta(&self) -> i64 {
-        self.blocks_delta.saturating_mul(BLOCK as i64)
+        self.blocks_delta.saturating_mul(BLOCK.cast_signed())
     }
 
     /// Writes the changes into `batch`.

@@ -15,6 +15,7 @@ use crate::note::BlockBytes;
 use crate::object_update::{read_chunk, read_header};
 use crate::target::StorageTarget;
 use std::ops::Range;
+use zonal_basics::to_usize;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX};
 use zonal_types::{ErrorCode, KvRead};
 
@@ -286,7 +287,7 @@ impl StorageTarget {
             return Ok(plan);
         }
         let (first, behind) = (offset / BLOCK, end.div_ceil(BLOCK));
-        plan.crcs.reserve((behind - first) as usize);
+        plan.crcs.reserve(to_usize(behind - first));
         let none_pending = self.pending.none_in(object, first, behind);
         let mut chunk: Option<(u64, Option<Chunk>)> = None;
         for block in first..behind {
@@ -312,7 +313,7 @@ impl StorageTarget {
             plan.push(block, source, crc);
         }
         let head = (offset % BLOCK) as usize;
-        plan.result = head..head + (end - offset) as usize;
+        plan.result = head..head + to_usize(end - offset);
         assert!(
             plan.result.end <= plan.buffer_len,
             "the buffer of a read plan covers the range"

@@ -6,37 +6,29 @@
 //! without an owner, which a check of the cell finds.
 
 use crate::ids::ObjectId;
-use std::collections::{BTreeSet, VecDeque};
+use zonal_basics::BoundedMap;
 use zonal_types::limits::DELETED_OBJECTS_MAX;
 
 /// The objects, in the order of their deletion.
-#[derive(Debug, Default)]
-pub(crate) struct RecentDeletes {
-    order: VecDeque<ObjectId>,
-    objects: BTreeSet<ObjectId>,
+#[derive(Debug)]
+pub(crate) struct RecentDeletes(BoundedMap<ObjectId, ()>);
+
+impl Default for RecentDeletes {
+    fn default() -> Self {
+        Self(BoundedMap::new(DELETED_OBJECTS_MAX))
+    }
 }
 
 impl RecentDeletes {
     /// Adds an object that was deleted, or that did not exist when it was to be deleted.
     pub(crate) fn add(&mut self, object: ObjectId) {
-        if !self.objects.insert(object) {
-            return;
+        if !self.has(object) {
+            self.0.insert(object, ());
         }
-        self.order.push_back(object);
-        if self.order.len() > DELETED_OBJECTS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.objects.remove(&oldest);
-        }
-        assert_eq!(
-            self.order.len(),
-            self.objects.len(),
-            "each deleted object has one place in the order of deletions"
-        );
     }
 
     pub(crate) fn has(&self, object: ObjectId) -> bool {
-        self.objects.contains(&object)
+        self.0.contains_key(&object)
     }
 }
 
@@ -58,6 +50,6 @@ mod tests {
         }
         assert!(!gone.has(object(0)) && gone.has(object(1)));
         assert!(gone.has(object(DELETED_OBJECTS_MAX)));
-        assert_eq!(gone.order.len(), gone.objects.len());
+        assert_eq!(gone.0.len(), DELETED_OBJECTS_MAX);
     }
 }

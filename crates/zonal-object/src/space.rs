@@ -47,7 +47,12 @@ fn find(bits: &[u64], from: u32, end: u32, value: bool) -> u32 {
     for (word, mask) in words(from, end) {
         let here = if value { bits[word] } else { !bits[word] } & mask;
         if here != 0 {
-            return word as u32 * 64 + here.trailing_zeros();
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "words come from bit numbers, each a u32"
+            )]
+            let word = word as u32;
+            return word * 64 + here.trailing_zeros();
         }
     }
     end
@@ -158,12 +163,21 @@ impl Space {
             .saturating_sub(self.out_of_reach())
     }
 
+    /// Number of segments in memory.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a segment's number is a u32"
+    )]
+    fn known(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
     /// Free units of segments that cannot be created.
     fn out_of_reach(&self) -> u64 {
         let Some(usable) = self.usable else {
             return 0;
         };
-        let known = self.segments.len() as u32;
+        let known = self.known();
         let unknown = u64::from(self.limit.saturating_sub(known.max(usable)));
         let behind = self.segments.iter().skip(usable as usize);
         let free: u64 = behind.map(|segment| u64::from(segment.free)).sum();
@@ -224,7 +238,7 @@ impl Space {
     }
 
     fn take_run(&mut self, want: u32) -> Option<Extent> {
-        let known = self.segments.len() as u32;
+        let known = self.known();
         let limit = self.limit.min(self.usable.unwrap_or(u32::MAX));
         for step in 0..=known {
             if known == 0 {
@@ -278,7 +292,7 @@ impl Space {
     }
 
     fn checked(&self, extent: &Extent) -> Result<u32, ErrorCode> {
-        let bound = self.limit.max(self.segments.len() as u32);
+        let bound = self.limit.max(self.known());
         extent
             .unit
             .checked_add(extent.count)
@@ -385,10 +399,10 @@ impl Space {
     /// `Corrupt` where the value is not one.
     pub fn load(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
         let body = index_value::open(key, value)?;
-        let expected = (self.units as usize).div_ceil(64) * 8;
+        let expected = self.units.div_ceil(64) * 8;
         // A gap in the numbers would be filled in memory: bound it by what the target may hold.
-        let bound = self.limit.max(self.segments.len() as u32 + 1);
-        if body.len() != expected || number >= bound {
+        let bound = self.limit.max(self.known() + 1);
+        if body.len() != expected as usize || number >= bound {
             return Err(ErrorCode::Corrupt);
         }
         while self.segments.len() <= number as usize {
@@ -399,7 +413,7 @@ impl Space {
             *word = u64::from_le_bytes(bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?);
         }
         let used: u32 = segment.live.iter().map(|word| word.count_ones()).sum();
-        if find(&segment.live, self.units, expected as u32 * 8, true) != expected as u32 * 8 {
+        if find(&segment.live, self.units, expected * 8, true) != expected * 8 {
             return Err(ErrorCode::Corrupt);
         }
         segment.busy.clone_from(&segment.live);

@@ -29,6 +29,7 @@ use crate::read::{Damage, ReadPlan};
 use crate::target::{ChangeOutcome, StorageTarget};
 use std::ops::Range;
 use std::sync::Arc;
+use zonal_basics::to_usize;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
 use zonal_types::{ErrorCode, KvRead};
 
@@ -199,7 +200,7 @@ impl WritePlan {
 
     fn payload_bytes(&self) -> usize {
         let last = self.pieces.last();
-        last.map_or(0, |piece| piece.at + (piece.end - piece.start) as usize)
+        last.map_or(0, |piece| piece.at + to_usize(piece.end - piece.start))
     }
 
     /// The segment writes to make before the commit.
@@ -267,7 +268,7 @@ impl Piece {
         (count > 0).then(|| Large {
             first,
             count,
-            at: self.at + (first * BLOCK - self.start) as usize,
+            at: self.at + to_usize(first * BLOCK - self.start),
         })
     }
 }
@@ -462,7 +463,7 @@ impl StorageTarget {
             }
             for piece in pieces {
                 let part = part_of_block(*block, piece.start, piece.end);
-                let from = piece.at + (block * BLOCK + part.start as u64 - piece.start) as usize;
+                let from = piece.at + to_usize(block * BLOCK + part.start as u64 - piece.start);
                 let source = payload.get(from..from + part.len()).ok_or(ErrorCode::Io)?;
                 bytes[part].copy_from_slice(source);
             }

@@ -1,4 +1,8 @@
 //! Damaged blocks and hostile stores: errors, never bytes and never a panic.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod harness;

@@ -1,5 +1,10 @@
 //! Truncations, punches, allocations and deletions: in steps, at the limits, and against late
 //! writes.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod harness;

@@ -1,5 +1,9 @@
 //! Random operations against a plain model, with checkpoints and crashes in between.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "a test may fail so"

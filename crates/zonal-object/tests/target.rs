@@ -1,4 +1,8 @@
 //! Single properties of a target: fullness, concurrency, costs, maps.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 mod harness;

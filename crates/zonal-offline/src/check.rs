@@ -127,11 +127,17 @@ impl<'a> Ticker<'a> {
         let elapsed = self.start.elapsed().as_secs_f64().max(0.001);
         let left = (pages.0 > 0)
             .then(|| elapsed * pages.1.saturating_sub(pages.0) as f64 / pages.0 as f64);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "an estimate; no term is negative"
+        )]
+        let whole = |number: f64| number as u64;
         state.1.progress(CheckProgress {
             pass: self.pass,
             records,
-            rate: (records as f64 / elapsed) as u64,
-            left: left.map(|left| left as u64),
+            rate: whole(records as f64 / elapsed),
+            left: left.map(whole),
         });
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use zonal_basics::to_usize;
 use zonal_disk::Record;
 use zonal_object::ids::BLOCK;
 use zonal_object::{TargetConfig, replay_checks};
@@ -29,7 +30,7 @@ impl Segments {
 
     /// Reads the block at `offset`; returns it with its crc32c, or `None` where it cannot be read.
     pub fn block(&mut self, segment: u32, offset: u64) -> Option<(Vec<u8>, u32)> {
-        let mut bytes = vec![0; BLOCK as usize];
+        let mut bytes = vec![0; to_usize(BLOCK)];
         self.read(segment, offset, &mut bytes)?;
         let crc = crc_fast::crc32_iscsi(&bytes);
         Some((bytes, crc))

@@ -9,6 +9,7 @@ use crate::resume::{Compared, WorkFolder};
 use crate::segments::{Segments, TargetReplay};
 use std::collections::BTreeMap;
 use std::path::Path;
+use zonal_basics::to_hex;
 use zonal_disk::{DiskError, IndexItem, ReadStore, StoreDamage, start_marks};
 use zonal_fsck::data_fact::DataFact;
 use zonal_fsck::{FindingKind, StoreFault};
@@ -96,12 +97,8 @@ fn met(found: &IndexItem<'_>) -> Option<StoreFault> {
         IndexItem::Entry(..) => None,
         IndexItem::Mended { offset } => Some(StoreFault::Flipped(*offset)),
         IndexItem::BadPage { offset, .. } => Some(StoreFault::BadPage(*offset)),
-        IndexItem::BadEntry { key } => Some(StoreFault::BadEntry(hex(key))),
+        IndexItem::BadEntry { key } => Some(StoreFault::BadEntry(to_hex(key))),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a shard's store: every key as a fact. Reports what is wrong with a key by itself. Also

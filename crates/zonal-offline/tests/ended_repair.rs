@@ -1,4 +1,8 @@
 //! A repair that is ended after any of its steps, and done again.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -1,6 +1,10 @@
 //! Damage to the files of a stopped cell's stores: flipped bits, blocks zeroed, swapped or filled
 //! with noise, files cut, missing, foreign. After a repair the cell is clean, every read is right,
 //! and the cell works again.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

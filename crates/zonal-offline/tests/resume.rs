@@ -1,5 +1,9 @@
 //! Resumed checks: a check after an interruption resumes and reports the same as an uninterrupted
 //! one. It never uses state that is torn or damaged, or was saved of other stores.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use zonal_basics::to_usize;
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
@@ -139,7 +140,7 @@ impl Mappings {
             return Ok(mapping);
         }
         known.retain(|_key, mapping| mapping.strong_count() > 0);
-        let map = Map::new(file, bytes as usize)?;
+        let map = Map::new(file, to_usize(bytes))?;
         let mapping = Arc::new(Mapping { map });
         known.insert(key, Arc::downgrade(&mapping));
         Ok(mapping)

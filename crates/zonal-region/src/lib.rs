@@ -13,6 +13,14 @@
 //! 3. A server maps only memory that cannot shrink.
 //!
 //! Reasons and alternatives: docs/rfcs/2026-11-24-regions.md.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "numbers of tests are small"
+    )
+)]
 
 pub mod client_mappings;
 pub mod memory;

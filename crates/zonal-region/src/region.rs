@@ -114,14 +114,16 @@ impl Region {
         if !fits || bytes.is_empty() || self.is_retired() {
             return None;
         }
+        let number = u32::try_from(index).ok()?;
+        let length = u32::try_from(bytes.len()).ok()?;
         let mut buffers = self.buffers();
         *buffers.counts.get_mut(index)? += 1;
         drop(buffers);
         Some(Hold {
             region: Arc::clone(self),
-            index: index as u32,
+            index: number,
             offset: offset as u64,
-            length: bytes.len() as u32,
+            length,
             is_over: false,
         })
     }

@@ -7,7 +7,8 @@ use crate::map_cache::MapCache;
 use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use zonal_types::{BackOff, ErrorCode};
+use zonal_basics::BackOff;
+use zonal_types::ErrorCode;
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
 
 /// Back-off between attempts, in milliseconds.

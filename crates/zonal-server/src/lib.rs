@@ -3,6 +3,13 @@
 //! [`server::run`] is the entry. [`node::ServerNode`] hands requests to [`manager_role`],
 //! [`meta_role`] and [`storage_role`]. Each role drives a core, which decides; this crate reads and
 //! writes files, waits, and calls other servers.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 mod access;

@@ -8,6 +8,7 @@ use crate::rate_limited_log::RateLimit;
 use crate::storage_role::StorageRole;
 use crate::stores;
 use std::sync::{Arc, Weak};
+use zonal_basics::to_usize;
 use zonal_disk::{
     Checkpointer, DiskError, Engine, Segments, SegmentsConfig, StoreDir, StoreIdentity, StoreKind,
     spawn_checkpointer,
@@ -214,7 +215,7 @@ fn has_arrived(
         note: record.note.clone(),
     };
     let corrupt = |code: ErrorCode| DiskError::Corrupt(format!("a record of the log: {code}"));
-    let mut block = vec![0; BLOCK as usize];
+    let mut block = vec![0; to_usize(BLOCK)];
     for check in replay_checks(geometry, &ours).map_err(corrupt)? {
         match segments.read_at(check.place.segment, check.place.offset(), &mut block) {
             Ok(()) if zonal_wire::frame::crc32c(&block) == check.crc => {}

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::str::FromStr;
 use std::time::Duration;
+use zonal_basics::byte_size::BINARY_UNITS;
 
 /// Why a size or time is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,13 +29,7 @@ pub enum UnitError {
     TooLarge(String),
 }
 
-const SIZE_UNITS: &[(&str, u64)] = &[
-    ("B", 1),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-    ("PiB", 1 << 50),
+const DECIMAL_UNITS: &[(&str, u64)] = &[
     ("kB", 1_000),
     ("KB", 1_000),
     ("MB", 1_000_000),
@@ -42,7 +37,7 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("TB", 1_000_000_000_000),
 ];
 const SIZE_NAMES: &str = "B, KiB, MiB, GiB, TiB, PiB (or kB, MB, GB, TB for powers of ten)";
-const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000)];
+const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000)];
 const TIME_NAMES: &str = "ms, s, min, h";
 
 /// A number of bytes.
@@ -61,7 +56,7 @@ impl Millis {
     }
 }
 
-fn parse(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, UnitError> {
+fn parse(text: &str, units: &[&[(&str, u64)]], names: &'static str) -> Result<u64, UnitError> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -72,7 +67,12 @@ fn parse(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, 
         return Err(UnitError::NotWhole(text.to_owned()));
     }
     let unit = unit.trim();
-    let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
+    let Some((_, factor)) = units
+        .iter()
+        .copied()
+        .flatten()
+        .find(|(name, _)| *name == unit)
+    else {
         return Err(UnitError::BadUnit {
             text: text.to_owned(),
             units: names,
@@ -99,26 +99,26 @@ fn print(value: u64, units: &[(&str, u64)], f: &mut std::fmt::Formatter<'_>) -> 
 impl FromStr for ByteSize {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        parse(text, SIZE_UNITS, SIZE_NAMES).map(Self)
+        parse(text, &[&BINARY_UNITS, DECIMAL_UNITS], SIZE_NAMES).map(Self)
     }
 }
 
 impl FromStr for Millis {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        parse(text, TIME_UNITS, TIME_NAMES).map(Self)
+        parse(text, &[&TIME_UNITS], TIME_NAMES).map(Self)
     }
 }
 
 impl std::fmt::Display for ByteSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        print(self.0, &SIZE_UNITS[..6], f)
+        print(self.0, &BINARY_UNITS, f)
     }
 }
 
 impl std::fmt::Display for Millis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        print(self.0, TIME_UNITS, f)
+        print(self.0, &TIME_UNITS, f)
     }
 }
 

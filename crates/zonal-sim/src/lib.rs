@@ -5,6 +5,13 @@
 //! faults ([`fault`]). Then it lifts the faults, waits until the cell is quiet, and checks it
 //! ([`checker`]). A run depends on the seed alone: the same seed gives the same trace.
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::cast_lossless,
+    reason = "numbers of a simulated run are small and come from its seed"
+)]
 
 pub mod batch;
 pub mod checker;

@@ -1,6 +1,6 @@
 //! Random numbers of the simulator. The meaning of a seed is part of the program (`zonal sim`).
 
-use zonal_types::SplitMix64;
+use zonal_basics::SplitMix64;
 
 /// A generator with its own state; children made with [`SimRng::fork`] do not disturb their
 /// parent's later numbers.

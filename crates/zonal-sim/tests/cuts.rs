@@ -1,6 +1,9 @@
 //! Truncations by one client while another writes: each byte is there or was cut, and no bytes turn
 //! into zeros.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

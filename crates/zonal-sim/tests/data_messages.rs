@@ -2,7 +2,10 @@
 //! slows down every network.
 //!
 //! A round trip is a request and its reply.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

@@ -1,6 +1,9 @@
 //! Files that grow over zeros: bytes that a mount wrote behind the end, and never reported before
 //! it died, never show.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

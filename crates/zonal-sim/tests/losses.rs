@@ -1,5 +1,8 @@
 //! Losses of targets are reported, and other bytes are kept, whatever else fails at the same time.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

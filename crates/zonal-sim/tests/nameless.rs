@@ -3,7 +3,10 @@
 //!
 //! A client with an open file reads the bytes that were written. No other client keeps the file
 //! alive.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

@@ -1,5 +1,8 @@
 //! A zone with two shards: a client reaches inodes of both, by their numbers alone.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

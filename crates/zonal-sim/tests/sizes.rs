@@ -1,6 +1,9 @@
 //! Sizes that a mount tells of a file that it writes: never less than it wrote itself, even in
 //! answers that were on their way.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

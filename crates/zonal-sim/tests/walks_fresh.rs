@@ -1,6 +1,9 @@
 //! A walk through a tree with prefetched listings never shows anything older than a walk without
 //! prefetch.
-
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![expect(
     clippy::expect_used,
     reason = "a test may end where the cell cannot be made"

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the numbers of a seed never change; tests keep the seeds of failures.
 
-use zonal_types::SplitMix64;
+use zonal_basics::SplitMix64;
 
 /// A generator that begins at this seed.
 #[derive(Debug, Clone)]

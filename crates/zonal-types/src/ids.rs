@@ -1,6 +1,7 @@
 //! Identifiers. Each is a type of its own, so that the compiler rejects one in place of another.
 
 use crate::codec::{Codec, CodecError, Reader};
+use zonal_basics::{Hex, from_hex};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident($int:ty);)*) => {$(
@@ -112,21 +113,15 @@ impl Codec for CellId {
 
 impl std::fmt::Display for CellId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        Hex(&self.0).fmt(f)
     }
 }
 
 impl std::str::FromStr for CellId {
     type Err = CodecError;
     fn from_str(text: &str) -> Result<Self, CodecError> {
-        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(CodecError::BadValue);
-        }
-        let mut bytes = [0; 16];
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16)
-                .map_err(|_error| CodecError::BadValue)?;
-        }
+        let bytes = from_hex(text).map_err(|_error| CodecError::BadValue)?;
+        let bytes = bytes.try_into().map_err(|_bytes| CodecError::BadValue)?;
         Ok(Self(bytes))
     }
 }

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
-pub mod backoff;
 pub mod boot;
 pub mod codec;
 pub mod coverage_marks;
@@ -13,13 +12,11 @@ pub mod layout;
 pub mod limits;
 pub mod name;
 pub mod scope;
-pub mod splitmix;
 pub mod store;
 pub mod time;
 pub mod truncation;
 
 pub use attr::{Attr, Credentials, FileKind};
-pub use backoff::BackOff;
 pub use boot::{boot_of, kept_of};
 pub use codec::{Blob, Codec, CodecError, Reader};
 pub use error::ErrorCode;
@@ -30,6 +27,5 @@ pub use ids::{
 pub use layout::{Component, ComponentKind, FileData, Layout, Placement, Redundancy, StripePolicy};
 pub use name::{Name, OneLine, Shown, is_shown, is_title};
 pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
-pub use splitmix::SplitMix64;
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

@@ -373,6 +373,7 @@ impl From<CodecError> for Refused {
 
 /// The checksum of headers and payloads: CRC-32C (RFC 3720, appendix B.4).
 #[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "CRC-32C has 32 bits")]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

@@ -1,4 +1,11 @@
 //! Frames and messages between clients, managers, shards and targets.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -1,6 +1,10 @@
 //! Hostile bytes never make a decoder panic, and it encodes accepted bytes again as they came. Runs
 //! over the committed corpus (`testdata/*.hex`), its prefixes, its flipped bits, and bytes from a
 //! seed.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod samples;

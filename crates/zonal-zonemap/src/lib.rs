@@ -1,5 +1,12 @@
 //! The zone map: zones, nodes, targets, shards, partitions, stripe sets; junctions beside it; and
 //! the manager that keeps them, as a value without I/O.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::cast_possible_truncation,
+        reason = "numbers of tests are small"
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod change;

@@ -167,6 +167,18 @@ codec_struct! {
     }
 }
 
+impl StripeSet {
+    /// Number of slots.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "at most SLOTS_MAX slots: map/check.rs"
+    )]
+    pub fn width(&self) -> u16 {
+        self.slots.len() as u16
+    }
+}
+
 codec_struct! {
     /// The whole map.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -314,7 +326,7 @@ impl ZoneMap {
         let sets = self.default_sets(zone).filter(|set| set.is_open);
         MetaReply::Sets {
             map_version: self.version,
-            sets: sets.map(|set| (set.id, set.slots.len() as u16)).collect(),
+            sets: sets.map(|set| (set.id, set.width())).collect(),
         }
     }
 

@@ -1,5 +1,9 @@
 //! A cell that grows: joins one at a time, the map in a store and in messages, and clients that
 //! fetch its changes.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;

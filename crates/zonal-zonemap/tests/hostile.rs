@@ -2,6 +2,10 @@
 //!
 //! A map has the bytes written down here: they are the manager's stored form and travel on the
 //! wire.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_testkit::Rng;
@@ -100,9 +104,7 @@ fn random_bytes_never_panic() {
 
 #[test]
 fn map_bytes_match_the_golden_file() {
-    let hex: String = (map().to_bytes().iter())
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hex = zonal_testkit::to_hex(&map().to_bytes());
     assert_eq!(hex, include_str!("../testdata/map.hex").trim());
 }
 

@@ -135,22 +135,6 @@ pub fn json_path(path: &Path) -> String {
     text.unwrap_or_else(|| self::path(path).to_string())
 }
 
-/// A number of bytes for people: `9.8 GiB`.
-pub fn bytes(value: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut shown = value as f64;
-    let mut unit = 0;
-    while shown >= 1024.0 && unit + 1 < units.len() {
-        shown /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 {
-        format!("{value} B")
-    } else {
-        format!("{shown:.1} {}", units[unit])
-    }
-}
-
 /// The time since a calendar time (seconds since 1970), for people: `5 min ago`.
 pub fn ago(seconds: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -191,13 +175,5 @@ mod tests {
             let read: serde_json::Value = serde_json::from_str(&escaped).unwrap();
             assert_eq!(read, value);
         }
-    }
-
-    #[test]
-    fn bytes_are_readable() {
-        assert_eq!(super::bytes(0), "0 B");
-        assert_eq!(super::bytes(1536), "1.5 KiB");
-        assert_eq!(super::bytes(10 << 30), "10.0 GiB");
-        assert_eq!(super::bytes(u64::MAX), "16384.0 PiB");
     }
 }

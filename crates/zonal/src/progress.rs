@@ -2,6 +2,7 @@
 
 use crate::console;
 use std::time::{Duration, Instant};
+use zonal_basics::byte_size;
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -36,7 +37,7 @@ impl ProgressMeter {
         let rate = count as f64 / seconds;
         console::note(format_args!(
             "{count} {what}, {}, {rate:.0} {what}/s",
-            console::bytes(bytes)
+            byte_size::rounded(bytes)
         ));
     }
 }

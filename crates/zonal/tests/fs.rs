@@ -1,6 +1,10 @@
 //! `zonal fs` against a cell: trees copied there and back, names of any bytes, failures, and what
 //! failures leave behind.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

@@ -3,6 +3,10 @@
 //!
 //! `ZONAL_HOSTILE_MESSAGES` sets the number of messages; `make test-long` sends 100,000.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

@@ -1,5 +1,9 @@
 //! A client without a kernel (`zonal-native`) against a cell: paths, files, locks, users, closes.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

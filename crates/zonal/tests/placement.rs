@@ -61,7 +61,7 @@ fn make_dir(native: &Native, path: &str, placement: &str) {
 
 fn pattern(seed: usize) -> Vec<u8> {
     (0..2 * MIB)
-        .map(|at| ((at >> 12) * 7 + seed) as u8)
+        .map(|at| u8::try_from(((at >> 12) * 7 + seed) % 251).unwrap())
         .collect()
 }
 

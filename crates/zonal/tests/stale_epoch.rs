@@ -4,6 +4,10 @@
 //!   succeeds.
 //! * A target joins: new files are on a stripe set that the client does not know.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

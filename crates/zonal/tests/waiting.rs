@@ -3,6 +3,10 @@
 //!
 //! `ZONAL_IDLE_CLIENTS` sets the number of idle clients, 1,000 by default.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

@@ -1,5 +1,5 @@
-//! Directions of dependencies between crates: types <- wire, layout <- zonemap, meta, object,
-//! client <- driver <- wait, net, native, disk, server, fuse, mount <- zonal.
+//! Directions of dependencies between crates: basics <- types <- wire, layout <- zonemap, meta,
+//! object, client <- driver <- wait, net, native, disk, server, fuse, mount <- zonal.
 //!
 //! Cores never depend on shells or on crates that do I/O; the simulator depends on cores only. Test
 //! support is a dependency of tests only.
@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::{CORES, Offence};
 
 /// The workspace's crates by tier. A crate depends on its own tier and on those before it.
-const TIERS: [&[&str]; 6] = [
-    &["zonal-types", TESTKIT],
+const TIERS: [&[&str]; 7] = [
+    &[BASICS, TESTKIT],
+    &["zonal-types"],
     &["zonal-wire", "zonal-layout"],
     &[
         "zonal-zonemap",
@@ -35,6 +36,9 @@ const TIERS: [&[&str]; 6] = [
     ],
     &["zonal"],
 ];
+
+/// Tools that know nothing of a file system. They depend on the standard library only.
+const BASICS: &str = "zonal-basics";
 
 /// Test support: for the tests of every crate, cores too, and for tools that only tests start.
 const TESTKIT: &str = "zonal-testkit";
@@ -101,11 +105,16 @@ fn refusal(name: &str, on: &str, for_tests: bool) -> Option<String> {
         return (ours && !CORES.contains(&on))
             .then(|| format!("the simulator depends on cores only, not on {on}"));
     }
+    if name == BASICS && !for_tests {
+        return Some(format!(
+            "{name} depends on the standard library only, not on {on}"
+        ));
+    }
     if core && NOT_FOR_CORES.contains(&on) && !for_tests {
         return Some(format!("{name} is a core: it has no use for {on}"));
     }
-    if name == TESTKIT && on != "zonal-types" {
-        return Some(format!("{name} depends on zonal-types alone, not on {on}"));
+    if name == TESTKIT && on != BASICS {
+        return Some(format!("{name} depends on {BASICS} alone, not on {on}"));
     }
     let ours = on == "zonal" || on.starts_with("zonal-");
     if !ours {

@@ -109,6 +109,15 @@ fn a_dependency_upwards_is_reported() {
 }
 
 #[test]
+fn a_dependency_of_the_basics_is_reported() {
+    let mut r = Repository::new();
+    r.depends(&[("zonal-basics", "thiserror", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-types", "zonal-basics", "null")]);
+    assert_eq!(r.check(), []);
+}
+
+#[test]
 fn a_simulator_that_depends_on_a_shell_is_reported() {
     let mut r = Repository::new();
     r.depends(&[("zonal-sim", "zonal-fuse", "null")]);
@@ -124,7 +133,7 @@ fn test_support_is_for_tests_only() {
     assert_eq!(rules(&r.check()), ["dependency"]);
     r.depends(&[("zonal-testkit", "zonal-wire", "null")]);
     assert_eq!(rules(&r.check()), ["dependency"]);
-    r.depends(&[("zonal-testkit", "zonal-types", "null")]);
+    r.depends(&[("zonal-testkit", "zonal-basics", "null")]);
     assert_eq!(r.check(), []);
     r.depends(&[
         ("zonal-meta", "zonal-testkit", "\"dev\""),

@@ -5,9 +5,10 @@ use crate::cell::call::Call;
 use crate::cell::owner::SessionOwner;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
+use zonal_basics::BackOff;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{
-    BackOff, Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId, ZoneId,
+    Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::ObjectRef;
 

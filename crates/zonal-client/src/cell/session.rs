@@ -19,7 +19,8 @@ use crate::transport::mutex::lock;
 use crate::transport::net::{ClientNotice, Net};
 use crate::transport::retry::{RETRY_MS, is_passing};
 use std::collections::BTreeSet;
-use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
+use zonal_basics::BackOff;
+use zonal_types::{Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<C: SessionOwner> Call<'_, C> {

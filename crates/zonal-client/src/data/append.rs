@@ -16,6 +16,7 @@ use crate::file::inline_bytes::split;
 use crate::file::tail_ownership::TailOwnership;
 use crate::transport::net::Net;
 use crate::transport::retry::is_unsure;
+use zonal_basics::to_usize;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
@@ -180,14 +181,14 @@ impl<N: Net> ClientCall<'_, N> {
         let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
         let mut end = offset + bytes.len() as u64;
         for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
-            let from = (piece.file_offset - offset) as usize;
+            let from = to_usize(piece.file_offset - offset);
             let at = (piece.component, piece.column);
             let wrote = loop {
                 let length = piece.length.min(end.saturating_sub(piece.file_offset));
                 if length == 0 {
                     break None;
                 }
-                let part = &bytes[from..from + length as usize];
+                let part = &bytes[from..from + to_usize(length)];
                 let component = &data.layout.components[piece.component];
                 // The request names the file as it was when the place was assigned, or after the
                 // truncation that left a part of the place.

@@ -6,6 +6,7 @@ use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
 use crate::transport::net::Net;
 use std::sync::atomic::Ordering;
+use zonal_basics::to_usize;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{Column, ErrorCode};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
@@ -169,11 +170,11 @@ impl<N: Net> ClientCall<'_, N> {
         if how == Reserve::Allocate {
             // Only the shard knows which bytes are missing, because others may write now.
             let report = state.report_mut();
-            report.allocate = report.allocate.max(end as u32);
+            report.allocate = report.allocate.max(u32::try_from(end).unwrap_or(u32::MAX));
             return;
         }
         let before = state.dirty.bytes();
-        let zeros = vec![0; end.saturating_sub(offset) as usize];
+        let zeros = vec![0; to_usize(end.saturating_sub(offset))];
         state.dirty.insert(offset, &zeros);
         self.dirty_bytes
             .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use crate::client::ClientCall;
 use crate::file::inline_bytes::{copy_out, end_of_inline};
 use crate::file::{File, lay_over};
 use crate::transport::net::{Net, NetFailure};
+use zonal_basics::to_usize;
 use zonal_types::{ErrorCode, FileData, Ino};
 use zonal_wire::{ObjectRef, StorageRequest};
 
@@ -208,7 +209,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
         let mut rest = out;
         for (piece, first) in pieces.iter().zip(started) {
-            let (part, behind) = rest.split_at_mut(piece.length as usize);
+            let (part, behind) = rest.split_at_mut(to_usize(piece.length));
             rest = behind;
             let outcome = match first {
                 Ok((place, pending)) => self
@@ -231,7 +232,7 @@ impl<N: Net> ClientCall<'_, N> {
             match outcome {
                 Ok(bytes) => {
                     is_short |= bytes < part.len();
-                    part[bytes.min(piece.length as usize)..].fill(0);
+                    part[bytes.min(to_usize(piece.length))..].fill(0);
                 }
                 Err(code) => failed = Some(code),
             }
@@ -240,8 +241,11 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a piece is at most as long as the caller's buffer, which a frame bounds"
+)]
 fn read_request(object: ObjectRef, piece: &zonal_layout::Piece) -> StorageRequest {
-    // A piece is at most as long as the caller's buffer, which a frame bounds.
     StorageRequest::Read {
         object,
         offset: piece.object_offset,

@@ -8,6 +8,7 @@ use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
 use crate::transport::net::Net;
 use std::collections::BTreeMap;
+use zonal_basics::to_usize;
 use zonal_layout::{ColumnRanges, Seek, next_data, next_hole};
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use zonal_types::{Column, ErrorCode, FileData};
@@ -127,10 +128,10 @@ impl<N: Net> ClientCall<'_, N> {
         {
             return Err(ErrorCode::FileTooBig);
         }
-        let mut buffer = vec![0; STEP.min(length) as usize];
+        let mut buffer = vec![0; to_usize(STEP.min(length))];
         let mut done = 0;
         while done < length {
-            let step = STEP.min(length - done) as usize;
+            let step = to_usize(STEP.min(length - done));
             let read = self
                 .read(from, from_offset + done, &mut buffer[..step])
                 .await;

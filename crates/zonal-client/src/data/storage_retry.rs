@@ -7,7 +7,8 @@ use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
-use zonal_types::{BackOff, Column, ErrorCode, Incarnation, Instant, TargetId};
+use zonal_basics::BackOff;
+use zonal_types::{Column, ErrorCode, Incarnation, Instant, TargetId};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
 /// Makes a request for an object; each attempt calls it anew.

@@ -8,6 +8,7 @@
 
 use crate::file::dirty_ranges::overlap;
 use crate::transport::run::Run;
+use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::limits::{STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
 use zonal_wire::{ObjectRef, StorageRequest};
@@ -104,8 +105,8 @@ impl Batch {
     pub(crate) fn bytes_of(&self, piece: &Piece) -> &[u8] {
         let run = self.within(piece.file_offset, piece.file_offset + piece.length);
         let bytes = run.first().and_then(|(at, run)| {
-            let from = piece.file_offset.checked_sub(*at)? as usize;
-            run.get(from..from + piece.length as usize)
+            let from = to_usize(piece.file_offset.checked_sub(*at)?);
+            run.get(from..from + to_usize(piece.length))
         });
         bytes.unwrap_or(&[])
     }
@@ -128,7 +129,7 @@ fn end_of((at, run): &(u64, Run)) -> u64 {
 
 /// Number of bytes in the pieces.
 pub(crate) fn length_of(pieces: &[Piece]) -> usize {
-    pieces.iter().map(|piece| piece.length as usize).sum()
+    pieces.iter().map(|piece| to_usize(piece.length)).sum()
 }
 
 /// Sorts pieces by object and groups them into messages.
@@ -190,7 +191,10 @@ pub(crate) fn write_request(object: ObjectRef, pieces: &[Piece]) -> StorageReque
     );
     let mut ranges: Vec<(u64, u32)> = Vec::with_capacity(pieces.len());
     for piece in pieces {
-        // The bound of a message fits.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the bound of a message fits"
+        )]
         let length = piece.length as u32;
         match ranges.last_mut() {
             Some((at, before)) if *at + u64::from(*before) == piece.object_offset => {

@@ -6,6 +6,7 @@
 
 use crate::transport::run::Run;
 use std::collections::BTreeMap;
+use zonal_basics::to_usize;
 
 /// Most bytes copied from the front of a run to the run before it. A long write has as much room
 /// behind it.
@@ -74,9 +75,9 @@ impl DirtyRanges {
                 if missing > MISSING_MAX || missing >= run.len() as u64 {
                     return Err(run);
                 }
-                before.extend(&run[..missing as usize]);
-                run.skip(missing as usize);
-                self.bytes += missing as usize;
+                before.extend(&run[..to_usize(missing)]);
+                run.skip(to_usize(missing));
+                self.bytes += to_usize(missing);
                 begin += missing;
             }
             Some((at, before)) if at + before.len() as u64 > offset => return Err(run),
@@ -100,7 +101,7 @@ impl DirtyRanges {
         if let Some((start, run)) = self.runs.range_mut(..offset).next_back() {
             let run_end = start + run.len() as u64;
             if run_end >= offset {
-                let at = (offset - start) as usize;
+                let at = to_usize(offset - start);
                 let within = run.len().min(at + data.len());
                 if run_end >= end {
                     run.put(at, data);
@@ -198,13 +199,13 @@ impl DirtyRanges {
                 continue;
             }
             if end > to {
-                self.runs.insert(to, run.split_off((to - at) as usize));
+                self.runs.insert(to, run.split_off(to_usize(to - at)));
             }
             if at < from {
-                run.truncate((from - at) as usize);
+                run.truncate(to_usize(from - at));
                 self.runs.insert(at, run);
             }
-            self.uncount((end.min(to) - at.max(from)) as usize);
+            self.uncount(to_usize(end.min(to) - at.max(from)));
         }
     }
 
@@ -228,12 +229,12 @@ impl DirtyRanges {
         let (start, from, to) = found?;
         let mut run = self.runs.remove(&start)?;
         if start + run.len() as u64 > to {
-            self.runs.insert(to, run.split_off((to - start) as usize));
+            self.runs.insert(to, run.split_off(to_usize(to - start)));
         }
         if from > start {
             // The part that stays is the shorter one.
             self.runs
-                .insert(start, run.split_front((from - start) as usize));
+                .insert(start, run.split_front(to_usize(from - start)));
         }
         self.uncount(run.len());
         Some((from, run))
@@ -249,7 +250,7 @@ impl DirtyRanges {
         let (start, run) = match crossing {
             Some(start) => {
                 let run = self.runs.get_mut(&start)?;
-                (behind, run.split_off((behind - start) as usize))
+                (behind, run.split_off(to_usize(behind - start)))
             }
             None => {
                 let start = *self.runs.range(behind..).next()?.0;
@@ -279,7 +280,7 @@ impl DirtyRanges {
         let start = *self.runs.range(..end).next()?.0;
         let mut run = self.runs.remove(&start)?;
         if start + run.len() as u64 > end {
-            self.runs.insert(end, run.split_off((end - start) as usize));
+            self.runs.insert(end, run.split_off(to_usize(end - start)));
         }
         self.uncount(run.len());
         Some((start, run))
@@ -345,7 +346,7 @@ fn make_room(run: &mut Run, more: usize, room: impl Fn(usize) -> Run) {
 pub fn overlap(at: u64, run: &[u8], offset: u64, end: u64) -> Option<(u64, Vec<u8>)> {
     let from = at.max(offset);
     let to = (at + run.len() as u64).min(end);
-    (from < to).then(|| (from, run[(from - at) as usize..(to - at) as usize].to_vec()))
+    (from < to).then(|| (from, run[to_usize(from - at)..to_usize(to - at)].to_vec()))
 }
 
 /// Copies the part of `run` (which lies at `at`) that falls within `out` (which lies at `offset`).
@@ -353,8 +354,8 @@ pub fn copy_overlap(at: u64, run: &[u8], offset: u64, out: &mut [u8]) {
     let from = at.max(offset);
     let to = (at + run.len() as u64).min(offset + out.len() as u64);
     if from < to {
-        let source = &run[(from - at) as usize..(to - at) as usize];
-        out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+        let source = &run[to_usize(from - at)..to_usize(to - at)];
+        out[to_usize(from - offset)..to_usize(to - offset)].copy_from_slice(source);
     }
 }
 

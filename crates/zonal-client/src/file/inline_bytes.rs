@@ -15,8 +15,11 @@ pub(crate) struct InlineRun(Arc<Batch>);
 
 impl InlineRun {
     /// The run as a request carries it.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the layout bounds the start of a run"
+    )]
     pub(crate) fn to_wire(&self) -> (u32, Blob) {
-        // The layout bounds both numbers.
         let bytes = self.0.runs().first().map_or(&[][..], |(_at, run)| run);
         (self.0.start() as u32, Blob(bytes.to_vec()))
     }
@@ -38,6 +41,10 @@ pub(crate) fn end_of_inline(data: &FileData) -> u64 {
 }
 
 /// Splits a range of a file. Returns the shard's part, if any, and its length.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "an offset before the end of the inline bytes fits, as that end does"
+)]
 pub(crate) fn split(data: &FileData, offset: u64, bytes: &[u8]) -> (Option<(u32, Blob)>, usize) {
     let end = end_of_inline(data);
     let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX);

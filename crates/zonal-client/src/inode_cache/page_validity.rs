@@ -5,21 +5,32 @@
 //! file drops its pages.
 
 use std::collections::BTreeMap;
+use zonal_basics::BoundedMap;
 use zonal_types::Ino;
 
 /// Files remembered.
 pub const SEEN_MAX: usize = 65_536;
 
 /// Change counters that the kernel's pages show, by inode.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PageVersions {
-    changes: BTreeMap<Ino, (u64, u64)>,
-    order: BTreeMap<u64, Ino>,
+    changes: BoundedMap<Ino, u64>,
     clock: u64,
     /// Time of the last own change, by file.
     own: BTreeMap<Ino, u64>,
     /// Time at which pages of any file were last doubted.
     doubted: u64,
+}
+
+impl Default for PageVersions {
+    fn default() -> Self {
+        Self {
+            changes: BoundedMap::new(SEEN_MAX),
+            clock: 0,
+            own: BTreeMap::new(),
+            doubted: 0,
+        }
+    }
 }
 
 /// A time of the table's own clock, taken before a request to the shard.
@@ -54,7 +65,7 @@ impl PageVersions {
     #[must_use]
     pub fn shows(&self, ino: Ino, change: u64, asked: Moment) -> bool {
         self.assert_past(asked);
-        let known = self.changes.get(&ino).map(|(known, _at)| *known);
+        let known = self.changes.get(&ino).copied();
         let is_own = || self.own.get(&ino).is_some_and(|told| *told > asked.0);
         known.is_some_and(|known| known == change || (known > change && is_own()))
     }
@@ -74,30 +85,23 @@ impl PageVersions {
         self.clock += 1;
         let is_own = self.own.get(&ino).is_some_and(|told| *told > asked.0);
         if is_own
-            && let Some((known, _at)) = self.changes.get(&ino)
+            && let Some(known) = self.changes.get(&ino)
             && *known > change
         {
             return true;
         }
-        let old = self.changes.insert(ino, (change, self.clock));
-        if let Some((_change, at)) = old {
-            self.order.remove(&at);
-        }
-        self.order.insert(self.clock, ino);
-        if self.changes.len() > SEEN_MAX
-            && let Some((_at, oldest)) = self.order.pop_first()
-        {
-            self.changes.remove(&oldest);
+        let did_show = self.changes.get(&ino) == Some(&change);
+        if let Some((oldest, _change)) = self.changes.insert(ino, change) {
             self.own.remove(&oldest);
         }
         self.assert_counts();
-        old.is_some_and(|(known, _at)| known == change)
+        did_show
     }
 
     /// Notes an own change that led to `change`: the version follows where no other client's change
     /// came between.
     pub fn own_change(&mut self, ino: Ino, change: u64) {
-        if let Some((known, _at)) = self.changes.get_mut(&ino) {
+        if let Some(known) = self.changes.get_mut(&ino) {
             if known.checked_add(1) == Some(change) {
                 *known = change;
                 self.clock += 1;
@@ -112,9 +116,7 @@ impl PageVersions {
     /// True where the pages of `ino` may show another version than `change`.
     #[must_use]
     pub fn differs(&self, ino: Ino, change: u64) -> bool {
-        self.changes
-            .get(&ino)
-            .is_none_or(|(known, _at)| *known != change)
+        self.changes.get(&ino) != Some(&change)
     }
 
     /// Files remembered now.
@@ -139,9 +141,7 @@ impl PageVersions {
 
     /// Forgets the version that the pages show.
     pub fn forget(&mut self, ino: Ino) {
-        if let Some((_change, at)) = self.changes.remove(&ino) {
-            self.order.remove(&at);
-        }
+        self.changes.remove(&ino);
         self.own.remove(&ino);
         self.assert_counts();
     }
@@ -156,11 +156,8 @@ impl PageVersions {
     }
 
     fn assert_counts(&self) {
-        let (files, ordered, own) = (self.changes.len(), self.order.len(), self.own.len());
-        assert!(
-            files == ordered && own <= files && files <= SEEN_MAX,
-            "{files} files, {ordered} in order, {own} changed here"
-        );
+        let (files, own) = (self.changes.len(), self.own.len());
+        assert!(own <= files, "{files} files, {own} changed here");
     }
 }
 
@@ -244,6 +241,5 @@ mod tests {
             note(&mut seen, Ino(ino), 1);
         }
         assert_eq!(seen.changes.len(), SEEN_MAX);
-        assert_eq!(seen.order.len(), SEEN_MAX);
     }
 }

@@ -9,50 +9,38 @@
 //!
 //! Bound: [`GHOSTS_MAX`]; the entries updated longest ago are forgotten.
 
-use std::collections::BTreeMap;
+use zonal_basics::BoundedMap;
 use zonal_types::{Attr, Ino};
 
 /// Inodes remembered, removed or not.
 pub const GHOSTS_MAX: usize = 32_768;
 
 /// Attributes of inodes that are not files.
-#[derive(Debug, Default)]
-pub struct RemovedAttributes {
-    attrs: BTreeMap<Ino, (u64, Attr)>,
-    order: BTreeMap<u64, Ino>,
-    told: u64,
+#[derive(Debug)]
+pub struct RemovedAttributes(BoundedMap<Ino, Attr>);
+
+impl Default for RemovedAttributes {
+    fn default() -> Self {
+        Self(BoundedMap::new(GHOSTS_MAX))
+    }
 }
 
 impl RemovedAttributes {
     /// Remembers the attributes of an inode.
     pub fn note(&mut self, attr: &Attr) {
-        self.told += 1;
-        if let Some((before, _)) = self.attrs.insert(attr.ino, (self.told, *attr)) {
-            self.order.remove(&before);
-        }
-        self.order.insert(self.told, attr.ino);
-        while self.order.len() > GHOSTS_MAX
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
-            self.attrs.remove(&oldest);
-        }
-        let (inodes, ordered) = (self.attrs.len(), self.order.len());
-        assert!(
-            inodes == ordered && inodes <= GHOSTS_MAX,
-            "{inodes} inodes, {ordered} in order"
-        );
+        self.0.insert(attr.ino, *attr);
     }
 
     /// Inodes remembered now.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.attrs.len()
+        self.0.len()
     }
 
     /// Attributes of an inode that its shard does not know any more.
     #[must_use]
     pub fn get(&self, ino: Ino) -> Option<Attr> {
-        let (_, attr) = self.attrs.get(&ino)?;
+        let attr = self.0.get(&ino)?;
         Some(Attr { nlink: 0, ..*attr })
     }
 }
@@ -90,7 +78,7 @@ mod tests {
         (0..most).for_each(|ino| ghosts.note(&directory(ino)));
         ghosts.note(&directory(0));
         (most..most + 9).for_each(|ino| ghosts.note(&directory(ino)));
-        assert_eq!((ghosts.len(), ghosts.order.len()), (GHOSTS_MAX, GHOSTS_MAX));
+        assert_eq!(ghosts.len(), GHOSTS_MAX);
         assert_eq!(ghosts.get(Ino(0)).map(|attr| attr.nlink), Some(0));
         assert_eq!(ghosts.get(Ino(9)), None);
         assert!(ghosts.get(Ino(10)).is_some());

@@ -76,7 +76,7 @@ impl Header {
         let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let header = Self {
-            whole: bytes[6] & 1 == FLAG_WHOLE as u8,
+            whole: u16::from(bytes[6] & 1) == FLAG_WHOLE,
             store: word(8)?,
             cycle: word(16)?,
             sequence: word(24)?,

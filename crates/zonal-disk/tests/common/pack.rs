@@ -4,6 +4,10 @@
 //! Format: `ZPACK1\n`, then for each file its name, its length and its runs. All lengths are u64,
 //! little-endian. A run has its offset, its length, whether all its bytes are equal (then one byte
 //! follows), and its bytes.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs::{self, File};

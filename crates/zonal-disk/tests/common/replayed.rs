@@ -1,5 +1,9 @@
 //! Replays a recording on a folder in memory, event by event, with the states that a power loss may
 //! leave at each.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(dead_code, reason = "each test uses its part")]
 
 use zonal_disk::recording::{RecordedEvent, Recording};

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use zonal_basics::BackOff;
 use zonal_layout::slot_of;
 use zonal_meta::Deletion;
-use zonal_types::{BackOff, Column, DataId, Instant, TargetId};
+use zonal_types::{Column, DataId, Instant, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use zonal_types::{BackOff, Fence, TargetId};
+use zonal_basics::BackOff;
+use zonal_types::{Fence, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
 use super::waits::Key;

@@ -3,6 +3,7 @@
 
 use super::{TargetDriver, TargetHost, TargetNote};
 use std::sync::atomic::Ordering;
+use zonal_basics::to_usize;
 use zonal_object::{CheckpointPlan, EffectRecord, StorageTarget};
 use zonal_types::limits::BLOCK_BYTES;
 
@@ -63,13 +64,13 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Moves pending blocks to segments. Blocks that cannot be moved stay pending and go into the
     /// checkpoint as they are.
     async fn move_pending(&self) -> Result<(), H::Error> {
-        let mut left = self.lock().pending_bytes().0 as usize / BLOCK_BYTES;
+        let mut left = to_usize(self.lock().pending_bytes().0) / BLOCK_BYTES;
         while left > 0 {
             let plan = self.lock().plan_checkpoint(MOVE_BLOCKS.min(left));
             if plan.is_empty() {
                 break;
             }
-            left = left.saturating_sub(plan.bytes() as usize / BLOCK_BYTES);
+            left = left.saturating_sub(to_usize(plan.bytes()) / BLOCK_BYTES);
             if let Err(error) = self.write_moves(&plan).await {
                 self.lock().abort_checkpoint(plan);
                 self.host.note(TargetNote::CannotMove { why: &error });

@@ -1,6 +1,7 @@
 //! Writes: planned under the mutex, carried out outside of it, committed with their record.
 
 use super::{Asker, Refused, TargetDriver, TargetHost, named};
+use zonal_basics::to_usize;
 use zonal_object::{
     ChangeOutcome, Committed, WriteDecision, WritePlan, WriteRequest, ranges_of_one_record,
 };
@@ -37,7 +38,7 @@ impl<H: TargetHost> TargetDriver<H> {
         loop {
             let (now, later) = ranges.split_at(ranges_of_one_record(&config, ranges));
             let bytes: u64 = now.iter().map(|(_at, length)| u64::from(*length)).sum();
-            let (of_now, of_later) = payload.split_at(bytes as usize);
+            let (of_now, of_later) = payload.split_at(to_usize(bytes));
             let request = WriteRequest {
                 object: id,
                 cut,

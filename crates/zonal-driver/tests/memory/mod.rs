@@ -1,4 +1,8 @@
 //! A target on a host in memory, whose calls wait or fail where a test tells them to.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

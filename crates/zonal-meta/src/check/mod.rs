@@ -12,13 +12,14 @@ use crate::keys;
 use crate::shard::MetaShard;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
+use zonal_basics::Hex;
 use zonal_types::{Codec, DataId, Ino, KvRead, codec_of};
 
 /// An invariant of a shard's store that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// A key that no shard writes, or a value that cannot be read.
-    #[error("key {} or its value is damaged", hex(.key))]
+    #[error("key {} or its value is damaged", Hex(.key))]
     Key {
         /// The key.
         key: Vec<u8>,
@@ -243,10 +244,6 @@ codec_of!(Broken {
     21 = Unindexed { ino, data_id },
     22 = StrayData { ino, data_id },
 });
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 impl MetaShard {
     /// Every broken invariant as text. Sorts in memory: for stores of tests.

@@ -11,6 +11,7 @@ use super::Result;
 use crate::inode::Inode;
 use crate::keys;
 use crate::tx::Tx;
+use zonal_basics::to_usize;
 use zonal_types::{Blob, ErrorCode, Ino};
 use zonal_wire::MetaReply;
 
@@ -51,7 +52,7 @@ pub(crate) fn stored(tx: &Tx<'_>, inode: &Inode) -> Result<Vec<u8>> {
 
 /// Fills inline bytes that are missing before `end` with zeros, within the file.
 pub(crate) fn allocate(tx: &mut Tx<'_>, inode: &mut Inode, end: u32) -> Result<()> {
-    let end = u64::from(end.min(inode.layout.inline_bytes())).min(inode.size) as usize;
+    let end = to_usize(u64::from(end.min(inode.layout.inline_bytes())).min(inode.size));
     let mut stored = stored(tx, inode)?;
     let before = stored.len();
     if before < end {
@@ -127,5 +128,5 @@ fn store(tx: &mut Tx<'_>, key: Vec<u8>, bytes: Vec<u8>) {
 }
 
 fn count(inode: &mut Inode, before: usize, after: usize) {
-    inode.count_allocated(allocated(after) as i64 - allocated(before) as i64);
+    inode.count_allocated(allocated(after).cast_signed() - allocated(before).cast_signed());
 }

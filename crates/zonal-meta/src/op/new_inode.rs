@@ -8,6 +8,7 @@ use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
 use crate::stripe_set_choice::{ChosenSet, SetChoice, choose_open};
 use crate::tx::{MemoryChange, Tx};
+use zonal_basics::to_usize;
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
     Codec, Credentials, DataId, ErrorCode, FileKind, Ino, Layout, NodeId, PartitionId, Placement,
@@ -156,7 +157,7 @@ pub(crate) fn partition_for_directory(tx: &Tx<'_>, parent: Ino) -> Result<Partit
     if tx.env.config.is_root() || partitions.is_empty() {
         return Ok(parent.partition());
     }
-    let turn = (tx.env.live_inodes % partitions.len() as u64) as usize;
+    let turn = to_usize(tx.env.live_inodes % partitions.len() as u64);
     partitions.get(turn).copied().ok_or(ErrorCode::NotOwner)
 }
 

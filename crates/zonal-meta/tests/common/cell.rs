@@ -1,4 +1,9 @@
 //! Shards over maps in memory: each request runs to its end, and waits advance the clock.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "numbers of tests are small"
+)]
 
 use super::{Client, none, seconds};
 use std::collections::BTreeMap;

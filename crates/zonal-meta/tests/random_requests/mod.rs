@@ -1,4 +1,9 @@
 //! Random requests from a seed: every kind, with edge values in their fields.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "numbers of tests are small"
+)]
 
 use crate::common::name;
 use zonal_testkit::Rng;

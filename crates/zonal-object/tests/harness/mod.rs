@@ -1,4 +1,8 @@
 //! A shell for tests: store, log and segments in memory, with crashes.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 

@@ -7,6 +7,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Error, ErrorKind, Read, Result, Seek, Take, Write};
 use std::path::{Path, PathBuf};
+use zonal_basics::to_usize;
 use zonal_types::Codec;
 
 /// Suffix of a file while it is written.
@@ -83,7 +84,7 @@ impl Frames {
                 count => digest.update(&buffer[..count]),
             }
         }
-        let mut sum = [0; SUM_BYTES as usize];
+        let mut sum = [0; to_usize(SUM_BYTES)];
         file.read_exact(&mut sum)?;
         if digest.finalize() != u64::from_le_bytes(sum) {
             return Err(ErrorKind::InvalidData.into());

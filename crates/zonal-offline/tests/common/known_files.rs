@@ -1,4 +1,8 @@
 //! Makes a cell of known files.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use super::{
     CELL, CONFIG, GEOMETRY, Made, OpenTarget, SEGMENT, TestCell, contents, entry, now, open_engine,

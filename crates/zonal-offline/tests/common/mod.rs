@@ -1,6 +1,10 @@
 //! A stopped cell on real stores, made of known files. A check of it must keep this rule: each read
 //! gives the bytes that were written, or an error.
 #![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     dead_code,

@@ -1,5 +1,9 @@
 //! A "running" cell: its stores are open in this process, and the test decides about changes
 //! between two requests.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use super::{GEOMETRY, OpenTarget, TestCell, open_engine};
 use std::cell::Cell;

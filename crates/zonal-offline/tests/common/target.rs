@@ -1,4 +1,8 @@
 //! A target in use: the core on an engine and segments, driven as by its server.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use super::{GEOMETRY, SEGMENT};
 use std::fs::{self, File};

@@ -1,4 +1,8 @@
 //! The rule for checks and repairs: each read gives the bytes that were written, or an error.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use super::{Made, OpenTarget, TestCell, contents, lookup, open_engine, read_map};
 use std::sync::Arc;

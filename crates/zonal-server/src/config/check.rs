@@ -136,7 +136,9 @@ impl Source<'_> {
 
     pub(super) fn inline(&self, inline: Option<&Spanned<ByteSize>>) -> Result<u32, ConfigError> {
         let (default, max) = (u64::from(INLINE_BYTES_DEFAULT), INLINE_BYTES_MAX as u64);
-        let bytes = self.size("inline", inline, default, 0..=max)? as u32;
+        let bytes = self.size("inline", inline, default, 0..=max)?;
+        #[expect(clippy::cast_possible_truncation, reason = "at most INLINE_BYTES_MAX")]
+        let bytes = bytes as u32;
         if !(bytes as usize).is_multiple_of(BLOCK_BYTES) {
             let at = inline.map_or(0, |value| value.span().start);
             let allowed = "a multiple of 4 KiB";

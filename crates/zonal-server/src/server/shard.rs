@@ -91,8 +91,7 @@ pub(super) fn open_shard(
     let shard = shard.filter(is_own);
     let shard = shard.ok_or_else(|| contents(ErrorCode::NotOwner))?;
     let kept = store.engine.verifier();
-    let kept = (kept ^ kept >> 32) as u32;
-    let boot = boot_of(kept, clock::boot_number() as u32);
+    let boot = boot_of(low_half(kept ^ kept >> 32), low_half(clock::boot_number()));
     let mut shard = ShardConfig::new(shard.id, config.zone, boot);
     shard.inline_bytes = config.inline_bytes;
     (shard.root_uid, shard.root_gid) = config.root_owner;
@@ -106,4 +105,13 @@ pub(super) fn open_shard(
     MetaRole::open(parts, store.is_new)
         .map(Arc::new)
         .map_err(contents)
+}
+
+/// The lower 32 bits.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the other half is left out on purpose"
+)]
+fn low_half(bits: u64) -> u32 {
+    bits as u32
 }

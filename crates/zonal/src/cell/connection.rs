@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use zonal_basics::const_u32;
 use zonal_disk::trusted_paths::{self, Distrust};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{
@@ -302,7 +303,7 @@ impl CellHandle {
     pub fn junctions(&self, visit: &mut dyn FnMut(&Junction)) -> anyhow::Result<()> {
         let mut after = None;
         loop {
-            let entries = JUNCTIONS_LISTED_MAX as u32;
+            let entries = const { const_u32(JUNCTIONS_LISTED_MAX as u64) };
             let reply = self.ask_manager(&ManagerRequest::Junctions { after, entries })?;
             let ManagerReply::Junctions { junctions, end, .. } = reply else {
                 let text = format!("the manager answers {reply:?}");

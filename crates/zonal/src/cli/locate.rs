@@ -10,6 +10,7 @@ use anyhow::Context;
 use serde_json::Value;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use zonal_basics::byte_size;
 
 use walk::TreeTotals;
 
@@ -104,7 +105,7 @@ fn print(value: &Value) {
         parts.sort_unstable();
         let shown: Vec<String> = parts
             .iter()
-            .map(|(id, bytes)| format!("{id}: {}", console::bytes(*bytes)))
+            .map(|(id, bytes)| format!("{id}: {}", byte_size::rounded(*bytes)))
             .collect();
         text.push_str(&format!("; {title} {}", shown.join(", ")));
     }

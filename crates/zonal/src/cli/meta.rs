@@ -7,6 +7,7 @@ use crate::cli::output_args::{OutputArgs, ReportArgs};
 use crate::console;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use zonal_basics::byte_size;
 use zonal_server::{NodeConfig, ServerError};
 
 /// Back up and restore metadata: names, attributes, layouts, the zone map, first bytes of files
@@ -101,7 +102,7 @@ fn back_up(cell: &CellArgs, output: &OutputArgs, telling: &ReportArgs) -> anyhow
             "{} shards, {} entries, {} in {}",
             taken.shards.len(),
             taken.entries,
-            console::bytes(taken.bytes),
+            byte_size::rounded(taken.bytes),
             to.display()
         ));
     }

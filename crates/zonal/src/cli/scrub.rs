@@ -5,6 +5,7 @@ use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND};
 use anyhow::Context;
 use serde_json::{Value, json};
+use zonal_basics::byte_size;
 use zonal_server::units::ByteSize;
 use zonal_types::{NodeId, Timestamp};
 use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
@@ -187,11 +188,11 @@ fn print(reports: &[(ScrubOf, ScrubReport)]) {
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for (of, report) in reports {
-        let (objects, bytes) = (report.objects, console::bytes(report.bytes));
+        let (objects, bytes) = (report.objects, byte_size::rounded(report.bytes));
         let measured = match of {
             ScrubOf::Target { .. } => [
                 format!("{objects} of {}", report.objects_now),
-                format!("{bytes} of {}", console::bytes(report.bytes_now)),
+                format!("{bytes} of {}", byte_size::rounded(report.bytes_now)),
             ],
             ScrubOf::Shard { .. } => [format!("{objects} entries"), bytes],
         };
@@ -201,7 +202,7 @@ fn print(reports: &[(ScrubOf, ScrubReport)]) {
             state(report).to_owned(),
             objects,
             bytes,
-            format!("{}/s", console::bytes(report.rate)),
+            format!("{}/s", byte_size::rounded(report.rate)),
             report.damaged_blocks.to_string(),
             match report.ended.seconds {
                 0 => "-".to_owned(),

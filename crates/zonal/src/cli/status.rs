@@ -6,6 +6,7 @@ use crate::cli::traffic_sum::TrafficSum;
 use crate::console;
 use crate::exit::{FAILED, Failure};
 use serde_json::{Value, json};
+use zonal_basics::byte_size;
 use zonal_net::Address;
 use zonal_types::{Codec, ZoneId};
 use zonal_wire::{
@@ -213,7 +214,7 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
                 if numbers.is_empty() {
                     "-".to_owned()
                 } else {
-                    console::bytes(value)
+                    byte_size::rounded(value)
                 }
             };
             total += sum(0);
@@ -233,8 +234,8 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
             String::new(),
             String::new(),
             "all".into(),
-            console::bytes(total),
-            console::bytes(free),
+            byte_size::rounded(total),
+            byte_size::rounded(free),
         ]);
     }
     console::table(&rows);

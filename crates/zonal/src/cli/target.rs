@@ -8,6 +8,7 @@ use crate::exit::{FAILED, Failure};
 use crate::transfer::{self, ObjectPaths, ObjectSource, RunningTarget, StoppedTarget};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use zonal_basics::byte_size;
 use zonal_object::ObjectId;
 use zonal_types::{Column, DataId, TargetId};
 use zonal_wire::ObjectEntry;
@@ -188,7 +189,7 @@ impl TargetCommand {
                     console::line(format_args!(
                         "{} objects, {} of data, on target {target}",
                         imported.objects,
-                        console::bytes(imported.data_bytes)
+                        byte_size::rounded(imported.data_bytes)
                     ));
                 }
                 for object in &imported.removed {
@@ -284,7 +285,7 @@ fn report_export(
         console::line(format_args!(
             "{} objects, {} of data in {}",
             exported.objects,
-            console::bytes(exported.data_bytes),
+            byte_size::rounded(exported.data_bytes),
             to.display()
         ));
         for (object, lost) in &exported.damaged {

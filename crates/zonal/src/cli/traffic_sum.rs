@@ -1,7 +1,7 @@
 //! Client bytes of targets, added up and shown: in-zone, cross-zone, and the in-zone ratio.
 
-use crate::console;
 use serde_json::{Value, json};
+use zonal_basics::byte_size;
 use zonal_wire::ClientTraffic;
 
 /// A sum over targets.
@@ -36,10 +36,10 @@ impl TrafficSum {
         let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
         vec![
             title,
-            console::bytes(self.0.read_in_zone),
-            console::bytes(self.0.read_cross_zone),
-            console::bytes(self.0.written_in_zone),
-            console::bytes(self.0.written_cross_zone),
+            byte_size::rounded(self.0.read_in_zone),
+            byte_size::rounded(self.0.read_cross_zone),
+            byte_size::rounded(self.0.written_in_zone),
+            byte_size::rounded(self.0.written_cross_zone),
             ratio,
         ]
     }

@@ -2,13 +2,13 @@
 
 use crate::cell::mount_records::MountRecords;
 use crate::cell::{CellFolder, CellLocator, ProcessHandle, folder, mount_table, processes};
-use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 use crate::mount::unmount_status::{self, UnmountStatus};
 use anyhow::Context;
 use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use zonal_basics::byte_size;
 
 /// Time to wait for the end of the mount's process.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -119,7 +119,7 @@ fn process_still_runs(path: &Path, pid: Pid, said: Option<&UnmountStatus>) -> Fa
         Some(UnmountStatus::Unsent(bytes, servers)) => (
             format!(
                 "{} are not sent yet{}",
-                console::bytes(*bytes),
+                byte_size::rounded(*bytes),
                 no_answer(servers)
             ),
             format!("it continues after this command has ended; {give_up}"),
@@ -145,7 +145,7 @@ fn lost_data(path: &Path, said: &UnmountStatus) -> Option<Failure> {
     let text = format!(
         "{} is unmounted, but {} of written data could not be sent and are lost{}",
         path.display(),
-        console::bytes(*bytes),
+        byte_size::rounded(*bytes),
         no_answer(servers)
     );
     Some(Failure::new(FAILED, text).hint("the log of the mount has details"))

@@ -3,6 +3,8 @@
 use crate::cell::connection::CellArgs;
 use crate::console;
 use serde_json::{Value, json};
+use zonal_basics::byte_size;
+use zonal_basics::to_hex;
 use zonal_zonemap::ZoneMap;
 
 /// Show the zone map
@@ -60,7 +62,7 @@ pub fn print(map: &ZoneMap) {
             });
             let targets = map.targets.iter().filter(|target| target.node == node.id);
             let targets = targets
-                .map(|target| format!("{} ({})", target.id, console::bytes(target.capacity)));
+                .map(|target| format!("{} ({})", target.id, byte_size::rounded(target.capacity)));
             rows.push(vec![
                 format!("{} {}", zone.id, zone.name),
                 node.id.to_string(),
@@ -96,10 +98,6 @@ pub fn or_dash(text: String) -> String {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The map as JSON, for scripts.
 fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
     let zones = map.zones.iter().map(|zone| {
@@ -113,7 +111,7 @@ fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
         json!({
             "id": target.id.0,
             "node": target.node.0,
-            "uuid": hex(&target.uuid),
+            "uuid": to_hex(&target.uuid),
             "capacity": target.capacity,
             "state": target.state.name(),
         })

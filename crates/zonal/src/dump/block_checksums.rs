@@ -5,6 +5,7 @@ use anyhow::Context;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
+use zonal_basics::to_usize;
 use zonal_types::describe::Described;
 
 const PART: &str = "sums";
@@ -15,7 +16,7 @@ pub fn show(dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
     let open = |name: &str| File::open(dir.join(name)).with_context(|| name.to_owned());
     let (mut sums, mut index) = (BufReader::new(open("index.sums")?), open("index.redb")?);
     let blocks = index.metadata().context("index.redb")?.len() / BLOCK;
-    let (mut known, mut bad, mut block) = (0_u64, 0_u64, vec![0; BLOCK as usize]);
+    let (mut known, mut bad, mut block) = (0_u64, 0_u64, vec![0; to_usize(BLOCK)]);
     for number in 0..blocks {
         let mut sum = [0; 4];
         match sums.read_exact(&mut sum) {

@@ -1,10 +1,11 @@
 //! The ordered store: index and log together, as an opening sees it.
 
 use super::segments::{self, SegmentUsage};
-use super::{StorePart, entry, hex, printer::Printer};
+use super::{StorePart, entry, printer::Printer};
 use crate::exit::{Failure, REFUSED};
 use anyhow::Context;
 use std::path::Path;
+use zonal_basics::to_hex;
 use zonal_disk::identity::{self, Stored};
 use zonal_disk::{IndexItem, ReadStore, StoreKind};
 use zonal_types::describe::Described;
@@ -58,7 +59,7 @@ pub fn show(
                 }
             }
             IndexItem::BadEntry { key } if is_wanted(key) => {
-                printer.damage(PART, Some(hex(key)), "key or value fails its checksum");
+                printer.damage(PART, Some(to_hex(key)), "key or value fails its checksum");
             }
             IndexItem::BadEntry { .. } => {}
             IndexItem::BadPage {
@@ -67,10 +68,10 @@ pub fn show(
                 above,
                 upto,
             } => {
-                let upto = upto.map_or("the end".to_owned(), hex);
+                let upto = upto.map_or("the end".to_owned(), to_hex);
                 let text = format!(
                     "a page at depth {depth} cannot be used: keys above {} up to {upto} may be missing",
-                    hex(above)
+                    to_hex(above)
                 );
                 printer.damage(PART, Some(format!("@{offset}")), &text);
             }
@@ -121,11 +122,15 @@ fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn one(kind: StoreKind, key: &[u8], value: &[u8], printer: &mut Printer) {
-    let at = Some(hex(key));
+    let at = Some(to_hex(key));
     match entry(Some(kind), key, value) {
         Some(described) => printer.entry(PART, at, &described),
         None => {
-            let text = format!("cannot be decoded, {} bytes: {}", value.len(), hex(value));
+            let text = format!(
+                "cannot be decoded, {} bytes: {}",
+                value.len(),
+                to_hex(value)
+            );
             printer.damage(PART, at, &text);
         }
     }
@@ -161,7 +166,7 @@ fn map(store: &ReadStore, printer: &mut Printer) {
                 let shown = Described::new("target")
                     .with("target", target.id.0)
                     .with("node", target.node.0)
-                    .with("uuid", hex(&target.uuid))
+                    .with("uuid", to_hex(&target.uuid))
                     .with("capacity", target.capacity)
                     .with("state", target.state.name());
                 printer.entry("map", None, &shown);

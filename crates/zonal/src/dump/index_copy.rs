@@ -1,8 +1,9 @@
 //! One file of the copy of an index: its records, and the entries in them.
 
-use super::{entry, hex, printer::Printer};
+use super::{entry, printer::Printer};
 use anyhow::Context;
 use std::path::Path;
+use zonal_basics::to_hex;
 use zonal_disk::{CopyItem, StoreKind, identity, walk_copy};
 use zonal_types::describe::Described;
 
@@ -72,8 +73,8 @@ fn one(
         None => Described::new("removed"),
         Some(value) => match entry(kind, key, value) {
             Some(shown) => shown,
-            None => return printer.damage(PART, Some(hex(key)), "the entry is none of ours"),
+            None => return printer.damage(PART, Some(to_hex(key)), "the entry is none of ours"),
         },
     };
-    printer.entry(PART, Some(hex(key)), &shown.with("from", from));
+    printer.entry(PART, Some(to_hex(key)), &shown.with("from", from));
 }

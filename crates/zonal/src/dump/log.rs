@@ -1,10 +1,11 @@
 //! The log's file from start to end: every valid header with its record.
 
-use super::{entry, hex, printer::Printer};
+use super::{entry, printer::Printer};
 use anyhow::Context;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use zonal_basics::to_hex;
 use zonal_disk::StoreKind;
 use zonal_disk::identity::Stored;
 use zonal_disk::log::{ALIGN, HEADER, RecordHeader, RecordKind};
@@ -120,7 +121,7 @@ fn one(
     };
     let kind = stored.map(|stored| stored.identity.kind);
     let changes = record.changes.iter().map(|change| {
-        let key = ("key", Field::from(hex(&change.key)));
+        let key = ("key", Field::from(to_hex(&change.key)));
         let Some(value) = &change.value else {
             return vec![("change", Field::from("remove")), key];
         };

@@ -17,6 +17,8 @@ use anyhow::Context;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use zonal_basics::to_hex;
+use zonal_basics::{HexError, from_hex};
 use zonal_disk::identity::{self, FORMAT_VERSION, Stored};
 use zonal_disk::{DiskError, StoreKind, trusted_paths};
 use zonal_types::CellId;
@@ -49,22 +51,10 @@ impl std::str::FromStr for Prefix {
 }
 
 fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
-    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').collect();
-    let (pairs, rest) = digits.as_chunks::<2>();
-    if !rest.is_empty() {
-        return Err("an even number of hexadecimal digits".to_owned());
-    }
-    let byte = |pair: &[u8; 2]| {
-        let text = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(text, 16).ok()
-    };
-    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
-    bytes.ok_or_else(|| "hexadecimal digits".to_owned())
-}
-
-/// Formats bytes as hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    from_hex(&text.replace(' ', "")).map_err(|error| match error {
+        HexError::OddLength => "an even number of hexadecimal digits".to_owned(),
+        HexError::NotADigit => "hexadecimal digits".to_owned(),
+    })
 }
 
 /// Shows the stored structure at `path`.
@@ -160,7 +150,7 @@ fn identity_of(stored: &Stored) -> Described {
         .with("kind", stored.identity.kind.to_string())
         .with("cell", CellId(stored.identity.cell).to_string())
         .with("number", stored.identity.id)
-        .with("uuid", hex(&stored.uuid))
+        .with("uuid", to_hex(&stored.uuid))
         .with("log_bytes", stored.log_bytes)
 }
 

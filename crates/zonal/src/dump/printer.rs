@@ -1,9 +1,9 @@
 //! Output of a dump's lines, for people and as JSON.
 
-use super::hex;
 use crate::console;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+use zonal_basics::to_hex;
 use zonal_types::describe::{Described, Field, Fields};
 
 /// Prints lines of a dump and counts damage.
@@ -89,7 +89,7 @@ fn one_to_json(field: &Field) -> Value {
         Field::Text(value) => json!(value),
         Field::Bytes(value) => match printable(value) {
             Some(text) => json!(text),
-            None => json!({ "hex": hex(value) }),
+            None => json!({ "hex": to_hex(value) }),
         },
         Field::List(values) => values.iter().map(one_to_json).collect(),
         Field::Group(fields) => to_json(fields),
@@ -112,7 +112,7 @@ fn one_to_text(field: &Field) -> String {
         Field::Text(value) => value.clone(),
         Field::Bytes(value) => match printable(value) {
             Some(text) => format!("{text:?}"),
-            None => hex(value),
+            None => to_hex(value),
         },
         Field::List(values) => {
             let shown: Vec<String> = values.iter().map(one_to_text).collect();

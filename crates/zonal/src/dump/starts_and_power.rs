@@ -1,7 +1,8 @@
 //! The small files beside a store's identity: `starts` and `power` (its notes about power loss).
 
-use super::{hex, printer::Printer};
+use super::printer::Printer;
 use std::path::Path;
+use zonal_basics::to_hex;
 use zonal_disk::power_loss;
 use zonal_disk::start_marks::{self, Starts};
 use zonal_types::describe::{Described, Field};
@@ -22,7 +23,7 @@ pub fn show(dir: &Path, printer: &mut Printer) {
     one(dir, power_loss::FILE_NAME, printer, |bytes| {
         let note = power_loss::PowerNote::decode(bytes)?;
         let shown = Described::new("power")
-            .with("kernel_boot", hex(&note.boot))
+            .with("kernel_boot", to_hex(&note.boot))
             .with("doubt", note.doubt)
             .with("verifier", note.verifier);
         Some(shown)

@@ -1,12 +1,13 @@
 //! Streams: backups of metadata and exported objects.
 
-use super::{entry, hex, printer::Printer};
+use super::{entry, printer::Printer};
 use crate::backup::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
 use crate::transfer::format::{self, Lost, ObjectEnd, ObjectStart};
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use zonal_basics::to_hex;
 use zonal_disk::StoreKind;
 use zonal_disk::stream::{Frame, StreamKind, StreamReader};
 use zonal_types::describe::Described;
@@ -109,7 +110,7 @@ fn backup(frame: &Frame, at: &str, printer: &mut Printer) -> Option<()> {
         }
         ENTRIES => {
             for (key, value) in Entries::from_bytes(&frame.payload).ok()? {
-                let at = Some(format!("{at} {}", hex(&key.0)));
+                let at = Some(format!("{at} {}", to_hex(&key.0)));
                 match entry(Some(StoreKind::Manager), &key.0, &value.0) {
                     Some(shown) => printer.entry(PART, at, &shown),
                     None => printer.damage(PART, at, "cannot be decoded"),

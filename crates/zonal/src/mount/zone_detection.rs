@@ -149,7 +149,7 @@ mod tests {
                 shard: None,
                 targets: vec![JoinTarget {
                     target: TargetId(node),
-                    uuid: [node as u8; 16],
+                    uuid: [7; 16],
                     capacity: 1 << 30,
                 }],
             })

@@ -19,7 +19,7 @@ use zonal_wire::ObjectEntry;
 
 /// Bytes in one read.
 const PIECE: u32 = 1 << 20;
-const BLOCK: u32 = BLOCK_BYTES as u32;
+const BLOCK: u32 = zonal_basics::const_u32(BLOCK_BYTES as u64);
 
 /// Totals of an export.
 #[derive(Default)]

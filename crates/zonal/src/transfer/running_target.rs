@@ -5,10 +5,11 @@ use crate::cell::connection::CellHandle;
 use crate::exit::{FAILED, Failure};
 use anyhow::Context;
 use std::time::{Duration, Instant};
+use zonal_basics::BackOff;
 use zonal_net::Address;
 use zonal_object::ObjectId;
 use zonal_types::limits::OBJECTS_LISTED_MAX;
-use zonal_types::{BackOff, ErrorCode, StripeSetId, TargetId};
+use zonal_types::{ErrorCode, StripeSetId, TargetId};
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, ObjectRef, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 

@@ -1,4 +1,9 @@
 //! Well-formed requests for impossible things, one list for each role.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "numbers of tests are small"
+)]
 
 use super::{EDGES, Server};
 use std::sync::Arc;

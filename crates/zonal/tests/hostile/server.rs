@@ -1,5 +1,9 @@
 //! Calls to a service in valid frames, whose replies must be typed. Bodies are random, or valid
 //! ones with changes; some headers are odd.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use std::net::SocketAddr;
 use zonal_net::{Address, NetError, PayloadInto, Pool, Request};

@@ -1,5 +1,9 @@
 //! A store of a shard or a target after a power loss. It is opened as its server opens it after a
 //! reboot, and compared with the writes of its clients.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of tests are small"
+)]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -11,7 +11,8 @@ use crate::transport::net::{Message, Net};
 use crate::transport::operation::OperationEnds;
 use crate::transport::retry::{RETRY_MS, failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
-use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
+use zonal_basics::BackOff;
+use zonal_types::{Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 
 /// Start of a request, which limits how long its reply may be cached.

@@ -6,6 +6,7 @@ use crate::console;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use zonal_basics::byte_size;
 use zonal_native::{Attr, FileKind, Ino};
 
 /// Add up sizes below directories
@@ -104,7 +105,7 @@ impl Du {
         } else {
             console::line(format_args!(
                 "{:>12} {:>8} files  {}",
-                console::bytes(sum.size),
+                byte_size::rounded(sum.size),
                 sum.files,
                 console::path(path)
             ));

@@ -76,6 +76,11 @@ fn print(links: &[LinkReport], measured: &[MeasuredLink]) {
 }
 
 fn to_json(links: &[LinkReport], measured: &[MeasuredLink]) -> Value {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate is positive, and far below 2^53"
+    )]
     let bits = |rate: Option<f64>| rate.map(|rate| rate.round() as u64);
     let links = links.iter().zip(measured).map(|(report, measured)| {
         json!({

@@ -147,8 +147,8 @@ fn print(
             report.link.name.clone(),
             report.up.rate.to_string(),
             if report.is_cut { "cut" } else { "whole" }.to_owned(),
-            console::bytes(report.up.bytes),
-            console::bytes(report.down.bytes),
+            zonal_basics::byte_size::rounded(report.up.bytes),
+            zonal_basics::byte_size::rounded(report.down.bytes),
             (report.up.drops + report.down.drops).to_string(),
         ]);
     }

@@ -1,0 +1,90 @@
+"""Figures of the ZoneFS publication: where data lies, and what that costs."""
+from testbed import Testbed, note
+
+
+def counts(nodes):
+    return [count for count in (1, 2, 4, 8, 16) if count <= nodes]
+
+
+def line(name, points):
+    return {"name": name, "points": points}
+
+
+def write_and_read(bed, files, mib):
+    return {job: bed.load(job, files, mib) for job in ("write", "read")}
+
+
+def series(title, x_label, lines, sentence, **more):
+    return {"title": title, "x_label": x_label, "y_label": "MiB/s, all nodes together",
+            "lines": lines, "sentence": sentence, **more}
+
+
+def local_and_cross_rack(args, folder):
+    """Fig 9: local and cross-rack I/O, separate files, by nodes of one rack."""
+    places = {"local": 1, "cross-rack": 2}
+    lines = {(place, job): [] for place in places for job in ("write", "read")}
+    shares = {}
+    with Testbed(args.zonal, folder, 2, args.nodes, args.rate) as bed:
+        for place, rack in places.items():
+            top = bed.make_dir(rack, place)
+            for count in counts(args.nodes):
+                files = [(node, f"{top}/{count}-{node}") for node in bed.names(1, count)]
+                for job, found in write_and_read(bed, files, args.mib).items():
+                    lines[place, job].append([count, found["mib_per_s"]])
+                    shares[f"{place} {job} {count}"] = found["uplink_share"]
+                    note(f"  {place} {job}, {count} nodes: {found['mib_per_s']:.1f} MiB/s")
+    gain = lines["local", "write"][-1][1] / lines["cross-rack", "write"][-1][1]
+    worst = max(share for name, share in shares.items() if name.startswith("local"))
+    sentence = (f"With {args.nodes} nodes local writes are {gain:.1f} times cross-rack writes, "
+                "which stop at the uplink; the publication had more than twice. Local I/O put "
+                f"{worst:.2%} of its bytes on the uplinks at most.")
+    return series("Fig 9: local and cross-rack, separate files", "nodes of one rack",
+                  [line(" ".join(key), points) for key, points in lines.items()], sentence,
+                  uplink_share=shares)
+
+
+def zones_and_cell(args, folder):
+    """Fig 10: the same load on both racks, files in zones and over the whole cell."""
+    lines = {(placement, job): [] for placement in ("zone", "cell") for job in ("write", "read")}
+    shares = {}
+    with Testbed(args.zonal, folder, 2, args.nodes, args.rate) as bed:
+        for placement in ("zone", "cell"):
+            tops = {rack: bed.make_dir(rack, f"{placement}{rack}", placement) for rack in (1, 2)}
+            for count in counts(args.nodes):
+                files = [(node, f"{tops[rack]}/{count}-{node}") for rack in (1, 2)
+                         for node in bed.names(rack, count)]
+                for job, found in write_and_read(bed, files, args.mib).items():
+                    lines[placement, job].append([2 * count, found["mib_per_s"]])
+                    shares[f"{placement} {job} {count}"] = found["uplink_share"]
+                    note(f"  {placement} {job}, 2 x {count} nodes: {found['mib_per_s']:.1f} MiB/s")
+    gain = lines["zone", "write"][-1][1] / lines["cell", "write"][-1][1]
+    crossed = shares[f"cell write {counts(args.nodes)[-1]}"]
+    sentence = (f"With 2 x {args.nodes} nodes zones write {gain:.1f} times as fast as stripes over "
+                f"the whole cell, which put {crossed:.0%} of the bytes on the uplinks ((racks - 1) "
+                "/ racks = 50%); in the publication zones saturate the storage, and GPFS lies "
+                "between local and cross-rack.")
+    return series("Fig 10: zones and stripes over the cell", "nodes of both racks",
+                  [line(" ".join(key), points) for key, points in lines.items()], sentence,
+                  uplink_share=shares)
+
+
+def one_writer(args, folder):
+    """Fig 13: every node reads its own file, all written from one node."""
+    lines = {"zone": [], "node": []}
+    with Testbed(args.zonal, folder, 1, args.nodes, args.rate) as bed:
+        for placement, points in lines.items():
+            top = bed.make_dir(1, placement, placement)
+            # One reader would be the writer itself, whose files need no link.
+            for count in counts(args.nodes)[1:]:
+                files = [(node, f"{top}/{count}-{node}") for node in bed.names(1, count)]
+                for _node, path in files:
+                    bed.load("write", [("r1n1", path)], args.mib)
+                found = bed.load("read", files, args.mib)
+                points.append([count, found["mib_per_s"]])
+                note(f"  {placement}, {count} nodes read: {found['mib_per_s']:.1f} MiB/s")
+    gain = lines["zone"][-1][1] / lines["node"][-1][1]
+    sentence = (f"With {args.nodes} readers files in the zone are read {gain:.1f} times as fast as "
+                "files on their writer's node, which stop at the link of that node; in the "
+                "publication HDFS with one copy stops at that server.")
+    return series("Fig 13: files written by one node", "nodes that read their own file",
+                  [line(f"{name} placement", points) for name, points in lines.items()], sentence)
