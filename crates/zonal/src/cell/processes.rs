@@ -160,6 +160,7 @@ const WITH_VALUE: &[&str] = &[
     "--cell",
     "--key-file",
     "--zone",
+    "--node",
     "-o",
     "--transport",
     "--cache-time",
