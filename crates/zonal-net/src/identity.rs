@@ -118,7 +118,7 @@ pub struct Peer {
     pub role: Role,
     /// Its node; 0: none.
     pub node: NodeId,
-    /// The zone that a client claims, for statistics; 0: none, and of servers.
+    /// The zone that a client claims, for statistics; 0: none.
     pub zone: ZoneId,
     /// The protocol version of the connection.
     pub version: u16,

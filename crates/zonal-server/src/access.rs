@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | manager | `Join`, with the starts of its stores | the server of that node, in its roles |
 //! | manager | `Edit`, `Revoke` | commands |
-//! | manager | the map, the list of revoked certificates | every member |
+//! | manager | the map, the subnets, the list of revoked certificates | every member |
 //! | shard | calls between shards (see below) | servers with a shard |
 //! | shard | any other request without a session of the sender | servers with a shard |
 //! | shard | `HasOpen`, `FencesOf` | servers with a target |
@@ -121,7 +121,8 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
         | ManagerRequest::Junction { .. }
         | ManagerRequest::Junctions { .. }
         | ManagerRequest::JunctionsAt { .. }
-        | ManagerRequest::GetRevoked { .. } => true,
+        | ManagerRequest::GetRevoked { .. }
+        | ManagerRequest::GetSubnets => true,
         ManagerRequest::Edit { .. } | ManagerRequest::Revoke { .. } => peer.role == Role::Tool,
         ManagerRequest::Join {
             node,

@@ -6,27 +6,25 @@
 //!
 //! *Units*: bytes of payloads of requests that succeeded, since the server's start.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::ZoneId;
 use zonal_wire::{ClientTraffic, StorageRequest};
 
 /// Counters of one target.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TrafficCounters {
-    /// The target's zone.
-    zone: ZoneId,
+    /// The target's zone, once its node has joined the cell.
+    zone: OnceLock<ZoneId>,
     /// In-zone, cross-zone.
     read: [AtomicU64; 2],
     written: [AtomicU64; 2],
 }
 
 impl TrafficCounters {
-    pub(crate) fn new(zone: ZoneId) -> Self {
-        Self {
-            zone,
-            read: Default::default(),
-            written: Default::default(),
-        }
+    /// Sets the target's zone, before requests are served.
+    pub(crate) fn set_zone(&self, zone: ZoneId) {
+        let _ = self.zone.set(zone);
     }
 
     /// Counts a request that succeeded. `sent`: bytes of its payload; `replied`: of the reply's.
@@ -43,8 +41,10 @@ impl TrafficCounters {
             }
             _ => return,
         };
-        if client != ZoneId::default() {
-            let counter = &counters[usize::from(client != self.zone)];
+        if client != ZoneId::default()
+            && let Some(own) = self.zone.get()
+        {
+            let counter = &counters[usize::from(client != *own)];
             counter.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
@@ -104,7 +104,8 @@ mod tests {
             object,
             ranges: vec![(0, 10)],
         };
-        let counters = TrafficCounters::new(ZoneId(2));
+        let counters = TrafficCounters::default();
+        counters.set_zone(ZoneId(2));
         counters.count(ZoneId(2), &read, (0, 100));
         counters.count(ZoneId(1), &read, (0, 7));
         counters.count(ZoneId(2), &write, (10, 0));

@@ -14,6 +14,7 @@ mod check;
 mod cross_checks;
 mod raw;
 mod second_node;
+mod zone;
 
 use crate::units::Millis;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use zonal_disk::StoreDir;
 use zonal_net::{ServerRoles, Transport};
-use zonal_types::{CellId, NodeId, TargetId, ZoneId};
+use zonal_types::{CellId, NodeId, OneLine, TargetId, ZoneId};
+use zonal_zonemap::SubnetTable;
 
 use check::Source;
 use raw::RawNode;
@@ -105,6 +107,32 @@ pub enum ConfigError {
         /// The error.
         message: &'static str,
     },
+    /// An address would be in two zones.
+    #[error("{}:{line}: {second} overlaps {first} (line {first_line})", path.display())]
+    SubnetOverlap {
+        /// The file.
+        path: PathBuf,
+        /// Line of the second entry, from 1.
+        line: usize,
+        /// The second subnet with its zone.
+        second: String,
+        /// The first subnet with its zone.
+        first: String,
+        /// Line of the first entry, from 1.
+        first_line: usize,
+    },
+    /// An entry of the subnets does not name one zone.
+    #[error("{}:{line}: subnet {subnet} has {found}", path.display())]
+    SubnetZone {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The subnet.
+        subnet: String,
+        /// The keys that it has.
+        found: &'static str,
+    },
 }
 
 impl ConfigError {
@@ -114,14 +142,28 @@ impl ConfigError {
         match self {
             Self::Read { .. } => "name the node.toml with --config; `zonal up` writes such files",
             Self::Range { key, .. }
-                if !["listen", "address", "advertise", "node"]
-                    .iter()
-                    .any(|end| key.ends_with(end)) =>
+                if ![
+                    "listen",
+                    "address",
+                    "advertise",
+                    "node",
+                    "cidr",
+                    "zone",
+                    "rack",
+                ]
+                .iter()
+                .any(|end| key.ends_with(end)) =>
             {
                 "sizes and times carry units, such as \"64 MiB\" and \"10 s\""
             }
             Self::Parse { .. } | Self::Range { .. } | Self::Together { .. } => {
                 "samples of every role are in deploy/; all.toml has all of them"
+            }
+            Self::SubnetOverlap { .. } => {
+                "an address belongs to one zone: make one of the prefixes longer, or give both the same zone"
+            }
+            Self::SubnetZone { .. } => {
+                "each [[manager.subnets]] has `cidr` and either `zone`, a number, or `rack`, the name of a zone"
             }
             Self::Lookup { .. } => {
                 "write its IP:PORT, or a host name that resolves on this machine"
@@ -145,6 +187,52 @@ pub struct ZoneConfig {
     /// Name for people; used when the zone is new.
     #[serde(default)]
     pub name: String,
+}
+
+/// Where a node's zone comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeZone {
+    /// Its number is in the config.
+    Given {
+        /// The zone.
+        zone: ZoneId,
+        /// Name of the zone, used where the zone is new.
+        name: String,
+    },
+    /// Its name is in the config; the manager knows the number, or chooses one.
+    Named(String),
+    /// The manager finds it by the node's address, in its table of subnets.
+    BySubnet,
+}
+
+impl NodeZone {
+    /// The number in the config; 0: the manager finds it.
+    #[must_use]
+    pub fn number(&self) -> ZoneId {
+        match self {
+            Self::Given { zone, .. } => *zone,
+            Self::Named(_) | Self::BySubnet => ZoneId(0),
+        }
+    }
+
+    /// The name in the config, if any.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Given { name, .. } | Self::Named(name) => name,
+            Self::BySubnet => "",
+        }
+    }
+}
+
+impl std::fmt::Display for NodeZone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Given { zone, .. } => write!(f, "zone {zone}"),
+            Self::Named(name) => write!(f, "zone \"{}\"", OneLine(name)),
+            Self::BySubnet => write!(f, "the zone of its subnet"),
+        }
+    }
 }
 
 /// Memory and log of one store.
@@ -207,9 +295,7 @@ pub struct NodeConfig {
     /// The node.
     pub node: NodeId,
     /// Its zone.
-    pub zone: ZoneId,
-    /// Name of the zone, used where the zone is new.
-    pub zone_name: String,
+    pub zone: NodeZone,
     /// Address that it listens on.
     pub listen: SocketAddr,
     /// Address that others connect to.
@@ -234,6 +320,8 @@ pub struct NodeConfig {
     pub root_owner: (u32, u32),
     /// For the manager's node: slots of a new stripe set, at most.
     pub set_width: u16,
+    /// For the manager's node: the table of subnets.
+    pub subnets: SubnetTable,
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
     /// The meta role: a zone's shard.

@@ -26,8 +26,8 @@ pub(crate) fn request(
     let targets = config.storage_role.as_ref().zip(target);
     ManagerRequest::Join {
         node: config.node,
-        zone: config.zone,
-        zone_name: config.zone_name.clone(),
+        zone: config.zone.number(),
+        zone_name: config.zone.name().to_owned(),
         address: address.to_string(),
         meta: config.meta_role.is_some(),
         targets: targets

@@ -24,7 +24,8 @@ use zonal_types::{
 };
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
-use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, ZoneMap};
+use zonal_zonemap::subnets::ZoneNameError;
+use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, SubnetTable, ZoneMap};
 
 /// The manager role.
 pub struct ManagerRole {
@@ -35,6 +36,8 @@ pub struct ManagerRole {
     published: Arc<MapCache>,
     probe: Box<dyn NodeProbe>,
     revoked: RevocationList,
+    /// From the config.
+    subnets: SubnetTable,
 }
 
 /// Why the map did not change.
@@ -97,6 +100,24 @@ pub enum ManagerError {
         /// Address of the newcomer.
         claimed: SocketAddr,
     },
+    /// The node names no zone and is in no subnet.
+    #[error(
+        "node {node} names no zone, and its address {address} is in none of the manager's {subnets} subnets; set `zone` or `rack` in its node.toml, or add its subnet to [[manager.subnets]]"
+    )]
+    NoSubnet {
+        /// The node.
+        node: NodeId,
+        /// Its address.
+        address: SocketAddr,
+        /// Entries of the table.
+        subnets: usize,
+    },
+    /// The node's zone is given by a name that tells no zone.
+    #[error("{0}; give the zone by its number")]
+    ZoneName(#[from] ZoneNameError),
+    /// Every number of a zone is in use.
+    #[error("no number is free for a new zone")]
+    ZonesFull,
     /// The join contradicts itself.
     #[error("the join cannot be used: {0}")]
     Claim(&'static str),
@@ -124,14 +145,19 @@ impl ManagerError {
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Edit(EditError::VersionMoved { .. }) => ErrorCode::StaleEpoch,
-            Self::Edit(EditError::TooLarge { .. }) | Self::TooManyRevoked => ErrorCode::NoSpace,
+            Self::Edit(EditError::TooLarge { .. }) | Self::TooManyRevoked | Self::ZonesFull => {
+                ErrorCode::NoSpace
+            }
             Self::Edit(EditError::Store(code)) | Self::Stored(code) => *code,
             Self::Edit(EditError::TargetDiffers { .. })
             | Self::NodeTaken { .. }
             | Self::TargetTaken { .. } => ErrorCode::WrongTarget,
-            Self::Edit(_) | Self::ShardTaken { .. } | Self::Address(_) | Self::Claim(_) => {
-                ErrorCode::Invalid
-            }
+            Self::Edit(_)
+            | Self::ShardTaken { .. }
+            | Self::NoSubnet { .. }
+            | Self::ZoneName(_)
+            | Self::Address(_)
+            | Self::Claim(_) => ErrorCode::Invalid,
             Self::Moving => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
             Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
@@ -161,7 +187,15 @@ impl ManagerRole {
             joining: Mutex::new(()),
             published,
             probe,
+            subnets: SubnetTable::default(),
         })
+    }
+
+    /// Sets the table of subnets.
+    #[must_use]
+    pub fn with_subnets(mut self, subnets: SubnetTable) -> Self {
+        self.subnets = subnets;
+        self
     }
 
     /// The engine of its store.
@@ -301,6 +335,9 @@ impl ManagerRole {
                 }
                 reply_of(&*self.edit(&edits, Some(expected))?)
             }
+            ManagerRequest::GetSubnets => ManagerReply::Subnets {
+                subnets: self.subnets.message(self.core().durable()),
+            },
             ManagerRequest::GetRevoked { have } => self.revoked.newer(have),
             ManagerRequest::Revoke { serials } => self.revoked.add(&self.engine, &serials)?,
         })

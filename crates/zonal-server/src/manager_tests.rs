@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use zonal_disk::{Engine, StoreIdentity, StoreKind};
 use zonal_testkit::Scratch;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, ShardId, TargetId, ZoneId};
-use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
-use zonal_zonemap::MapEdit;
+use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart, SubnetZone};
+use zonal_zonemap::{MapEdit, SubnetEntry, SubnetTable, ZoneReference};
 
 const CELL: CellId = CellId([7; 16]);
 
@@ -536,4 +536,113 @@ fn what_was_revoked_stays_so_over_a_restart_and_is_asked_for_once() {
     }
     let (manager, _cache) = manager(&scratch);
     assert_eq!(revoked(&manager, 0), (2, vec![7, 8, 9]));
+}
+
+/// A manager with a table of subnets.
+fn manager_with_subnets(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
+    let entry = |subnet: &str, zone| SubnetEntry {
+        subnet: subnet.parse().unwrap(),
+        zone,
+    };
+    let table = SubnetTable::new(vec![
+        entry("127.0.1.0/24", ZoneReference::Number(ZoneId(2))),
+        entry("127.0.2.0/24", ZoneReference::Name("row".to_owned())),
+        entry("127.0.3.0/24", ZoneReference::Name("zone9".to_owned())),
+    ]);
+    let (manager, cache) = manager(dir);
+    (manager.with_subnets(table.unwrap()), cache)
+}
+
+/// The join of a node that brings a target and may name its zone.
+fn unplaced(node: u32, name: &str, address: &str) -> ManagerRequest {
+    let stores = vec![store(TARGET, node, node as u8, 0, &[1])];
+    match joining(node, 0, address, stores) {
+        ManagerRequest::Join {
+            node,
+            zone,
+            address,
+            meta,
+            targets,
+            starts,
+            ..
+        } => ManagerRequest::Join {
+            node,
+            zone,
+            zone_name: name.to_owned(),
+            address,
+            meta,
+            targets,
+            starts,
+        },
+        other => other,
+    }
+}
+
+#[test]
+fn a_node_without_a_zone_gets_that_of_its_name_or_of_its_subnet() {
+    let scratch = Scratch::new("roles");
+    let (manager, cache) = manager_with_subnets(&scratch);
+    manager_joins(&manager);
+    let zone_of = |node: u32, name: &str, address: &str| {
+        manager.join(unplaced(node, name, address), false).unwrap();
+        cache.current().node(NodeId(node)).unwrap().zone.0
+    };
+    assert_eq!(zone_of(11, "", "127.0.1.1:1"), 2);
+    // The lowest number that neither the map nor the table has.
+    assert_eq!(zone_of(12, "", "127.0.2.1:1"), 3);
+    assert_eq!(zone_of(13, "row", "127.0.9.1:1"), 3);
+    assert_eq!(zone_of(14, "another row", "127.0.2.2:1"), 4);
+    assert_eq!(zone_of(15, "", "127.0.3.1:1"), 9);
+    assert_eq!(zone_of(12, "", "127.0.2.1:1"), 3);
+    assert_eq!(cache.current().zone(ZoneId(3)).unwrap().name, "row");
+
+    let before = cache.current();
+    let none = manager.join(unplaced(16, "", "127.0.9.1:1"), false);
+    let none = none.unwrap_err();
+    assert_eq!(none.code(), ErrorCode::Invalid);
+    let text = none.to_string();
+    assert!(
+        text.contains("127.0.9.1:1 is in none of the manager's 3 subnets"),
+        "{text}"
+    );
+    // A node that is known does not move to another zone.
+    let moved = manager.join(unplaced(12, "", "127.0.1.2:1"), false);
+    assert!(matches!(moved, Err(ManagerError::Edit(_))), "{moved:?}");
+    assert_eq!(cache.current(), before);
+}
+
+#[test]
+fn a_name_of_two_zones_tells_no_zone_and_the_table_is_served() {
+    let scratch = Scratch::new("roles");
+    let (manager, _cache) = manager_with_subnets(&scratch);
+    manager_joins(&manager);
+    let served = || match manager.handle(ManagerRequest::GetSubnets) {
+        ManagerReply::Subnets { subnets } => subnets,
+        other => panic!("{other:?}"),
+    };
+    let row = |subnets: &[SubnetZone]| (subnets[1].zone.0, subnets[1].zone_name.clone());
+    let first = served();
+    assert_eq!(
+        (first[0].subnet.as_str(), first[0].zone.0),
+        ("127.0.1.0/24", 2)
+    );
+    assert_eq!(row(&first), (0, "row".to_owned()));
+    let joined = manager.join(unplaced(12, "row", "127.0.9.1:1"), false);
+    joined.unwrap();
+    assert_eq!(row(&served()), (3, "row".to_owned()));
+    let twin = MapEdit::Join {
+        node: NodeId(70),
+        zone: ZoneId(7),
+        zone_name: "row".into(),
+        address: "127.0.0.1:7000".into(),
+        shard: None,
+        targets: Vec::new(),
+    };
+    manager.append(Vec::new(), &[twin], None).unwrap();
+    let refused = manager.join(unplaced(13, "row", "127.0.9.2:1"), false);
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("zones 3 and 7 are both called \"row\""),
+        "{text}"
+    );
 }

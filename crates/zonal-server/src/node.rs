@@ -14,8 +14,8 @@ use crate::subjects::Subjects;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use zonal_net::{Handler, Peer, ReplyBuilder};
-use zonal_types::{Codec, ErrorCode, HolderNumber};
+use zonal_net::{Handler, Peer, ReplyBuilder, Role};
+use zonal_types::{Codec, ErrorCode, HolderNumber, NodeId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
     AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
@@ -201,6 +201,12 @@ impl ServerNode {
         Some((begun.start, done))
     }
 
+    /// The zone of a node; 0 where the map does not have it.
+    fn zone_of(&self, node: NodeId) -> ZoneId {
+        let map = self.map.current();
+        map.node(node).map(|node| node.zone).unwrap_or_default()
+    }
+
     fn storage(
         &self,
         peer: &Peer,
@@ -233,7 +239,11 @@ impl ServerNode {
                 let outcome = storage.handle(from, &request, payload, reply);
                 if outcome.is_ok() {
                     let moved = (payload.len(), reply.payload_bytes());
-                    storage.traffic.count(peer.zone, &request, moved);
+                    let zone = match peer.role {
+                        Role::Server => self.zone_of(peer.node),
+                        Role::Client | Role::Tool => peer.zone,
+                    };
+                    storage.traffic.count(zone, &request, moved);
                 }
                 outcome.err()
             }

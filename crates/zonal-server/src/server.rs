@@ -145,7 +145,6 @@ impl Running {
         let credential = read_credential(config)?;
         let token = read_token(config)?;
         let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, credential)
-            .in_zone(config.zone)
             .with_transport(config.transport);
         let pool = PoolConfig {
             deadline: config.limits.request_deadline.duration(),
@@ -194,6 +193,9 @@ impl Running {
             checkpointers.push(target.checkpointer);
             target.storage
         });
+        if let (Some(storage), Some(own)) = (&storage, map.current().node(config.node)) {
+            storage.traffic.set_zone(own.zone);
+        }
         let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
         let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
         let node = Arc::new(ServerNode {

@@ -95,7 +95,7 @@ pub(crate) fn open(
         .set_data_sync(Arc::clone(&segments) as Arc<dyn zonal_disk::DataSync>)
         .map_err(failed)?;
     let opened = Arc::new(StorageRole::new(
-        (storage, config.zone),
+        storage,
         target,
         engine,
         segments,

@@ -21,7 +21,7 @@ use zonal_driver::storage::{NotAdmitted, TargetDriver};
 use zonal_driver::{NotReady, at_once};
 use zonal_net::ReplyBuilder;
 use zonal_object::StorageTarget;
-use zonal_types::{ErrorCode, HolderNumber, TargetId, ZoneId};
+use zonal_types::{ErrorCode, HolderNumber, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 
@@ -35,10 +35,10 @@ pub struct StorageRole {
 }
 
 impl StorageRole {
-    /// Starts an opened target, which is in `zone`.
+    /// Starts an opened target.
     #[must_use]
     pub fn new(
-        (config, zone): (&StorageConfig, ZoneId),
+        config: &StorageConfig,
         target: StorageTarget,
         engine: Arc<Engine>,
         segments: Arc<Segments>,
@@ -60,7 +60,7 @@ impl StorageRole {
             engine,
             segments,
             medium_health: MediumHealth::default(),
-            traffic: TrafficCounters::new(zone),
+            traffic: TrafficCounters::default(),
         }
     }
 

@@ -92,7 +92,7 @@ fn a_file_with_every_role_is_two_nodes() {
     let admin = |node: &NodeConfig| node.admin.as_ref().unwrap().listen.to_string();
     assert_eq!(admin(first), "127.0.0.1:7190");
     assert_eq!(admin(second), "127.0.0.1:7191");
-    assert_eq!((first.zone, &first.dir), (second.zone, &second.dir));
+    assert_eq!((&first.zone, &first.dir), (&second.zone, &second.dir));
     assert_eq!(first.key_file, second.key_file);
 }
 

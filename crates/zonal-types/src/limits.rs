@@ -160,6 +160,8 @@ limits! {
     MAP_REPLIES_MAX: u32 = 4_096, "replies";
     /// Junctions in one reply.
     JUNCTIONS_LISTED_MAX: usize = 512, "junctions";
+    /// Subnets in the manager's table.
+    SUBNETS_MAX: usize = 1_024, "subnets";
     /// Revoked credentials that a cell remembers.
     REVOKED_MAX: usize = 65_536, "certificates";
     /// Partitions of a new cell.

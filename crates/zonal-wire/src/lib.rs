@@ -23,7 +23,9 @@ pub use admin::{
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lease::{LeaseGrant, LeaseKind};
 pub use lock_ranges::{LockRanges, RangeOrigin};
-pub use manager::{JoinTarget, Junction, ManagerReply, ManagerRequest, StartMark, StoreStart};
+pub use manager::{
+    JoinTarget, Junction, ManagerReply, ManagerRequest, StartMark, StoreStart, SubnetZone,
+};
 pub use meta::{
     AppendPlace, AttrChange, DirAfter, DirEntry, Entry, Event, LockKind, LockRange, MetaReply,
     MetaRequest, NewKind, SetTime,

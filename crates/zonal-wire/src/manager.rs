@@ -58,6 +58,19 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// A subnet whose addresses are in one zone.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SubnetZone {
+        /// ADDRESS/PREFIX.
+        subnet: String,
+        /// Its zone; 0: the named zone, which has no node yet.
+        zone: ZoneId,
+        /// The zone's name, where the table has that and no number.
+        zone_name: String,
+    }
+}
+
 codec_enum! {
     /// A request to a manager.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +81,9 @@ codec_enum! {
         /// A node starts. New nodes, targets and shards are added to the map; known ones must
         /// agree. Each store that it brings has a start in `starts`: all are accepted with the
         /// join, or none is. Reply `At`.
+        ///
+        /// `zone` 0: the zone is the one named, a new one where there is none. Without a name it is
+        /// that of the address's subnet.
         Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget>, starts: Vec<StoreStart> },
         /// Changes the map by an encoded list of edits, if it is still at `expected`. Reply `At`.
         Edit = 3 { expected: MapVersion, edits: Blob },
@@ -84,6 +100,8 @@ codec_enum! {
         /// The encoded map of this version from `offset` on. Where the manager no longer has this
         /// version, the first part of another one.
         GetMapPart = 7 { version: MapVersion, offset: u64 },
+        /// The table of subnets. Reply `Subnets`.
+        GetSubnets = 10,
     }
 }
 
@@ -106,5 +124,7 @@ codec_enum! {
         /// Junctions; `end`: the list ends here. The version rises with each change of a junction;
         /// `count`: all junctions of the cell.
         Junctions = 6 { version: u64, count: u64, junctions: Vec<Junction>, end: bool },
+        /// The table of subnets, in the order of the manager's config.
+        Subnets = 7 { subnets: Vec<SubnetZone> },
     }
 }

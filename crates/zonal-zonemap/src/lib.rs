@@ -17,6 +17,7 @@ pub mod junctions;
 pub mod manager;
 pub mod map;
 pub mod map_records;
+pub mod subnets;
 
 pub use change::{Item, ItemKey, MapChange, Misfit};
 pub use edit::{EditError, MapEdit};
@@ -29,3 +30,4 @@ pub use map::{
     ZoneMap,
 };
 pub use map_records::Assembly;
+pub use subnets::{Subnet, SubnetEntry, SubnetError, SubnetTable, SubnetTableError, ZoneReference};

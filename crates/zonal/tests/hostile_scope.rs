@@ -427,6 +427,7 @@ fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
                 ManagerRequest::GetMap { .. }
                     | ManagerRequest::GetMapPart { .. }
                     | ManagerRequest::GetRevoked { .. }
+                    | ManagerRequest::GetSubnets
                     | ManagerRequest::Junction { .. }
                     | ManagerRequest::Junctions { .. }
                     | ManagerRequest::JunctionsAt { .. }

@@ -8,10 +8,11 @@ use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
 use zonal_net::Transport;
 use zonal_types::limits::{
-    BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, NAME_BYTES_MAX,
-    REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SLOTS_MAX,
+    BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS,
+    SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SLOTS_MAX,
 };
-use zonal_types::{CellId, NodeId, OneLine, TargetId, ZoneId, is_title};
+use zonal_types::{CellId, NodeId, TargetId};
+use zonal_zonemap::SubnetTable;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -270,15 +271,6 @@ impl Source<'_> {
             let at = raw.cell.span().start;
             self.range_error(at, "cell", raw.cell.get_ref(), "32 hexadecimal digits")
         })?;
-        let zone = raw.zone.get_ref();
-        if zone.id == 0 {
-            return Err(self.range_error(raw.zone.span().start, "zone.id", &zone.id, "1 and up"));
-        }
-        if !is_title(&zone.name) {
-            let allowed = format!("letters that can be shown, {NAME_BYTES_MAX} bytes at most");
-            let found = OneLine(&zone.name);
-            return Err(self.range_error(raw.zone.span().start, "zone.name", &found, allowed));
-        }
         let listen = self.address("listen", &raw.listen)?;
         let advertise = match &raw.advertise {
             Some(advertise) => self.address("advertise", advertise)?,
@@ -304,8 +296,7 @@ impl Source<'_> {
             path: self.path.to_owned(),
             cell,
             node: self.number("node", &raw.node)?,
-            zone: ZoneId(zone.id),
-            zone_name: zone.name.clone(),
+            zone: self.zone(raw)?,
             listen,
             advertise,
             manager,
@@ -318,6 +309,10 @@ impl Source<'_> {
             inline_bytes: self.inline(inline)?,
             root_owner: self.root_owner(raw)?,
             set_width: self.set_width(raw.manager.as_ref())?,
+            subnets: match &raw.manager {
+                Some(manager) => self.subnets(manager)?,
+                None => SubnetTable::default(),
+            },
             manager_role: raw
                 .manager
                 .as_ref()

@@ -11,7 +11,8 @@ use toml::Spanned;
 pub(super) struct RawNode {
     pub(super) cell: Spanned<String>,
     pub(super) node: Spanned<u32>,
-    pub(super) zone: Spanned<ZoneConfig>,
+    pub(super) zone: Option<Spanned<ZoneConfig>>,
+    pub(super) rack: Option<Spanned<String>>,
     pub(super) listen: Spanned<String>,
     pub(super) advertise: Option<Spanned<String>>,
     pub(super) manager_address: Option<Spanned<String>>,
@@ -64,6 +65,16 @@ pub(super) struct RawManager {
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
     pub(super) set_width: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) subnets: Vec<RawSubnet>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSubnet {
+    pub(super) cidr: Spanned<String>,
+    pub(super) zone: Option<Spanned<u16>>,
+    pub(super) rack: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

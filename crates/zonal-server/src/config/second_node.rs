@@ -10,6 +10,7 @@ use super::raw::{RawMeta, RawNode};
 use super::{AdminConfig, ConfigError, NodeConfig};
 use toml::Spanned;
 use zonal_types::limits::SET_WIDTH_DEFAULT;
+use zonal_zonemap::SubnetTable;
 
 const MISPLACED: &str =
     "is for a file with [manager] as well: here [meta] is a role of the node at the top";
@@ -59,6 +60,7 @@ impl Source<'_> {
             inline_bytes: self.inline(meta.inline.as_ref())?,
             root_owner: (0, 0),
             set_width: SET_WIDTH_DEFAULT,
+            subnets: SubnetTable::default(),
             manager_role: None,
             meta_role: Some(self.meta(meta)?),
             storage_role: None,

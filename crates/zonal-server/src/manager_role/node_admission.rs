@@ -13,6 +13,7 @@
 //!    start.
 //! 3. A refused join changes nothing: neither the map nor a start record.
 //! 4. The manager's own node is joined only by its own process.
+//! 5. A node that names no zone gets one by its address, from the table of subnets, or is refused.
 //!
 //! The manager probes the old address before it takes `ManagerRole::joining`, because probing a
 //! machine that is off takes seconds. A join in between makes it probe again. So under the lock the
@@ -25,7 +26,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, is_title};
 use zonal_wire::{JoinTarget, ManagerRequest, StoreStart};
-use zonal_zonemap::{EditError, MapEdit, ZoneMap};
+use zonal_zonemap::subnets::zone_named;
+use zonal_zonemap::{EditError, MapEdit, SubnetTable, ZoneMap, ZoneReference};
 
 /// How often the address of a node may change while it is probed.
 const TRIES: usize = 4;
@@ -177,7 +179,7 @@ impl ManagerRole {
     fn join_asked(
         &self,
         known: &ZoneMap,
-        newcomer: Newcomer,
+        mut newcomer: Newcomer,
         root: bool,
         found: Option<ProbeResult>,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
@@ -185,6 +187,9 @@ impl ManagerRole {
             self.check_identity(known, &newcomer)?;
         }
         check_targets(known, &newcomer)?;
+        if newcomer.zone == ZoneId(0) {
+            find_zone(known, &self.subnets, &mut newcomer)?;
+        }
         let mut changes = Vec::new();
         for start in &newcomer.starts {
             let taken = self.take_start(start);
@@ -299,6 +304,39 @@ fn check_targets(map: &ZoneMap, newcomer: &Newcomer) -> Result<(), ManagerError>
         node: newcomer.node,
         claimed: newcomer.address,
     })
+}
+
+/// Finds the zone of a newcomer by the zone's name, or by the subnet of its address. A name without
+/// a zone gets a new one.
+fn find_zone(
+    map: &ZoneMap,
+    subnets: &SubnetTable,
+    newcomer: &mut Newcomer,
+) -> Result<(), ManagerError> {
+    if newcomer.zone_name.is_empty() {
+        let address = newcomer.address;
+        let entry = subnets.entry_of(address.ip());
+        let entry = entry.ok_or_else(|| ManagerError::NoSubnet {
+            node: newcomer.node,
+            address,
+            subnets: subnets.entries().len(),
+        })?;
+        match &entry.zone {
+            ZoneReference::Number(zone) => {
+                newcomer.zone = *zone;
+                return Ok(());
+            }
+            ZoneReference::Name(name) => newcomer.zone_name.clone_from(name),
+        }
+    }
+    newcomer.zone = match zone_named(map, &newcomer.zone_name)? {
+        Some(zone) => zone,
+        None => {
+            let free = subnets.free_zone(map, &newcomer.zone_name);
+            free.ok_or(ManagerError::ZonesFull)?
+        }
+    };
+    Ok(())
 }
 
 /// The shard that the newcomer brings.

@@ -94,15 +94,17 @@ fn status(config: &NodeConfig, node: &ServerNode) -> serde_json::Value {
         .into_iter()
         .map(|(name, value)| (name, value.into()))
         .collect();
+    let map = node.map.current();
+    let zone = map.node(config.node).map_or(0, |known| known.zone.0);
     serde_json::json!({
         "cell": config.cell.to_string(),
         "node": config.node.0,
-        "zone": config.zone.0,
+        "zone": zone,
         "roles": config.roles(),
         "address": config.advertise.to_string(),
         "pid": std::process::id(),
         "healthy": node.is_healthy(),
-        "map_version": node.map.current().version.0,
+        "map_version": map.version.0,
         "resident_bytes": crate::metrics::resident_bytes(),
         "gauges": gauges,
     })

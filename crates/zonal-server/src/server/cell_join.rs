@@ -112,7 +112,7 @@ fn open_manager(
     let engine = Arc::clone(&store.engine);
     ManagerRole::open(engine, config.cell, Arc::clone(map), Box::new(probe))
         .and_then(|manager| manager.set_width(config.set_width).map(|()| manager))
-        .map(Arc::new)
+        .map(|manager| Arc::new(manager.with_subnets(config.subnets.clone())))
         .map_err(|error| match error {
             ManagerError::Disk(source) => ServerError::Store {
                 dir: store.dir.path().to_owned(),

@@ -87,12 +87,14 @@ pub(super) fn open_shard(
     } else {
         known.shard_at(config.node)
     };
-    let is_own = |shard: &&Shard| shard.node == config.node && shard.zone == config.zone;
+    // The manager has compared it with the config's, or has found it.
+    let zone = known.node(config.node).map(|node| node.zone);
+    let is_own = |shard: &&Shard| shard.node == config.node && Some(shard.zone) == zone;
     let shard = shard.filter(is_own);
     let shard = shard.ok_or_else(|| contents(ErrorCode::NotOwner))?;
     let kept = store.engine.verifier();
     let boot = boot_of(low_half(kept ^ kept >> 32), low_half(clock::boot_number()));
-    let mut shard = ShardConfig::new(shard.id, config.zone, boot);
+    let mut shard = ShardConfig::new(shard.id, shard.zone, boot);
     shard.inline_bytes = config.inline_bytes;
     (shard.root_uid, shard.root_gid) = config.root_owner;
     let parts = MetaRoleParts {

@@ -20,7 +20,7 @@ use zonal_wire::{
     Entry, ErrorNumber, Event, Header, JoinTarget, Junction, LeaseGrant, LeaseKind, LockKind,
     LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry,
     ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime,
-    StartMark, StorageReply, StorageRequest, StoreStart,
+    StartMark, StorageReply, StorageRequest, StoreStart, SubnetZone,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -379,6 +379,7 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::GetMapPart { version: MapVersion(7), offset: 262_144 },
         M::GetRevoked { have: 3 },
         M::Revoke { serials: vec![1, u64::MAX] },
+        M::GetSubnets,
     ]
 }
 
@@ -392,6 +393,7 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::MapChanges { from: MapVersion(6), to: MapVersion(8), newest: MapVersion(9), changes: vec![Blob(vec![1]), Blob(vec![2, 3])] },
         R::Junctions { version: 5, count: 3, junctions: vec![Junction { ino: ino(16), path: "/data".into(), zone: ZoneId(2) }], end: false },
         R::Revoked { version: 2, serials: vec![7, 9] },
+        R::Subnets { subnets: vec![SubnetZone { subnet: "10.1.0.0/16".into(), zone: ZoneId(1), zone_name: "row".into() }] },
     ]
 }
 

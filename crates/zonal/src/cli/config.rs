@@ -21,7 +21,7 @@ impl ConfigCommand {
         for file in files {
             for config in NodeConfig::load(&file)? {
                 console::line(format_args!(
-                    "{}: node {} of zone {}, roles {}, listens on {}, keeps its data in {}",
+                    "{}: node {} of {}, roles {}, listens on {}, keeps its data in {}",
                     file.display(),
                     config.node,
                     config.zone,

@@ -22,9 +22,10 @@ pub struct Mount {
     /// The zone that this machine is in, where new first-level directories are homed [default: see
     /// below]
     ///
-    /// Without --zone the mount takes the only zone. Of several it takes the first, if all nodes
-    /// are on this machine. Otherwise it takes the zone of a node that has an address of this
-    /// machine, or --zone is required.
+    /// Without --zone the mount takes the only zone. Of several it takes that of the subnet with an
+    /// address of this machine, in the manager's table. Then it takes the first, if all nodes are
+    /// on this machine. Otherwise it takes the zone of a node that has an address of this machine,
+    /// or --zone is required.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
     /// This machine's node of the cell [default: the one with a target and an address of this

@@ -138,7 +138,7 @@ impl Up {
     fn refuse_other_shape(&self, folder: &CellFolder) -> anyhow::Result<()> {
         let mut storage_nodes: BTreeMap<u16, u32> = BTreeMap::new();
         for config in folder.nodes()? {
-            let nodes = storage_nodes.entry(config.zone.0).or_default();
+            let nodes = storage_nodes.entry(config.zone.number().0).or_default();
             *nodes += u32::from(config.storage_role.is_some());
         }
         let zones = storage_nodes.len();

@@ -6,22 +6,28 @@
 //! The zone, for a mount without --zone, is given by the first rule that fits:
 //!
 //! 1. The cell has one zone: that zone.
-//! 2. Every node is on this machine (its addresses are loopback, or this machine's own): the first
+//! 2. An address of this machine outside of loopback is in a subnet of the manager's table: the
+//!    subnet's zone. Addresses in subnets of several zones are refused, and so is a zone without
+//!    nodes.
+//! 3. Every node is on this machine (its addresses are loopback, or this machine's own): the first
 //!    zone.
-//! 3. A node has an address of this machine that is not loopback: its zone; the first of several.
-//! 4. Otherwise the mount is refused and the error lists the zones. A wrong guess would send every
+//! 4. A node has an address of this machine that is not loopback: its zone; the first of several.
+//! 5. Otherwise the mount is refused and the error lists the zones. A wrong guess would send every
 //!    byte through the core switch.
 
 use super::options::MountSettings;
 use crate::cell::CellHandle;
-use crate::exit::Failure;
+use crate::exit::{Failure, UNREACHABLE};
 use std::net::{IpAddr, SocketAddr};
-use zonal_net::address::is_own;
-use zonal_types::{NodeId, ZoneId};
-use zonal_zonemap::{Node, ZoneMap};
+use zonal_net::address::{is_own, own_addresses};
+use zonal_types::{NodeId, OneLine, ZoneId};
+use zonal_wire::{ManagerReply, ManagerRequest, SubnetZone};
+use zonal_zonemap::{Node, Subnet, ZoneMap};
 
 /// Exit code for wrong usage.
 const USAGE: u8 = 2;
+/// Advice where no zone was found.
+const NAME_IT: &str = "name this machine's zone: --zone N (fstab: zone=N)";
 /// Attempts to fetch the map.
 const TRIES: usize = 3;
 
@@ -48,7 +54,12 @@ pub fn site(options: &MountSettings, cell: &CellHandle) -> anyhow::Result<MountS
     };
     let node = options.node.map(NodeId);
     let node = node.unwrap_or_else(|| own_node(&map, is_own));
-    let zone = choose(&map, is_own).ok_or_else(|| unknown(&map))?;
+    let by_subnet = match map.zones.len() {
+        0 | 1 => None,
+        _ => of_subnets(&map, &subnets(cell)?, &own_addresses(cell.manager))?,
+    };
+    let zone = by_subnet.or_else(|| choose(&map, is_own));
+    let zone = zone.ok_or_else(|| unknown(&map))?;
     let is_told = cell.folder.is_none() && map.zones.len() > 1;
     let note = is_told.then(|| {
         format!(
@@ -96,6 +107,62 @@ fn map(cell: &CellHandle) -> anyhow::Result<ZoneMap> {
     cell.map()
 }
 
+/// Fetches the manager's table of subnets.
+fn subnets(cell: &CellHandle) -> anyhow::Result<Vec<SubnetZone>> {
+    match cell.ask_manager(&ManagerRequest::GetSubnets)? {
+        ManagerReply::Subnets { subnets } => Ok(subnets),
+        other => {
+            let text = format!("the manager answers {} for its subnets", other.name());
+            Err(Failure::new(UNREACHABLE, text).into())
+        }
+    }
+}
+
+/// The zone of the subnets that have the addresses; `None` where none has one.
+fn of_subnets(
+    map: &ZoneMap,
+    table: &[SubnetZone],
+    own: &[IpAddr],
+) -> Result<Option<ZoneId>, Failure> {
+    let mut found: Option<(IpAddr, &SubnetZone)> = None;
+    let zone = |entry: &SubnetZone| match entry.zone {
+        ZoneId(0) => format!("zone \"{}\"", OneLine(&entry.zone_name)),
+        zone => format!("zone {zone}"),
+    };
+    let place =
+        |ip: IpAddr, entry: &SubnetZone| format!("{ip} is of {} ({})", zone(entry), entry.subnet);
+    for (ip, entry) in own
+        .iter()
+        .filter_map(|ip| Some((*ip, entry_of(table, *ip)?)))
+    {
+        match found {
+            None => found = Some((ip, entry)),
+            Some((_, first)) if zone(first) == zone(entry) => {}
+            Some((first_ip, first)) => {
+                let (one, other) = (place(first_ip, first), place(ip, entry));
+                let text = format!("this machine has addresses in two zones: {one}, {other}");
+                return Err(Failure::new(USAGE, text).hint(NAME_IT));
+            }
+        }
+    }
+    let Some((ip, entry)) = found else {
+        return Ok(None);
+    };
+    if map.zone(entry.zone).is_some() {
+        return Ok(Some(entry.zone));
+    }
+    let text = format!("{}, which has no node yet", place(ip, entry));
+    Err(Failure::new(USAGE, text).hint("start the zone's servers, or name another: --zone N"))
+}
+
+/// The first entry with the address.
+fn entry_of(table: &[SubnetZone], ip: IpAddr) -> Option<&SubnetZone> {
+    table.iter().find(|entry| {
+        let subnet = entry.subnet.parse::<Subnet>();
+        subnet.is_ok_and(|subnet| subnet.contains(ip))
+    })
+}
+
 fn choose(map: &ZoneMap, is_own: impl Fn(IpAddr) -> bool) -> Option<ZoneId> {
     let first = map.zones.first()?.id;
     if map.zones.len() == 1 {
@@ -128,7 +195,7 @@ fn unknown(map: &ZoneMap) -> Failure {
         "no node of the cell has an address of this machine, so its zone is not known; the zones are {}",
         named.join(", ")
     );
-    Failure::new(USAGE, text).hint("name this machine's zone: --zone N (fstab: zone=N)")
+    Failure::new(USAGE, text).hint(NAME_IT)
 }
 
 #[cfg(test)]
@@ -180,6 +247,35 @@ mod tests {
         assert_eq!(of_machine("10.0.9.9", &cell), None);
         let text = unknown(&map(&cell)).to_string();
         assert!(text.contains("1 (zone1), 2 (zone2), 3 (zone3)"), "{text}");
+    }
+
+    #[test]
+    fn an_address_in_a_subnet_gives_the_zone() {
+        let cell = map(&[(1, "10.0.1.1:1"), (2, "10.0.2.1:1")]);
+        let entry = |subnet: &str, zone, name: &str| SubnetZone {
+            subnet: subnet.into(),
+            zone: ZoneId(zone),
+            zone_name: name.into(),
+        };
+        let table = [
+            entry("10.1.0.0/16", 1, ""),
+            entry("10.2.0.0/16", 2, "zone2"),
+            entry("10.3.0.0/16", 0, "row3"),
+            entry("fd00:2::/32", 2, ""),
+        ];
+        let of = |own: &[&str]| {
+            let own: Vec<IpAddr> = own.iter().map(|ip| ip.parse().unwrap()).collect();
+            of_subnets(&cell, &table, &own).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&["192.0.2.1", "10.2.9.9"]), Ok(Some(ZoneId(2))));
+        assert_eq!(of(&["10.2.9.9", "fd00:2::7"]), Ok(Some(ZoneId(2))));
+        assert_eq!(of(&["192.0.2.1"]), Ok(None));
+        let two = of(&["10.1.0.5", "fd00:2::7"]).unwrap_err();
+        for named in ["10.1.0.5", "zone 1", "10.1.0.0/16", "fd00:2::7", "zone 2"] {
+            assert!(two.contains(named), "{two}");
+        }
+        let none = of(&["10.3.0.1"]).unwrap_err();
+        assert!(none.contains("zone \"row3\" (10.3.0.0/16)"), "{none}");
     }
 
     #[test]

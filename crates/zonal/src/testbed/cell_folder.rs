@@ -202,7 +202,11 @@ mod tests {
             let configs = NodeConfig::load_all(&[path]).unwrap();
             let roles: Vec<&str> = configs.iter().flat_map(NodeConfig::roles).collect();
             found.push(format!("{} {}", server.place.name(), roles.join(",")));
-            assert!(configs.iter().all(|node| node.zone.0 == server.place.rack));
+            assert!(
+                configs
+                    .iter()
+                    .all(|node| node.zone.number().0 == server.place.rack)
+            );
         }
         assert_eq!(
             found,

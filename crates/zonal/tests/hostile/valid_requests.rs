@@ -51,6 +51,7 @@ pub fn valid_manager(map: &ZoneMap) -> Vec<Vec<u8>> {
         ManagerRequest::Junctions { after: Some(("/a".into(), Ino(1))), entries: 10 },
         ManagerRequest::JunctionsAt { path: "/a".into() },
         ManagerRequest::GetMapPart { version: map.version, offset: 0 },
+        ManagerRequest::GetSubnets,
     ];
     requests.iter().map(Codec::to_bytes).collect()
 }
