@@ -7,6 +7,7 @@ use crate::tx::Tx;
 use zonal_types::limits::{SLOTS_MAX, xattr_flags};
 use zonal_types::{Credentials, ErrorCode, Ino, Placement, StripePolicy};
 use zonal_wire::MetaReply;
+use zonal_zonemap::{Target, TargetState};
 
 /// Sets a directory's policy. `None` copies the parent's present one; later changes of the parent
 /// do not follow.
@@ -34,7 +35,11 @@ pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) ->
     let map = tx.env.map;
     match policy.unwrap_or_default().placement {
         Placement::Zone => {}
-        Placement::Cell => return map.targets.len().min(usize::from(map.set_width)),
+        Placement::Cell => {
+            let serves = |target: &&Target| target.state == TargetState::Serving;
+            let serving = map.targets.iter().filter(serves).count();
+            return serving.min(usize::from(map.set_width));
+        }
         Placement::Node => return 1,
     }
     let zones = map.zones.iter();
