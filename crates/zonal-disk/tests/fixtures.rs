@@ -18,15 +18,15 @@ const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
         "manager/manager",
         StoreKind::Manager,
         28,
-        1_983_933_535,
+        513_079_603,
     ),
-    ("v0.1.0", "meta1/shard", StoreKind::Shard, 44, 2_171_025_865),
+    ("v0.1.0", "meta1/shard", StoreKind::Shard, 44, 3_312_282_093),
     (
         "v0.1.0",
         "storage1-1/target",
         StoreKind::Target,
         13,
-        3_772_818_830,
+        498_724_646,
     ),
 ];
 
