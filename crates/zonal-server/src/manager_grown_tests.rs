@@ -103,10 +103,8 @@ fn a_junction_costs_the_same_with_a_hundred_thousand_of_them() {
         with_many = with_many.min(make_junctions(&manager, first, 100, 1));
     }
     println!("a hundred junctions: {with_few:.1?} beside few, {with_many:.1?} beside {JUNCTIONS}");
-    assert!(
-        with_few >= with_many.mul_f64(0.7),
-        "{with_few:?}, {with_many:?}"
-    );
+    // Work that grows with the number of junctions would be a thousand times as long.
+    assert!(with_many < with_few * 10, "{with_few:?}, {with_many:?}");
     // A holder of the map sees no change.
     let have = before.version;
     let reply = manager.handle(ManagerRequest::GetMap { have });
