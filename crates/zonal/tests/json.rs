@@ -82,8 +82,17 @@ impl Page {
     fn compare(&mut self, name: &str, command: &mut Command) -> Vec<Value> {
         let output = command.arg("--json").output().unwrap();
         // A check that found something says so by its exit code.
-        let expected = if name == "fsck" { 4 } else { 0 };
-        assert_eq!(code(&output), expected, "{name}: {}", said(&output));
+        // So does a testbed whose rates are off, as on a machine that is busy with other work.
+        let expected: &[i32] = match name {
+            "fsck" => &[4],
+            "testbed check" => &[0, 1],
+            _ => &[0],
+        };
+        assert!(
+            expected.contains(&code(&output)),
+            "{name}: {}",
+            said(&output)
+        );
         let shapes = &self.shapes[name];
         let text = String::from_utf8(output.stdout).unwrap();
         let values = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
