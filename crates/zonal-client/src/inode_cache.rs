@@ -29,6 +29,8 @@ mod page_validity;
 mod parent_attributes;
 mod readdir_prefetch;
 mod removed_attributes;
+#[cfg(test)]
+mod sample_attributes;
 
 pub use kept_listings::LISTED_MAX;
 pub use page_validity::{Moment, PageVersions, PendingPageVersion};

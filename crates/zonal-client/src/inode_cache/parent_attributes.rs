@@ -193,34 +193,10 @@ impl InodeCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::Timestamp;
+    use crate::inode_cache::sample_attributes::directory as attr;
 
     fn at(ms: u64) -> Instant {
         Instant(0).plus_ms(ms)
-    }
-
-    fn attr(ino: u64, change: u64) -> Attr {
-        let time = Timestamp {
-            seconds: 1,
-            nanos: 0,
-        };
-        Attr {
-            ino: Ino(ino),
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            change,
-            xattrs: 0,
-        }
     }
 
     #[test]

@@ -48,36 +48,15 @@ impl RemovedAttributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::{FileKind, Timestamp};
-
-    fn directory(ino: u64) -> Attr {
-        let time = Timestamp::default();
-        Attr {
-            ino: Ino(ino),
-            kind: FileKind::Directory,
-            mode: 0o755,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            allocated: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            change: 1,
-            xattrs: 0,
-        }
-    }
+    use crate::inode_cache::sample_attributes::directory;
 
     #[test]
     fn the_newest_attributes_are_kept_within_the_bound() {
         let mut ghosts = RemovedAttributes::default();
         let most = GHOSTS_MAX as u64;
-        (0..most).for_each(|ino| ghosts.note(&directory(ino)));
-        ghosts.note(&directory(0));
-        (most..most + 9).for_each(|ino| ghosts.note(&directory(ino)));
+        (0..most).for_each(|ino| ghosts.note(&directory(ino, 1)));
+        ghosts.note(&directory(0, 1));
+        (most..most + 9).for_each(|ino| ghosts.note(&directory(ino, 1)));
         assert_eq!(ghosts.len(), GHOSTS_MAX);
         assert_eq!(ghosts.get(Ino(0)).map(|attr| attr.nlink), Some(0));
         assert_eq!(ghosts.get(Ino(9)), None);
