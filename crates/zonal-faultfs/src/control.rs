@@ -60,6 +60,51 @@ fn number<T: std::str::FromStr>(text: Option<&&str>, what: &str) -> Result<T, St
         .map_err(|_error| format!("{what} is not a number"))
 }
 
+/// The part of paths that an order names; empty where it names none.
+fn path_part(word: Option<&&str>) -> String {
+    match word {
+        Some(&"-") | None => String::new(),
+        Some(part) => (*part).to_owned(),
+    }
+}
+
+/// The rule of `fail CALL [PART [FROM TO [TIMES]]]`.
+fn failure_rule(words: &[&str]) -> Result<Rule, String> {
+    let word = |index: usize| words.get(index);
+    let call = match word(1) {
+        Some(&"read") => DiskFaultKind::Read,
+        Some(&"write") => DiskFaultKind::Write,
+        Some(&"sync") => DiskFaultKind::Sync,
+        other => return Err(format!("no call {}", other.unwrap_or(&""))),
+    };
+    let (from, to) = match word(3) {
+        Some(_) => (number(word(3), "FROM")?, number(word(4), "TO")?),
+        None => (0, u64::MAX),
+    };
+    Ok(Rule {
+        call,
+        part: path_part(word(2)),
+        from,
+        to,
+        left: word(5).map(|_| number(word(5), "TIMES")).transpose()?,
+    })
+}
+
+/// The rule of `flip PART OFFSET MASK [EVERY]`.
+fn flip_rule(words: &[&str]) -> Result<Rule, String> {
+    let word = |index: usize| words.get(index);
+    let (from, mask) = (number(word(2), "OFFSET")?, number(word(3), "MASK")?);
+    let every = word(4).map(|_| number::<NonZeroU64>(word(4), "EVERY"));
+    let every = every.transpose()?.map_or(u64::MAX, NonZeroU64::get);
+    Ok(Rule {
+        call: DiskFaultKind::Flip { mask, every },
+        part: path_part(word(1)),
+        from,
+        to: u64::MAX,
+        left: None,
+    })
+}
+
 /// Carries out one order.
 ///
 /// # Errors
@@ -67,48 +112,16 @@ fn number<T: std::str::FromStr>(text: Option<&&str>, what: &str) -> Result<T, St
 pub fn order(disk: &FaultDisk, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let word = |index: usize| words.get(index);
-    let part = |index: usize| match word(index) {
-        Some(&"-") | None => String::new(),
-        Some(part) => (*part).to_owned(),
-    };
     let failed = |error: std::io::Error| error.to_string();
     match words.as_slice() {
-        ["fail", call, ..] => {
-            let call = match *call {
-                "read" => DiskFaultKind::Read,
-                "write" => DiskFaultKind::Write,
-                "sync" => DiskFaultKind::Sync,
-                other => return Err(format!("no call {other}")),
-            };
-            let (from, to) = match word(3) {
-                Some(_) => (number(word(3), "FROM")?, number(word(4), "TO")?),
-                None => (0, u64::MAX),
-            };
-            let left = word(5).map(|_| number(word(5), "TIMES")).transpose()?;
-            disk.faults(|faults| {
-                faults.add(Rule {
-                    call,
-                    part: part(2),
-                    from,
-                    to,
-                    left,
-                });
-            });
+        ["fail", _, ..] => {
+            let rule = failure_rule(&words)?;
+            disk.faults(|faults| faults.add(rule));
             Ok(String::new())
         }
         ["flip", _, _, _, ..] => {
-            let (from, mask) = (number(word(2), "OFFSET")?, number(word(3), "MASK")?);
-            let every = word(4).map(|_| number::<NonZeroU64>(word(4), "EVERY"));
-            let every = every.transpose()?.map_or(u64::MAX, NonZeroU64::get);
-            disk.faults(|faults| {
-                faults.add(Rule {
-                    call: DiskFaultKind::Flip { mask, every },
-                    part: part(1),
-                    from,
-                    to: u64::MAX,
-                    left: None,
-                });
-            });
+            let rule = flip_rule(&words)?;
+            disk.faults(|faults| faults.add(rule));
             Ok(String::new())
         }
         ["clear"] => {

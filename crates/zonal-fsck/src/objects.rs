@@ -164,64 +164,9 @@ impl<'a> ObjectJoin<'a> {
                 FindingKind::Layout { ino },
             ));
         };
-        let (mut blocks, mut end, mut shrinks) = (0_u64, 0_u64, seq);
-        for &(column, target, bytes, own_blocks, own_seq, _) in &group.found {
-            let right = target_of(set, &component, column);
-            if right != Some(target) {
-                let is_copy = group
-                    .found
-                    .iter()
-                    .any(|other| other.0 == column && Some(other.1) == right);
-                let column = Column(column);
-                let object = ObjectId { data_id, column };
-                let what = FindingKind::Misplaced {
-                    object,
-                    ino,
-                    is_copy,
-                };
-                (self.tell)(JoinOutcome::Wrong(Some(target), *owner, what));
-                continue;
-            }
-            blocks = blocks.saturating_add(own_blocks);
-            shrinks = shrinks.max(own_seq);
-            // A target that lags behind truncates before it reads or writes.
-            if bytes > 0 && own_seq >= seq {
-                let last = stripe::file_offset_of(&component, Column(column), bytes - 1);
-                end = end.max(last.saturating_add(1)).min(FILE_BYTES_MAX);
-            }
-        }
-        if shrinks > seq {
-            let what = FindingKind::Shrinks {
-                ino,
-                known: seq,
-                found: shrinks,
-            };
-            (self.tell)(JoinOutcome::Wrong(None, *owner, what));
-        }
+        let (blocks, end) = self.add_up(group, owner, (set, &component), seq);
         let found = blocks.saturating_mul(zonal_object::ids::BLOCK);
-        let mut complete = true;
-        for column in 0..component.count {
-            let Some(target) = target_of(set, &component, column) else {
-                continue;
-            };
-            if (self.is_there)(target) {
-                continue;
-            }
-            complete = false;
-            let unit = u64::from(component.unit);
-            let count = u64::from(component.count);
-            let ranges =
-                Ranges::of_column(owner.inline..owner.size, unit, count, u64::from(column));
-            if ranges.bytes > 0 && found < allocated {
-                let what = FindingKind::LostWithTarget {
-                    ino,
-                    target,
-                    ranges,
-                };
-                (self.tell)(JoinOutcome::Wrong(Some(target), *owner, what));
-            }
-        }
-        if !complete {
+        if !self.has_all_targets(owner, (set, &component), found < allocated) {
             return;
         }
         if found < allocated {
@@ -243,6 +188,84 @@ impl<'a> ObjectJoin<'a> {
             };
             (self.tell)(JoinOutcome::Wrong(None, *owner, what));
         }
+    }
+
+    /// Adds up the objects that lie where the layout says: their blocks, and the end of the file by
+    /// them. Reports misplaced objects and truncations that the inode lacks.
+    fn add_up(
+        &mut self,
+        group: &Group,
+        owner: &DataOwner,
+        (set, component): (&StripeSet, &Component),
+        seq: u64,
+    ) -> (u64, u64) {
+        let (mut blocks, mut end, mut shrinks) = (0_u64, 0_u64, seq);
+        for &(column, target, bytes, own_blocks, own_seq, _) in &group.found {
+            let right = target_of(set, component, column);
+            if right != Some(target) {
+                let is_copy = group
+                    .found
+                    .iter()
+                    .any(|other| other.0 == column && Some(other.1) == right);
+                let (data_id, column) = (group.data_id, Column(column));
+                let what = FindingKind::Misplaced {
+                    object: ObjectId { data_id, column },
+                    ino: owner.ino,
+                    is_copy,
+                };
+                (self.tell)(JoinOutcome::Wrong(Some(target), *owner, what));
+                continue;
+            }
+            blocks = blocks.saturating_add(own_blocks);
+            shrinks = shrinks.max(own_seq);
+            // A target that lags behind truncates before it reads or writes.
+            if bytes > 0 && own_seq >= seq {
+                let last = stripe::file_offset_of(component, Column(column), bytes - 1);
+                end = end.max(last.saturating_add(1)).min(FILE_BYTES_MAX);
+            }
+        }
+        if shrinks > seq {
+            let what = FindingKind::Shrinks {
+                ino: owner.ino,
+                known: seq,
+                found: shrinks,
+            };
+            (self.tell)(JoinOutcome::Wrong(None, *owner, what));
+        }
+        (blocks, end)
+    }
+
+    /// Whether all targets of a file could be read. Where blocks were not found, reports the ranges
+    /// of the targets that could not.
+    fn has_all_targets(
+        &mut self,
+        owner: &DataOwner,
+        (set, component): (&StripeSet, &Component),
+        lacks_blocks: bool,
+    ) -> bool {
+        let mut complete = true;
+        for column in 0..component.count {
+            let Some(target) = target_of(set, component, column) else {
+                continue;
+            };
+            if (self.is_there)(target) {
+                continue;
+            }
+            complete = false;
+            let unit = u64::from(component.unit);
+            let count = u64::from(component.count);
+            let ranges =
+                Ranges::of_column(owner.inline..owner.size, unit, count, u64::from(column));
+            if ranges.bytes > 0 && lacks_blocks {
+                let what = FindingKind::LostWithTarget {
+                    ino: owner.ino,
+                    target,
+                    ranges,
+                };
+                (self.tell)(JoinOutcome::Wrong(Some(target), *owner, what));
+            }
+        }
+        complete
     }
 }
 

@@ -155,6 +155,10 @@ fn extensions(mut area: &[u8]) -> Result<Option<u32>, DecodeError> {
     Ok(group)
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of operation codes and their fields"
+)]
 fn operation<'a>(
     opcode: u32,
     r: &mut Reader<'a>,

@@ -35,11 +35,12 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::FileOf { data_id } => op::lookup::file_of(tx, *data_id),
         MetaRequest::FirstLevel { name } => op::lookup::first_level(tx, name),
         MetaRequest::HasEntry { ino } => op::lookup::has_entry(tx, *ino),
-        _ => run_mutation(tx, request),
+        _ => run_creation(tx, request),
     }
 }
 
-fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+/// Runs an operation that makes an inode.
+fn run_creation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
         MetaRequest::Create {
             who,
@@ -102,6 +103,13 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::tmpfile::tmpfile(tx, who, *parent, (*mode, *umask), site, *exclusive)
         }
+        _ => run_change(tx, request),
+    }
+}
+
+/// Runs a change of names, attributes and directories that exist.
+fn run_change(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+    match request {
         MetaRequest::Unlink { who, parent, name } => op::unlink::unlink(tx, who, *parent, name),
         MetaRequest::Rmdir { who, parent, name } => op::rmdir::rmdir(tx, who, *parent, name),
         MetaRequest::Rename {
@@ -140,6 +148,7 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     }
 }
 
+/// Runs a change of a file's size and data.
 fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
         MetaRequest::Truncate {
@@ -189,32 +198,45 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::write_report::report_write(tx, *ino, &report)
         }
-        MetaRequest::AppendEnd {
-            ino,
-            offset,
-            mtime,
-            reserved,
-            length,
-            allocated_delta,
-            kill_suid,
-            inline,
-            ..
-        } => {
-            // The rest of the place, where the file was truncated behind its beginning.
-            let left = usize::try_from(tx.published.saturating_sub(*offset)).unwrap_or(usize::MAX);
-            let inline = op::inline_data::written(inline.as_ref())
-                .map(|(at, bytes)| (at, &bytes[..bytes.len().min(left)]));
-            let report = op::write_report::Report {
-                size: tx.published,
-                // A truncation ends or cuts earlier tickets.
-                truncate_seq: u64::MAX,
-                mtime: (*length > 0).then_some(*mtime),
-                allocated_delta: *allocated_delta,
-                kill_suid: *kill_suid && *length > 0,
-                inline: inline.filter(|(_at, bytes)| *length > 0 && !bytes.is_empty()),
-            };
-            op::append::end(tx, *ino, &report, *length == 0 && *reserved > 0)
-        }
+        _ => run_append_end(tx, request),
+    }
+}
+
+/// Runs the publication of an append.
+fn run_append_end(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+    let MetaRequest::AppendEnd {
+        ino,
+        offset,
+        mtime,
+        reserved,
+        length,
+        allocated_delta,
+        kill_suid,
+        inline,
+        ..
+    } = request
+    else {
+        return run_first_level(tx, request);
+    };
+    // The rest of the place, where the file was truncated behind its beginning.
+    let left = usize::try_from(tx.published.saturating_sub(*offset)).unwrap_or(usize::MAX);
+    let inline = op::inline_data::written(inline.as_ref())
+        .map(|(at, bytes)| (at, &bytes[..bytes.len().min(left)]));
+    let report = op::write_report::Report {
+        size: tx.published,
+        // A truncation ends or shortens earlier tickets.
+        truncate_seq: u64::MAX,
+        mtime: (*length > 0).then_some(*mtime),
+        allocated_delta: *allocated_delta,
+        kill_suid: *kill_suid && *length > 0,
+        inline: inline.filter(|(_at, bytes)| *length > 0 && !bytes.is_empty()),
+    };
+    op::append::end(tx, *ino, &report, *length == 0 && *reserved > 0)
+}
+
+/// Runs a step of another shard's change of a first-level directory.
+fn run_first_level(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+    match request {
         MetaRequest::MakeDetachedDir {
             uid,
             gid,

@@ -47,13 +47,9 @@ pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
                 reader.key(&keys::inline(*ino));
             }
         }
-        MetaRequest::ReadInline { ino } => {
-            reader.inode(*ino);
-            reader.key(&keys::inline(*ino));
-        }
+        MetaRequest::ReadInline { ino } => reader.inode_with(*ino, &keys::inline(*ino)),
         MetaRequest::GetXattr { ino, name, .. } => {
-            reader.inode(*ino);
-            reader.key(&keys::xattr(*ino, &name.0));
+            reader.inode_with(*ino, &keys::xattr(*ino, &name.0));
         }
         MetaRequest::ReadDir {
             dir,
@@ -71,11 +67,9 @@ pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
                 reader.entries(*first, 0, *entries, true);
             }
         }
-        MetaRequest::Touch { reads } => {
-            for (ino, _time) in reads {
-                reader.inode(*ino);
-            }
-        }
+        MetaRequest::Touch { reads } => reads.iter().for_each(|(ino, _time)| {
+            reader.inode(*ino);
+        }),
         MetaRequest::FileOf { data_id } | MetaRequest::HasOpen { data_id, .. } => {
             reader.key(&keys::data(*data_id));
         }
@@ -101,6 +95,12 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn key(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.kv.get(key).ok().flatten()
+    }
+
+    /// Reads an inode and a key beside it.
+    fn inode_with(&self, ino: Ino, key: &[u8]) {
+        self.inode(ino);
+        self.key(key);
     }
 
     /// Reads an inode, and the ACL that decides its permissions.

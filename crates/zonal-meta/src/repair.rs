@@ -75,24 +75,13 @@ impl MetaShard {
             Broken::WrongPlace { dir, cookie } => move_entry(&mut tx, dir, cookie)?,
             Broken::NoFirstPlace { dir, cookie } => take_first(&mut tx, dir, cookie)?,
             Broken::NotInDirectory { dir, .. } => {
-                let parent = if is_first_level(dir) {
-                    Some(Ino::ROOT)
-                } else {
-                    lost_found
-                };
+                let parent = is_first_level(dir).then_some(Ino::ROOT).or(lost_found);
                 not_in_directory(&mut tx, dir, parent)?;
             }
             Broken::LeadsNowhere { dir, cookie, ino } => {
                 leads_nowhere(&mut tx, dir, cookie, ino)?;
             }
-            Broken::WrongType { dir, cookie, ino } => {
-                if let (Some(mut dentry), Some(inode)) = (entry(&tx, dir, cookie)?, tx.find(ino)?)
-                    && dentry.ino == ino
-                {
-                    dentry.kind = inode.kind;
-                    tx.set_entry(dir, cookie, &dentry);
-                }
-            }
+            Broken::WrongType { dir, cookie, ino } => wrong_type(&mut tx, dir, cookie, ino)?,
             Broken::WrongParent { ino, dir, .. } => {
                 change(&mut tx, ino, |inode| inode.parent = dir)?;
             }
@@ -133,25 +122,7 @@ impl MetaShard {
                     tx.remove(keys::data(data_id));
                 }
             }
-            Broken::Homeless { ino, data_id } => {
-                if tx.find(ino)?.is_none() {
-                    let mut data_id = data_id;
-                    if let Some(id) = data_id
-                        && tx.file_of(id)? == Some(ino)
-                    {
-                        tx.remove(keys::data(id));
-                    } else {
-                        data_id = None;
-                    }
-                    bytes_anew(&mut tx, ino, data_id)?;
-                    let (start, end) = keys::xattrs(ino);
-                    for key in tx.range(&start, &end)?.into_keys() {
-                        tx.remove(key);
-                    }
-                    tx.remove(keys::orphan(ino));
-                    tx.remove(keys::detached(ino));
-                }
-            }
+            Broken::Homeless { ino, data_id } => homeless(&mut tx, ino, data_id)?,
             Broken::Key { .. } | Broken::Ids { .. } | Broken::DataIds { .. } => {}
         }
         Ok(tx.finish().effect)
@@ -162,6 +133,39 @@ fn entry(tx: &Tx<'_>, dir: Ino, cookie: u64) -> Result<Option<Dentry>> {
     let found = tx.get(&keys::dentry(dir, cookie))?;
     let dentry = found.map(|bytes| Dentry::decode(&bytes)).transpose()?;
     Ok(dentry.filter(|dentry| !dentry.is_mark()))
+}
+
+/// Gives an entry the type of its inode.
+fn wrong_type(tx: &mut Tx<'_>, dir: Ino, cookie: u64, ino: Ino) -> Result {
+    if let (Some(mut dentry), Some(inode)) = (entry(tx, dir, cookie)?, tx.find(ino)?)
+        && dentry.ino == ino
+    {
+        dentry.kind = inode.kind;
+        tx.set_entry(dir, cookie, &dentry);
+    }
+    Ok(())
+}
+
+/// Removes the records of an inode that does not exist; its first bytes get a new file.
+fn homeless(tx: &mut Tx<'_>, ino: Ino, mut data_id: Option<DataId>) -> Result {
+    if tx.find(ino)?.is_some() {
+        return Ok(());
+    }
+    if let Some(id) = data_id
+        && tx.file_of(id)? == Some(ino)
+    {
+        tx.remove(keys::data(id));
+    } else {
+        data_id = None;
+    }
+    bytes_anew(tx, ino, data_id)?;
+    let (start, end) = keys::xattrs(ino);
+    for key in tx.range(&start, &end)?.into_keys() {
+        tx.remove(key);
+    }
+    tx.remove(keys::orphan(ino));
+    tx.remove(keys::detached(ino));
+    Ok(())
 }
 
 fn change(tx: &mut Tx<'_>, ino: Ino, change: impl FnOnce(&mut Inode)) -> Result {

@@ -89,19 +89,8 @@ impl MetaShard {
                 {
                     return Err(ErrorCode::Overloaded);
                 }
-                let id = self.sessions.take_id();
-                effect.push(KvChange::put(
-                    crate::keys::session_ids(),
-                    self.sessions.ids_record(),
-                ));
-                effect.push(KvChange::put(crate::keys::session(id), record.to_bytes()));
-                let holder = holder.map(str::to_owned);
-                if let Some(holder) = &holder {
-                    let key = crate::keys::holder(id);
-                    effect.push(KvChange::put(key, holder.to_bytes()));
-                }
-                self.sessions.insert(id, record, holder, now.instant);
-                self.events.open(id);
+                let (id, changes) = self.add_session(now, record, holder.map(str::to_owned));
+                effect.extend(changes);
                 id
             }
         };
@@ -118,6 +107,27 @@ impl MetaShard {
             resumed: known.is_some(),
         };
         Ok(self.outcome(reply, effect, Vec::new(), Vec::new()))
+    }
+
+    /// Adds a new session; also returns the changes to log.
+    fn add_session(
+        &mut self,
+        now: Now,
+        record: SessionRecord,
+        holder: Option<String>,
+    ) -> (SessionId, Vec<KvChange>) {
+        let id = self.sessions.take_id();
+        let mut effect = vec![
+            KvChange::put(crate::keys::session_ids(), self.sessions.ids_record()),
+            KvChange::put(crate::keys::session(id), record.to_bytes()),
+        ];
+        if let Some(holder) = &holder {
+            let key = crate::keys::holder(id);
+            effect.push(KvChange::put(key, holder.to_bytes()));
+        }
+        self.sessions.insert(id, record, holder, now.instant);
+        self.events.open(id);
+        (id, effect)
     }
 
     /// Answers requests about state in memory; `None` where the request needs the store.

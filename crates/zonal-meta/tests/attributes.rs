@@ -1,4 +1,8 @@
 //! Extended attributes: ACLs, name spaces, layouts.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;

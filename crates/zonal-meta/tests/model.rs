@@ -1,6 +1,10 @@
 //! Generated operations against a plain model of a tree; whole trees compared, with restarts in
 //! between.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
 )]

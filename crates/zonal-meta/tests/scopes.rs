@@ -1,6 +1,10 @@
 //! Clients with a scope: the requests that a shard allows them. The rest of the tree does not exist
 //! for them.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
 )]

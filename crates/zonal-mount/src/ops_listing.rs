@@ -1,5 +1,6 @@
 //! Directory listings, with or without attributes.
 
+use crate::attribute_hints::EventMark;
 use crate::caller::credentials;
 use crate::conversions::{errno, kernel_entry};
 use crate::fs::ZonalFs;
@@ -13,6 +14,7 @@ use zonal_fuse::{
 };
 use zonal_native::block_on;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
+use zonal_wire::DirEntry;
 use zonal_wire::meta::flags::R_OK;
 
 /// Cookies of `.` and `..`; the shard's are above.
@@ -85,25 +87,8 @@ impl ZonalFs {
         buffer: &mut DirBuffer,
     ) -> Result<(), ErrorCode> {
         let (offset, size) = (read.offset, read.size);
-        let directory = KernelKind::from_mode(FileKind::Directory.mode_bits());
-        let mut dot = |ino: Ino, cookie: u64, text: &[u8]| {
-            if plus {
-                buffer.add_plus(&KernelEntry::default(), ino.0, cookie, directory, text)
-            } else {
-                buffer.add(ino.0, cookie, directory, text)
-            }
-        };
-        if offset < DOT && !dot(dir, DOT, b".") {
+        if !self.fill_dots(call, dir, offset, plus, buffer)? {
             return Ok(());
-        }
-        if offset < DOT_DOT {
-            let above = match self.directories.parent(dir) {
-                Some(above) => above,
-                None => block_on(call.parent(dir))?,
-            };
-            if !dot(above, DOT_DOT, b"..") {
-                return Ok(());
-            }
         }
         let mark = self.hints.mark();
         // An entry takes 24 bytes and its name, 128 more with attributes.
@@ -132,34 +117,12 @@ impl ZonalFs {
             if plus && item.entry.kind == FileKind::Directory {
                 self.directories.note_parent(item.entry.ino, dir);
             }
-            let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
-            let name = item.name.as_bytes();
-            let fits = match (plus, item.entry.attr) {
-                // Its size must wait for pages to be dropped: the kernel asks when it needs the
-                // attributes.
-                (true, Some(attr)) if !self.may_show(&attr) => {
-                    buffer.add_plus(&KernelEntry::default(), attr.ino.0, item.cookie, kind, name)
+            let fits = match plus {
+                true => self.add_with_attributes(mark, dir, &item, buffer),
+                false => {
+                    let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
+                    buffer.add(item.entry.ino.0, item.cookie, kind, item.name.as_bytes())
                 }
-                (true, Some(mut attr)) => {
-                    self.space(&mut attr);
-                    let entry_ms = self.note_name(mark, (dir, name), item.entry.entry_ms, false);
-                    let attr_ms = self.hints.note_new(mark, dir, &attr, item.entry.attr_ms);
-                    let found = FoundEntry {
-                        attr,
-                        entry_ms,
-                        attr_ms,
-                    };
-                    buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
-                }
-                // Listed without attributes: the kernel takes only the inode number.
-                (true, None) => buffer.add_plus(
-                    &KernelEntry::default(),
-                    item.entry.ino.0,
-                    item.cookie,
-                    kind,
-                    name,
-                ),
-                (false, _) => buffer.add(item.entry.ino.0, item.cookie, kind, name),
             };
             if !fits {
                 return Ok(());
@@ -169,5 +132,71 @@ impl ZonalFs {
             self.directories.note_end(read.fh, last);
         }
         Ok(())
+    }
+
+    /// Adds `.` and `..` where the listing begins before them; false where the buffer is full.
+    fn fill_dots(
+        &self,
+        call: &KernelCall<'_>,
+        dir: Ino,
+        offset: u64,
+        plus: bool,
+        buffer: &mut DirBuffer,
+    ) -> Result<bool, ErrorCode> {
+        let directory = KernelKind::from_mode(FileKind::Directory.mode_bits());
+        let mut dot = |ino: Ino, cookie: u64, text: &[u8]| {
+            if plus {
+                buffer.add_plus(&KernelEntry::default(), ino.0, cookie, directory, text)
+            } else {
+                buffer.add(ino.0, cookie, directory, text)
+            }
+        };
+        if offset < DOT && !dot(dir, DOT, b".") {
+            return Ok(false);
+        }
+        if offset < DOT_DOT {
+            let above = match self.directories.parent(dir) {
+                Some(above) => above,
+                None => block_on(call.parent(dir))?,
+            };
+            return Ok(dot(above, DOT_DOT, b".."));
+        }
+        Ok(true)
+    }
+
+    /// Adds an entry with its attributes, where the kernel may have them; false where the buffer is
+    /// full.
+    fn add_with_attributes(
+        &self,
+        mark: EventMark,
+        dir: Ino,
+        item: &DirEntry,
+        buffer: &mut DirBuffer,
+    ) -> bool {
+        let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
+        let (name, cookie) = (item.name.as_bytes(), item.cookie);
+        match item.entry.attr {
+            // Its size must wait for pages to be dropped: the kernel asks when it needs the
+            // attributes.
+            Some(attr) if !self.may_show(&attr) => {
+                buffer.add_plus(&KernelEntry::default(), attr.ino.0, cookie, kind, name)
+            }
+            Some(mut attr) => {
+                self.space(&mut attr);
+                let entry_ms = self.note_name(mark, (dir, name), item.entry.entry_ms, false);
+                let attr_ms = self.hints.note_new(mark, dir, &attr, item.entry.attr_ms);
+                let found = FoundEntry {
+                    attr,
+                    entry_ms,
+                    attr_ms,
+                };
+                buffer.add_plus(&kernel_entry(&found), attr.ino.0, cookie, kind, name)
+            }
+            // Listed without attributes: the kernel takes only the inode number.
+            None => {
+                let ino = item.entry.ino.0;
+                buffer.add_plus(&KernelEntry::default(), ino, cookie, kind, name)
+            }
+        }
     }
 }

@@ -71,39 +71,40 @@ fn rate(pool: &Pool, to: Address, case: &Case) -> Result<f64, NetError> {
     Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
+const CASES: [Case; 6] = [
+    Case {
+        name: "empty call",
+        read: 0,
+        write: 0,
+    },
+    Case {
+        name: "read 4 KiB",
+        read: 4096,
+        write: 0,
+    },
+    Case {
+        name: "write 4 KiB",
+        read: 0,
+        write: 4096,
+    },
+    Case {
+        name: "read 1 MiB",
+        read: 1 << 20,
+        write: 0,
+    },
+    Case {
+        name: "write 1 MiB",
+        read: 0,
+        write: 1 << 20,
+    },
+    Case {
+        name: "read 4 MiB",
+        read: 4 << 20,
+        write: 0,
+    },
+];
+
 fn main() -> Result<(), NetError> {
-    let cases = [
-        Case {
-            name: "empty call",
-            read: 0,
-            write: 0,
-        },
-        Case {
-            name: "read 4 KiB",
-            read: 4096,
-            write: 0,
-        },
-        Case {
-            name: "write 4 KiB",
-            read: 0,
-            write: 4096,
-        },
-        Case {
-            name: "read 1 MiB",
-            read: 1 << 20,
-            write: 0,
-        },
-        Case {
-            name: "write 1 MiB",
-            read: 0,
-            write: 1 << 20,
-        },
-        Case {
-            name: "read 4 MiB",
-            read: 4 << 20,
-            write: 0,
-        },
-    ];
     let buffer_bytes = std::env::args()
         .nth(1)
         .and_then(|text| text.parse().ok())
@@ -129,7 +130,7 @@ fn main() -> Result<(), NetError> {
     };
     let (tcp, unix) = (pool(false, false), pool(true, false));
     println!("{:12} {:>16} {:>16}", "", "TCP", "Unix socket");
-    for case in &cases {
+    for case in &CASES {
         let mut best = [0.0_f64; 2];
         for _ in 0..3 {
             for (best, pool) in best.iter_mut().zip([&tcp, &unix]) {

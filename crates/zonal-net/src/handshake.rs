@@ -137,32 +137,7 @@ pub fn dial(
         }
         Handshake::Hello { .. } => return Err(out_of_turn(endpoint)),
     };
-    if own.cell != CellId::default() && reply.cell != own.cell {
-        return Err(NetError::WrongCell {
-            peer: endpoint,
-            expected: own.cell,
-            found: reply.cell,
-        });
-    }
-    if reply.version < own.versions.0 || reply.version > own.versions.1 {
-        return Err(NetError::WrongVersion { peer: endpoint });
-    }
-    if reply.role != Role::Server {
-        return Err(out_of_turn(endpoint));
-    }
-    if let Some(certified) = &certified {
-        let subject = &certified.subject;
-        if subject.cell != reply.cell || !subject.may_be(reply.role, reply.node) {
-            return Err(unauthenticated(endpoint, TlsFault::Claim));
-        }
-    }
-    if node != NodeId(0) && reply.node != node {
-        return Err(NetError::WrongNode {
-            peer: endpoint,
-            expected: node,
-            found: reply.node,
-        });
-    }
+    check_reply(own, &reply, certified.as_deref(), node, endpoint)?;
     let features = reply.features & own.features;
     if features & FEATURE_PLAIN != 0 {
         conn.stop_encrypting();
@@ -178,6 +153,43 @@ pub fn dial(
         offers_plain: reply.features & FEATURE_PLAIN != 0,
         certified,
     })
+}
+
+/// Checks that a server is of the cell, is `node` (0: any) and is what its certificate says.
+fn check_reply(
+    own: &Identity,
+    reply: &HelloReply,
+    certified: Option<&PeerCertificate>,
+    node: NodeId,
+    endpoint: Endpoint,
+) -> Result<(), NetError> {
+    if own.cell != CellId::default() && reply.cell != own.cell {
+        return Err(NetError::WrongCell {
+            peer: endpoint,
+            expected: own.cell,
+            found: reply.cell,
+        });
+    }
+    if reply.version < own.versions.0 || reply.version > own.versions.1 {
+        return Err(NetError::WrongVersion { peer: endpoint });
+    }
+    if reply.role != Role::Server {
+        return Err(out_of_turn(endpoint));
+    }
+    if let Some(certified) = certified {
+        let subject = &certified.subject;
+        if subject.cell != reply.cell || !subject.may_be(reply.role, reply.node) {
+            return Err(unauthenticated(endpoint, TlsFault::Claim));
+        }
+    }
+    if node != NodeId(0) && reply.node != node {
+        return Err(NetError::WrongNode {
+            peer: endpoint,
+            expected: node,
+            found: reply.node,
+        });
+    }
+    Ok(())
 }
 
 /// The server's side. `admit` decides about a client that has proved its identity. A refusal was

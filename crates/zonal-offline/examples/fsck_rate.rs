@@ -139,6 +139,33 @@ fn entry(dir: Ino, name: &str, ino: Ino, kind: FileKind) -> (Vec<u8>, Vec<u8>) {
     )
 }
 
+/// The first chunk of an object whose one block lies in `unit` of its target.
+fn chunk_at(data_id: DataId, unit: u32) -> (Vec<u8>, Vec<u8>) {
+    let object = ObjectId {
+        data_id,
+        column: Column(0),
+    };
+    let mut chunk = Chunk::default();
+    let place = Place {
+        segment: unit / UNITS,
+        unit: unit % UNITS,
+    };
+    chunk.set(0, BlockState::Written(place, 1));
+    let key = key::chunk(object, 0);
+    let value = chunk.encode(&key);
+    (key, value)
+}
+
+/// Makes the segments of a target that uses so many units.
+fn make_segments(dir: &Path, used: u32) {
+    let segments = dir.join("segments");
+    std::fs::create_dir_all(&segments).unwrap();
+    for number in 0..used.div_ceil(UNITS) {
+        let file = std::fs::File::create(segments.join(format!("seg.{number:08}"))).unwrap();
+        file.set_len(u64::from(UNITS) * 4096).unwrap();
+    }
+}
+
 fn make(dir: &Path, files: u64) -> CellStores {
     let stores = specs(dir);
     let mut fillings: Vec<Filling> = stores.iter().map(Filling::open).collect();
@@ -197,29 +224,13 @@ fn make(dir: &Path, files: u64) -> CellStores {
         fillings[1].put(keys::data(data_id), id.to_bytes());
         let (key, value) = entry(ino(above), &format!("file-{number}"), id, FileKind::File);
         fillings[1].put(key, value);
-        let object = ObjectId {
-            data_id,
-            column: Column(0),
-        };
-        let mut chunk = Chunk::default();
-        let place = Place {
-            segment: used[target] / UNITS,
-            unit: used[target] % UNITS,
-        };
+        let (key, value) = chunk_at(data_id, used[target]);
         used[target] += 1;
-        chunk.set(0, BlockState::Written(place, 1));
-        let key = key::chunk(object, 0);
-        let value = chunk.encode(&key);
         fillings[2 + target].put(key, value);
     }
     fillings.iter_mut().for_each(Filling::flush);
     for (spec, used) in stores[2..].iter().zip(used) {
-        let segments = spec.dir.join("segments");
-        std::fs::create_dir_all(&segments).unwrap();
-        for number in 0..used.div_ceil(UNITS) {
-            let file = std::fs::File::create(segments.join(format!("seg.{number:08}"))).unwrap();
-            file.set_len(u64::from(UNITS) * 4096).unwrap();
-        }
+        make_segments(&spec.dir, used);
     }
     headers_and_maps(&mut fillings, &map, top, wall);
     CellStores { stores }

@@ -8,7 +8,7 @@ use zonal_fsck::FindingKind;
 use zonal_fsck::data_fact::{DataClaim, DataFact};
 use zonal_fsck::directory_tree::{Directory, DirectoryTree};
 use zonal_fsck::junctions::{FirstLevel, RootEntry};
-use zonal_meta::check::{Broken, Fact, Join, JoinResult};
+use zonal_meta::check::{Broken, Fact, InodeSummary, Join, JoinResult, NamingEntry};
 use zonal_types::{FileKind, Ino, KvRead, PartitionId};
 
 /// Contents of a shard's store that are compared with other stores.
@@ -18,6 +18,35 @@ pub(crate) struct ShardContents {
     pub first_level: Vec<FirstLevel>,
     pub root_entries: Vec<RootEntry>,
     pub inodes: u64,
+}
+
+impl ShardContents {
+    /// Adds a directory to the tree, or to the first-level directories.
+    fn take_directory(&mut self, known: &InodeSummary) {
+        if let Some(named) = known.name {
+            self.tree.push(Directory {
+                ino: known.ino,
+                dir: named.dir,
+                cookie: named.cookie,
+            });
+        } else if known.parent == Ino::ROOT && known.ino != Ino::ROOT {
+            self.first_level.push(FirstLevel {
+                ino: known.ino,
+                is_detached: known.is_detached,
+            });
+        }
+    }
+}
+
+/// The root's entry of another shard's inode, with its name where it can be read.
+fn root_entry(store: &dyn KvRead, ino: Ino, named: &NamingEntry) -> RootEntry {
+    let name = zonal_meta::repair::entry_name(store, named.dir, named.cookie);
+    let name = name.ok().flatten();
+    RootEntry {
+        ino,
+        name: name.map(|name| name.to_string()).unwrap_or_default(),
+        cookie: named.cookie,
+    }
 }
 
 /// Compares the facts of a shard with one another.
@@ -48,40 +77,21 @@ pub(crate) fn join_facts(
                 failed = Some(error);
             }
         }
-        JoinResult::Elsewhere(ino, named) => {
-            if named.dir == Ino::ROOT {
-                let name = zonal_meta::repair::entry_name(store, named.dir, named.cookie);
-                let name = name.ok().flatten();
-                seen.root_entries.push(RootEntry {
-                    ino,
-                    name: name.map(|name| name.to_string()).unwrap_or_default(),
-                    cookie: named.cookie,
-                });
-            } else {
-                // Only entries of the root lead to other shards.
-                let (dir, cookie) = (named.dir, named.cookie);
-                tell(FindingKind::Shard(Broken::LeadsNowhere {
-                    dir,
-                    cookie,
-                    ino,
-                }));
-            }
+        JoinResult::Elsewhere(ino, named) if named.dir == Ino::ROOT => {
+            seen.root_entries.push(root_entry(store, ino, &named));
+        }
+        JoinResult::Elsewhere(ino, NamingEntry { dir, cookie, .. }) => {
+            // Only entries of the root lead to other shards.
+            tell(FindingKind::Shard(Broken::LeadsNowhere {
+                dir,
+                cookie,
+                ino,
+            }));
         }
         JoinResult::Known(known) => {
             seen.inodes += 1;
             if known.kind == FileKind::Directory {
-                if let Some(named) = known.name {
-                    seen.tree.push(Directory {
-                        ino: known.ino,
-                        dir: named.dir,
-                        cookie: named.cookie,
-                    });
-                } else if known.parent == Ino::ROOT && known.ino != Ino::ROOT {
-                    seen.first_level.push(FirstLevel {
-                        ino: known.ino,
-                        is_detached: known.is_detached,
-                    });
-                }
+                seen.take_directory(&known);
             }
             if let Some(data) = &known.data {
                 let name = known.name.map(|named| (named.dir, named.cookie));

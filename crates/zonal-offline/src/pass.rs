@@ -67,6 +67,44 @@ impl Pass<'_, '_> {
         }
         self.ticker.finding(&finding);
     }
+
+    /// Reports the faults of a store. True where its index is first rebuilt from its copy.
+    /// `unread`: why the map in a manager's store cannot be read.
+    fn judge_store(
+        &mut self,
+        (at, place): (usize, FindingPlace),
+        faults: Vec<StoreFault>,
+        unread: Option<String>,
+    ) -> Result<bool, OfflineError> {
+        let spec = &self.cell.stores[at];
+        let mut faults = faults.into_iter().map(FindingKind::Store).collect();
+        let uuid = self.seen.work.uuid(spec);
+        let is_from_copy = index_copies::prefer(spec, uuid, &mut faults)?
+            || index_copies::prefer_unread(spec, uuid, unread, &mut faults)?;
+        if self.seen.work.known.contains_key(&spec.dir) && store_scan::has_lost_starts(spec) {
+            faults.push(FindingKind::Store(StoreFault::Starts));
+        }
+        for fault in faults {
+            self.tell(place, Some(at), None, fault);
+        }
+        Ok(is_from_copy)
+    }
+
+    /// Reports the findings in a store's contents. True as for [`Self::judge_store`].
+    fn judge_part(
+        &mut self,
+        (at, place): (usize, FindingPlace),
+        folder: &WorkFolder,
+    ) -> Result<bool, OfflineError> {
+        let spec = &self.cell.stores[at];
+        let mut told = Vec::new();
+        folder.told(&store_scan::scratch_name(spec), &mut |what| told.push(what))?;
+        let is_from_copy = index_copies::prefer(spec, self.seen.work.uuid(spec), &mut told)?;
+        for what in told {
+            self.tell(place, Some(at), None, what);
+        }
+        Ok(is_from_copy)
+    }
 }
 
 /// Opens the work folder, with the state of an interrupted check of the same stores. The stores are
@@ -118,6 +156,13 @@ fn read_manager(
     (map, unread)
 }
 
+/// The index of the manager's store.
+fn manager_of(cell: &CellStores) -> Result<usize, OfflineError> {
+    let mut stores = cell.stores.iter();
+    let manager = stores.position(|spec| spec.identity.kind == StoreKind::Manager);
+    manager.ok_or(OfflineError::NoManager)
+}
+
 /// Makes a pass. Its saved state stays in the work folder until the folder is removed.
 pub(crate) fn run(
     cell: &CellStores,
@@ -129,11 +174,7 @@ pub(crate) fn run(
         ticker,
         seen: PassResult::default(),
     };
-    let manager = cell
-        .stores
-        .iter()
-        .position(|spec| spec.identity.kind == StoreKind::Manager);
-    let manager = manager.ok_or(OfflineError::NoManager)?;
+    let manager = manager_of(cell)?;
     let mut openings = Vec::new();
     for spec in &cell.stores {
         openings.push(Some(store_scan::open(spec)?));
@@ -157,32 +198,12 @@ pub(crate) fn run(
         let place = places[at];
         match opening.take() {
             Some(Opening::Open(store, notes)) => {
-                let spec = &cell.stores[at];
-                let mut faults = store_scan::faults(&store, options.data)
-                    .into_iter()
-                    .map(FindingKind::Store)
-                    .collect();
-                let uuid = pass.seen.work.uuid(spec);
                 let unread = unread.take_if(|_| at == manager);
-                if index_copies::prefer(spec, uuid, &mut faults)?
-                    || index_copies::prefer_unread(spec, uuid, unread, &mut faults)?
-                {
-                    from_copy.insert(at);
-                }
-                for fault in faults {
-                    pass.tell(place, Some(at), None, fault);
-                }
-                if pass.seen.work.known.contains_key(&spec.dir) && store_scan::has_lost_starts(spec)
-                {
-                    pass.tell(
-                        place,
-                        Some(at),
-                        None,
-                        FindingKind::Store(StoreFault::Starts),
-                    );
-                }
+                let faults = store_scan::faults(&store, options.data);
                 is_there.insert(at);
-                if !from_copy.contains(&at) {
+                if pass.judge_store((at, place), faults, unread)? {
+                    from_copy.insert(at);
+                } else {
                     jobs.push((at, store, notes));
                 }
             }
@@ -203,16 +224,8 @@ pub(crate) fn run(
     };
     let parts = store_reader::all(cell, &map, options, ticker, (jobs, &folder))?;
     for (at, part) in &parts {
-        if !matches!(part, Part::Nothing) {
-            let spec = &cell.stores[*at];
-            let mut told = Vec::new();
-            folder.told(&store_scan::scratch_name(spec), &mut |what| told.push(what))?;
-            if index_copies::prefer(spec, pass.seen.work.uuid(spec), &mut told)? {
-                from_copy.insert(*at);
-            }
-            for what in told {
-                pass.tell(places[*at], Some(*at), None, what);
-            }
+        if !matches!(part, Part::Nothing) && pass.judge_part((*at, places[*at]), &folder)? {
+            from_copy.insert(*at);
         }
     }
     ticker.step()?;

@@ -15,8 +15,10 @@ use zonal_disk::{StoreDir, StoreKind, start_marks};
 use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
 use zonal_fsck::objects::{self, UnownedObject};
+use zonal_meta::MetaShard;
 use zonal_meta::inode::Inode;
 use zonal_meta::repair::AdoptedFile;
+use zonal_object::TargetConfig;
 use zonal_object::ids::BLOCK;
 use zonal_object::key::{IndexKey, parse};
 use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
@@ -67,15 +69,8 @@ pub(crate) fn mend(
     }
     let config = spec.geometry.map(|geometry| geometry.config);
     let is_newer = |key: &[u8], old: &[u8], new: &[u8]| {
-        let version = |value: &[u8]| match (config, parse(key)) {
-            (Some(config), Ok(IndexKey::Chunk(..))) => {
-                let chunk = zonal_object::chunk::Chunk::decode(&config, key, value);
-                chunk.map_or(0, |chunk| chunk.version)
-            }
-            (None, _) => Inode::from_bytes(value).map_or(0, |inode| inode.change),
-            _ => 0,
-        };
-        version(new) > version(old)
+        let config = config.as_ref();
+        version_of(config, key, new) > version_of(config, key, old)
     };
     let how = StoreRepair {
         identity: spec.identity,
@@ -111,6 +106,19 @@ pub(crate) fn mend(
         pass::save_lost(&options.scratch, geometry.target, lost).map_err(forgotten)?;
     }
     Ok(1)
+}
+
+/// The version of a record: a chunk's in a target's store (`config`), an inode's in a shard's; else
+/// 0.
+fn version_of(config: Option<&TargetConfig>, key: &[u8], value: &[u8]) -> u64 {
+    match (config, parse(key)) {
+        (Some(config), Ok(IndexKey::Chunk(..))) => {
+            let chunk = zonal_object::chunk::Chunk::decode(config, key, value);
+            chunk.map_or(0, |chunk| chunk.version)
+        }
+        (None, _) => Inode::from_bytes(value).map_or(0, |inode| inode.change),
+        _ => 0,
+    }
 }
 
 /// Repairs disagreements between stores.
@@ -171,27 +179,42 @@ pub(crate) fn run(
             );
             open.append(effect.map_err(contents)?)?;
         }
-        let mut home = lost_found(&open, work);
-        for (data_id, objects) in unowned {
-            let Some(found) = file_of(map, *data_id, objects) else {
-                continue;
-            };
-            let dir = match home {
-                Some(dir) => dir,
-                None => {
-                    let made = core.make_lost_found(&open.engine, open.now);
-                    let (ino, effect) = made.map_err(contents)?;
-                    open.append(effect)?;
-                    *home.insert(ino)
-                }
-            };
-            let effect = core.adopt(&open.engine, open.now, dir, &found);
-            open.append(effect.map_err(contents)?)?;
-        }
+        let home = lost_found(&open, work);
+        let found = unowned
+            .into_iter()
+            .filter_map(|(data_id, objects)| file_of(map, *data_id, objects));
+        adopt_files((spec, &mut open), &core, home, found)?;
         settle_junctions(&mut open, &core, junctions, &work.listed)?;
         changes += open.close()?;
     }
     Ok(changes)
+}
+
+/// Makes files of bytes without inodes, in `home` or in a new lost+found.
+fn adopt_files(
+    (spec, open): (&StoreSpec, &mut Open<'_>),
+    core: &MetaShard,
+    mut home: Option<Ino>,
+    found: impl Iterator<Item = AdoptedFile>,
+) -> Result<(), OfflineError> {
+    let contents = |code| OfflineError::Contents {
+        dir: spec.dir.clone(),
+        code,
+    };
+    for file in found {
+        let dir = match home {
+            Some(dir) => dir,
+            None => {
+                let made = core.make_lost_found(&open.engine, open.now);
+                let (ino, effect) = made.map_err(contents)?;
+                open.append(effect)?;
+                *home.insert(ino)
+            }
+        };
+        let effect = core.adopt(&open.engine, open.now, dir, &file);
+        open.append(effect.map_err(contents)?)?;
+    }
+    Ok(())
 }
 
 /// The shard that makes a file of bytes without an inode: the shard that gave the data id, where a
@@ -231,7 +254,7 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[UnownedObject]) -> Option<
 /// the junctions. After an interruption the next pass finds the rest.
 fn settle_junctions(
     open: &mut Open<'_>,
-    core: &zonal_meta::MetaShard,
+    core: &MetaShard,
     mismatches: &[Mismatch],
     listed: &[ListedJunction],
 ) -> Result<(), OfflineError> {

@@ -1,5 +1,9 @@
 //! The check of a running cell: changes during the check are no findings. Real damage is a finding,
 //! under the name that it has in a check of the stopped cell.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;

@@ -424,6 +424,7 @@ mod tests {
 
     /// Its client could fill any target with what no file has, and no deletion finds.
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of wrong objects")]
     fn only_objects_and_bytes_of_the_layout_are_accepted() {
         let grants = grants();
         let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));

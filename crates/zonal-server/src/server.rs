@@ -123,6 +123,47 @@ fn identity(config: &NodeConfig, kind: StoreKind) -> StoreIdentity {
     }
 }
 
+/// The other servers of the cell, and the zone map as this node knows it.
+fn connect_to_cell(config: &NodeConfig, me: &zonal_net::Identity) -> (Arc<Peers>, Arc<MapCache>) {
+    let pool = PoolConfig {
+        deadline: config.limits.request_deadline.duration(),
+        ..PoolConfig::default()
+    };
+    let pool = Arc::new(Pool::new(me.clone(), pool));
+    let peers = Arc::new(Peers::new(pool, config.cell));
+    let map = match config.manager_role {
+        Some(_) => MapCache::here(config.cell),
+        None => MapCache::of_manager(config.cell, config.manager, Arc::clone(&peers)),
+    };
+    (peers, Arc::new(map))
+}
+
+/// The addresses that a node listens at and advertises.
+fn listen_config(config: &NodeConfig) -> ListenConfig {
+    ListenConfig {
+        advertised: vec![config.advertise],
+        ..ListenConfig::one(config.listen)
+    }
+}
+
+fn log_serving(config: &NodeConfig, admin: Option<&Admin>) {
+    tracing::info!(
+        node = config.node.0,
+        roles = config.roles().join(","),
+        listen = %config.listen,
+        admin = admin.map(|admin| admin.address().to_string()),
+        "serving"
+    );
+}
+
+/// Starts the shard's own threads.
+fn start_shard(role: &Arc<MetaRole>) -> Result<Vec<JoinHandle<()>>, ServerError> {
+    role.start().map_err(|source| ServerError::System {
+        what: "a thread",
+        source,
+    })
+}
+
 /// A running node. Fields are stopped in this order.
 struct Running {
     revocations: Option<Revocations>,
@@ -146,23 +187,9 @@ impl Running {
         let token = read_token(config)?;
         let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, credential)
             .with_transport(config.transport);
-        let pool = PoolConfig {
-            deadline: config.limits.request_deadline.duration(),
-            ..PoolConfig::default()
-        };
-        let peers = Arc::new(Peers::new(
-            Arc::new(Pool::new(me.clone(), pool)),
-            config.cell,
-        ));
-        let map = Arc::new(match config.manager_role {
-            Some(_) => MapCache::here(config.cell),
-            None => MapCache::of_manager(config.cell, config.manager, Arc::clone(&peers)),
-        });
+        let (peers, map) = connect_to_cell(config, &me);
 
-        let listen = ListenConfig {
-            advertised: vec![config.advertise],
-            ..ListenConfig::one(config.listen)
-        };
+        let listen = listen_config(config);
         let probe = NetNodeProbe::new(me.clone(), config.cell);
         check_ports(config, &listen, &me, &probe)?;
         let store = open_shard_store(config)?;
@@ -180,11 +207,7 @@ impl Running {
         let mut shard = None;
         if let Some(store) = store {
             let role = open_shard(config, &store, manager.clone(), &map, &peers)?;
-            let threads = role.start().map_err(|source| ServerError::System {
-                what: "a thread",
-                source,
-            })?;
-            background.extend(threads);
+            background.extend(start_shard(&role)?);
             shard_engine = Some(store.engine);
             checkpointers.push(store.checkpointer);
             shard = Some(role);
@@ -223,13 +246,7 @@ impl Running {
         )?;
         let revocations = start_revocations(config, &node, &peers, &server)?;
         let admin = start_admin(config, pages, &node, &server, token)?;
-        tracing::info!(
-            node = config.node.0,
-            roles = config.roles().join(","),
-            listen = %config.listen,
-            admin = admin.as_ref().map(|admin| admin.address().to_string()),
-            "serving"
-        );
+        log_serving(config, admin.as_ref());
         Ok(Some(Self {
             revocations,
             server,

@@ -1,6 +1,10 @@
 //! Samples of node.toml: those in deploy/ must be valid, and each bad one must lead to the right
 //! error.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

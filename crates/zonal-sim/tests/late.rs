@@ -1,6 +1,10 @@
 //! Late changes of objects: targets execute them after their sender has given them up and gone on.
 //! Bytes that it wrote and synced since must stay.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "a test may fail so"

@@ -338,9 +338,6 @@ impl Header {
             room,
             ..header
         };
-        let sizes_fit = body_bytes as usize <= BODY_BYTES_MAX
-            && payload_bytes as usize <= PAYLOAD_BYTES_MAX
-            && usize::from(tlv_bytes) <= TLV_BYTES_MAX;
         let reserved_clear = from.take(from.left())?.iter().all(|byte| *byte == 0);
         // Bytes in a region are in no frame: they have no checksum here.
         let kind_fits = payload_kind == header.payload_kind()
@@ -351,12 +348,18 @@ impl Header {
             None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
         };
         let flags_fit = flags & !(HAS_CRC | HAS_ROOM) == 0;
-        if sizes_fit && reserved_clear && kind_fits && room_fits && flags_fit && identity.is_valid()
-        {
-            Ok(header)
-        } else {
-            Err(Refused::Field)
+        let fits = header.sizes_fit() && reserved_clear && kind_fits && room_fits && flags_fit;
+        match fits && identity.is_valid() {
+            true => Ok(header),
+            false => Err(Refused::Field),
         }
+    }
+
+    /// Whether body, payload and extensions keep to their limits.
+    fn sizes_fit(&self) -> bool {
+        self.body_bytes as usize <= BODY_BYTES_MAX
+            && self.payload_bytes as usize <= PAYLOAD_BYTES_MAX
+            && usize::from(self.tlv_bytes) <= TLV_BYTES_MAX
     }
 }
 

@@ -1,6 +1,10 @@
 //! `zonal dump` of every structure, intact and damaged in many ways: it ends, reports damage, and
 //! never crashes.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

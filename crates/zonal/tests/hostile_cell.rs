@@ -1,6 +1,10 @@
 //! Requests in valid frames that no honest client sends. Each gets a typed reply or a closed
 //! connection, and the servers continue unharmed.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

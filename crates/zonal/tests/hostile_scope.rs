@@ -3,6 +3,10 @@
 //!
 //! `ZONAL_HOSTILE_MESSAGES` sets the number of messages; `make test-long` sends 100,000.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
 )]

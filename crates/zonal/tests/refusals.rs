@@ -3,6 +3,10 @@
 //! * another shape of a cell, stores of other cells, ports in use,
 //! * moved folders, processes of strangers, clients without a key.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]

@@ -127,21 +127,7 @@ impl<N: Net> ClientCall<'_, N> {
             link.give_up_append(file.ino, place, session);
         }
         if link.boot() != boot {
-            // A restarted shard may have reclaimed this place after it executed `AppendEnd`. The
-            // place would then block the appends behind it.
-            let over = MetaRequest::AppendEnd {
-                ino: file.ino,
-                offset,
-                reserved: length,
-                length: 0,
-                mtime: self.net.wall(),
-                allocated_delta: 0,
-                kill_suid: false,
-                inline: None,
-            };
-            self.meta(&link, &over).await.ok();
-            // The shard may have given this a truncation number.
-            file.state().outdate();
+            self.end_reclaimed_place(file, &link, place).await;
         }
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
             let mut state = file.state();
@@ -153,17 +139,39 @@ impl<N: Net> ClientCall<'_, N> {
         if reply.is_err() && written.is_err() {
             file.state().outdate();
         }
-        let reply = reply?;
+        self.take_append_reply(file, reply?, written.is_ok());
+        written.map(|()| offset)
+    }
+
+    /// Ends a place that a restarted shard may have reclaimed after it executed `AppendEnd`. The
+    /// place would block the appends behind it.
+    async fn end_reclaimed_place(&self, file: &File<N>, link: &Link, place: AppendPlace) {
+        let over = MetaRequest::AppendEnd {
+            ino: file.ino,
+            offset: place.offset,
+            reserved: place.length,
+            length: 0,
+            mtime: self.net.wall(),
+            allocated_delta: 0,
+            kill_suid: false,
+            inline: None,
+        };
+        self.meta(link, &over).await.ok();
+        // The shard may have given this a truncation number.
+        file.state().outdate();
+    }
+
+    /// Brings the file up to date with the reply to `AppendEnd`.
+    fn take_append_reply(&self, file: &File<N>, reply: MetaReply, is_written: bool) {
         self.note_own_change(file.ino, &reply);
         if let MetaReply::Attr { attr, data, .. } = reply {
             let mut state = file.state();
-            if written.is_err() && data.is_none() {
+            if !is_written && data.is_none() {
                 // The failed write may have left bytes there.
                 state.tail_ownership = TailOwnership::Unknown(Instant::default());
             }
             state.refresh(&attr, data);
         }
-        written.map(|()| offset)
     }
 
     /// Writes `bytes`, the last bytes of an append, without gathering. Adds the change of allocated

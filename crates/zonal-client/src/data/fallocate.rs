@@ -25,6 +25,25 @@ pub enum Reserve {
     Zero,
 }
 
+impl Reserve {
+    /// The request that changes a range of an object.
+    fn request(self, object: ObjectRef, offset: u64, length: u64) -> StorageRequest {
+        if self == Self::Punch {
+            return StorageRequest::Punch {
+                object,
+                offset,
+                length,
+            };
+        }
+        StorageRequest::Allocate {
+            object,
+            offset,
+            length,
+            zero: self == Self::Zero,
+        }
+    }
+}
+
 impl<N: Net> ClientCall<'_, N> {
     /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end
     /// unless `keep_size`.
@@ -50,25 +69,6 @@ impl<N: Net> ClientCall<'_, N> {
             self.refetch(file).await?;
         }
         let data = file.state().data.clone();
-        let make = |object: ObjectRef, from: u64, to: u64| match how {
-            Reserve::Punch => StorageRequest::Punch {
-                object,
-                offset: from,
-                length: to - from,
-            },
-            Reserve::Allocate => StorageRequest::Allocate {
-                object,
-                offset: from,
-                length: to - from,
-                zero: false,
-            },
-            Reserve::Zero => StorageRequest::Allocate {
-                object,
-                offset: from,
-                length: to - from,
-                zero: true,
-            },
-        };
         let inline = end_of_inline(&data);
         if offset < inline {
             self.reserve_inline(file, (offset, end.min(inline)), how, keep_size);
@@ -83,7 +83,7 @@ impl<N: Net> ClientCall<'_, N> {
                 if from >= to || reserved.is_err() {
                     continue;
                 }
-                let make = |object| make(object, from, to);
+                let make = |object| how.request(object, from, to - from);
                 let whole = to - from <= ONE_STEP_BYTES;
                 let change = self.reserve_column(file, (index, column), &make, whole);
                 let (changed, outcome) = change.await;

@@ -48,8 +48,8 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// As [`Self::storage_retry`], with its own deadline: no attempt begins after it.
-    /// `follows_cuts`: after a truncation by another client the request is made anew for the bytes
-    /// that remain.
+    /// `follows_truncations`: after a truncation by another client the request is made anew for the
+    /// bytes that remain.
     pub(crate) async fn storage_until(
         &self,
         file: &File<N>,
@@ -57,7 +57,7 @@ impl<N: Net> ClientCall<'_, N> {
         make: MakeRequest<'_>,
         payload: &[u8],
         (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
-        (deadline, follows_cuts): (Instant, bool),
+        (deadline, follows_truncations): (Instant, bool),
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = BackOff::new(RETRY_MS);
         let mut failed = first;
@@ -75,25 +75,9 @@ impl<N: Net> ClientCall<'_, N> {
                 if is_change && may_come_late(code) {
                     self.number_anew(file);
                 }
-                match code {
-                    ErrorCode::StaleTruncate if follows_cuts => {
-                        self.refetch(file).await?;
-                    }
-                    ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
-                        self.try_refresh_map().await?;
-                    }
-                    ErrorCode::Unreachable
-                    | ErrorCode::TimedOut
-                    | ErrorCode::NotReady
-                    | ErrorCode::Overloaded => {
-                        if self.map_is_old() {
-                            self.try_refresh_map().await?;
-                        }
-                    }
-                    ErrorCode::Fenced => self.was_fenced(file, incarnation, deadline).await?,
-                    ErrorCode::Superseded => {}
-                    other => return Err(other),
-                }
+                let tried = (incarnation, deadline);
+                self.prepare_retry(file, code, follows_truncations, tried)
+                    .await?;
                 let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
                 if !is_news && !self.is_over(deadline) {
                     self.sleep(pause.next_ms()).await;
@@ -136,6 +120,32 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
+        }
+    }
+
+    /// Fetches what the next attempt needs after `code`. Returns `code` where no attempt can help.
+    async fn prepare_retry(
+        &self,
+        file: &File<N>,
+        code: ErrorCode,
+        follows_truncations: bool,
+        (incarnation, deadline): (Option<Incarnation>, Instant),
+    ) -> Result<(), ErrorCode> {
+        match code {
+            ErrorCode::StaleTruncate if follows_truncations => self.refetch(file).await.map(drop),
+            ErrorCode::StaleEpoch | ErrorCode::WrongTarget => self.try_refresh_map().await,
+            ErrorCode::Unreachable
+            | ErrorCode::TimedOut
+            | ErrorCode::NotReady
+            | ErrorCode::Overloaded => {
+                if self.map_is_old() {
+                    self.try_refresh_map().await?;
+                }
+                Ok(())
+            }
+            ErrorCode::Fenced => self.was_fenced(file, incarnation, deadline).await,
+            ErrorCode::Superseded => Ok(()),
+            other => Err(other),
         }
     }
 

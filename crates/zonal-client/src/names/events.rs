@@ -88,19 +88,11 @@ impl<N: Net> ClientCall<'_, N> {
             link.count_event();
             self.forget_named(event);
             link.ack(*seq);
-            match event {
-                Event::LockGranted { waiter, .. } => {
-                    let noted = lock(&self.locks).grant(*waiter);
-                    granted.extend(noted.map(|noted| (*waiter, noted)));
-                }
-                Event::FileCut { ino } => {
-                    if let Some(file) = self.file(*ino) {
-                        file.state().outdate();
-                    }
-                }
-                Event::EndRecalled { ino } => self.end_recalled(link, *ino),
-                Event::Invalidate { .. } | Event::RecallLease { .. } => {}
+            if let Event::LockGranted { waiter, .. } = event {
+                let noted = lock(&self.locks).grant(*waiter);
+                granted.extend(noted.map(|noted| (*waiter, noted)));
             }
+            self.update_file(link, event);
         }
         if link.life() != life || life.0 != boot {
             // As above, while the grants were noted: the restarted shard may have heard what this
@@ -116,6 +108,19 @@ impl<N: Net> ClientCall<'_, N> {
             events: events.into_iter().map(|(_seq, event)| event).collect(),
             restarted,
         })
+    }
+
+    /// Brings an open file up to date with an event about it.
+    fn update_file(&self, link: &Link, event: &Event) {
+        match event {
+            Event::FileCut { ino } => {
+                if let Some(file) = self.file(*ino) {
+                    file.state().outdate();
+                }
+            }
+            Event::EndRecalled { ino } => self.end_recalled(link, *ino),
+            Event::LockGranted { .. } | Event::Invalidate { .. } | Event::RecallLease { .. } => {}
+        }
     }
 
     /// Forgets every cached entry that an event names, after the event was counted: their leases

@@ -2,7 +2,7 @@
 
 use crate::client::ClientCall;
 use crate::file::tail_ownership::TailOwnership;
-use crate::inode_cache::PendingPageVersion;
+use crate::inode_cache::{Moment, PendingPageVersion};
 use crate::names::{FoundEntry, LookupResult, NewFile, OpenedFile};
 use crate::transport::net::Net;
 use crate::transport::retry::late;
@@ -199,19 +199,8 @@ impl<N: Net> ClientCall<'_, N> {
             self.release(entry.ino).await.ok();
             return Err(code);
         }
-        let (keep_pages, changed) = {
-            let mut seen = self.inode_cache.page_versions();
-            let keep_pages = seen.shows(entry.ino, attr.change, moment);
-            let is_new = attr.change == 1 && request.makes_file();
-            if keep_pages || is_new {
-                seen.note(entry.ino, attr.change, moment);
-            }
-            // The kernel drops its pages when it receives the answer. Another program here may act
-            // before that.
-            let drops = !keep_pages && !is_new;
-            let changed = drops.then(|| PendingPageVersion::new(attr.change, moment));
-            (keep_pages && !push, changed)
-        };
+        let is_new = attr.change == 1 && request.makes_file();
+        let (keep_pages, changed) = self.choose_pages((entry.ino, attr.change), moment, is_new);
         let attr_ms = if push { 0 } else { entry.attr_ms };
         Ok(OpenedFile {
             found: FoundEntry {
@@ -220,8 +209,28 @@ impl<N: Net> ClientCall<'_, N> {
                 attr_ms,
             },
             file,
-            keep_pages,
+            keep_pages: keep_pages && !push,
             changed,
         })
+    }
+
+    /// Whether the kernel keeps its pages of a file at an open; else the version that it will show
+    /// once it has dropped them. A file that the open made has no pages.
+    fn choose_pages(
+        &self,
+        (ino, change): (Ino, u64),
+        moment: Moment,
+        is_new: bool,
+    ) -> (bool, Option<PendingPageVersion>) {
+        let mut seen = self.inode_cache.page_versions();
+        let keep_pages = seen.shows(ino, change, moment);
+        if keep_pages || is_new {
+            seen.note(ino, change, moment);
+        }
+        // The kernel drops its pages when it receives the answer. Another program here may act
+        // before that.
+        let drops = !keep_pages && !is_new;
+        let changed = drops.then(|| PendingPageVersion::new(change, moment));
+        (keep_pages, changed)
     }
 }

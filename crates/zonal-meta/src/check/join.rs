@@ -181,47 +181,86 @@ impl<'a> Join<'a> {
         let group = std::mem::take(&mut self.group);
         let ino = group.ino;
         let Some((kind, nlink, size, parent, flags, xattrs)) = group.inode else {
-            if let Some((entries, _)) = group.entries {
-                self.broken(Broken::NotInDirectory { dir: ino, entries });
-            }
-            let has_bytes = group.inline.is_some();
-            let mut indexed = group.indexed.into_iter();
-            if has_bytes || group.xattrs.is_some() || group.orphan || group.detached {
-                // A file made anew for its first bytes has no data id left; these are the others.
-                let data_id = indexed.next();
-                self.broken(Broken::Homeless { ino, data_id });
-            }
-            for data_id in indexed {
-                self.broken(Broken::StrayData { ino, data_id });
-            }
+            self.judge_missing_inode(group);
             return;
         };
-        let is_dir = kind == FileKind::Directory;
-        if !is_dir && let Some((entries, _)) = group.entries {
+        if kind == FileKind::Directory {
+            self.judge_directory(&group, parent, (size, nlink));
+        } else {
+            self.judge_links(&group, nlink);
+        }
+        self.judge_records(&group, flags, xattrs);
+        self.judge_data_ids(&group);
+        let mut data = group.data;
+        if let Some(bytes) = group.inline {
+            let room = data.map_or(0, |data| size.min(data.inline.into()));
+            if u64::from(bytes) > room {
+                self.broken(Broken::Inline { ino, bytes, room });
+            }
+            if let Some(data) = &mut data {
+                let own = inline_data::allocated(bytes as usize);
+                data.allocated = data.allocated.saturating_sub(own);
+            }
+        }
+        (self.tell)(JoinResult::Known(InodeSummary {
+            ino,
+            kind,
+            parent,
+            name: group.name,
+            data,
+            is_detached: flags & FLAG_DETACHED != 0,
+        }));
+    }
+
+    /// Reports the facts about an inode that does not exist.
+    fn judge_missing_inode(&mut self, group: Group) {
+        let ino = group.ino;
+        if let Some((entries, _)) = group.entries {
             self.broken(Broken::NotInDirectory { dir: ino, entries });
         }
-        let names = group.names;
-        if is_dir {
-            let wrong = if ino == Ino::ROOT { group.name } else { None };
-            for NamingEntry { dir, cookie, .. } in group.others.into_iter().chain(wrong) {
-                self.broken(Broken::SecondName { dir, cookie, ino });
-            }
-            let (entries, directories) = group.entries.unwrap_or_default();
-            let is_first_level = parent == Ino::ROOT;
-            if names == 0 && !is_first_level {
-                self.broken(Broken::NoName { ino });
-            } else if group.name.is_some_and(|name| name.dir != parent) {
-                let dir = group.name.map_or(parent, |name| name.dir);
-                self.broken(Broken::WrongParent { ino, parent, dir });
-            }
-            if size != entries || nlink != directories.saturating_add(2) {
-                self.broken(Broken::Counts {
-                    ino,
-                    counted: (size, nlink),
-                    found: (entries, directories),
-                });
-            }
-        } else if names == 0 && !group.orphan {
+        let has_bytes = group.inline.is_some();
+        let mut indexed = group.indexed.into_iter();
+        if has_bytes || group.xattrs.is_some() || group.orphan || group.detached {
+            // A file made anew for its first bytes has no data id left; these are the others.
+            let data_id = indexed.next();
+            self.broken(Broken::Homeless { ino, data_id });
+        }
+        for data_id in indexed {
+            self.broken(Broken::StrayData { ino, data_id });
+        }
+    }
+
+    /// Compares a directory with its names and its entries. `counted`: its size and its links.
+    fn judge_directory(&mut self, group: &Group, parent: Ino, counted: (u64, u32)) {
+        let ino = group.ino;
+        let wrong = if ino == Ino::ROOT { group.name } else { None };
+        for NamingEntry { dir, cookie, .. } in group.others.iter().copied().chain(wrong) {
+            self.broken(Broken::SecondName { dir, cookie, ino });
+        }
+        let (entries, directories) = group.entries.unwrap_or_default();
+        let is_first_level = parent == Ino::ROOT;
+        if group.names == 0 && !is_first_level {
+            self.broken(Broken::NoName { ino });
+        } else if group.name.is_some_and(|name| name.dir != parent) {
+            let dir = group.name.map_or(parent, |name| name.dir);
+            self.broken(Broken::WrongParent { ino, parent, dir });
+        }
+        if counted != (entries, directories.saturating_add(2)) {
+            self.broken(Broken::Counts {
+                ino,
+                counted,
+                found: (entries, directories),
+            });
+        }
+    }
+
+    /// Compares a file's count of links with its names.
+    fn judge_links(&mut self, group: &Group, nlink: u32) {
+        let (ino, names) = (group.ino, group.names);
+        if let Some((entries, _)) = group.entries {
+            self.broken(Broken::NotInDirectory { dir: ino, entries });
+        }
+        if names == 0 && !group.orphan {
             self.broken(Broken::NoName { ino });
         } else if nlink != names {
             self.broken(Broken::Links {
@@ -230,9 +269,13 @@ impl<'a> Join<'a> {
                 names,
             });
         }
-        // The inode's flag and the record must agree.
+    }
+
+    /// Compares an inode's flags with the records beside it, which must agree.
+    fn judge_records(&mut self, group: &Group, flags: u32, xattrs: u8) {
+        let ino = group.ino;
         let is_orphan = flags & FLAG_ORPHAN != 0;
-        if is_orphan != group.orphan || (group.orphan && names > 0) {
+        if is_orphan != group.orphan || (group.orphan && group.names > 0) {
             self.broken(Broken::OrphanMark {
                 ino,
                 has_record: group.orphan,
@@ -252,6 +295,11 @@ impl<'a> Join<'a> {
         if missing != 0 {
             self.broken(Broken::Xattrs { ino, missing });
         }
+    }
+
+    /// Compares the data ids of an inode with the index of data ids.
+    fn judge_data_ids(&mut self, group: &Group) {
+        let ino = group.ino;
         for data_id in group.indexed.difference(&group.data_ids).copied() {
             self.broken(Broken::StrayData { ino, data_id });
         }
@@ -261,24 +309,5 @@ impl<'a> Join<'a> {
                 self.broken(Broken::Unindexed { ino, data_id });
             }
         }
-        let mut data = group.data;
-        if let Some(bytes) = group.inline {
-            let room = data.map_or(0, |data| size.min(data.inline.into()));
-            if u64::from(bytes) > room {
-                self.broken(Broken::Inline { ino, bytes, room });
-            }
-            if let Some(data) = &mut data {
-                let own = inline_data::allocated(bytes as usize);
-                data.allocated = data.allocated.saturating_sub(own);
-            }
-        }
-        (self.tell)(JoinResult::Known(InodeSummary {
-            ino,
-            kind,
-            parent,
-            name: group.name,
-            data,
-            is_detached,
-        }));
     }
 }

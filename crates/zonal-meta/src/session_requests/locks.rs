@@ -6,7 +6,7 @@ use crate::locks::{Granted, LockAnswer};
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{MetaShard, Waiting, is_slotted};
 use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS, FENCE_WAIT_MS, LOCKS_TOLD_MS};
-use zonal_types::{Codec, ErrorCode, KvChange, KvRead};
+use zonal_types::{Codec, ErrorCode, KvChange, KvRead, SessionId};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl MetaShard {
@@ -32,26 +32,8 @@ impl MetaShard {
                 settled,
             } => {
                 self.tx(kv, now, session).inode(*ino)?;
-                let mut silent = self.sessions.silent.iter();
-                let is_grace = now.instant < self.lock_grace_until;
-                let others = self.sessions.others_with_locks(session);
-                if !others.is_empty() || (is_grace && silent.any(|silent| *silent != session)) {
-                    zonal_types::mark!(LockHeldBack);
-                    let mut until = self.lock_grace_until;
-                    if !is_grace {
-                        until = until.plus_ms(LOCKS_TOLD_MS - CACHE_TERM_MS - CACHE_GRACE_MS);
-                    }
-                    if now.instant >= until {
-                        // The holders may go on writing under their locks. So each session ends,
-                        // fenced, before another session gets the lock.
-                        let fencing = &self.fencing;
-                        let others = others
-                            .into_iter()
-                            .filter(|other| !fencing.is_ending(*other));
-                        self.late.extend(others);
-                        until = now.instant.plus_ms(FENCE_WAIT_MS);
-                    }
-                    return Ok(self.wait(Waiting::default(), until, WaitOn::Recovery));
+                if let Some(wait) = self.wait_for_reclaims(now, session) {
+                    return Ok(wait);
                 }
                 let waiter = wait.then_some(*waiter);
                 let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
@@ -96,6 +78,32 @@ impl MetaShard {
             _ => return Err(ErrorCode::Protocol),
         };
         Ok(self.reply(reply))
+    }
+
+    /// Waits after a restart while other sessions may still reclaim locks; `None` where none may.
+    fn wait_for_reclaims(&mut self, now: Now, session: SessionId) -> Option<Outcome> {
+        let mut silent = self.sessions.silent.iter();
+        let is_grace = now.instant < self.lock_grace_until;
+        let others = self.sessions.others_with_locks(session);
+        if others.is_empty() && !(is_grace && silent.any(|silent| *silent != session)) {
+            return None;
+        }
+        zonal_types::mark!(LockHeldBack);
+        let mut until = self.lock_grace_until;
+        if !is_grace {
+            until = until.plus_ms(LOCKS_TOLD_MS - CACHE_TERM_MS - CACHE_GRACE_MS);
+        }
+        if now.instant >= until {
+            // The holders may go on writing under their locks. So each session ends, fenced, before
+            // another session gets the lock.
+            let fencing = &self.fencing;
+            let others = others
+                .into_iter()
+                .filter(|other| !fencing.is_ending(*other));
+            self.late.extend(others);
+            until = now.instant.plus_ms(FENCE_WAIT_MS);
+        }
+        Some(self.wait(Waiting::default(), until, WaitOn::Recovery))
     }
 
     /// Notes durably that a session has asked for a lock, so that the shard still knows after a

@@ -64,25 +64,7 @@ impl MetaShard {
             self.opens.tell(*ino, session);
             self.recall_shared(*ino, session, now);
         }
-        // Locks on a file are not reclaimed where another owner has got a conflicting lock: the
-        // data that they guarded may have changed. Nor where the owner's session has ended: others
-        // may have had the lock since, and released it.
-        let may_take = self.sessions.silent.contains(&session);
-        let conflicts = |(ino, range): &&(Ino, LockRange)| {
-            let is_free = self.locks.get(session, *ino, *range).is_none();
-            let is_kept = may_take || self.locks.holds(session, *ino, range);
-            !(absent.contains(ino) || is_free && is_kept)
-        };
-        let mut lost: BTreeSet<Ino> = locks
-            .iter()
-            .filter(conflicts)
-            .map(|(ino, _)| *ino)
-            .collect();
-        for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {
-            if !lost.contains(ino) && self.locks.reclaim(session, *ino, *range).is_err() {
-                lost.insert(*ino);
-            }
-        }
+        let lost = self.reclaim_locks(session, locks, &absent);
         self.sessions.silent.remove(&session);
         self.late.remove(&session);
         if self.sessions.silent.is_empty() {
@@ -106,6 +88,36 @@ impl MetaShard {
             MetaReply::Reclaimed { lost }
         };
         self.outcome(reply, effect, Vec::new(), Vec::new())
+    }
+
+    /// Reclaims locks; returns the files whose locks are lost. `absent` files have none.
+    ///
+    /// Locks on a file are not reclaimed where another owner has got a conflicting lock: the data
+    /// that they guarded may have changed. Nor where the owner's session has ended: others may have
+    /// had the lock since, and released it.
+    fn reclaim_locks(
+        &mut self,
+        session: SessionId,
+        locks: &[(Ino, LockRange)],
+        absent: &BTreeSet<Ino>,
+    ) -> BTreeSet<Ino> {
+        let may_take = self.sessions.silent.contains(&session);
+        let conflicts = |(ino, range): &&(Ino, LockRange)| {
+            let is_free = self.locks.get(session, *ino, *range).is_none();
+            let is_kept = may_take || self.locks.holds(session, *ino, range);
+            !(absent.contains(ino) || is_free && is_kept)
+        };
+        let mut lost: BTreeSet<Ino> = locks
+            .iter()
+            .filter(conflicts)
+            .map(|(ino, _)| *ino)
+            .collect();
+        for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {
+            if !lost.contains(ino) && self.locks.reclaim(session, *ino, *range).is_err() {
+                lost.insert(*ino);
+            }
+        }
+        lost
     }
 
     /// Removes a session from the holders of orphans. Returns the changes to log, and why one

@@ -80,31 +80,13 @@ impl MetaShard {
                 if let Some(wait) = self.recall(now, caller, request, &finished, &waited) {
                     return wait;
                 }
-                if let MetaRequest::AppendEnd {
-                    ino,
-                    offset,
-                    reserved,
-                    length,
-                    ..
-                } = request
-                {
-                    let numbers = (u64::from(*reserved), u64::from(*length));
-                    match self
-                        .tickets
-                        .end(*ino, session, *offset, numbers, now.instant)
-                    {
-                        Ok(End::Published(end)) => {
-                            published = Some(end.unwrap_or(0));
-                            self.ends.published(*ino, session, end.unwrap_or(0));
-                            // Later appends may be published together with this one.
-                            self.woken.insert(WaitOn::End(*ino));
-                        }
-                        Ok(End::Wait(until)) => {
-                            return self.wait(Waiting::default(), until, WaitOn::End(*ino));
-                        }
-                        Err(code) => return self.fail(caller, request, code, &Waiting::default()),
+                match self.end_ticket(now, caller, request) {
+                    Ok(None) => {}
+                    Ok(end) => {
+                        published = end;
+                        continue;
                     }
-                    continue;
+                    Err(outcome) => return *outcome,
                 }
             }
             let kept = is_slotted(caller, request).then(|| lease_grants::without_times(&reply));
@@ -127,6 +109,47 @@ impl MetaShard {
                 reply = lease_grants::without_times(&reply);
             }
             return self.commit(now.instant, caller, reply, kept, finished);
+        }
+    }
+
+    /// Ends the ticket of an `AppendEnd`, and returns the end of the file that it publishes; `None`
+    /// for other requests.
+    fn end_ticket(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        request: &MetaRequest,
+    ) -> Result<Option<u64>, Box<Outcome>> {
+        let MetaRequest::AppendEnd {
+            ino,
+            offset,
+            reserved,
+            length,
+            ..
+        } = request
+        else {
+            return Ok(None);
+        };
+        let (session, numbers) = (caller.session, (u64::from(*reserved), u64::from(*length)));
+        let ended = self
+            .tickets
+            .end(*ino, session, *offset, numbers, now.instant);
+        match ended {
+            Ok(End::Published(end)) => {
+                let end = end.unwrap_or(0);
+                self.ends.published(*ino, session, end);
+                // Later appends may be published together with this one.
+                self.woken.insert(WaitOn::End(*ino));
+                Ok(Some(end))
+            }
+            Ok(End::Wait(until)) => {
+                let wait = self.wait(Waiting::default(), until, WaitOn::End(*ino));
+                Err(Box::new(wait))
+            }
+            Err(code) => {
+                let failed = self.fail(caller, request, code, &Waiting::default());
+                Err(Box::new(failed))
+            }
         }
     }
 

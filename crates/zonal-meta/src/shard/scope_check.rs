@@ -384,6 +384,10 @@ impl<'a> ScopeLookup<'a> {
     }
 
     /// Refuses inodes outside of the path, and removes them from lists.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table: each request is named, so that a new one is judged too"
+    )]
     fn restrict_request(
         &mut self,
         request: &mut Cow<'_, MetaRequest>,

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use zonal_disk::repair::LostKeys;
 use zonal_fsck::data_fact::{DataFact, DataOwner};
-use zonal_fsck::junctions::{self};
+use zonal_fsck::junctions::{self, FirstLevel, RootEntry};
 use zonal_fsck::objects::{self, JoinOutcome, ObjectJoin};
 use zonal_fsck::ranges::Ranges;
 use zonal_fsck::{FindingKind, FindingPlace};
@@ -62,32 +62,12 @@ impl Pass<'_, '_> {
             .collect();
         // A shard with damaged files may have lost the entries that this check needs.
         let damaged = &self.seen.work.files;
-        let is_damaged = |at: &usize| damaged.contains_key(at);
         let untouched: BTreeSet<ShardId> = shards
             .iter()
-            .filter(|(at, ..)| !is_damaged(at))
+            .filter(|(at, ..)| !damaged.contains_key(at))
             .filter_map(|(at, ..)| shard_of(self.cell.stores.get(*at)?, map))
             .collect();
-        let has_root = untouched.contains(&ShardId(0));
-        let is_known = |ino: Ino| {
-            map.shard_of(ino.partition())
-                .is_some_and(|shard| untouched.contains(&shard.id))
-        };
-        let mismatches = junctions::compare(
-            map,
-            &self.seen.work.listed,
-            &entries,
-            &first_level,
-            &is_known,
-        );
-        for mismatch in mismatches.into_iter().filter(|_| has_root) {
-            self.tell(
-                FindingPlace::Cell,
-                None,
-                None,
-                FindingKind::Junction(mismatch),
-            );
-        }
+        self.compare_junctions(map, &untouched, &entries, &first_level);
         let root: BTreeMap<Ino, String> = entries
             .into_iter()
             .map(|entry| (entry.ino, entry.name))
@@ -108,6 +88,32 @@ impl Pass<'_, '_> {
             (is_there, all_shards, scratch),
         )?;
         Ok(())
+    }
+
+    /// Compares junctions with the root's entries, and with the first-level directories of the
+    /// shards whose files are `untouched` by damage.
+    fn compare_junctions(
+        &mut self,
+        map: &ZoneMap,
+        untouched: &BTreeSet<ShardId>,
+        entries: &[RootEntry],
+        first_level: &[FirstLevel],
+    ) {
+        let has_root = untouched.contains(&ShardId(0));
+        let is_known = |ino: Ino| {
+            map.shard_of(ino.partition())
+                .is_some_and(|shard| untouched.contains(&shard.id))
+        };
+        let listed = &self.seen.work.listed;
+        let mismatches = junctions::compare(map, listed, entries, first_level, &is_known);
+        for mismatch in mismatches.into_iter().filter(|_| has_root) {
+            self.tell(
+                FindingPlace::Cell,
+                None,
+                None,
+                FindingKind::Junction(mismatch),
+            );
+        }
     }
 
     fn store_of(&self, target: TargetId) -> Option<usize> {

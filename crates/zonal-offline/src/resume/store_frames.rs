@@ -146,6 +146,48 @@ pub(super) fn put_compared(file: &mut Writer, compared: &Compared) -> io::Result
     put_damaged(file, &compared.damaged)
 }
 
+/// Items of the frames behind a head.
+#[derive(Default)]
+struct StoreItems {
+    root_entries: Vec<RootEntry>,
+    first_level: Vec<FirstLevel>,
+    tree: DirectoryTree,
+    damaged: Vec<(ObjectId, u64)>,
+    lost: Vec<(ObjectId, u64, u64)>,
+    told: Vec<FindingKind>,
+}
+
+impl StoreItems {
+    /// Adds the items of a frame. Findings of a store's result are left out.
+    fn take(&mut self, frame: Frame, kind: &str) -> io::Result<()> {
+        match frame {
+            Frame::Head { .. } => return Err(ErrorKind::InvalidData.into()),
+            Frame::RootEntries { items } => {
+                let items = items.into_iter();
+                self.root_entries
+                    .extend(items.map(|(ino, (name, cookie))| RootEntry { ino, name, cookie }));
+            }
+            Frame::FirstLevel { items } => {
+                let items = items.into_iter();
+                self.first_level
+                    .extend(items.map(|(ino, is_detached)| FirstLevel { ino, is_detached }));
+            }
+            Frame::Directories { items } => items
+                .into_iter()
+                .for_each(|(ino, (dir, cookie))| self.tree.push(Directory { ino, dir, cookie })),
+            Frame::Damaged { items } => self.damaged.extend(items),
+            Frame::Lost { items } => {
+                let items = items.into_iter();
+                self.lost
+                    .extend(items.map(|(object, (first, end))| (object, first, end)));
+            }
+            Frame::Told { items } if kind == FACTS => self.told.extend(items),
+            Frame::Told { .. } => {}
+        }
+        Ok(())
+    }
+}
+
 /// Loads the state of a store from a file, with the names of the sorted runs that it needs.
 ///
 /// The findings of a shard's facts are read at once. Those of a store's result are read later, when
@@ -171,39 +213,18 @@ pub(super) fn load(
         return Err(ErrorKind::InvalidData.into());
     }
     let names = runs.iter().map(|run| run.name.clone()).collect();
-    let (mut root_entries, mut first_level, mut tree) =
-        (Vec::new(), Vec::new(), DirectoryTree::default());
-    let (mut damaged, mut lost, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    let mut items = StoreItems::default();
     while let Some(frame) = file.next()? {
-        match frame {
-            Frame::Head { .. } => return Err(ErrorKind::InvalidData.into()),
-            Frame::RootEntries { items } => {
-                root_entries.extend(items.into_iter().map(|(ino, (name, cookie))| RootEntry {
-                    ino,
-                    name,
-                    cookie,
-                }));
-            }
-            Frame::FirstLevel { items } => {
-                first_level.extend(
-                    items
-                        .into_iter()
-                        .map(|(ino, is_detached)| FirstLevel { ino, is_detached }),
-                );
-            }
-            Frame::Directories { items } => items
-                .into_iter()
-                .for_each(|(ino, (dir, cookie))| tree.push(Directory { ino, dir, cookie })),
-            Frame::Damaged { items } => damaged.extend(items),
-            Frame::Lost { items } => lost.extend(
-                items
-                    .into_iter()
-                    .map(|(object, (first, end))| (object, first, end)),
-            ),
-            Frame::Told { items } if kind == FACTS => told.extend(items),
-            Frame::Told { .. } => {}
-        }
+        items.take(frame, kind)?;
     }
+    let StoreItems {
+        root_entries,
+        first_level,
+        mut tree,
+        damaged,
+        lost,
+        told,
+    } = items;
     tree.is_cut = is_cut;
     let sorter = Sorter::of_kept(dir, "kept", runs);
     let kept = if kind == FACTS {

@@ -1,5 +1,9 @@
 //! Makes a cell of known files.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
 )]

@@ -94,6 +94,11 @@ pub async fn change_roots(
         world.count_operation();
         world.clock.sleep(rng.below(200_000_000)).await;
     }
+    remove_all(&client, known).await
+}
+
+/// Removes the directories that a program left, with their file where they are full.
+async fn remove_all(client: &SimClient, known: BTreeMap<String, (Ino, bool)>) -> Outcome {
     for (at, (ino, is_full)) in known {
         if is_full {
             let inside = name("x").map_err(|code| code.to_string())?;

@@ -51,6 +51,7 @@ fn odd_listing(dir: Ino, who: Credentials, rng: &mut SimRng) -> MetaRequest {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of requests")]
 fn odd_meta(ino: Ino, rng: &mut SimRng) -> MetaRequest {
     let range = LockRange {
         whole_file: rng.chance(300),

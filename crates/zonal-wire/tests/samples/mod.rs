@@ -1,5 +1,9 @@
 //! Samples of every message, with different values in similar fields, for the golden and the
 //! hostile tests. A test checks that no tag is missing.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
 mod corpus;

@@ -8,7 +8,7 @@ use crate::exit::{FAILED, Failure};
 use serde_json::{Value, json};
 use zonal_basics::byte_size;
 use zonal_net::Address;
-use zonal_types::{Codec, ZoneId};
+use zonal_types::{Codec, NodeId, ZoneId};
 use zonal_wire::{
     AdminReply, AdminRequest, MetaReply, MetaRequest, Service, StorageReply, StorageRequest,
 };
@@ -194,21 +194,11 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
             .zip(seen)
             .filter(|(node, _)| node.zone == zone.id)
         {
-            let mut serves: Vec<String> = map
-                .shards
-                .iter()
-                .filter(|shard| shard.node == node.id)
-                .map(|shard| match shard.id.0 {
-                    0 => "manager, root shard".to_owned(),
-                    id => format!("shard {id}"),
-                })
-                .collect();
             let numbers: Vec<[u64; 3]> = seen
                 .targets
                 .iter()
                 .filter_map(|(_, numbers)| *numbers)
                 .collect();
-            serves.extend(seen.targets.iter().map(|(id, _)| format!("target {id}")));
             let sum = |index: usize| numbers.iter().map(|numbers| numbers[index]).sum::<u64>();
             let shown = |value: u64| {
                 if numbers.is_empty() {
@@ -223,7 +213,7 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
                 format!("{} {}", zone.id, zone.name),
                 node.id.to_string(),
                 node.address.clone(),
-                serves.join(", "),
+                served(map, node.id, seen).join(", "),
                 shown(sum(0)),
                 shown(sum(1)),
                 seen.error.clone().unwrap_or_else(|| "ok".into()),
@@ -249,6 +239,21 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
             plain.join(", ")
         ));
     }
+    print_mounts(cell);
+}
+
+/// The roles and targets of a node, in words.
+fn served(map: &ZoneMap, node: NodeId, seen: &Seen) -> Vec<String> {
+    let shards = map.shards.iter().filter(|shard| shard.node == node);
+    let shards = shards.map(|shard| match shard.id.0 {
+        0 => "manager, root shard".to_owned(),
+        id => format!("shard {id}"),
+    });
+    let targets = seen.targets.iter().map(|(id, _)| format!("target {id}"));
+    shards.chain(targets).collect()
+}
+
+fn print_mounts(cell: &CellHandle) {
     for mount in mount_records::of(cell) {
         let state = if mount.lives() {
             ""

@@ -5,7 +5,9 @@ use crate::cli::output_args::{OutputArgs, ReportArgs};
 use crate::cli::target_remove;
 use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::transfer::{self, ObjectPaths, ObjectSource, RunningTarget, StoppedTarget};
+use crate::transfer::{
+    self, ImportSummary, ObjectPaths, ObjectSource, RunningTarget, StoppedTarget,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_basics::byte_size;
@@ -176,36 +178,40 @@ impl TargetCommand {
                 let remote = RunningTarget::new(&cell, &map, TargetId(target))?;
                 let mut progress = telling.progress("objects");
                 let imported = transfer::import(&remote, map.cell, &from, force, &mut progress)?;
-                let lost: u64 = imported.lost.iter().map(|(_, lost)| lost.length).sum();
-                if telling.json {
-                    let shown = json!({
-                        "objects": imported.objects,
-                        "data_bytes": imported.data_bytes,
-                        "lost_bytes": lost,
-                        "removed": imported.removed.len(),
-                    });
-                    console::json(format_args!("{shown:#}"));
-                } else {
-                    console::line(format_args!(
-                        "{} objects, {} of data, on target {target}",
-                        imported.objects,
-                        byte_size::rounded(imported.data_bytes)
-                    ));
-                }
-                for object in &imported.removed {
-                    console::note(format_args!(
-                        "object {object} was left out: its file was removed"
-                    ));
-                }
-                for (object, lost) in &imported.lost {
-                    console::note(format_args!(
-                        "object {object}: {} bytes at {} were damaged where they were exported, and read as zeros now",
-                        lost.length, lost.offset
-                    ));
-                }
+                report_import(&imported, target, telling.json);
                 Ok(())
             }
         }
+    }
+}
+
+fn report_import(imported: &ImportSummary, target: u32, as_json: bool) {
+    if as_json {
+        let lost: u64 = imported.lost.iter().map(|(_, lost)| lost.length).sum();
+        let shown = json!({
+            "objects": imported.objects,
+            "data_bytes": imported.data_bytes,
+            "lost_bytes": lost,
+            "removed": imported.removed.len(),
+        });
+        console::json(format_args!("{shown:#}"));
+    } else {
+        console::line(format_args!(
+            "{} objects, {} of data, on target {target}",
+            imported.objects,
+            byte_size::rounded(imported.data_bytes)
+        ));
+    }
+    for object in &imported.removed {
+        console::note(format_args!(
+            "object {object} was left out: its file was removed"
+        ));
+    }
+    for (object, lost) in &imported.lost {
+        console::note(format_args!(
+            "object {object}: {} bytes at {} were damaged where they were exported, and read as zeros now",
+            lost.length, lost.offset
+        ));
     }
 }
 

@@ -9,7 +9,7 @@ mod source;
 mod stopped_target;
 
 pub use export::{ExportSummary, export};
-pub use import::import;
+pub use import::{ImportSummary, import};
 pub use object_paths::ObjectPaths;
 pub use running_target::RunningTarget;
 pub use source::ObjectSource;

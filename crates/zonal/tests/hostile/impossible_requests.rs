@@ -1,5 +1,9 @@
 //! Well-formed requests for impossible things, one list for each role.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
     reason = "numbers of tests are small"

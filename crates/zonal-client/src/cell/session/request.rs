@@ -138,18 +138,7 @@ impl<C: SessionOwner> Call<'_, C> {
                 // The request carries bytes that were written under locks which others have got.
                 return Err(ErrorCode::Io);
             }
-            let mut header = self.header(Service::Meta);
-            {
-                let mut state = lock(&link.state);
-                header.session = state.session;
-                header.epoch = state.epoch;
-                header.identity = self.cell().identity_at(link);
-                header.slot = NO_SLOT;
-                if let Some(place) = &mut place {
-                    header.slot = place.index;
-                    header.sequence = state.next_sequence(place);
-                }
-            }
+            let header = self.header_at(link, place.as_deref_mut());
             let kept = link.kept();
             let wait = if let MetaRequest::PollEvents { wait_ms, .. } = request {
                 u64::from(*wait_ms)
@@ -198,6 +187,21 @@ impl<C: SessionOwner> Call<'_, C> {
             }
             self.sleep(pause.next_ms()).await;
         }
+    }
+
+    /// The header of the next attempt at a shard, with the next number of its slot.
+    fn header_at(&self, link: &Link, place: Option<&mut SlotPlace>) -> Header {
+        let mut header = self.header(Service::Meta);
+        let mut state = lock(&link.state);
+        header.session = state.session;
+        header.epoch = state.epoch;
+        header.identity = self.cell().identity_at(link);
+        header.slot = NO_SLOT;
+        if let Some(place) = place {
+            header.slot = place.index;
+            header.sequence = state.next_sequence(place);
+        }
+        header
     }
 
     /// How often the file lost locks, for a request that carries its bytes.
