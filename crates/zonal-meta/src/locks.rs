@@ -32,6 +32,8 @@ mod deadlock;
 mod inode_locks;
 mod invariants;
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod reorder_tests;
 #[cfg(test)]
 mod tests;

@@ -360,67 +360,11 @@ pub fn copy_overlap(at: u64, run: &[u8], offset: u64, out: &mut [u8]) {
 }
 
 #[cfg(test)]
+mod model_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Random inserts, cuts and takes against a plain array of optional bytes.
-    #[test]
-    fn dirty_ranges_behave_like_an_array() {
-        let mut seed = 7_u64;
-        let mut next = move |below: u64| {
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
-        let mut model = vec![None; 600];
-        let mut dirty = DirtyRanges::default();
-        for round in 0..20_000 {
-            let offset = next(500);
-            let length = next(90) as usize;
-            match next(10) {
-                0..6 => {
-                    let data: Vec<u8> = (0..length).map(|_index| next(256) as u8).collect();
-                    // Some runs own their memory, with a head before the bytes and room behind.
-                    let memory = [&[0xdd; 8], &data[..], &[0xdd; 16]].concat();
-                    let run = Run::new(Box::new(memory), 8..8 + length);
-                    if next(2) == 0 || dirty.adopt(offset, run, 64).is_err() {
-                        dirty.insert(offset, &data);
-                    }
-                    for (index, byte) in data.iter().enumerate() {
-                        model[offset as usize + index] = Some(*byte);
-                    }
-                }
-                6 | 7 => {
-                    dirty.cut(offset, offset + length as u64);
-                    model[offset as usize..offset as usize + length].fill(None);
-                }
-                8 => check_taken(dirty.take_full(64, 0), &mut model),
-                _ => match next(4) {
-                    0 => check_taken(dirty.take_full(64, 32), &mut model),
-                    1 => check_taken(dirty.take_before(32), &mut model),
-                    2 => check_taken(dirty.take_first(32), &mut model),
-                    _ => check_taken(dirty.take_first(0), &mut model),
-                },
-            }
-            let held = model.iter().flatten().count();
-            assert_eq!(dirty.bytes(), held, "round {round}");
-            let mut seen = vec![0xee; 600];
-            for (at, bytes) in dirty.copies(0, seen.len() as u64) {
-                copy_overlap(at, &bytes, 0, &mut seen);
-            }
-            let expected: Vec<u8> = model.iter().map(|byte| byte.unwrap_or(0xee)).collect();
-            assert_eq!(seen, expected, "round {round}");
-        }
-    }
-
-    fn check_taken(taken: Option<(u64, Run)>, model: &mut [Option<u8>]) {
-        if let Some((at, run)) = taken {
-            for (index, byte) in run.iter().enumerate() {
-                assert_eq!(model[at as usize + index].take(), Some(*byte));
-            }
-        }
-    }
 
     #[test]
     #[should_panic(expected = "runs overlap")]

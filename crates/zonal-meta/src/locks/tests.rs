@@ -1,8 +1,6 @@
-//! Locks: conflicts, queues, deadlocks, and the table against a plain model.
+//! Locks: conflicts, queues, deadlocks, bounds.
 
 use super::*;
-use std::collections::BTreeMap;
-use zonal_testkit::Rng;
 
 const INO: Ino = Ino(7);
 const A: SessionId = SessionId(1);
@@ -277,119 +275,6 @@ fn thousands_of_ranges_are_quick() {
     let all = range(1, Exclusive, 0, u64::MAX);
     table.give(A, all).unwrap();
     assert_eq!(table.range_count(), 1);
-}
-
-const BYTES: u64 = 24;
-
-/// Model of the table: a lock per byte.
-#[derive(Default)]
-struct Model {
-    bytes: BTreeMap<(LockOwner, u64), LockKind>,
-    queue: Vec<(SessionId, u64, LockRange)>,
-}
-
-impl Model {
-    fn free(&self, owner: LockOwner, want: &LockRange) -> bool {
-        self.bytes.iter().all(|((other, at), kind)| {
-            *other == owner
-                || !(want.start..=want.end).contains(at)
-                || (*kind == Shared && want.kind == Shared)
-        })
-    }
-
-    fn set(&mut self, owner: LockOwner, want: &LockRange, kind: Option<LockKind>) {
-        for at in want.start..=want.end {
-            self.bytes.remove(&(owner, at));
-            if let Some(kind) = kind {
-                self.bytes.insert((owner, at), kind);
-            }
-        }
-    }
-
-    fn serve(&mut self) -> Vec<Granted> {
-        let mut woken = Vec::new();
-        while let Some(index) = (0..self.queue.len()).find(|index| {
-            let (session, _, want) = self.queue[*index];
-            self.free((session, want.owner), &want)
-        }) {
-            let (session, waiter, want) = self.queue.remove(index);
-            self.set((session, want.owner), &want, Some(want.kind));
-            woken.push(granted(session, waiter));
-        }
-        woken
-    }
-}
-
-#[test]
-fn random_operations_agree_with_a_lock_per_byte() {
-    for seed in 0..60 {
-        let mut rng = Rng(seed);
-        let (mut table, mut model) = (LockTable::new(), Model::default());
-        for step in 0..300_u64 {
-            // The model does not know that overtaken waiters block newcomers.
-            let mut waiters = table.files.get(&INO).into_iter().flat_map(|f| &f.queue);
-            if waiters.any(|waiter| waiter.overtaken >= OVERTAKEN_MAX) {
-                break;
-            }
-            let session = SessionId(1 + rng.below(2));
-            let (x, y) = (rng.below(BYTES), rng.below(BYTES));
-            let kind = if rng.below(2) == 0 { Shared } else { Exclusive };
-            let want = range(rng.below(3), kind, x.min(y), x.max(y));
-            let owner = (session, want.owner);
-            let busy = model.queue.iter().any(|(s, _, w)| (*s, w.owner) == owner);
-            match rng.below(10) {
-                0..=4 => {
-                    let waiter = (rng.below(3) == 0 && !busy).then_some(step);
-                    let free = model.free(owner, &want);
-                    match table.ask(session, INO, want, waiter) {
-                        Ok((LockAnswer::Granted, woken)) => {
-                            assert!(free, "seed {seed} step {step}");
-                            model.set(owner, &want, Some(kind));
-                            assert_eq!(woken, model.serve(), "seed {seed} step {step}");
-                        }
-                        Ok((LockAnswer::Queued, _)) => {
-                            assert!(!free && waiter.is_some());
-                            model.queue.push((session, step, want));
-                        }
-                        Ok((LockAnswer::Conflict, _)) => assert!(!free && waiter.is_none()),
-                        Err(code) => assert_eq!((code, free), (ErrorCode::Deadlock, false)),
-                    }
-                }
-                5..=7 => {
-                    let woken = table.give(session, want).unwrap();
-                    model.set(owner, &want, None);
-                    assert_eq!(woken, model.serve(), "seed {seed} step {step}");
-                }
-                8 => {
-                    let woken = table.release_owner(session, INO, (want.owner, false), None, 1);
-                    model.bytes.retain(|(o, _), _| *o != owner);
-                    assert_eq!(woken, model.serve(), "seed {seed} step {step}");
-                }
-                _ if rng.below(8) == 0 => {
-                    let woken = table.release_session(session);
-                    model.bytes.retain(|(o, _), _| o.0 != session);
-                    model.queue.retain(|(s, _, _)| *s != session);
-                    assert_eq!(woken, model.serve(), "seed {seed} step {step}");
-                }
-                _ => {
-                    let found = table.get(session, INO, want);
-                    assert_eq!(found.is_none(), model.free(owner, &want));
-                }
-            }
-            assert_eq!(
-                table.check(),
-                Vec::<String>::new(),
-                "seed {seed} step {step}"
-            );
-            let mut bytes = BTreeMap::new();
-            for (owner, ranges) in table.files.get(&INO).into_iter().flat_map(|f| &f.posix) {
-                for held in ranges.iter() {
-                    bytes.extend((held.start..=held.end).map(|at| ((*owner, at), held.kind)));
-                }
-            }
-            assert_eq!(bytes, model.bytes, "seed {seed} step {step}");
-        }
-    }
 }
 
 #[test]
