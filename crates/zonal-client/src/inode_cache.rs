@@ -33,7 +33,7 @@ mod removed_attributes;
 mod sample_attributes;
 
 pub use kept_listings::LISTED_MAX;
-pub use page_validity::{Moment, PageVersions, PendingPageVersion};
+pub use page_validity::{PageInstant, PageVersions, PendingPageVersion};
 pub(crate) use readdir_prefetch::ListingRequest;
 
 use crate::transport::mutex::lock;

@@ -7,7 +7,7 @@ use zonal_basics::Hex;
 use zonal_types::ErrorCode;
 
 use crate::identity::StoreKind;
-use crate::trusted_paths::Distrust;
+use crate::trusted_paths::PathRefusal;
 
 /// A failure of a store.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum DiskError {
     NotOurs(PathBuf),
     /// Other users could have written there.
     #[error(transparent)]
-    Untrusted(#[from] Distrust),
+    Untrusted(#[from] PathRefusal),
     /// Formatting would destroy an existing store.
     #[error("{} already holds a store", .0.display())]
     AlreadyFormatted(PathBuf),

@@ -27,7 +27,7 @@ const LINKS_MAX: u32 = 40;
 
 /// Why a folder or a file is not trusted.
 #[derive(Debug, thiserror::Error)]
-pub enum Distrust {
+pub enum PathRefusal {
     /// Another user could have written there.
     #[error("{} belongs to user {owner}, neither to root nor to user {me}", path.display())]
     Foreign {
@@ -72,7 +72,7 @@ pub enum Distrust {
     },
 }
 
-impl Distrust {
+impl PathRefusal {
     /// Advice on how to correct it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
@@ -105,8 +105,8 @@ impl Distrust {
     }
 }
 
-fn io_at(path: &Path) -> impl Fn(Errno) -> Distrust + '_ {
-    move |errno| Distrust::Io {
+fn io_at(path: &Path) -> impl Fn(Errno) -> PathRefusal + '_ {
+    move |errno| PathRefusal::Io {
         path: path.to_owned(),
         source: errno.into(),
     }
@@ -117,12 +117,12 @@ fn me() -> u32 {
 }
 
 /// Checks that root or this user owns it.
-fn check_owner(found: &Stat, path: &Path) -> Result<(), Distrust> {
+fn check_owner(found: &Stat, path: &Path) -> Result<(), PathRefusal> {
     let me = me();
     if found.st_uid == 0 || found.st_uid == me {
         return Ok(());
     }
-    Err(Distrust::Foreign {
+    Err(PathRefusal::Foreign {
         path: path.to_owned(),
         owner: found.st_uid,
         me,
@@ -135,13 +135,13 @@ fn mode(found: &Stat) -> u32 {
 
 /// Checks that nobody else can write there; `sticky`: or that nobody else can rename files of
 /// others.
-fn check_writers(found: &Stat, path: &Path, sticky: bool) -> Result<(), Distrust> {
+fn check_writers(found: &Stat, path: &Path, sticky: bool) -> Result<(), PathRefusal> {
     let mode = mode(found);
     let others = mode & 0o022 != 0;
     if !others || sticky && mode & 0o1000 != 0 {
         return Ok(());
     }
-    Err(Distrust::Writable {
+    Err(PathRefusal::Writable {
         path: path.to_owned(),
         mode,
     })
@@ -157,16 +157,16 @@ pub struct Folder {
 /// Opens a folder.
 ///
 /// # Errors
-/// See [`Distrust`].
-pub fn open(dir: &Path) -> Result<Folder, Distrust> {
+/// See [`PathRefusal`].
+pub fn open(dir: &Path) -> Result<Folder, PathRefusal> {
     of_nobody_else(walk(dir, false)?)
 }
 
 /// Opens a folder in which this user can have trusted folders: it may be sticky itself.
 ///
 /// # Errors
-/// See [`Distrust`].
-pub fn open_above(dir: &Path) -> Result<Folder, Distrust> {
+/// See [`PathRefusal`].
+pub fn open_above(dir: &Path) -> Result<Folder, PathRefusal> {
     let (path, dir) = walk(dir, false)?;
     Ok(Folder { path, dir })
 }
@@ -174,12 +174,12 @@ pub fn open_above(dir: &Path) -> Result<Folder, Distrust> {
 /// As [`open_above`]; creates missing folders, for this user alone.
 ///
 /// # Errors
-/// See [`Distrust`].
-pub fn make(dir: &Path) -> Result<Folder, Distrust> {
+/// See [`PathRefusal`].
+pub fn make(dir: &Path) -> Result<Folder, PathRefusal> {
     of_nobody_else(walk(dir, true)?)
 }
 
-fn of_nobody_else((path, dir): (PathBuf, OwnedFd)) -> Result<Folder, Distrust> {
+fn of_nobody_else((path, dir): (PathBuf, OwnedFd)) -> Result<Folder, PathRefusal> {
     let found = rustix::fs::fstat(&dir).map_err(io_at(&path))?;
     check_writers(&found, &path, false)?;
     Ok(Folder { path, dir })
@@ -194,8 +194,8 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-fn walk(dir: &Path, is_made: bool) -> Result<(PathBuf, OwnedFd), Distrust> {
-    let absolute = std::path::absolute(dir).map_err(|source| Distrust::Io {
+fn walk(dir: &Path, is_made: bool) -> Result<(PathBuf, OwnedFd), PathRefusal> {
+    let absolute = std::path::absolute(dir).map_err(|source| PathRefusal::Io {
         path: dir.to_owned(),
         source,
     })?;
@@ -246,7 +246,7 @@ fn walk(dir: &Path, is_made: bool) -> Result<(PathBuf, OwnedFd), Distrust> {
                 (at, path) = (found, next);
             }
             _ => {
-                return Err(Distrust::Kind {
+                return Err(PathRefusal::Kind {
                     path: next,
                     wanted: "folder",
                 });
@@ -257,7 +257,7 @@ fn walk(dir: &Path, is_made: bool) -> Result<(PathBuf, OwnedFd), Distrust> {
 }
 
 /// Checks one folder on the path.
-fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), Distrust> {
+fn check_step(dir: &OwnedFd, path: &Path) -> Result<(), PathRefusal> {
     let found = rustix::fs::fstat(dir).map_err(io_at(path))?;
     check_owner(&found, path)?;
     check_writers(&found, path, true)
@@ -271,7 +271,7 @@ impl Folder {
     }
 
     /// Opens a file in it: no link, and only a regular file. `None` where there is none.
-    fn open_with(&self, name: &str, how: OFlags) -> Result<Option<File>, Distrust> {
+    fn open_with(&self, name: &str, how: OFlags) -> Result<Option<File>, PathRefusal> {
         let path = self.path.join(name);
         // Opening a pipe would wait.
         let how = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -279,7 +279,7 @@ impl Folder {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
-                return Err(Distrust::Kind {
+                return Err(PathRefusal::Kind {
                     path,
                     wanted: "regular file",
                 });
@@ -288,7 +288,7 @@ impl Folder {
         };
         let found = rustix::fs::fstat(&file).map_err(io_at(&path))?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-            return Err(Distrust::Kind {
+            return Err(PathRefusal::Kind {
                 path,
                 wanted: "regular file",
             });
@@ -301,24 +301,24 @@ impl Folder {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// See [`Distrust`].
-    pub fn file(&self, name: &str) -> Result<Option<File>, Distrust> {
+    /// See [`PathRefusal`].
+    pub fn file(&self, name: &str) -> Result<Option<File>, PathRefusal> {
         self.open_with(name, OFlags::RDONLY)
     }
 
     /// Fails where one of its names is a link.
     ///
     /// # Errors
-    /// See [`Distrust`].
-    pub fn refuse_links(&self) -> Result<(), Distrust> {
-        let failed = |source| Distrust::Io {
+    /// See [`PathRefusal`].
+    pub fn refuse_links(&self) -> Result<(), PathRefusal> {
+        let failed = |source| PathRefusal::Io {
             path: self.path.clone(),
             source,
         };
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if entry.file_type().map_err(failed)?.is_symlink() {
-                return Err(Distrust::Kind {
+                return Err(PathRefusal::Kind {
                     path: entry.path(),
                     wanted: "regular file or folder of its own",
                 });
@@ -330,8 +330,8 @@ impl Folder {
     /// The text of a file, of at most `max` bytes.
     ///
     /// # Errors
-    /// See [`Distrust`].
-    pub fn text(&self, name: &str, max: u64) -> Result<Option<String>, Distrust> {
+    /// See [`PathRefusal`].
+    pub fn text(&self, name: &str, max: u64) -> Result<Option<String>, PathRefusal> {
         let Some(file) = self.file(name)? else {
             return Ok(None);
         };
@@ -344,7 +344,7 @@ impl Folder {
             }
             read => read,
         };
-        read.map_err(|source| Distrust::Io {
+        read.map_err(|source| PathRefusal::Io {
             path: self.path.join(name),
             source,
         })?;
@@ -354,8 +354,8 @@ impl Folder {
     /// Opens a file for appending; creates a missing one.
     ///
     /// # Errors
-    /// See [`Distrust`].
-    pub fn append(&self, name: &str) -> Result<File, Distrust> {
+    /// See [`PathRefusal`].
+    pub fn append(&self, name: &str) -> Result<File, PathRefusal> {
         let how = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let opened = self.open_with(name, how)?;
         opened.ok_or_else(|| io_at(&self.path.join(name))(Errno::NOENT))
@@ -389,15 +389,15 @@ impl Folder {
     /// Overwrites a file by another text of the same length, which needs no more space on the disk.
     ///
     /// # Errors
-    /// See [`Distrust`]; where the file is missing.
-    pub fn overwrite(&self, name: &str, text: &[u8]) -> Result<(), Distrust> {
+    /// See [`PathRefusal`]; where the file is missing.
+    pub fn overwrite(&self, name: &str, text: &[u8]) -> Result<(), PathRefusal> {
         use std::os::unix::fs::FileExt;
         let path = self.path.join(name);
         let file = self.open_with(name, OFlags::WRONLY)?;
         let file = file.ok_or_else(|| io_at(&path)(Errno::NOENT))?;
         let written = file.write_all_at(text, 0);
         let cut = written.and_then(|()| file.set_len(text.len() as u64));
-        cut.map_err(|source| Distrust::Io { path, source })
+        cut.map_err(|source| PathRefusal::Io { path, source })
     }
 
     /// Renames a file of the folder; a file that has the new name goes.
@@ -429,14 +429,14 @@ impl Folder {
 /// Reads a secret of at most `max` bytes. A link may name the file.
 ///
 /// # Errors
-/// See [`Distrust`].
-pub fn secret(path: &Path, max: u64) -> Result<Vec<u8>, Distrust> {
+/// See [`PathRefusal`].
+pub fn secret(path: &Path, max: u64) -> Result<Vec<u8>, PathRefusal> {
     // Opening a pipe would wait.
     let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, how, Mode::empty()).map_err(io_at(path))?;
     let found = rustix::fs::fstat(&file).map_err(io_at(path))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(Distrust::Kind {
+        return Err(PathRefusal::Kind {
             path: path.to_owned(),
             wanted: "regular file",
         });
@@ -447,14 +447,14 @@ pub fn secret(path: &Path, max: u64) -> Result<Vec<u8>, Distrust> {
     // Root may have given the file a group, such as that of the servers.
     let others = if found.st_uid == 0 { 0o007 } else { 0o077 };
     if mode & others != 0 {
-        return Err(Distrust::Readable {
+        return Err(PathRefusal::Readable {
             path: path.to_owned(),
             mode,
         });
     }
     let mut bytes = Vec::new();
     let read = File::from(file).take(max).read_to_end(&mut bytes);
-    read.map_err(|source| Distrust::Io {
+    read.map_err(|source| PathRefusal::Io {
         path: path.to_owned(),
         source,
     })?;

@@ -25,7 +25,7 @@ mod writes;
 
 pub use admission::NotAdmitted;
 pub use host::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
-pub use requests::{Asker, named};
+pub use requests::{ChangeSender, named};
 
 use fence_gate::FenceGate;
 use std::fmt::Display;

@@ -76,7 +76,7 @@ pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};
 pub use mount::{MountError, MountOptions, abort, end_connection, unmount};
 pub use mount_flags::Flags;
-pub use notify::{LoneNotifier, Notifier};
+pub use notify::{Notifier, ThreadNotifier};
 pub use reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,

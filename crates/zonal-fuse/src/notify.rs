@@ -40,13 +40,13 @@ pub struct Notifier {
 /// process had read, and one of these may hold the lock. So this thread's table has a single
 /// descriptor of the mount.
 #[derive(Debug)]
-pub struct LoneNotifier {
+pub struct ThreadNotifier {
     notifier: Notifier,
     /// The descriptor is not valid on another thread.
     _here: PhantomData<*const ()>,
 }
 
-impl LoneNotifier {
+impl ThreadNotifier {
     /// See [`Notifier::inval_entry`].
     pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<bool, Errno> {
         self.notifier.inval_entry(parent, name, expire_only)
@@ -78,8 +78,8 @@ impl Notifier {
     /// Binds this thread, which from now on uses no other descriptor of the process but the
     /// standard streams.
     #[must_use]
-    pub fn alone(&self) -> LoneNotifier {
-        LoneNotifier {
+    pub fn alone(&self) -> ThreadNotifier {
+        ThreadNotifier {
             notifier: Self::new(self.channel.alone(), self.kernel),
             _here: PhantomData,
         }

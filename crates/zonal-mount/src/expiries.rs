@@ -31,7 +31,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zonal_fuse::LoneNotifier;
+use zonal_fuse::ThreadNotifier;
 use zonal_types::Ino;
 use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
 
@@ -287,7 +287,7 @@ pub fn run(fs: &ZonalFs) {
     }
 }
 
-fn carry_out(expiries: &NameExpiries, notifier: &LoneNotifier, dir: Ino, work: &ExpiryWork) {
+fn carry_out(expiries: &NameExpiries, notifier: &ThreadNotifier, dir: Ino, work: &ExpiryWork) {
     let expire = |names: &[NameBytes]| names.iter().for_each(|name| expire(notifier, dir, name));
     expire(&work.names);
     if !work.fresh.is_empty() {
@@ -307,7 +307,7 @@ fn carry_out(expiries: &NameExpiries, notifier: &LoneNotifier, dir: Ino, work: &
 }
 
 /// Expires a name. A name that the kernel does not know is not an error.
-fn expire(notifier: &LoneNotifier, dir: Ino, name: &[u8]) {
+fn expire(notifier: &ThreadNotifier, dir: Ino, name: &[u8]) {
     if let Err(error) = notifier.inval_entry(dir.0, name, true) {
         tracing::debug!(%dir, %error, "the kernel refused to expire a name");
     }

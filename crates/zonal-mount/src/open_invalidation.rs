@@ -37,7 +37,7 @@ mod tests {
         let opening = OpenInvalidations::default();
         opening.note(
             7,
-            Some(PendingPageVersion::new(3, PageVersions::default().moment())),
+            Some(PendingPageVersion::new(3, PageVersions::default().now())),
         );
         assert!(opening.take(8).is_none());
         assert!(opening.take(7).is_some());

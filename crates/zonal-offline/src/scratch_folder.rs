@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 
 /// Marks a scratch folder that a check made.
 pub const MADE: &str = "zonal-fsck.made";
@@ -44,9 +44,9 @@ pub(crate) fn make(scratch: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn refused(error: Distrust) -> io::Error {
+fn refused(error: PathRefusal) -> io::Error {
     match error {
-        Distrust::Io { source, .. } => source,
+        PathRefusal::Io { source, .. } => source,
         other => io::Error::new(ErrorKind::PermissionDenied, other),
     }
 }

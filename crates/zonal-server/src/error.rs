@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
-use zonal_disk::trusted_paths::Distrust;
+use zonal_disk::trusted_paths::PathRefusal;
 use zonal_net::{CredentialError, NetError};
 use zonal_types::{ErrorCode, NodeId};
 
@@ -44,7 +44,7 @@ pub enum ServerError {
     Net(#[from] NetError),
     /// The credential's file cannot be read, or other users can read it.
     #[error("credential")]
-    Key(#[source] Distrust),
+    Key(#[source] PathRefusal),
     /// The credential cannot be used.
     #[error("credential {}", path.display())]
     Credential {
@@ -161,7 +161,7 @@ impl ServerError {
             | Self::Credential { .. }
             | Self::CredentialOfOther { .. }
             | Self::CredentialRoles { .. }
-            | Self::Key(Distrust::Io { .. })
+            | Self::Key(PathRefusal::Io { .. })
             | Self::Token { .. }
             | Self::Net(NetError::KeylessBind { .. }) => 3,
             Self::Net(NetError::BindUnix { .. }) => 5,

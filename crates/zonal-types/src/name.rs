@@ -43,22 +43,23 @@ impl std::fmt::Debug for Name {
 
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Shown(&self.0).fmt(f)
+        EscapedName(&self.0).fmt(f)
     }
 }
 
 /// Prints a name or path on one line, in a form that can be reversed. A backslash becomes `\\`.
-/// Each byte of a character that is not [shown](is_shown), or that is not UTF-8, becomes `\xNN`.
+/// Each byte of a character that is not [printable](is_printable), or that is not UTF-8, becomes
+/// `\xNN`.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a>(pub &'a [u8]);
+pub struct EscapedName<'a>(pub &'a [u8]);
 
-impl std::fmt::Display for Shown<'_> {
+impl std::fmt::Display for EscapedName<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for letter in chunk.valid().chars() {
                 match letter {
                     '\\' => f.write_str(r"\\")?,
-                    _ if !is_shown(letter) => {
+                    _ if !is_printable(letter) => {
                         hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?;
                     }
                     _ => f.write_char(letter)?,
@@ -72,7 +73,7 @@ impl std::fmt::Display for Shown<'_> {
 
 /// Prints untrusted text on one line of a terminal or a log: it makes no other line and has no
 /// effect on a terminal. The end of a line becomes `\n`, each byte of another character that is not
-/// [shown](is_shown) becomes `\xNN`. All else stays as it is, a backslash too.
+/// [printable](is_printable) becomes `\xNN`. All else stays as it is, a backslash too.
 #[derive(Debug, Clone, Copy)]
 pub struct OneLine<'a>(pub &'a str);
 
@@ -81,7 +82,7 @@ impl std::fmt::Display for OneLine<'_> {
         for letter in self.0.chars() {
             match letter {
                 '\n' => f.write_str(r"\n")?,
-                _ if !is_shown(letter) => hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?,
+                _ if !is_printable(letter) => hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?,
                 _ => f.write_char(letter)?,
             }
         }
@@ -93,14 +94,14 @@ impl std::fmt::Display for OneLine<'_> {
 /// than a name, and all characters visible.
 #[must_use]
 pub fn is_title(text: &str) -> bool {
-    text.len() <= NAME_BYTES_MAX && text.chars().all(is_shown)
+    text.len() <= NAME_BYTES_MAX && text.chars().all(is_printable)
 }
 
 /// True where a terminal or an editor shows a character as itself. False for control characters,
 /// line ends, invisible characters, and those that turn the writing direction (Unicode Standard
 /// Annex 9).
 #[must_use]
-pub fn is_shown(letter: char) -> bool {
+pub fn is_printable(letter: char) -> bool {
     let is_hidden = matches!(
         letter,
         '\u{ad}'

@@ -122,7 +122,7 @@ impl MapChange {
 
 /// Why a change does not fit a map.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Misfit {
+pub enum ChangeMismatch {
     /// The change applies to another version, or does not lead to a later one.
     #[error("a change from map version {from} to {to} does not fit version {have}")]
     Version {
@@ -313,21 +313,21 @@ impl ZoneMap {
     /// last result ([`ZoneMap::check`]).
     ///
     /// # Errors
-    /// See [`Misfit`]; this map stays as it is.
-    pub fn changed(&self, change: &MapChange) -> Result<Self, Misfit> {
+    /// See [`ChangeMismatch`]; this map stays as it is.
+    pub fn changed(&self, change: &MapChange) -> Result<Self, ChangeMismatch> {
         let mut map = self.clone();
         map.take_change(change)?;
         Ok(map)
     }
 
     /// Applies a change in place. After an error the caller must drop the map.
-    pub(crate) fn take_change(&mut self, change: &MapChange) -> Result<(), Misfit> {
+    pub(crate) fn take_change(&mut self, change: &MapChange) -> Result<(), ChangeMismatch> {
         let head = &change.head;
         if head.cell != self.cell || head.format != MAP_FORMAT {
-            return Err(Misfit::Foreign);
+            return Err(ChangeMismatch::Foreign);
         }
         if change.from != self.version || head.version <= self.version {
-            return Err(Misfit::Version {
+            return Err(ChangeMismatch::Version {
                 have: self.version,
                 from: change.from,
                 to: head.version,
@@ -336,7 +336,7 @@ impl ZoneMap {
         self.take_head(head.clone());
         for key in &change.gone {
             if !self.remove(*key) {
-                return Err(Misfit::Unknown(*key));
+                return Err(ChangeMismatch::Unknown(*key));
             }
         }
         change.puts.iter().for_each(|item| self.put(item.clone()));

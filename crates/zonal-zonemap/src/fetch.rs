@@ -5,7 +5,7 @@
 //! 1. A returned map has been checked, belongs to the cell, and has all changes up to its version.
 //! 2. One fetch takes a bounded number of replies and of bytes.
 
-use crate::change::{MapChange, Misfit};
+use crate::change::{ChangeMismatch, MapChange};
 use crate::map::ZoneMap;
 use std::sync::Arc;
 use thiserror::Error;
@@ -32,7 +32,7 @@ pub enum FetchError {
     Odd(&'static str),
     /// Changes did not fit, even after the whole map was fetched.
     #[error(transparent)]
-    Misfit(#[from] Misfit),
+    Mismatch(#[from] ChangeMismatch),
     /// A part of the map did not follow the one before it.
     #[error("a part of the zone map is out of order")]
     OutOfOrder,
@@ -168,7 +168,7 @@ impl Fetch {
         match taken {
             Ok(newest) if newest <= self.map.version => Ok(Some(Arc::clone(&self.map))),
             Ok(_newer) => Ok(None),
-            Err(FetchError::Misfit(_) | FetchError::OutOfOrder) if self.anew < ANEW_MAX => {
+            Err(FetchError::Mismatch(_) | FetchError::OutOfOrder) if self.anew < ANEW_MAX => {
                 self.anew += 1;
                 (self.parts, self.whole) = (None, true);
                 Ok(None)
@@ -192,7 +192,7 @@ impl Fetch {
             return Err(FetchError::OutOfOrder);
         }
         if let Some(broken) = map.check().into_iter().next() {
-            return Err(Misfit::Broken(broken).into());
+            return Err(ChangeMismatch::Broken(broken).into());
         }
         self.map = Arc::new(map);
         Ok(())

@@ -19,7 +19,7 @@ pub mod map;
 pub mod map_records;
 pub mod subnets;
 
-pub use change::{Item, ItemKey, MapChange, Misfit};
+pub use change::{ChangeMismatch, Item, ItemKey, MapChange};
 pub use edit::{EditError, MapEdit};
 pub use epoch_check::{ShardVerdict, SlotClaim, SlotVerdict};
 pub use fetch::{Fetch, FetchError};

@@ -1,6 +1,10 @@
 //! A cell that grows: joins one at a time, the map in a store and in messages, and clients that
 //! fetch its changes.
 #![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its start to its end"
+)]
+#![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
 )]
@@ -16,7 +20,8 @@ use zonal_types::{
 };
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest};
 use zonal_zonemap::{
-    EditError, Fetch, FetchError, JunctionChange, Manager, MapChange, MapEdit, Misfit, ZoneMap,
+    ChangeMismatch, EditError, Fetch, FetchError, JunctionChange, Manager, MapChange, MapEdit,
+    ZoneMap,
 };
 
 const CELL: CellId = CellId([7; 16]);
@@ -266,14 +271,20 @@ fn misfitting_changes_are_refused_and_the_whole_map_is_fetched() {
     let (third, second_change) = between(&second, &[join(3, 2, None, true)]);
     assert_eq!(known.changed(&first_change).unwrap(), second);
     let order = known.changed(&second_change);
-    assert!(matches!(order, Err(Misfit::Version { .. })), "{order:?}");
+    assert!(
+        matches!(order, Err(ChangeMismatch::Version { .. })),
+        "{order:?}"
+    );
     assert!(second.changed(&first_change).is_err(), "twice");
     let mut bad = first_change.clone();
     bad.gone.push(zonal_zonemap::ItemKey { kind: 2, id: 99 });
-    assert!(matches!(known.changed(&bad), Err(Misfit::Unknown(_))));
+    assert!(matches!(
+        known.changed(&bad),
+        Err(ChangeMismatch::Unknown(_))
+    ));
     let mut bad = first_change.clone();
     bad.head.cell = CellId([8; 16]);
-    assert_eq!(known.changed(&bad), Err(Misfit::Foreign));
+    assert_eq!(known.changed(&bad), Err(ChangeMismatch::Foreign));
     keeper.edit(&[join(2, 1, None, true)]).unwrap();
     keeper.edit(&[join(3, 2, None, true)]).unwrap();
     let reply = |changes: Vec<Blob>, to: MapVersion| ManagerReply::MapChanges {

@@ -19,7 +19,7 @@ use std::io::{Error, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use zonal_types::{OneLine, Shown, is_shown};
+use zonal_types::{EscapedName, OneLine, is_printable};
 
 /// The first failure to write standard output.
 static FAILURE: Mutex<Option<Error>> = Mutex::new(None);
@@ -47,7 +47,7 @@ fn put(text: impl Display) {
 fn escaped_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
-        if letter == '\n' || is_shown(letter) {
+        if letter == '\n' || is_printable(letter) {
             out.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut [0; 2]) {
@@ -125,8 +125,8 @@ pub fn table(rows: &[Vec<String>]) {
 }
 
 /// A path in printable form: names in a cell may hold any bytes.
-pub fn path(path: &Path) -> Shown<'_> {
-    Shown(path.as_os_str().as_bytes())
+pub fn path(path: &Path) -> EscapedName<'_> {
+    EscapedName(path.as_os_str().as_bytes())
 }
 
 /// A path for JSON: itself where it is UTF-8.
@@ -167,7 +167,7 @@ mod tests {
         let value = serde_json::json!({ "key": text });
         for written in [value.to_string(), format!("{value:#}")] {
             let escaped = super::escaped_json(&written);
-            let is_harmless = |letter| letter == '\n' || zonal_types::is_shown(letter);
+            let is_harmless = |letter| letter == '\n' || zonal_types::is_printable(letter);
             assert!(
                 escaped.chars().all(is_harmless) && escaped.contains('ö'),
                 "{escaped}"

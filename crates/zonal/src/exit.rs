@@ -4,7 +4,7 @@ use crate::console;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
-use zonal_disk::trusted_paths::Distrust;
+use zonal_disk::trusted_paths::PathRefusal;
 use zonal_net::NetError;
 use zonal_server::ServerError;
 use zonal_server::config::ConfigError;
@@ -106,10 +106,10 @@ fn code_and_hint(error: &anyhow::Error) -> (u8, Option<String>) {
         if let Some(error) = cause.downcast_ref::<ServerError>() {
             return (error.exit_code(), error.hint());
         }
-        if let Some(error) = cause.downcast_ref::<Distrust>() {
+        if let Some(error) = cause.downcast_ref::<PathRefusal>() {
             let code = match error {
                 damaged if damaged.is_damage() => CONFIG,
-                Distrust::Io { .. } => FAILED,
+                PathRefusal::Io { .. } => FAILED,
                 _ => REFUSED,
             };
             let hint = error.is_damage().then(|| DAMAGED_HINT.to_owned());

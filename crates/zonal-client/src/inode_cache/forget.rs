@@ -89,7 +89,7 @@ mod tests {
         let cache = InodeCache::default();
         for ino in [FILE, OTHER] {
             let mut pages = cache.page_versions();
-            let asked = pages.moment();
+            let asked = pages.now();
             pages.note(ino, 1, asked);
             let until = Instant(0).plus_ms(1_000);
             lock(&cache.inline_cache).keep(ino, 1, until, vec![1]);

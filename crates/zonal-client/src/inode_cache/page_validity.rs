@@ -35,20 +35,20 @@ impl Default for PageVersions {
 
 /// A time of the table's own clock, taken before a request to the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment(u64);
+pub struct PageInstant(u64);
 
 /// The version that the kernel's pages of a file will show once it has dropped the old ones. It is
 /// noted only then, so that concurrent requests do not take the pages for newer than they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingPageVersion {
     change: u64,
-    asked: Moment,
+    asked: PageInstant,
 }
 
 impl PendingPageVersion {
     /// The version in an answer to a request of that time.
     #[must_use]
-    pub fn new(change: u64, asked: Moment) -> Self {
+    pub fn new(change: u64, asked: PageInstant) -> Self {
         Self { change, asked }
     }
 }
@@ -56,14 +56,14 @@ impl PendingPageVersion {
 impl PageVersions {
     /// The present time.
     #[must_use]
-    pub fn moment(&self) -> Moment {
-        Moment(self.clock)
+    pub fn now(&self) -> PageInstant {
+        PageInstant(self.clock)
     }
 
     /// True where the pages of `ino` show `change` (of an answer to a request at `asked`), or own
     /// later changes.
     #[must_use]
-    pub fn shows(&self, ino: Ino, change: u64, asked: Moment) -> bool {
+    pub fn shows(&self, ino: Ino, change: u64, asked: PageInstant) -> bool {
         self.assert_past(asked);
         let known = self.changes.get(&ino).copied();
         let is_own = || self.own.get(&ino).is_some_and(|told| *told > asked.0);
@@ -77,7 +77,7 @@ impl PageVersions {
 
     /// Notes that the pages of `ino` show `change`, of an answer to a request at `asked`. True
     /// where they already showed it, or own later changes.
-    pub fn note(&mut self, ino: Ino, change: u64, asked: Moment) -> bool {
+    pub fn note(&mut self, ino: Ino, change: u64, asked: PageInstant) -> bool {
         self.assert_past(asked);
         if asked.0 < self.doubted {
             return false;
@@ -146,7 +146,7 @@ impl PageVersions {
         self.assert_counts();
     }
 
-    fn assert_past(&self, asked: Moment) {
+    fn assert_past(&self, asked: PageInstant) {
         assert!(
             asked.0 <= self.clock,
             "a request of {} comes after {}",
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn note(seen: &mut PageVersions, ino: Ino, change: u64) -> bool {
-        seen.note(ino, change, seen.moment())
+        seen.note(ino, change, seen.now())
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
     fn an_answer_from_before_an_own_change_does_not_invalidate_pages() {
         let mut seen = PageVersions::default();
         note(&mut seen, Ino(5), 10);
-        let before = seen.moment();
+        let before = seen.now();
         seen.own_change(Ino(5), 11);
         assert!(seen.note(Ino(5), 10, before));
         assert!(note(&mut seen, Ino(5), 11));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "comes after")]
     fn a_request_of_the_future_is_noticed() {
-        PageVersions::default().note(Ino(5), 10, Moment(1));
+        PageVersions::default().note(Ino(5), 10, PageInstant(1));
     }
 
     #[test]
@@ -224,12 +224,12 @@ mod tests {
     fn a_drop_requested_before_a_doubt_does_not_validate_pages() {
         let mut seen = PageVersions::default();
         note(&mut seen, Ino(5), 10);
-        let before = seen.moment();
+        let before = seen.now();
         seen.doubt(Ino(5));
         seen.dropped(Ino(5), PendingPageVersion::new(11, before));
         seen.own_change(Ino(5), 12);
         assert!(seen.differs(Ino(5), 12));
-        let after = seen.moment();
+        let after = seen.now();
         seen.dropped(Ino(5), PendingPageVersion::new(12, after));
         assert!(!seen.differs(Ino(5), 12));
     }

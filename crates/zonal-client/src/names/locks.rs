@@ -240,7 +240,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Refreshes the file after a grant, to see the last holder's writes.
     async fn learn_of_holders(&self, ino: Ino) -> Result<LockOutcome, ErrorCode> {
         self.inode_cache.forget_bytes(ino);
-        let asked = self.inode_cache.page_versions().moment();
+        let asked = self.inode_cache.page_versions().now();
         let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })

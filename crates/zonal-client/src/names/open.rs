@@ -2,7 +2,7 @@
 
 use crate::client::ClientCall;
 use crate::file::tail_ownership::TailOwnership;
-use crate::inode_cache::{Moment, PendingPageVersion};
+use crate::inode_cache::{PageInstant, PendingPageVersion};
 use crate::names::{FoundEntry, LookupResult, NewFile, OpenedFile};
 use crate::transport::net::Net;
 use crate::transport::retry::late;
@@ -145,7 +145,7 @@ impl<N: Net> ClientCall<'_, N> {
     async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<OpenedFile<N>, ErrorCode> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
-        let moment = self.inode_cache.page_versions().moment();
+        let pages_asked = self.inode_cache.page_versions().now();
         let cuts = self.cuts_by_name.load(Ordering::SeqCst);
         let deadline = self.deadline();
         let reply = loop {
@@ -200,7 +200,8 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(code);
         }
         let is_new = attr.change == 1 && request.makes_file();
-        let (keep_pages, changed) = self.choose_pages((entry.ino, attr.change), moment, is_new);
+        let (keep_pages, changed) =
+            self.choose_pages((entry.ino, attr.change), pages_asked, is_new);
         let attr_ms = if push { 0 } else { entry.attr_ms };
         Ok(OpenedFile {
             found: FoundEntry {
@@ -219,18 +220,18 @@ impl<N: Net> ClientCall<'_, N> {
     fn choose_pages(
         &self,
         (ino, change): (Ino, u64),
-        moment: Moment,
+        pages_asked: PageInstant,
         is_new: bool,
     ) -> (bool, Option<PendingPageVersion>) {
         let mut seen = self.inode_cache.page_versions();
-        let keep_pages = seen.shows(ino, change, moment);
+        let keep_pages = seen.shows(ino, change, pages_asked);
         if keep_pages || is_new {
-            seen.note(ino, change, moment);
+            seen.note(ino, change, pages_asked);
         }
         // The kernel drops its pages when it receives the answer. Another program here may act
         // before that.
         let drops = !keep_pages && !is_new;
-        let changed = drops.then(|| PendingPageVersion::new(change, moment));
+        let changed = drops.then(|| PendingPageVersion::new(change, pages_asked));
         (keep_pages, changed)
     }
 }

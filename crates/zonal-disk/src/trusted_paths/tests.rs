@@ -31,7 +31,7 @@ fn folders_writable_by_others_are_refused() {
         set(path, mode);
         match open(&dir) {
             Ok(_) => assert!(is_trusted, "{mode:o}"),
-            Err(Distrust::Writable {
+            Err(PathRefusal::Writable {
                 path: found,
                 mode: told,
             }) => {
@@ -58,7 +58,7 @@ fn files_and_links_of_another_user_are_refused() {
     std::os::unix::fs::lchown(scratch.join("link"), Some(64_001), None).unwrap();
     let refused = open(&scratch.join("link")).unwrap_err();
     assert!(
-        matches!(&refused, Distrust::Foreign { path, owner: 64_001, .. } if path.ends_with("link"))
+        matches!(&refused, PathRefusal::Foreign { path, owner: 64_001, .. } if path.ends_with("link"))
     );
     std::os::unix::fs::chown(&dir, Some(64_001), None).unwrap();
     let refused = open(&dir).unwrap_err();
@@ -78,7 +78,7 @@ fn links_are_followed_as_the_kernel_does() {
     }
     assert!(matches!(
         open(&scratch.join("a/round")),
-        Err(Distrust::Io { .. })
+        Err(PathRefusal::Io { .. })
     ));
     assert!(open(&scratch.join("a/none")).unwrap_err().is_missing());
 }
@@ -104,7 +104,7 @@ fn files_are_regular_and_no_links() {
     set(&at("text"), 0o666);
     assert!(matches!(
         folder.text("text", 99),
-        Err(Distrust::Writable { .. })
+        Err(PathRefusal::Writable { .. })
     ));
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 4, "{left:?}");
@@ -133,6 +133,6 @@ fn a_secret_that_others_can_read_is_refused() {
     assert_eq!(secret(&path, 4).unwrap(), b"0123");
     assert!(matches!(
         secret(&scratch, 4),
-        Err(Distrust::Kind { .. } | Distrust::Io { .. })
+        Err(PathRefusal::Kind { .. } | PathRefusal::Io { .. })
     ));
 }

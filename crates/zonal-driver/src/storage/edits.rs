@@ -1,6 +1,6 @@
 //! Truncations, holes, reservations and deletions, carried out step by step.
 
-use super::{Asker, Refused, TargetDriver, TargetHost};
+use super::{ChangeSender, Refused, TargetDriver, TargetHost};
 use zonal_object::{ChangeOutcome, Delete, DeleteStep, Edit, EditStep};
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -8,9 +8,13 @@ impl<H: TargetHost> TargetDriver<H> {
     ///
     /// # Errors
     /// The target's refusal, or the medium's failure.
-    pub async fn edit_range(&self, edit: Edit, asker: Asker<'_>) -> Result<ChangeOutcome, Refused> {
-        let mut edit = edit.sent_by(asker.attempt);
-        self.with_space(async || self.run_edit(&mut edit, Some(asker)).await)
+    pub async fn edit_range(
+        &self,
+        edit: Edit,
+        sender: ChangeSender<'_>,
+    ) -> Result<ChangeOutcome, Refused> {
+        let mut edit = edit.sent_by(sender.attempt);
+        self.with_space(async || self.run_edit(&mut edit, Some(sender)).await)
             .await
     }
 
@@ -27,13 +31,13 @@ impl<H: TargetHost> TargetDriver<H> {
     pub(super) async fn run_edit(
         &self,
         edit: &mut Edit,
-        asker: Option<Asker<'_>>,
+        sender: Option<ChangeSender<'_>>,
     ) -> Result<ChangeOutcome, Refused> {
         let mut damage = None;
         loop {
             let step = {
                 let mut target = self.lock_with_room().await?;
-                asker.map_or(Ok(()), Asker::check)?;
+                sender.map_or(Ok(()), ChangeSender::check)?;
                 match target.edit_step(self.host.store(), edit)? {
                     EditStep::Done(outcome) => return Ok(outcome),
                     EditStep::Log { record, done } => {

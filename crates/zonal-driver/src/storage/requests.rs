@@ -11,7 +11,7 @@ const MAP_RANGES_MAX: u32 = 16_384;
 
 /// The sender of a change of a range.
 #[derive(Clone, Copy)]
-pub struct Asker<'a> {
+pub struct ChangeSender<'a> {
     /// The attempt, by which repeats are recognised.
     pub attempt: ChangeAttempt,
     /// True where the sender has hung up: nobody waits for the change, and it must not be made any
@@ -19,7 +19,7 @@ pub struct Asker<'a> {
     pub is_gone: &'a dyn Fn() -> bool,
 }
 
-impl Asker<'_> {
+impl ChangeSender<'_> {
     /// The last check before a commit.
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
@@ -120,8 +120,8 @@ impl<H: TargetHost> TargetDriver<H> {
                     number: header.sequence,
                 };
                 let is_gone = &|| reply.is_sender_gone();
-                let asker = Asker { attempt, is_gone };
-                self.change_range(asker, request, payload).await
+                let sender = ChangeSender { attempt, is_gone };
+                self.change_range(sender, request, payload).await
             }
             StorageRequest::Prepare { .. }
             | StorageRequest::Commit { .. }
@@ -135,7 +135,7 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Carries out changes of a range, which are numbered by attempt.
     async fn change_range(
         &self,
-        asker: Asker<'_>,
+        sender: ChangeSender<'_>,
         request: &StorageRequest,
         payload: &[u8],
     ) -> Result<StorageReply, Refused> {
@@ -148,14 +148,14 @@ impl<H: TargetHost> TargetDriver<H> {
             } => {
                 let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
                 let range = [(*offset, length)];
-                let (outcome, behind) = self.write(object, asker, &range, payload).await?;
+                let (outcome, behind) = self.write(object, sender, &range, payload).await?;
                 if *sync {
                     self.flush(behind).await?;
                 }
                 outcome
             }
             StorageRequest::WriteRanges { object, ranges } => {
-                self.write(object, asker, ranges, payload).await?.0
+                self.write(object, sender, ranges, payload).await?.0
             }
             StorageRequest::Punch {
                 object,
@@ -164,7 +164,7 @@ impl<H: TargetHost> TargetDriver<H> {
             } => {
                 let (id, cut) = named(object);
                 let punch = Edit::punch(id, cut, *offset, *length)?;
-                self.edit_range(punch, asker).await?
+                self.edit_range(punch, sender).await?
             }
             StorageRequest::Allocate {
                 object,
@@ -174,7 +174,7 @@ impl<H: TargetHost> TargetDriver<H> {
             } => {
                 let (id, cut) = named(object);
                 let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
-                self.edit_range(allocate, asker).await?
+                self.edit_range(allocate, sender).await?
             }
             _other => return Err(ErrorCode::NotSupported.into()),
         };

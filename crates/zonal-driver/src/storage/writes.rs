@@ -1,6 +1,6 @@
 //! Writes: planned under the mutex, carried out outside of it, committed with their record.
 
-use super::{Asker, Refused, TargetDriver, TargetHost, named};
+use super::{ChangeSender, Refused, TargetDriver, TargetHost, named};
 use zonal_basics::to_usize;
 use zonal_object::{
     ChangeOutcome, Committed, WriteDecision, WritePlan, WriteRequest, ranges_of_one_record,
@@ -24,7 +24,7 @@ impl<H: TargetHost> TargetDriver<H> {
     pub async fn write(
         &self,
         object: &ObjectRef,
-        asker: Asker<'_>,
+        sender: ChangeSender<'_>,
         ranges: &[(u64, u32)],
         payload: &[u8],
     ) -> Result<(ChangeOutcome, H::Position), Refused> {
@@ -42,10 +42,10 @@ impl<H: TargetHost> TargetDriver<H> {
             let request = WriteRequest {
                 object: id,
                 cut,
-                attempt: asker.attempt,
+                attempt: sender.attempt,
                 ranges: now,
             };
-            let written = self.with_space(async || self.try_write(request, asker, of_now).await);
+            let written = self.with_space(async || self.try_write(request, sender, of_now).await);
             let (mut outcome, behind) = written
                 .await
                 .inspect_err(|_refused| self.lock().report_later(id, before))?;
@@ -61,7 +61,7 @@ impl<H: TargetHost> TargetDriver<H> {
     async fn try_write(
         &self,
         request: WriteRequest<'_>,
-        asker: Asker<'_>,
+        sender: ChangeSender<'_>,
         payload: &[u8],
     ) -> Result<(ChangeOutcome, H::Position), Refused> {
         let mut plan = loop {
@@ -74,7 +74,7 @@ impl<H: TargetHost> TargetDriver<H> {
                 }
             }
         };
-        let result = self.carry_out_write(&mut plan, asker, payload).await;
+        let result = self.carry_out_write(&mut plan, sender, payload).await;
         if result.is_err() {
             self.lock().abort_write(&mut plan);
         }
@@ -84,7 +84,7 @@ impl<H: TargetHost> TargetDriver<H> {
     async fn carry_out_write(
         &self,
         plan: &mut WritePlan,
-        asker: Asker<'_>,
+        sender: ChangeSender<'_>,
         payload: &[u8],
     ) -> Result<(ChangeOutcome, H::Position), Refused> {
         for write in plan.writes() {
@@ -105,7 +105,7 @@ impl<H: TargetHost> TargetDriver<H> {
                 }
             }
             let mut target = self.lock_with_room().await?;
-            asker.check()?;
+            sender.check()?;
             match target.commit_write(self.host.store(), plan, payload)? {
                 Committed::Done { record, outcome } => {
                     let behind = self.append(record).map_err(Refused::by_host)?;

@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::path::Path;
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 
 /// Bytes read from a token file: one more than are allowed.
 const TOKEN_FILE_MAX: u64 = 1025;
@@ -18,7 +18,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 pub enum TokenError {
     /// The file cannot be read.
     #[error("cannot be read")]
-    Read(#[from] Distrust),
+    Read(#[from] PathRefusal),
     /// The token is too short or too long.
     #[error("it has {bytes} bytes, allowed are 16 to 1024")]
     Length {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_basics::const_u32;
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{
     Address, Credential, Identity, PayloadInto, Peer, Pool, PoolConfig, Request, Role, SubjectKind,
@@ -83,7 +83,7 @@ fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>
         let text = format!("credential {error}");
         match (&error, error.hint()) {
             (_, Some(hint)) => Failure::new(REFUSED, text).hint(hint),
-            (Distrust::Io { .. }, None) if error.is_missing() => Failure::new(NOT_FOUND, text)
+            (PathRefusal::Io { .. }, None) if error.is_missing() => Failure::new(NOT_FOUND, text)
                 .hint("name the file that `zonal key create` made for this machine"),
             _ => Failure::new(FAILED, text),
         }

@@ -18,7 +18,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_server::NodeConfig;
 use zonal_types::CellId;
 
@@ -118,7 +118,7 @@ impl CellFolder {
         };
         let trusted = match trusted_paths::open(dir) {
             Err(error) if error.is_missing() => return Err(none().into()),
-            Err(Distrust::Kind { .. }) => return Err(none().into()),
+            Err(PathRefusal::Kind { .. }) => return Err(none().into()),
             result => result?,
         };
         let dir = trusted.path().to_owned();
@@ -194,7 +194,9 @@ impl CellFolder {
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
         let folder = trusted_paths::open(dir)?;
         let file = match folder.append(LOCK) {
-            Err(Distrust::Io { source, .. }) if source.kind() == ErrorKind::ReadOnlyFilesystem => {
+            Err(PathRefusal::Io { source, .. })
+                if source.kind() == ErrorKind::ReadOnlyFilesystem =>
+            {
                 folder.file(LOCK)?.with_context(|| source.to_string())
             }
             result => result.map_err(anyhow::Error::from),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{Authority, Serial, Subject, SubjectKind};
 use zonal_types::CellId;
@@ -128,7 +128,7 @@ impl Keyring {
 
     /// Opens an authority by its file.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let refused = |error: Distrust| {
+        let refused = |error: PathRefusal| {
             let text = format!("authority {error}");
             match error.hint() {
                 Some(hint) => Failure::new(REFUSED, text).hint(hint),

@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_net::{ServerRoles, SubjectKind};
 use zonal_server::units::ByteSize;
 use zonal_types::{CellId, NodeId};
@@ -205,7 +205,7 @@ const UNFINISHED_MAX: u64 = 64 << 10;
 
 /// The nodes of an interrupted `zonal up`. `None` if there was none, or if the list has any name
 /// that no plan has, since then the list is not ours.
-fn unfinished(folder: &trusted_paths::Folder) -> Result<Option<Vec<String>>, Distrust> {
+fn unfinished(folder: &trusted_paths::Folder) -> Result<Option<Vec<String>>, PathRefusal> {
     let text = folder.text(UNFINISHED, UNFINISHED_MAX)?;
     let names = text.map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
     Ok(names.filter(|names| names.iter().all(|name| is_planned(name))))
@@ -215,7 +215,7 @@ fn unfinished(folder: &trusted_paths::Folder) -> Result<Option<Vec<String>>, Dis
 ///
 /// # Errors
 /// The list of the nodes is not trusted.
-pub fn is_unfinished(folder: &trusted_paths::Folder, name: &str) -> Result<bool, Distrust> {
+pub fn is_unfinished(folder: &trusted_paths::Folder, name: &str) -> Result<bool, PathRefusal> {
     if is_temporary_name(name) {
         return Ok(true);
     }

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
-use zonal_disk::trusted_paths::{self, Distrust};
+use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_server::NodeConfig;
 use zonal_server::units::ByteSize;
 
@@ -84,8 +84,8 @@ impl Up {
             .flatten()
             .try_for_each(|path| refuse_odd_bytes(path))?;
         let trusted = trusted_paths::make(&dir).map_err(|error| match &error {
-            Distrust::Kind { .. } => no_folder(&error),
-            Distrust::Io { source, .. }
+            PathRefusal::Kind { .. } => no_folder(&error),
+            PathRefusal::Io { source, .. }
                 if matches!(
                     source.kind(),
                     ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem
@@ -189,7 +189,7 @@ impl Up {
     }
 }
 
-fn no_folder(error: &Distrust) -> anyhow::Error {
+fn no_folder(error: &PathRefusal) -> anyhow::Error {
     let failure = Failure::new(REFUSED, error.to_string());
     failure.hint("name a folder with --dir").into()
 }

@@ -14,7 +14,7 @@ use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, MountStartError, Mounted};
 use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
-use zonal_types::{ClientId, ErrorCode, NodeId, OneLine, Shown, ZoneId};
+use zonal_types::{ClientId, ErrorCode, EscapedName, NodeId, OneLine, ZoneId};
 
 /// Reason for the end of a mount.
 enum End {
@@ -141,7 +141,7 @@ fn config(
 fn name(path: &Path, host: &str) -> String {
     // A shard also refuses names with unprintable letters.
     let (path, host) = (
-        Shown(path.as_os_str().as_bytes()).to_string(),
+        EscapedName(path.as_os_str().as_bytes()).to_string(),
         OneLine(host).to_string(),
     );
     let name = format!("mount {path} on {host}");

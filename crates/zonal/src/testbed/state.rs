@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use zonal_disk::trusted_paths::{self, Distrust, Folder};
+use zonal_disk::trusted_paths::{self, Folder, PathRefusal};
 
 /// Default folder of a testbed.
 pub const DEFAULT_DIR: &str = "/var/lib/zonal/testbed";
@@ -124,7 +124,7 @@ impl TestbedFolder {
         match trusted_paths::open(dir) {
             Ok(folder) => Ok(Self { folder }),
             Err(error) if error.is_missing() => Err(none(dir).into()),
-            Err(Distrust::Kind { .. }) => Err(none(dir).into()),
+            Err(PathRefusal::Kind { .. }) => Err(none(dir).into()),
             Err(error) => Err(error.into()),
         }
     }
