@@ -215,7 +215,7 @@ def _(c, d):
         equal(left, sorted(left, reverse=True), f"which of the changes are left in turn {turn}")
 
 
-@check("power-loss-cuts", "after a loss of power a file that was cut or made longer has the new size where it was fsynced, else the old or the new one, and the bytes that belong to it", limit=300)
+@check("power-loss-truncations", "after a loss of power a file that was truncated or made longer has the new size where it was fsynced, else the old or the new one, and the bytes that belong to it", limit=300)
 def _(c, d):
     # Truncates to these lengths, one after the other.
     steps = ((0,), (100,), (5000,), (MIB + 4097,), (3 * MIB,), (100, 2 * MIB), (MIB + 5, 0, 70_000))

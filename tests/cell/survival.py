@@ -52,7 +52,7 @@ def _(c, d):
         c.end_mount(own)
 
 
-@check("mount-killed-names", "names, renames, links, extended attributes, modes and cuts that a call returned for survive the kill of the mount's process without any fsync", limit=120)
+@check("mount-killed-names", "names, renames, links, extended attributes, modes and truncations that a call returned for survive the kill of the mount's process without any fsync", limit=120)
 def _(c, d):
     own = c.own_mount("names")
     try:

@@ -32,7 +32,7 @@ pub struct Client<N: Net> {
     pub(crate) unsynced_closed_files: Mutex<UnsyncedClosedFiles>,
     pub(crate) dirty_bytes: AtomicUsize,
     /// Completed truncations of files that this client did not have open.
-    pub(crate) cuts_by_name: AtomicU64,
+    pub(crate) truncations_by_name: AtomicU64,
     /// The highest number of an attempt.
     pub(crate) attempts: AtomicU32,
     dropper: OnceLock<Dropper>,
@@ -63,7 +63,7 @@ impl<N: Net> Client<N> {
             inode_cache: InodeCache::default(),
             unsynced_closed_files: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
-            cuts_by_name: AtomicU64::new(0),
+            truncations_by_name: AtomicU64::new(0),
             attempts: AtomicU32::new(0),
             dropper: OnceLock::new(),
         };

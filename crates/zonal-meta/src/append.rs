@@ -16,7 +16,7 @@
 //! | event | the ticket |
 //! | --- | --- |
 //! | the file grew past it | stays |
-//! | it was truncated behind the ticket's beginning | stays, once, cut to the new size |
+//! | it was truncated behind the ticket's beginning | stays, once, shortened to the new size |
 //! | it was truncated before the ticket's beginning | is refused |
 //!
 //! The client reaches the same result from the last truncation that it knows.
@@ -48,7 +48,7 @@ struct Ticket {
     written: Option<u64>,
     /// The file was truncated behind the ticket's beginning: `reserved` and `written` are what is
     /// left.
-    is_cut: bool,
+    is_truncated: bool,
     /// The caller is gone: the append is not published, and nobody waits for it. The place stays
     /// reserved until the ticket ends, because a write to it may be on its way.
     is_given_up: bool,
@@ -63,16 +63,16 @@ impl Ticket {
             reserved,
             since,
             written: None,
-            is_cut: false,
+            is_truncated: false,
             is_given_up: false,
             is_lent: false,
         }
     }
 
-    fn cut(&mut self, length: u64) {
+    fn truncate(&mut self, length: u64) {
         self.reserved = self.reserved.min(length);
         self.written = self.written.map(|written| written.min(length));
-        self.is_cut = true;
+        self.is_truncated = true;
     }
 }
 
@@ -177,7 +177,7 @@ impl Tickets {
                 if *at == offset
                     && ticket.session == session
                     && ticket.written.is_none()
-                    && !ticket.is_cut
+                    && !ticket.is_truncated
                     && !ticket.is_given_up => {}
             Some(_taken) => return Err(ErrorCode::UnknownLease),
             None if self.passed.contains_key(&(ino, offset)) => {
@@ -310,8 +310,8 @@ impl Tickets {
             return Err(ErrorCode::UnknownLease);
         }
         let is_more = ticket.is_lent && reserved < ticket.reserved;
-        let is_fitting = ticket.reserved == reserved || ticket.is_cut || is_more;
-        let written = match ticket.is_cut {
+        let is_fitting = ticket.reserved == reserved || ticket.is_truncated || is_more;
+        let written = match ticket.is_truncated {
             true => written.min(ticket.reserved),
             false => written,
         };
@@ -355,13 +355,13 @@ impl Tickets {
     }
 
     /// Restores a ticket from before our restart, whose bytes may still be on their way. Does
-    /// nothing where its place is taken. `is_cut`: the file was truncated since, and this is what
-    /// is left.
+    /// nothing where its place is taken. `is_truncated`: the file was truncated since, and this is
+    /// what is left.
     pub fn reclaim(
         &mut self,
         ino: Ino,
         session: SessionId,
-        (offset, reserved, is_cut): (u64, u32, bool),
+        (offset, reserved, is_truncated): (u64, u32, bool),
         now: Instant,
     ) {
         let reserved = u64::from(reserved);
@@ -380,7 +380,7 @@ impl Tickets {
         }
         zonal_types::mark!(AppendReclaimed);
         let ticket = Ticket {
-            is_cut,
+            is_truncated,
             ..Ticket::new(session, reserved, now)
         };
         tickets.insert(offset, ticket);
@@ -445,18 +445,18 @@ impl Tickets {
 
     /// The inode is gone: ends of its tickets are refused.
     pub fn inode_gone(&mut self, ino: Ino) {
-        self.cut(ino, 0);
+        self.truncate(ino, 0);
     }
 
-    /// The file was truncated to `size`. Ends of tickets that begin behind it, or that were cut
-    /// before, are refused.
-    pub fn cut(&mut self, ino: Ino, size: u64) {
+    /// The file was truncated to `size`. Ends of tickets that begin behind it, or that were
+    /// shortened before, are refused.
+    pub fn truncate(&mut self, ino: Ino, size: u64) {
         let mut tickets = self.files.remove(&ino).unwrap_or_default();
         let mut sessions: BTreeSet<SessionId> = tickets.values().map(|t| t.session).collect();
-        tickets.retain(|at, ticket| *at < size && !ticket.is_cut);
+        tickets.retain(|at, ticket| *at < size && !ticket.is_truncated);
         for (at, ticket) in &mut tickets {
-            zonal_types::mark!(AppendKeptAfterCut);
-            ticket.cut(size - at);
+            zonal_types::mark!(AppendKeptAfterTruncation);
+            ticket.truncate(size - at);
         }
         trim(&mut tickets);
         if !tickets.is_empty() {

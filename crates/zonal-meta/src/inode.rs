@@ -239,7 +239,7 @@ impl Inode {
     }
 
     /// Adds to the allocated bytes. Clients report in any order, a truncation perhaps before the
-    /// writes that it cut. So the sum may be negative for a while, and is not clamped.
+    /// writes that it truncated. So the sum may be negative for a while, and is not clamped.
     pub(crate) fn count_allocated(&mut self, delta: i64) {
         self.allocated = self.allocated.wrapping_add_signed(delta);
     }

@@ -108,7 +108,7 @@ impl MetaShard {
             }
             Broken::Inline { ino, .. } => {
                 if let Some(mut inode) = tx.find(ino)? {
-                    inline_data::cut_to_fit(&mut tx, &mut inode)?;
+                    inline_data::truncate_to_fit(&mut tx, &mut inode)?;
                     tx.save(inode);
                 }
             }
@@ -256,7 +256,7 @@ fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
     inode.layout = new_inode::layout_by_repair(tx, home, data_id)?;
     inode.size = bytes.len() as u64;
     inode.allocated = inline_data::allocated(bytes.len());
-    inline_data::cut_to_fit(tx, &mut inode)?;
+    inline_data::truncate_to_fit(tx, &mut inode)?;
     tx.save(inode);
     Ok(())
 }

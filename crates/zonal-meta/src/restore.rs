@@ -5,7 +5,7 @@
 //!
 //! * inode numbers, data ids and sessions
 //! * change counters, so that no cache takes its copy for the present one
-//! * the truncation number of each file with data, at its size in the backup. Targets then cut
+//! * the truncation number of each file with data, at its size in the backup. Targets then truncate
 //!   bytes written behind it later, and refuse nothing as older than they know.
 
 use crate::id_ranges::Counter;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_data_is_cut_at_its_size_and_caches_see_a_change() {
+    fn a_file_with_data_is_truncated_at_its_size_and_caches_see_a_change() {
         let before = file(5000, true);
         let after = through(&before);
         assert_eq!(after.truncate_seq, 4 + RESTORE_STEP);

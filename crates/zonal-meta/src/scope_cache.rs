@@ -10,7 +10,7 @@
 
 use crate::tx::Changed;
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::{SCOPE_CUT_MS, SCOPE_CUTS_MAX, SCOPE_INSIDE_MAX};
+use zonal_types::limits::{SCOPE_INSIDE_MAX, SCOPE_TRUNCATION_MS, SCOPE_TRUNCATIONS_MAX};
 use zonal_types::{Credentials, ErrorCode, Ino, Instant, Name, Scope, SessionId};
 use zonal_wire::MetaRequest;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC, O_WRONLY};
@@ -72,7 +72,7 @@ pub(crate) struct ScopeCache {
     /// {file, the path's directory below which a name led to it}.
     reached: BTreeSet<(Ino, Ino)>,
     /// Until when a session may truncate a file at its targets.
-    cuts: BTreeMap<(Ino, SessionId), Instant>,
+    truncations: BTreeMap<(Ino, SessionId), Instant>,
 }
 
 impl ScopeCache {
@@ -164,19 +164,20 @@ impl ScopeCache {
     }
 
     /// Notes that the session has truncated a file by its name, and goes on at its targets.
-    pub fn note_cut(&mut self, ino: Ino, session: SessionId, now: Instant) {
-        self.cuts.retain(|_, until| *until > now);
-        if self.cuts.len() >= SCOPE_CUTS_MAX {
-            let oldest = self.cuts.iter().min_by_key(|(_, until)| **until);
+    pub fn note_truncation(&mut self, ino: Ino, session: SessionId, now: Instant) {
+        self.truncations.retain(|_, until| *until > now);
+        if self.truncations.len() >= SCOPE_TRUNCATIONS_MAX {
+            let oldest = self.truncations.iter().min_by_key(|(_, until)| **until);
             if let Some(key) = oldest.map(|(key, _)| *key) {
-                self.cuts.remove(&key);
+                self.truncations.remove(&key);
             }
         }
-        self.cuts.insert((ino, session), now.plus_ms(SCOPE_CUT_MS));
+        self.truncations
+            .insert((ino, session), now.plus_ms(SCOPE_TRUNCATION_MS));
     }
 
-    pub fn may_cut(&self, ino: Ino, session: SessionId, now: Instant) -> bool {
-        let until = self.cuts.get(&(ino, session));
+    pub fn may_truncate(&self, ino: Ino, session: SessionId, now: Instant) -> bool {
+        let until = self.truncations.get(&(ino, session));
         until.is_some_and(|until| *until > now)
     }
 }
@@ -299,15 +300,15 @@ mod tests {
         for number in 0..40_000 {
             scopes.note_inside(&[Ino(number), Ino(number + 1)], top);
             scopes.note_reached(Ino(number), top);
-            scopes.note_cut(Ino(number), SessionId(1), now.plus_ms(number));
+            scopes.note_truncation(Ino(number), SessionId(1), now.plus_ms(number));
             assert!(scopes.is_inside(Ino(number), top));
             assert!(scopes.was_reached(Ino(number), top));
-            assert!(scopes.may_cut(Ino(number), SessionId(1), now.plus_ms(number)));
+            assert!(scopes.may_truncate(Ino(number), SessionId(1), now.plus_ms(number)));
         }
         assert!(scopes.inside.len() <= SCOPE_INSIDE_MAX);
         assert!(scopes.reached.len() <= SCOPE_INSIDE_MAX);
-        assert!(scopes.cuts.len() <= SCOPE_CUTS_MAX);
-        let later = now.plus_ms(40_000 + SCOPE_CUT_MS);
-        assert!(!scopes.may_cut(Ino(39_999), SessionId(1), later));
+        assert!(scopes.truncations.len() <= SCOPE_TRUNCATIONS_MAX);
+        let later = now.plus_ms(40_000 + SCOPE_TRUNCATION_MS);
+        assert!(!scopes.may_truncate(Ino(39_999), SessionId(1), later));
     }
 }

@@ -63,7 +63,7 @@ pub(crate) enum MemoryChange {
     InodeGone(Box<RemovedInode>),
     InodeBack(Ino),
     /// The file was truncated: places of appends behind its end are void.
-    Cut(Ino, u64),
+    Truncated(Ino, u64),
     /// A file lies in another zone.
     RemoteData,
 }

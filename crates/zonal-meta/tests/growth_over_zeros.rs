@@ -79,7 +79,7 @@ fn growth_disowns_bytes_behind_the_old_end() {
 }
 
 #[test]
-fn bytes_written_since_the_last_number_are_not_cut_by_the_next() {
+fn bytes_written_since_the_last_number_are_not_truncated_by_the_next() {
     let (mut cell, mut one, mut two, f) = file(8000);
     one.truncate(&mut cell, f, 50_000, 0).unwrap();
     two.report(&mut cell, f, 20_000).unwrap();

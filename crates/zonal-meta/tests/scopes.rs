@@ -529,7 +529,7 @@ fn named_in(reply: &MetaReply) -> Vec<Ino> {
                 } => [vec![*entries], inodes.clone()].concat(),
                 Event::LockGranted { ino, .. }
                 | Event::RecallLease { ino, .. }
-                | Event::FileCut { ino }
+                | Event::FileTruncated { ino }
                 | Event::EndRecalled { ino } => vec![*ino],
             })
             .collect(),

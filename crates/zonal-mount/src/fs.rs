@@ -169,7 +169,7 @@ impl FileSystem for ZonalFs {
         if let Ok((attr, _ms)) = &outcome
             && change.size.is_some()
         {
-            self.page_tails.cut(attr.ino, attr.size);
+            self.page_tails.truncate(attr.ino, attr.size);
         }
         let behind =
             behind.and_then(|(mask, range)| self.page_tails.behind_ends(Ino(ino), mask, range));

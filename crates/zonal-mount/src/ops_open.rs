@@ -138,15 +138,15 @@ impl ZonalFs {
         open: &Open,
     ) -> Result<(u64, OpenFlags), ErrorCode> {
         let call = self.begin(ctx);
-        let cuts_only = open.flags & (O_ACCMODE | O_TRUNC) == O_RDONLY | O_TRUNC;
-        if cuts_only && self.executables.is_busy(ino) {
+        let truncates_only = open.flags & (O_ACCMODE | O_TRUNC) == O_RDONLY | O_TRUNC;
+        if truncates_only && self.executables.is_busy(ino) {
             return Err(ErrorCode::TextBusy);
         }
         let opened = block_on(call.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
             match &opened {
-                Ok(_cut) => {
-                    self.page_tails.cut(ino, 0);
+                Ok(_truncated) => {
+                    self.page_tails.truncate(ino, 0);
                     self.hints.forget(&[ino]);
                 }
                 Err(_) => self.doubt_size(ino, false),

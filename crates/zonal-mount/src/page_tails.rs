@@ -440,7 +440,7 @@ impl PageTails {
     }
 
     /// Notes a size that the kernel is about to take, and behind which it drops all pages.
-    pub fn cut(&self, ino: Ino, size: u64) {
+    pub fn truncate(&self, ino: Ino, size: u64) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.end = size;
             tail.sure = size;

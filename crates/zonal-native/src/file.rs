@@ -242,10 +242,10 @@ impl OpenFile {
         let call = self.begin_write()?;
         let (who, ino) = (self.user.credentials(), self.file.ino);
         let kills = !self.user.is_root();
-        let cut = call.truncate(who, ino, size, true, kills);
-        let cut = block_on(cut);
+        let truncated = call.truncate(who, ino, size, true, kills);
+        let truncated = block_on(truncated);
         self.inner.signal.wake();
-        cut?;
+        truncated?;
         Ok(())
     }
 

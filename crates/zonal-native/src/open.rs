@@ -32,7 +32,7 @@ pub struct OpenOptions {
     reads: bool,
     writes: bool,
     appends: bool,
-    cuts: bool,
+    truncates: bool,
     creates: Option<u32>,
     is_new: bool,
     is_synced: bool,
@@ -67,8 +67,8 @@ impl OpenOptions {
 
     /// Truncates the file to nothing (O_TRUNC). Needs the right to write.
     #[must_use]
-    pub fn truncate(self, cuts: bool) -> Self {
-        Self { cuts, ..self }
+    pub fn truncate(self, truncates: bool) -> Self {
+        Self { truncates, ..self }
     }
 
     /// Makes the file where it does not exist (O_CREAT); `mode` is before the umask.
@@ -131,7 +131,10 @@ impl OpenOptions {
             (_, false) => O_RDONLY,
         };
         let with = |is_set, flag| if is_set { flag } else { 0 };
-        access | with(self.appends, O_APPEND) | with(self.cuts, O_TRUNC) | with(self.is_new, O_EXCL)
+        access
+            | with(self.appends, O_APPEND)
+            | with(self.truncates, O_TRUNC)
+            | with(self.is_new, O_EXCL)
     }
 }
 

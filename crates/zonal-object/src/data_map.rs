@@ -1,7 +1,7 @@
 //! Data map: the ranges of an object that hold data (SEEK_DATA, SEEK_HOLE).
 
 use crate::chunk::Chunk;
-use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Truncation};
 use crate::key::{self, IndexKey};
 use crate::object_update::read_header;
 use crate::target::StorageTarget;
@@ -58,14 +58,16 @@ impl StorageTarget {
         &self,
         kv: &dyn KvRead,
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         offset: u64,
         end: u64,
         limit: usize,
     ) -> Result<DataMap, ErrorCode> {
         let object_bytes = match read_header(kv, object)? {
             Some(header) if header.deleting => 0,
-            Some(header) if cut.seq > header.truncate_seq => header.object_bytes.min(cut.bytes),
+            Some(header) if truncation.seq > header.truncate_seq => {
+                header.object_bytes.min(truncation.bytes)
+            }
             Some(header) => header.object_bytes,
             None => 0,
         };

@@ -85,7 +85,7 @@ impl StorageTarget {
                     begun = Some(*object);
                     break;
                 }
-                self.unreported_cuts.take(*object);
+                self.unreported_truncations.take(*object);
                 update.finish_removed(&mut batch);
             }
             if self.deleting.contains(object) {

@@ -7,7 +7,7 @@
 //! Cost of a step: one header and the chunk records in its range, at most 256.
 
 use crate::chunk::BlockState;
-use crate::ids::{BLOCK, CHUNK_BLOCKS, ChangeAttempt, Cut, ObjectId};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ChangeAttempt, ObjectId, Truncation};
 use crate::note::EffectRecord;
 use crate::object_update::{Batch, ObjectUpdate};
 use crate::old_blocks::OldBlocks;
@@ -37,13 +37,14 @@ enum Kind {
 #[derive(Debug)]
 pub struct Edit {
     object: ObjectId,
-    cut: Cut,
+    truncation: Truncation,
     attempt: ChangeAttempt,
     kind: Kind,
     /// Bytes of the object.
     range: Range<u64>,
-    /// Blocks before this one are done: by the truncation (`cut_at`), by the edit itself (`at`).
-    cut_at: u64,
+    /// Blocks before this one are done: by the truncation (`truncated_to`), by the edit itself
+    /// (`at`).
+    truncated_to: u64,
     at: u64,
     old_blocks: OldBlocks,
     delta: i64,
@@ -69,15 +70,15 @@ pub enum EditStep {
 }
 
 impl Edit {
-    fn new(object: ObjectId, cut: Cut, kind: Kind, range: Range<u64>) -> Self {
+    fn new(object: ObjectId, truncation: Truncation, kind: Kind, range: Range<u64>) -> Self {
         Self {
             object,
-            cut,
+            truncation,
             attempt: ChangeAttempt::default(),
             kind,
             at: range.start / BLOCK,
             range,
-            cut_at: 0,
+            truncated_to: 0,
             old_blocks: OldBlocks::default(),
             delta: 0,
             is_for_write: false,
@@ -90,24 +91,24 @@ impl Edit {
         Self { attempt, ..self }
     }
 
-    /// Truncates the object to `cut.bytes`, unless it has applied `cut.seq` already.
+    /// Truncates the object to `truncation.bytes`, unless it has applied `truncation.seq` already.
     #[must_use]
-    pub fn truncate(object: ObjectId, cut: Cut) -> Self {
-        Self::new(object, cut, Kind::Truncate, 0..0)
+    pub fn truncate(object: ObjectId, truncation: Truncation) -> Self {
+        Self::new(object, truncation, Kind::Truncate, 0..0)
     }
 
     /// [`Self::truncate`] ahead of a write that is the first to bring news of a truncation. Its own
     /// outcome is not reported.
-    pub(crate) fn truncate_for_write(object: ObjectId, cut: Cut) -> Self {
+    pub(crate) fn truncate_for_write(object: ObjectId, truncation: Truncation) -> Self {
         Self {
             is_for_write: true,
-            ..Self::truncate(object, cut)
+            ..Self::truncate(object, truncation)
         }
     }
 
     fn ranged(
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         kind: Kind,
         offset: u64,
         length: u64,
@@ -121,7 +122,7 @@ impl Edit {
         }
         Ok(Self::new(
             object,
-            cut,
+            truncation,
             kind,
             offset..end.min(FILE_BYTES_MAX),
         ))
@@ -131,8 +132,13 @@ impl Edit {
     ///
     /// # Errors
     /// `Invalid` for an empty range, `FileTooBig` for one past the limit.
-    pub fn punch(object: ObjectId, cut: Cut, offset: u64, length: u64) -> Result<Self, ErrorCode> {
-        Self::ranged(object, cut, Kind::Punch, offset, length)
+    pub fn punch(
+        object: ObjectId,
+        truncation: Truncation,
+        offset: u64,
+        length: u64,
+    ) -> Result<Self, ErrorCode> {
+        Self::ranged(object, truncation, Kind::Punch, offset, length)
     }
 
     /// Gives every block of a range a place. The object's length stays. `zero`: data in the range
@@ -142,13 +148,13 @@ impl Edit {
     /// `Invalid` for an empty range, `FileTooBig` for one past the limit.
     pub fn allocate(
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         offset: u64,
         length: u64,
         zero: bool,
     ) -> Result<Self, ErrorCode> {
         let kind = if zero { Kind::Zero } else { Kind::Allocate };
-        Self::ranged(object, cut, kind, offset, length)
+        Self::ranged(object, truncation, kind, offset, length)
     }
 
     /// Blocks to read before the next step, if any; pass the buffer to [`Self::supply`].
@@ -229,19 +235,20 @@ impl StorageTarget {
         self.attempts.admit(edit.object, edit.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
         let object_bytes = update.header.object_bytes;
-        let behind = match self.check_cut(&update, edit.cut) {
+        let behind = match self.check_truncation(&update, edit.truncation) {
             Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
                 return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
             }
             result => result?,
         };
-        let first_truncation = edit.kind == Kind::Truncate && !update.exists() && edit.cut.seq > 0;
+        let first_truncation =
+            edit.kind == Kind::Truncate && !update.exists() && edit.truncation.seq > 0;
         if !update.exists() {
-            update.header.truncate_seq = edit.cut.seq;
+            update.header.truncate_seq = edit.truncation.seq;
         }
-        let is_cut = behind || first_truncation;
-        let built = if is_cut {
-            self.cut_step(&mut update, edit)?
+        let is_truncation = behind || first_truncation;
+        let built = if is_truncation {
+            self.truncate_step(&mut update, edit)?
                 .map(|last| Edit::log(update, last && edit.kind == Kind::Truncate))
         } else {
             match edit.kind {
@@ -260,21 +267,21 @@ impl StorageTarget {
         let Some(logged) = built else {
             return Ok(EditStep::Read);
         };
-        self.log_step(edit, logged, is_cut)
+        self.log_step(edit, logged, is_truncation)
     }
 
     fn log_step(
         &mut self,
         edit: &mut Edit,
         logged: Logged,
-        is_cut: bool,
+        is_truncation: bool,
     ) -> Result<EditStep, ErrorCode> {
         let record = self.apply(logged.batch)?;
-        if is_cut && truncation::is_disowning(edit.cut.seq) {
+        if is_truncation && truncation::is_disowning(edit.truncation.seq) {
             // Nobody told the shard that it was taken.
         } else if edit.kind == Kind::Truncate {
             // Also counts the step of an edit that ends behind this one.
-            self.unreported_cuts.add(edit.object, logged.delta);
+            self.unreported_truncations.add(edit.object, logged.delta);
         } else {
             edit.delta += logged.delta;
         }
@@ -287,7 +294,7 @@ impl StorageTarget {
         let unreported = if edit.is_for_write {
             0
         } else {
-            self.unreported_cuts.take(edit.object)
+            self.unreported_truncations.take(edit.object)
         };
         ChangeOutcome {
             allocated_delta: edit.delta + unreported,
@@ -306,21 +313,21 @@ impl StorageTarget {
 
     /// One step of a truncation. `None`: an edge must be read first. Otherwise whether the
     /// truncation is complete.
-    fn cut_step(
+    fn truncate_step(
         &self,
         update: &mut ObjectUpdate<'_>,
         edit: &mut Edit,
     ) -> Result<Option<bool>, ErrorCode> {
-        let to = edit.cut.bytes;
+        let to = edit.truncation.bytes;
         let first = to.div_ceil(BLOCK).min(BLOCKS_END);
-        let from = edit.cut_at.max(first);
+        let from = edit.truncated_to.max(first);
         let edge = !to.is_multiple_of(BLOCK) && update.header.object_bytes > to;
         // Clears first and commits last: an update that is dropped for a read has changed nothing.
         let done = update.clear(from, BLOCKS_END, STEP_CHUNKS)?;
         if done < BLOCKS_END || from > first {
             // After the last part the step starts again from the beginning: an older write may have
             // come in behind it.
-            edit.cut_at = if done < BLOCKS_END { done } else { first };
+            edit.truncated_to = if done < BLOCKS_END { done } else { first };
             return Ok(Some(false));
         }
         if edge {
@@ -330,7 +337,7 @@ impl StorageTarget {
                 return Ok(None);
             }
         }
-        update.header.truncate_seq = edit.cut.seq;
+        update.header.truncate_seq = edit.truncation.seq;
         update.header.object_bytes = update.header.object_bytes.min(to);
         Ok(Some(true))
     }
@@ -371,7 +378,7 @@ impl StorageTarget {
         let stop = end.min(chunk_end);
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
         if !update.exists() {
-            update.header.truncate_seq = edit.cut.seq;
+            update.header.truncate_seq = edit.truncation.seq;
         }
         let edges = edges(&range);
         let (mut needs, mut complete) = (Vec::new(), true);

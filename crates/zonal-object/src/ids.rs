@@ -32,7 +32,7 @@ impl std::fmt::Display for ObjectId {
 
 /// The file's last truncation, as the sender of a request knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cut {
+pub struct Truncation {
     /// Number of the last truncation.
     pub seq: u64,
     /// Bytes of this object that it left.

@@ -2,7 +2,7 @@
 //!
 //! The checksum covers the key, so that a value found under another key counts as damaged.
 
-use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
+use zonal_types::limits::{FILE_BYTES_MAX, TRUNCATION_NUMBER_MAX};
 use zonal_types::{Codec, ErrorCode, codec_struct};
 
 const VERSION: u8 = 1;
@@ -76,7 +76,7 @@ impl ObjectHeader {
     /// Whether the numbers are within the bounds that arithmetic on offsets and truncations relies
     /// on.
     pub(crate) fn is_sound(&self) -> bool {
-        self.object_bytes <= FILE_BYTES_MAX && self.truncate_seq <= CUT_NUMBER_MAX
+        self.object_bytes <= FILE_BYTES_MAX && self.truncate_seq <= TRUNCATION_NUMBER_MAX
     }
 }
 

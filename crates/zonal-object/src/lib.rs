@@ -57,7 +57,7 @@ pub mod repair;
 mod space;
 pub mod target;
 pub mod unit_bitmap;
-mod unreported_cuts;
+mod unreported_truncations;
 pub mod write;
 
 pub use check::{KnownObject, Survey, SurveyItem, TargetDefect};
@@ -65,7 +65,7 @@ pub use checkpoint::CheckpointPlan;
 pub use data_map::DataMap;
 pub use delete::{Delete, DeleteStep};
 pub use edit::{Edit, EditStep};
-pub use ids::{ChangeAttempt, Cut, Extent, ObjectId, Place, Sender, TargetConfig};
+pub use ids::{ChangeAttempt, Extent, ObjectId, Place, Sender, TargetConfig, Truncation};
 pub use note::{BlockCheck, EffectRecord, replay_checks};
 pub use prefetch::prefetch;
 pub use read::{Damage, ReadPlan, SegmentRead};

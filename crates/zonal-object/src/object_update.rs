@@ -5,13 +5,13 @@
 //! An update changes each block at most once.
 
 use crate::chunk::{BlockState, Chunk};
-use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place, TargetConfig, push_place};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, TargetConfig, Truncation, push_place};
 use crate::index_value::{self, ObjectHeader};
 use crate::key::{self, IndexKey};
 use crate::note::{BlockBytes, Note};
 use crate::pending_blocks::PendingBlocks;
 use std::collections::BTreeMap;
-use zonal_types::limits::CUT_NUMBER_MAX;
+use zonal_types::limits::TRUNCATION_NUMBER_MAX;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
 #[derive(Debug)]
@@ -108,17 +108,17 @@ impl<'a> ObjectUpdate<'a> {
 
     /// Refuses a change by a sender that knows an older state of the file. `Ok(true)`: the object
     /// must be truncated first.
-    pub fn check_cut(&self, cut: Cut) -> Result<bool, ErrorCode> {
-        if cut.seq > CUT_NUMBER_MAX {
+    pub fn check_truncation(&self, truncation: Truncation) -> Result<bool, ErrorCode> {
+        if truncation.seq > TRUNCATION_NUMBER_MAX {
             return Err(ErrorCode::Invalid);
         }
         match &self.stored_header {
             Some(header) if header.deleting => Err(ErrorCode::Stale),
-            Some(header) if header.truncate_seq > cut.seq => {
-                zonal_types::mark!(CutStale);
+            Some(header) if header.truncate_seq > truncation.seq => {
+                zonal_types::mark!(StaleTruncation);
                 Err(ErrorCode::StaleTruncate)
             }
-            Some(header) => Ok(header.truncate_seq < cut.seq),
+            Some(header) => Ok(header.truncate_seq < truncation.seq),
             None => Ok(false),
         }
     }

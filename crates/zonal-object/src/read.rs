@@ -10,7 +10,7 @@
 //! KiB: 2 look-ups, one segment read.
 
 use crate::chunk::{BlockState, Chunk};
-use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, Truncation};
 use crate::note::BlockBytes;
 use crate::object_update::{read_chunk, read_header};
 use crate::target::StorageTarget;
@@ -259,8 +259,8 @@ impl ReadPlan {
 impl StorageTarget {
     /// Plans a read of `offset..offset + length`, clipped to the object's end.
     ///
-    /// `cut` may be older or newer than the object's last truncation. If it is newer, the object
-    /// reads as if it were truncated.
+    /// `truncation` may be older or newer than the object's last truncation. If it is newer, the
+    /// object reads as if it were truncated.
     ///
     /// # Errors
     /// `Invalid` for a range past the limits, `Corrupt` for a damaged index; errors of `kv`.
@@ -268,7 +268,7 @@ impl StorageTarget {
         &self,
         kv: &dyn KvRead,
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         offset: u64,
         length: usize,
     ) -> Result<ReadPlan, ErrorCode> {
@@ -277,7 +277,9 @@ impl StorageTarget {
         }
         let object_bytes = match read_header(kv, object)? {
             Some(header) if header.deleting => 0,
-            Some(header) if cut.seq > header.truncate_seq => header.object_bytes.min(cut.bytes),
+            Some(header) if truncation.seq > header.truncate_seq => {
+                header.object_bytes.min(truncation.bytes)
+            }
             Some(header) => header.object_bytes,
             None => 0,
         };

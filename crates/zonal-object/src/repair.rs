@@ -248,7 +248,7 @@ mod tests {
     use crate::ids::Place;
     use crate::object_update::read_header;
     use std::collections::BTreeMap;
-    use zonal_types::limits::CUT_NUMBER_MAX;
+    use zonal_types::limits::TRUNCATION_NUMBER_MAX;
     use zonal_types::{Column, DataId};
 
     #[test]
@@ -269,9 +269,11 @@ mod tests {
             unit: 1,
         };
         chunk.set(0, BlockState::Written(place, 1));
-        for (truncate_seq, object_bytes) in
-            [(u64::MAX, 10), (CUT_NUMBER_MAX + 1, 10), (4, u64::MAX)]
-        {
+        for (truncate_seq, object_bytes) in [
+            (u64::MAX, 10),
+            (TRUNCATION_NUMBER_MAX + 1, 10),
+            (4, u64::MAX),
+        ] {
             let header = ObjectHeader {
                 truncate_seq,
                 object_bytes,

@@ -11,7 +11,7 @@
 
 use crate::attempts::Attempts;
 use crate::fences::Fences;
-use crate::ids::{BLOCK, Cut, ObjectId, TargetConfig};
+use crate::ids::{BLOCK, ObjectId, TargetConfig, Truncation};
 use crate::index_value::{self, TargetRecord};
 use crate::key::{self, IndexKey};
 use crate::note::{BlockBytes, EffectRecord, Note};
@@ -19,7 +19,7 @@ use crate::object_update::{Batch, ObjectUpdate, read_header};
 use crate::pending_blocks::PendingBlocks;
 use crate::recent_deletes::RecentDeletes;
 use crate::space::Space;
-use crate::unreported_cuts::UnreportedCuts;
+use crate::unreported_truncations::UnreportedTruncations;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
@@ -37,7 +37,7 @@ pub struct StorageTarget {
     pub(crate) recent_deletes: RecentDeletes,
     pub(crate) attempts: Attempts,
     pub(crate) fences: Fences,
-    pub(crate) unreported_cuts: UnreportedCuts,
+    pub(crate) unreported_truncations: UnreportedTruncations,
     objects: u64,
     /// Blocks that planned writes will make pending.
     pub(crate) promised: u64,
@@ -98,7 +98,7 @@ impl StorageTarget {
             recent_deletes: RecentDeletes::default(),
             attempts: Attempts::default(),
             fences: Fences::default(),
-            unreported_cuts: UnreportedCuts::default(),
+            unreported_truncations: UnreportedTruncations::default(),
             objects: 0,
             promised: 0,
         };
@@ -308,12 +308,16 @@ impl StorageTarget {
 
     /// Refuses a change by a sender that knows an older state of the file, also of a deleted
     /// object. `Ok(true)`: the object must be truncated first.
-    pub(crate) fn check_cut(&self, update: &ObjectUpdate<'_>, cut: Cut) -> Result<bool, ErrorCode> {
+    pub(crate) fn check_truncation(
+        &self,
+        update: &ObjectUpdate<'_>,
+        truncation: Truncation,
+    ) -> Result<bool, ErrorCode> {
         if !update.exists() && self.recent_deletes.has(update.object) {
             zonal_types::mark!(WriteAfterDelete);
             return Err(ErrorCode::Stale);
         }
-        update.check_cut(cut)
+        update.check_truncation(truncation)
     }
 
     /// A block's pending bytes.

@@ -21,7 +21,9 @@
 //! | besides | a header if the object grew | a note with the block |
 
 use crate::edit::Edit;
-use crate::ids::{BLOCK, ChangeAttempt, Cut, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig};
+use crate::ids::{
+    BLOCK, ChangeAttempt, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig, Truncation,
+};
 use crate::note::EffectRecord;
 use crate::object_update::{Batch, ObjectUpdate};
 use crate::old_blocks::OldBlocks;
@@ -43,7 +45,7 @@ pub struct WriteRequest<'a> {
     /// The object.
     pub object: ObjectId,
     /// The file's last truncation, as the sender knows it.
-    pub cut: Cut,
+    pub truncation: Truncation,
     /// Its sender and attempt.
     pub attempt: ChangeAttempt,
     /// First byte and number of bytes of each range, in order and without overlap.
@@ -90,7 +92,7 @@ struct Small {
 #[derive(Debug)]
 pub struct WritePlan {
     object: ObjectId,
-    cut: Cut,
+    truncation: Truncation,
     attempt: ChangeAttempt,
     pieces: Vec<Piece>,
     /// Blocks that go to extents.
@@ -111,7 +113,7 @@ pub enum WriteDecision {
     /// Go on with this plan.
     Ready(WritePlan),
     /// The object has not applied the last truncation: run this edit, then plan again.
-    CutFirst(Edit),
+    TruncateFirst(Edit),
 }
 
 /// The result of [`StorageTarget::commit_write`].
@@ -155,7 +157,7 @@ impl WritePlan {
         }
         let mut plan = Self {
             object: request.object,
-            cut: request.cut,
+            truncation: request.truncation,
             attempt: request.attempt,
             large: pieces.iter().filter_map(Piece::whole_blocks).collect(),
             pieces,
@@ -312,10 +314,10 @@ impl StorageTarget {
         self.fences.admit(request.attempt.sender)?;
         self.attempts.admit(request.object, request.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, request.object)?;
-        if self.check_cut(&update, request.cut)? {
-            zonal_types::mark!(CutFirst);
-            let cut = Edit::truncate_for_write(request.object, request.cut);
-            return Ok(WriteDecision::CutFirst(cut));
+        if self.check_truncation(&update, request.truncation)? {
+            zonal_types::mark!(TruncateFirst);
+            let truncation = Edit::truncate_for_write(request.object, request.truncation);
+            return Ok(WriteDecision::TruncateFirst(truncation));
         }
         Self::find_bases(&mut update, &mut plan)?;
         let large_units = plan.large_units();
@@ -443,12 +445,12 @@ impl StorageTarget {
         self.fences.admit(plan.attempt.sender)?;
         self.attempts.admit(plan.object, plan.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
-        if self.check_cut(&update, plan.cut)? {
+        if self.check_truncation(&update, plan.truncation)? {
             // Only after a deletion and a new creation of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
         }
         if !update.exists() {
-            update.header.truncate_seq = plan.cut.seq;
+            update.header.truncate_seq = plan.truncation.seq;
         }
         if Self::find_bases(&mut update, plan)? {
             zonal_types::mark!(CommitAgain);
@@ -490,14 +492,14 @@ impl StorageTarget {
         let mut batch = Batch::default();
         update.finish(&mut batch);
         let record = self.apply(batch)?;
-        outcome.allocated_delta += self.unreported_cuts.take(plan.object);
+        outcome.allocated_delta += self.unreported_truncations.take(plan.object);
         Ok(Committed::Done { record, outcome })
     }
 
     /// Notes a change of allocated bytes that this request cannot report, because a later part of
     /// it failed. The next reply for the object reports it.
     pub fn report_later(&mut self, object: ObjectId, delta: i64) {
-        self.unreported_cuts.add(object, delta);
+        self.unreported_truncations.add(object, delta);
     }
 
     /// Gives back the space of a plan that will not be committed.

@@ -19,7 +19,7 @@ fn a_flipped_byte_is_an_error_and_never_bytes() {
         let at = rng.below(MIB as u64) as usize;
         let plan = shell
             .target
-            .plan_read(&shell.store, object(1), CUT, at as u64, 1)
+            .plan_read(&shell.store, object(1), UNTRUNCATED, at as u64, 1)
             .unwrap();
         let read = plan.reads().next().unwrap();
         let place = read.offset as usize + at % BLOCK;
@@ -27,17 +27,20 @@ fn a_flipped_byte_is_an_error_and_never_bytes() {
         let damage = shell.fetch(&plan).unwrap_err();
         assert_eq!(damage.offset, (at / BLOCK * BLOCK) as u64);
         assert_eq!((damage.segment, damage.object), (read.segment, object(1)));
-        assert_eq!(shell.read(object(1), CUT, 0, MIB), Err(ErrorCode::Corrupt));
+        assert_eq!(
+            shell.read(object(1), UNTRUNCATED, 0, MIB),
+            Err(ErrorCode::Corrupt)
+        );
         // A write to a part of the block does not make the block valid either.
-        let result = shell.write(object(1), CUT, at as u64 / 4096 * 4096 + 1, b"x");
+        let result = shell.write(object(1), UNTRUNCATED, at as u64 / 4096 * 4096 + 1, b"x");
         assert_eq!(result, Err(ErrorCode::Corrupt));
-        let punch = Edit::punch(object(1), CUT, at as u64 / 4096 * 4096 + 1, 1).unwrap();
+        let punch = Edit::punch(object(1), UNTRUNCATED, at as u64 / 4096 * 4096 + 1, 1).unwrap();
         assert_eq!(shell.run_edit(punch), Err(ErrorCode::Corrupt));
         let segment = shell.segments.get_mut(&read.segment).unwrap();
         segment[read.offset as usize..][..BLOCK]
             .copy_from_slice(&payload[at / BLOCK * BLOCK..][..BLOCK]);
     }
-    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(payload));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(payload));
     assert_eq!(shell.target.units_in_flight(), 0);
 }
 
@@ -46,7 +49,7 @@ fn a_reused_place_is_distinguished_from_damage() {
     let (mut shell, _) = filled();
     let plan = shell
         .target
-        .plan_read(&shell.store, object(1), CUT, 0, 65_536)
+        .plan_read(&shell.store, object(1), UNTRUNCATED, 0, 65_536)
         .unwrap();
     let read = plan.reads().next().unwrap();
     shell.delete(vec![object(1)]).unwrap();
@@ -55,7 +58,7 @@ fn a_reused_place_is_distinguished_from_damage() {
     assert!(shell.fetch(&plan).is_err());
     let again = shell
         .target
-        .plan_read(&shell.store, object(1), CUT, 0, 65_536)
+        .plan_read(&shell.store, object(1), UNTRUNCATED, 0, 65_536)
         .unwrap();
     assert_ne!(plan, again);
 }
@@ -66,8 +69,10 @@ fn hostile_values_are_errors() {
     let mut rng = Rng(7);
     for round in 0..160 {
         let (mut shell, payload) = filled();
-        shell.write(object(1), CUT, 100, b"pending").unwrap();
-        shell.write(object(2), CUT, 0, b"other").unwrap();
+        shell
+            .write(object(1), UNTRUNCATED, 100, b"pending")
+            .unwrap();
+        shell.write(object(2), UNTRUNCATED, 0, b"other").unwrap();
         shell.flush_pending(1);
         shell.freeze(false);
         let keys: Vec<Vec<u8>> = shell.store.now.keys().cloned().collect();
@@ -94,17 +99,17 @@ fn hostile_values_are_errors() {
             }
         }
         shell.store.apply(&[KvChange::put(key, value)]);
-        if let Ok(bytes) = shell.read(object(1), CUT, 8192, 65_536) {
+        if let Ok(bytes) = shell.read(object(1), UNTRUNCATED, 8192, 65_536) {
             assert!(
                 bytes.len() < 65_536
                     || bytes == payload[8192..][..65_536]
                     || bytes.iter().filter(|byte| **byte == 0).count() >= 4096
             );
         }
-        let _ = shell.write(object(1), CUT, 70_000, &payload[..200_000]);
+        let _ = shell.write(object(1), UNTRUNCATED, 70_000, &payload[..200_000]);
         let _ = shell
             .target
-            .map(&shell.store, object(1), CUT, 0, u64::MAX, 100);
+            .map(&shell.store, object(1), UNTRUNCATED, 0, u64::MAX, 100);
         let _ = shell.target.check(&shell.store);
         let _ = shell.delete(vec![object(1)]);
         let notes: Vec<&[u8]> = shell

@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// The object of the test: its bytes, and the last truncation.
 struct Model {
     bytes: Vec<u8>,
-    truncation: Cut,
+    truncation: Truncation,
 }
 
 impl Model {
@@ -90,7 +90,7 @@ impl Model {
     }
 
     fn make(&mut self, step: &Step, shell: &mut Shell) {
-        let (object, cut) = (object(1), self.truncation);
+        let (object, truncation) = (object(1), self.truncation);
         match *step {
             Step::Write {
                 offset,
@@ -102,14 +102,16 @@ impl Model {
                 let bytes = self.bytes.len().max(offset + length);
                 self.bytes.resize(bytes, 0);
                 self.within(offset, length).copy_from_slice(&payload);
-                shell.write(object, cut, offset as u64, &payload).unwrap();
+                shell
+                    .write(object, truncation, offset as u64, &payload)
+                    .unwrap();
             }
             Step::Truncate { bytes, is_silent } if bytes < self.bytes.len() => {
                 // The shard confirms one truncation before it takes the next.
-                shell.run_edit(Edit::truncate(object, cut)).unwrap();
+                shell.run_edit(Edit::truncate(object, truncation)).unwrap();
                 self.bytes.truncate(bytes);
-                self.truncation = Cut {
-                    seq: cut.seq + 1,
+                self.truncation = Truncation {
+                    seq: truncation.seq + 1,
                     bytes: bytes as u64,
                 };
                 if !is_silent {
@@ -119,7 +121,7 @@ impl Model {
             }
             Step::Truncate { .. } => {}
             Step::Punch { offset, length } => {
-                let edit = Edit::punch(object, cut, offset as u64, length as u64);
+                let edit = Edit::punch(object, truncation, offset as u64, length as u64);
                 shell.run_edit(edit.unwrap()).unwrap();
                 self.within(offset, length).fill(0);
             }
@@ -128,7 +130,7 @@ impl Model {
                 length,
                 zero,
             } => {
-                let edit = Edit::allocate(object, cut, offset as u64, length as u64, zero);
+                let edit = Edit::allocate(object, truncation, offset as u64, length as u64, zero);
                 shell.run_edit(edit.unwrap()).unwrap();
                 if zero {
                     self.within(offset, length).fill(0);
@@ -142,8 +144,8 @@ impl Model {
 
     /// Compares the contents, and the map: bytes outside of its ranges are zeros.
     fn compare(&self, shell: &Shell) -> Result<(), TestCaseError> {
-        let (object, cut) = (object(1), self.truncation);
-        let read = shell.read(object, cut, 0, 2 * BYTES).unwrap();
+        let (object, truncation) = (object(1), self.truncation);
+        let read = shell.read(object, truncation, 0, 2 * BYTES).unwrap();
         prop_assert_eq!(read.len(), self.bytes.len());
         let differs = read
             .iter()
@@ -152,7 +154,7 @@ impl Model {
         prop_assert_eq!(differs, None);
         let map = shell
             .target
-            .map(&shell.store, object, cut, 0, u64::MAX, 1000);
+            .map(&shell.store, object, truncation, 0, u64::MAX, 1000);
         let map = map.unwrap();
         prop_assert_eq!(map.object_bytes, self.bytes.len() as u64);
         let mut covered = 0;
@@ -182,7 +184,7 @@ proptest! {
         steps in prop::collection::vec(step(), 1..20),
     ) {
         let mut shell = Shell::new(CONFIG);
-        let mut model = Model { bytes: Vec::new(), truncation: CUT };
+        let mut model = Model { bytes: Vec::new(), truncation: UNTRUNCATED };
         for step in &steps {
             model.make(step, &mut shell);
             model.compare(&shell)?;

@@ -24,10 +24,14 @@ const OBJECT: ObjectId = ObjectId {
 /// the log.
 fn filled() -> Shell {
     let mut shell = Shell::new(SMALL);
-    let cut = Cut { seq: 17, bytes: 0 };
-    shell.write(OBJECT, cut, 0, &[0xaa; 65_536]).unwrap();
-    shell.write(OBJECT, cut, 3 * 4096, &[0xbb; 100]).unwrap();
-    shell.write(OBJECT, cut, 200_000, &[0xcc; 10]).unwrap();
+    let truncation = Truncation { seq: 17, bytes: 0 };
+    shell.write(OBJECT, truncation, 0, &[0xaa; 65_536]).unwrap();
+    shell
+        .write(OBJECT, truncation, 3 * 4096, &[0xbb; 100])
+        .unwrap();
+    shell
+        .write(OBJECT, truncation, 200_000, &[0xcc; 10])
+        .unwrap();
     shell
 }
 

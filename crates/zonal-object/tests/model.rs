@@ -29,7 +29,7 @@ const CONFIG: TargetConfig = TargetConfig {
 #[derive(Clone, Default, PartialEq, Debug)]
 struct File {
     bytes: Vec<u8>,
-    cut: Cut,
+    truncation: Truncation,
     exists: bool,
     /// Number of deletions of its object, because data ids are never used again.
     life: u64,
@@ -45,7 +45,7 @@ type Model = BTreeMap<u64, File>;
 
 struct InFlight {
     id: u64,
-    cut: Cut,
+    truncation: Truncation,
     plan: WritePlan,
     ranges: Vec<(u64, u32)>,
     payload: Vec<u8>,
@@ -187,7 +187,7 @@ impl Run {
                 let request = WriteRequest {
                     attempt: ChangeAttempt::default(),
                     object: file.object(id),
-                    cut: file.cut,
+                    truncation: file.truncation,
                     ranges: &ranges,
                 };
                 let Some(mut plan) = self.unless_full(|shell| shell.plan(request)) else {
@@ -196,7 +196,7 @@ impl Run {
                 self.shell.carry_out(&mut plan, &payload);
                 self.flights.push(InFlight {
                     id,
-                    cut: file.cut,
+                    truncation: file.truncation,
                     plan,
                     ranges,
                     payload,
@@ -213,7 +213,7 @@ impl Run {
                     keep
                 };
                 // A shard confirms one shrink before it takes the next.
-                let current = file.cut;
+                let current = file.truncation;
                 self.retry(|shell| shell.run_edit(Edit::truncate(file.object(id), current)))
                     .unwrap();
                 let whole = file.object(id);
@@ -221,28 +221,36 @@ impl Run {
                 if keep >= file.bytes.len() as u64 {
                     return;
                 }
-                let cut = Cut {
-                    seq: file.cut.seq + 1,
+                let truncation = Truncation {
+                    seq: file.truncation.seq + 1,
                     bytes: keep,
                 };
                 file.bytes.truncate(keep as usize);
-                file.cut = cut;
+                file.truncation = truncation;
                 // Half of the time only the next request tells the target.
                 if self.rng.chance(50) {
-                    self.retry(|shell| shell.run_edit(Edit::truncate(whole, cut)))
+                    self.retry(|shell| shell.run_edit(Edit::truncate(whole, truncation)))
                         .unwrap();
                 }
             }
             45..55 => {
-                let edit =
-                    || Edit::punch(file.object(id), file.cut, offset, length as u64).unwrap();
+                let edit = || {
+                    Edit::punch(file.object(id), file.truncation, offset, length as u64).unwrap()
+                };
                 self.retry(|shell| shell.run_edit(edit())).unwrap();
                 self.zero(id, offset, length);
             }
             55..63 => {
                 let zero = self.rng.chance(50);
                 let edit = || {
-                    Edit::allocate(file.object(id), file.cut, offset, length as u64, zero).unwrap()
+                    Edit::allocate(
+                        file.object(id),
+                        file.truncation,
+                        offset,
+                        length as u64,
+                        zero,
+                    )
+                    .unwrap()
                 };
                 if self.unless_full(|shell| shell.run_edit(edit())).is_none() {
                     return;
@@ -309,13 +317,13 @@ impl Run {
             Ok(_) => {
                 // Planned before a truncation that the target has not seen: the truncation will
                 // remove the bytes behind it.
-                let cut = self.model.entry(flight.id).or_default().cut;
+                let truncation = self.model.entry(flight.id).or_default().truncation;
                 let mut rest = flight.payload.as_slice();
                 for (offset, length) in flight.ranges {
                     let (mut payload, behind) = rest.split_at(length as usize);
                     rest = behind;
-                    if flight.cut.seq < cut.seq {
-                        let left = cut.bytes.saturating_sub(offset) as usize;
+                    if flight.truncation.seq < truncation.seq {
+                        let left = truncation.bytes.saturating_sub(offset) as usize;
                         payload = &payload[..payload.len().min(left)];
                     }
                     if !payload.is_empty() {
@@ -334,7 +342,7 @@ impl Run {
         let file = self.model.get(&id).cloned().unwrap_or_default();
         let got = self
             .shell
-            .read(file.object(id), file.cut, offset, length)
+            .read(file.object(id), file.truncation, offset, length)
             .unwrap();
         let end = file.bytes.len().min(offset as usize + length);
         let want = file.bytes.get(offset as usize..end).unwrap_or(&[]);
@@ -349,7 +357,7 @@ impl Run {
             .map(
                 &self.shell.store,
                 file.object(id),
-                file.cut,
+                file.truncation,
                 0,
                 u64::MAX,
                 1000,
@@ -408,7 +416,7 @@ impl Run {
                 (0..4).all(|id| {
                     let file = model.get(&id).cloned().unwrap_or_default();
                     self.shell
-                        .read(file.object(id), file.cut, 0, 4 << 20)
+                        .read(file.object(id), file.truncation, 0, 4 << 20)
                         .as_ref()
                         == Ok(&file.bytes)
                 })

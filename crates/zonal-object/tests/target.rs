@@ -12,12 +12,17 @@ use zonal_testkit::Rng;
 use zonal_types::{ClientId, ClientIdentity, ErrorCode, Fence, HolderNumber, Incarnation};
 
 #[test]
-fn a_full_target_still_overwrites_cuts_and_deletes() {
+fn a_full_target_still_overwrites_truncates_and_deletes() {
     let mut shell = Shell::new(CONFIG);
     let chunk = Rng(3).bytes(128 * 1024);
     let mut written = 0;
     let error = loop {
-        match shell.write(object(written / 4), CUT, written % 4 * 131_072, &chunk) {
+        match shell.write(
+            object(written / 4),
+            UNTRUNCATED,
+            written % 4 * 131_072,
+            &chunk,
+        ) {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
@@ -26,34 +31,40 @@ fn a_full_target_still_overwrites_cuts_and_deletes() {
     assert_eq!(shell.target.reclaimable(), 0);
     assert!(shell.target.statfs().free < 131_072);
     assert_eq!(
-        shell.write(object(99), CUT, 0, b"small"),
+        shell.write(object(99), UNTRUNCATED, 0, b"small"),
         Err(ErrorCode::NoSpace)
     );
     shell.check();
     // Overwriting goes on for ever, with occasional checkpoints.
     for round in 0..40 {
-        if shell.write(object(round % 4), CUT, 0, &chunk) == Err(ErrorCode::NoSpace) {
+        if shell.write(object(round % 4), UNTRUNCATED, 0, &chunk) == Err(ErrorCode::NoSpace) {
             assert!(shell.target.reclaimable() > 0);
             shell.checkpoint(true);
-            shell.write(object(round % 4), CUT, 0, &chunk).unwrap();
+            shell
+                .write(object(round % 4), UNTRUNCATED, 0, &chunk)
+                .unwrap();
         }
-        shell.write(object(round % 4), CUT, 4000, b"edge").unwrap();
+        shell
+            .write(object(round % 4), UNTRUNCATED, 4000, b"edge")
+            .unwrap();
     }
-    let cut = Cut {
+    let truncation = Truncation {
         seq: 1,
         bytes: 100_001,
     };
-    shell.run_edit(Edit::truncate(object(0), cut)).unwrap();
+    shell
+        .run_edit(Edit::truncate(object(0), truncation))
+        .unwrap();
     shell.check();
     let all: Vec<_> = (0..100).map(object).collect();
     shell.delete(all).unwrap();
     assert_eq!(
-        shell.write(object(150), CUT, 0, &chunk),
+        shell.write(object(150), UNTRUNCATED, 0, &chunk),
         Err(ErrorCode::NoSpace),
         "freed space waits for the checkpoint"
     );
     shell.checkpoint(true);
-    shell.write(object(150), CUT, 0, &chunk).unwrap();
+    shell.write(object(150), UNTRUNCATED, 0, &chunk).unwrap();
     shell.delete(vec![object(150)]).unwrap();
     shell.checkpoint(true);
     shell.check();
@@ -64,18 +75,21 @@ fn a_full_target_still_overwrites_cuts_and_deletes() {
 fn small_writes_wait_for_a_checkpoint_when_too_many_are_pending() {
     let mut shell = Shell::new(CONFIG);
     let mut count = 0;
-    while shell.write(object(1), CUT, count * 8192, b"x").is_ok() {
+    while shell
+        .write(object(1), UNTRUNCATED, count * 8192, b"x")
+        .is_ok()
+    {
         count += 1;
     }
     assert_eq!(count, 128);
     assert!(shell.target.wants_checkpoint());
     assert_eq!(
-        shell.write(object(1), CUT, 0, b"y"),
+        shell.write(object(1), UNTRUNCATED, 0, b"y"),
         Err(ErrorCode::Overloaded)
     );
     shell.flush_pending(64);
-    shell.write(object(1), CUT, 0, b"y").unwrap();
-    assert_eq!(shell.read(object(1), CUT, 0, 2).unwrap(), b"y\0");
+    shell.write(object(1), UNTRUNCATED, 0, b"y").unwrap();
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, 2).unwrap(), b"y\0");
     shell.check();
 }
 
@@ -86,7 +100,7 @@ fn concurrent_writes_to_one_block_are_merged() {
         let request = WriteRequest {
             attempt: ChangeAttempt::default(),
             object: object(1),
-            cut: CUT,
+            truncation: UNTRUNCATED,
             ranges: &[(offset, 5)],
         };
         shell.plan(request).unwrap()
@@ -96,24 +110,26 @@ fn concurrent_writes_to_one_block_are_merged() {
     shell.commit(&mut first, b"11111").unwrap();
     // The base of the third moves between its plan and its commit.
     let new = Rng(4).bytes(65_536);
-    shell.write(object(1), CUT, 4096, &new).unwrap();
+    shell.write(object(1), UNTRUNCATED, 4096, &new).unwrap();
     shell.commit(&mut third, b"33333").unwrap();
     want[10..15].fill(b'1');
     want[20..25].fill(b'2');
     want[4096..4096 + 65_536].copy_from_slice(&new);
     want[4096 + 30..4096 + 35].fill(b'3');
-    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(want));
     shell.check();
 }
 
 #[test]
 fn a_write_during_a_checkpoint_wins() {
     let mut shell = Shell::new(CONFIG);
-    shell.write(object(1), CUT, 0, &[1; 8192]).unwrap();
-    shell.write(object(2), CUT, 0, &[1; 100]).unwrap();
+    shell.write(object(1), UNTRUNCATED, 0, &[1; 8192]).unwrap();
+    shell.write(object(2), UNTRUNCATED, 0, &[1; 100]).unwrap();
     let plan = shell.target.plan_checkpoint(100);
     shell.write_checkpoint(&plan);
-    shell.write(object(1), CUT, 4096, &[2; 4096]).unwrap();
+    shell
+        .write(object(1), UNTRUNCATED, 4096, &[2; 4096])
+        .unwrap();
     shell.delete(vec![object(2)]).unwrap();
     shell.commit_flush(plan);
     shell.check();
@@ -121,7 +137,7 @@ fn a_write_during_a_checkpoint_wins() {
     shell.freeze(true);
     shell.kill();
     let want = [[1; 4096], [2; 4096]].concat();
-    assert_eq!(shell.read(object(1), CUT, 0, 9000), Ok(want));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, 9000), Ok(want));
     assert_eq!(shell.target.statfs().objects, 1);
     shell.check();
 }
@@ -130,7 +146,9 @@ fn a_write_during_a_checkpoint_wins() {
 fn a_map_with_a_limit_says_how_far_it_goes() {
     let mut shell = Shell::new(CONFIG);
     for index in 0..10u64 {
-        shell.write(object(1), CUT, index * 8192, b"x").unwrap();
+        shell
+            .write(object(1), UNTRUNCATED, index * 8192, b"x")
+            .unwrap();
         if index == 5 {
             shell.checkpoint(true);
         }
@@ -139,7 +157,7 @@ fn a_map_with_a_limit_says_how_far_it_goes() {
     loop {
         let map = shell
             .target
-            .map(&shell.store, object(1), CUT, at, u64::MAX, 3)
+            .map(&shell.store, object(1), UNTRUNCATED, at, u64::MAX, 3)
             .unwrap();
         assert!(map.ranges.len() <= 3);
         found.extend(map.ranges);
@@ -162,7 +180,7 @@ fn the_hot_paths_cost_what_their_comments_say() {
     let (mut shell, payload) = filled();
     let cost = |shell: &mut Shell, offset, bytes: &[u8]| {
         shell.store.gets.set(0);
-        shell.write(object(1), CUT, offset, bytes).unwrap();
+        shell.write(object(1), UNTRUNCATED, offset, bytes).unwrap();
         let record = shell.log.last().unwrap();
         (
             shell.store.gets.get(),
@@ -179,7 +197,7 @@ fn the_hot_paths_cost_what_their_comments_say() {
     shell.store.gets.set(0);
     let plan = shell
         .target
-        .plan_read(&shell.store, object(1), CUT, 0, MIB)
+        .plan_read(&shell.store, object(1), UNTRUNCATED, 0, MIB)
         .unwrap();
     assert_eq!(shell.store.gets.get(), 5);
     assert_eq!(plan.buffer_len(), MIB);
@@ -201,7 +219,7 @@ fn a_superseded_attempt_is_refused_when_it_arrives_late() {
         shell.plan(WriteRequest {
             attempt: attempt(number),
             object: object(1),
-            cut: CUT,
+            truncation: UNTRUNCATED,
             ranges: &[(offset, length as u32)],
         })
     };
@@ -224,12 +242,12 @@ fn a_superseded_attempt_is_refused_when_it_arrives_late() {
     assert_eq!(shell.commit(&mut small, b"older").map(drop), late);
     assert_eq!(plan(&mut shell, 0, 0, 5).map(drop), late);
     let sent_by = |edit: Edit, number| edit.sent_by(attempt(number));
-    let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
+    let punch = Edit::punch(object(1), UNTRUNCATED, 0, 8192).unwrap();
     assert_eq!(shell.run_edit(sent_by(punch, 0)).map(drop), late);
-    let zero = Edit::allocate(object(1), CUT, 0, 8192, true).unwrap();
+    let zero = Edit::allocate(object(1), UNTRUNCATED, 0, 8192, true).unwrap();
     assert_eq!(shell.run_edit(sent_by(zero, 0)).map(drop), late);
     assert_eq!(shell.target.units_in_flight(), 0);
-    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(want));
     shell.check();
     // Requests from before a restart are gone, and so is the record of their attempts.
     shell.kill();
@@ -241,7 +259,7 @@ fn many(ranges: &[(u64, u32)]) -> WriteRequest<'_> {
     WriteRequest {
         attempt: attempt(0),
         object: object(1),
-        cut: CUT,
+        truncation: UNTRUNCATED,
         ranges,
     }
 }
@@ -253,7 +271,7 @@ fn nothing_of_a_fenced_client_is_carried_out_after_the_fence() {
         shell.plan(WriteRequest {
             attempt: attempt(0),
             object: object(1),
-            cut: CUT,
+            truncation: UNTRUNCATED,
             ranges: &[(0, 65_536)],
         })
     };
@@ -275,11 +293,11 @@ fn nothing_of_a_fenced_client_is_carried_out_after_the_fence() {
         let sender = attempt(0).sender;
         assert_eq!(shell.target.admit(sender), fenced, "life {life}");
         assert_eq!(plan(&mut shell).map(drop), fenced);
-        let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
+        let punch = Edit::punch(object(1), UNTRUNCATED, 0, 8192).unwrap();
         let punch = punch.sent_by(attempt(0));
         assert_eq!(shell.run_edit(punch).map(drop), fenced);
         assert_eq!(shell.target.units_in_flight(), 0);
-        assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want.clone()));
+        assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(want.clone()));
         shell.check();
         shell.kill();
     }
@@ -289,7 +307,7 @@ fn nothing_of_a_fenced_client_is_carried_out_after_the_fence() {
         .plan(WriteRequest {
             attempt: next,
             object: object(1),
-            cut: CUT,
+            truncation: UNTRUNCATED,
             ranges: &[(0, 5)],
         })
         .unwrap();
@@ -305,7 +323,7 @@ fn many_ranges_are_one_record_and_each_block_is_in_it_once() {
     let payload = Rng(9).bytes(ranges.len() * 200);
     let records = shell.log.len();
     let outcome = shell
-        .write_ranges(object(1), CUT, &ranges, &payload)
+        .write_ranges(object(1), UNTRUNCATED, &ranges, &payload)
         .unwrap();
     assert_eq!(outcome.allocated_delta, 0);
     assert_eq!(shell.log.len(), records + 1);
@@ -314,10 +332,13 @@ fn many_ranges_are_one_record_and_each_block_is_in_it_once() {
     for ((at, length), bytes) in ranges.iter().zip(payload.chunks(200)) {
         want[*at as usize..*at as usize + *length as usize].copy_from_slice(bytes);
     }
-    assert_eq!(shell.read(object(1), CUT, 0, MIB).as_ref(), Ok(&want));
+    assert_eq!(
+        shell.read(object(1), UNTRUNCATED, 0, MIB).as_ref(),
+        Ok(&want)
+    );
     shell.check();
     shell.kill();
-    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(want));
     shell.check();
 }
 
@@ -343,7 +364,7 @@ fn whole_blocks_of_many_ranges_are_one_write_of_a_segment() {
         };
         want[at..at + bytes.len()].copy_from_slice(bytes);
     }
-    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(want));
     shell.check();
 }
 
@@ -388,7 +409,7 @@ fn ranges_without_meaning_are_refused_and_hold_nothing() {
         );
     }
     assert_eq!(shell.target.units_in_flight(), 0);
-    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    assert_eq!(shell.read(object(1), UNTRUNCATED, 0, MIB), Ok(want));
     shell.check();
 }
 
@@ -399,18 +420,20 @@ fn a_write_of_many_ranges_meets_a_truncation_between_plan_and_commit() {
     let payload = Rng(12).bytes(100_000);
     let mut plan = shell.plan(many(&ranges)).unwrap();
     shell.carry_out(&mut plan, &payload);
-    let cut = Cut {
+    let truncation = Truncation {
         seq: 2,
         bytes: 60_000,
     };
-    shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    shell
+        .run_edit(Edit::truncate(object(1), truncation))
+        .unwrap();
     let late = shell.commit(&mut plan, &payload).map(drop);
     assert_eq!(late, Err(ErrorCode::StaleTruncate));
     assert_eq!(shell.target.units_in_flight(), 0);
     assert_eq!(
         shell
             .target
-            .plan_read(&shell.store, object(1), cut, 0, MIB)
+            .plan_read(&shell.store, object(1), truncation, 0, MIB)
             .unwrap()
             .object_bytes(),
         60_000
@@ -418,15 +441,15 @@ fn a_write_of_many_ranges_meets_a_truncation_between_plan_and_commit() {
     // Sent again with the sender's current knowledge, and repeated.
     for _time in 0..2 {
         shell
-            .write_ranges(object(1), cut, &ranges, &payload)
+            .write_ranges(object(1), truncation, &ranges, &payload)
             .unwrap();
     }
     for ((at, length), bytes) in ranges.iter().zip(payload.chunks(5000)) {
-        let read = shell.read(object(1), cut, *at, *length as usize);
+        let read = shell.read(object(1), truncation, *at, *length as usize);
         assert_eq!(read.as_deref(), Ok(bytes));
     }
     assert_eq!(
-        shell.read(object(1), cut, 60_000, 30_000),
+        shell.read(object(1), truncation, 60_000, 30_000),
         Ok(vec![0; 30_000])
     );
     shell.check();
@@ -457,7 +480,7 @@ fn a_plan_committed_twice_is_refused() {
     let request = WriteRequest {
         attempt: ChangeAttempt::default(),
         object: object(1),
-        cut: CUT,
+        truncation: UNTRUNCATED,
         ranges: &[(10, 5)],
     };
     let mut plan = shell.plan(request).unwrap();

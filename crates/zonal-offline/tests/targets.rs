@@ -11,9 +11,9 @@ mod common;
 use common::{Bench, GEOMETRY, Made, OpenTarget, inode, lists, open_engine};
 use zonal_disk::Engine;
 use zonal_object::chunk::{BlockState, Chunk};
-use zonal_object::{Cut, ObjectId, key};
+use zonal_object::{ObjectId, Truncation, key};
 use zonal_testkit::Rng;
-use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
+use zonal_types::limits::{FILE_BYTES_MAX, TRUNCATION_NUMBER_MAX};
 use zonal_types::{Column, DataId, KvChange, KvRead};
 
 #[test]
@@ -148,11 +148,11 @@ fn misplaced_objects_are_repaired() {
 
     // The target knows a later truncation than the inode: it would refuse writes for ever.
     bench.cell.restore(&bench.saved);
-    let cut = Cut {
+    let truncation = Truncation {
         seq: 5,
         bytes: 65_536,
     };
-    open(right).truncate(object, cut);
+    open(right).truncate(object, truncation);
     bench.put_right("a shrink that the inode does not know", "shrinks", 0);
     let engine = open_engine(bench.cell.spec(1));
     assert_eq!(inode(&engine, file.ino).truncate_seq, 5);
@@ -160,9 +160,9 @@ fn misplaced_objects_are_repaired() {
 
     // The last truncation number that a client may use.
     bench.cell.restore(&bench.saved);
-    let seq = CUT_NUMBER_MAX;
-    open(right).truncate(object, Cut { seq, ..cut });
-    bench.put_right("the last number of a cut", "shrinks", 0);
+    let seq = TRUNCATION_NUMBER_MAX;
+    open(right).truncate(object, Truncation { seq, ..truncation });
+    bench.put_right("the last number of a truncation", "shrinks", 0);
     let engine = open_engine(bench.cell.spec(1));
     assert_eq!(inode(&engine, file.ino).truncate_seq, seq);
     drop(engine);

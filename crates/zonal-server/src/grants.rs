@@ -83,7 +83,7 @@ impl Grants {
             return Err(Refused::new(ErrorCode::Access, detail));
         };
         if object.truncate_seq > place.truncate_seq {
-            let detail = "the file has had no such cut";
+            let detail = "the file has had no truncation of this number";
             return Err(Refused::new(ErrorCode::Access, detail));
         }
         let mut kept = self.kept();

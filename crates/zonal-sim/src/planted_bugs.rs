@@ -22,7 +22,7 @@ pub enum Plant {
     DecoderTrusts,
     /// Shards believe every size that a writer reports, even where the file was truncated after the
     /// bytes were sent (invariant 7).
-    CutsAreForgotten,
+    TruncationsAreForgotten,
     /// Targets ignore truncations, so that truncated bytes come back (invariant 7).
     TargetIgnoresTruncation,
     /// Targets execute changes that their senders have sent again since (invariant 7; found by 3).
@@ -71,7 +71,7 @@ pub const PLANTS: [(&str, Plant); 24] = [
     ("events-ignored", Plant::EventsAreIgnored),
     ("reads-unverified", Plant::ReadsAreUnverified),
     ("decoder-trusts", Plant::DecoderTrusts),
-    ("cuts-forgotten", Plant::CutsAreForgotten),
+    ("truncations-forgotten", Plant::TruncationsAreForgotten),
     ("truncation-ignored", Plant::TargetIgnoresTruncation),
     ("attempts-ignored", Plant::AttemptsAreIgnored),
     ("waits-kept", Plant::WaitsAreKept),

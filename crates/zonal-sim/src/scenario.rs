@@ -37,7 +37,7 @@ pub enum Scenario {
     Any,
     /// Trees compared with the exact model, and shared files; processes are killed, power stays.
     Kill,
-    /// One file that all clients write, append to, cut and read at the same time.
+    /// One file that all clients write, append to, truncate and read at the same time.
     Together,
     /// Like `Together`; also callers are killed while they wait, and clients soon give up.
     Callers,

@@ -1,4 +1,4 @@
-//! Allocated bytes (st_blocks) where several clients write and cut one file: the sum of their
+//! Allocated bytes (st_blocks) where several clients write and truncate one file: the sum of their
 //! reports, in any order, is what the targets hold.
 
 #![expect(
@@ -57,7 +57,7 @@ async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 /// A truncation that reaches its targets with later writes alone.
-async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
@@ -95,7 +95,7 @@ async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 /// A truncation that a target learns of from a writer before the shard pushes it.
-async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     let one = impatient(&world).await?;
     let two = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
@@ -108,11 +108,11 @@ async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     for target in world.storage_indices() {
         world.network.cut(&me, &world.address_of(target), true);
     }
-    let cut = one
+    let truncated = one
         .begin()
         .truncate(&who(), file.ino, 4096, true, false)
         .await;
-    assert!(cut.is_err());
+    assert!(truncated.is_err());
     let theirs = open(&two, file.ino).await?.file;
     let held = at_targets(&world);
     two.begin()
@@ -133,7 +133,7 @@ async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
 }
 
 /// A client writes, and dies before its report.
-async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let dead = world.connect(1, SimRng::new(2)).await?;
     let client = world.connect(0, SimRng::new(3)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -217,26 +217,26 @@ async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCod
 }
 
 #[test]
-fn bytes_cut_where_a_file_grows_were_not_counted() {
+fn bytes_truncated_where_a_file_grows_were_not_counted() {
     run(grown_over_what_was_never_told);
 }
 
 #[test]
-fn unreported_bytes_that_are_cut_are_not_missing_later() {
-    run(cut_and_never_told);
+fn unreported_bytes_that_are_truncated_are_not_missing_later() {
+    run(truncated_and_never_told);
 }
 
 #[test]
-fn bytes_that_writes_cut_are_reported() {
-    run(cut_by_writes);
+fn bytes_that_writes_truncated_are_reported() {
+    run(truncated_by_writes);
 }
 
 #[test]
-fn bytes_that_a_write_cut_for_another_clients_truncation_are_reported() {
-    run(cut_by_another);
+fn bytes_that_a_write_truncated_for_another_clients_truncation_are_reported() {
+    run(truncated_by_another);
 }
 
 #[test]
-fn a_truncation_reported_before_the_writes_it_cut_leaves_nothing_counted() {
+fn a_truncation_reported_before_the_writes_it_truncated_leaves_nothing_counted() {
     run(told_late);
 }

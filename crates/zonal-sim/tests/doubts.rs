@@ -224,7 +224,7 @@ fn newer_bytes_stay_where_two_truncations_fail() {
         run(move |world| older_over_newer_doubted(world, after_us, seen));
     }
     let seen = String::from_utf8_lossy(&seen.borrow()).into_owned();
-    // N: the newer write; -: cut.
+    // N: the newer write; -: truncated.
     assert!(!seen.is_empty() && !seen.contains('o'), "{seen}");
 }
 

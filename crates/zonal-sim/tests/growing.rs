@@ -161,8 +161,8 @@ async fn grown_after_a_death(
         assert!(at_targets(&world) > 4 * MIB);
         grow(&client, ino, growth, 4 * MIB).await?;
         check(&client, ino, 4 * MIB, &what).await?;
-        // Grows the file again: targets cut as much as before, even where they missed the first
-        // growth.
+        // Grows the file again: targets truncate as much as before, even where they missed the
+        // first growth.
         grow(&client, ino, growth, 5 * MIB).await?;
         check(&client, ino, 5 * MIB, &what).await?;
         let other = world.connect(1, SimRng::new(9)).await?;
@@ -172,8 +172,8 @@ async fn grown_after_a_death(
     Ok(())
 }
 
-/// The file grew and was written, and another mount dies: columns that missed the first cut missed
-/// the second one, too.
+/// The file grew and was written, and another mount dies: columns that missed the first truncation
+/// missed the second one, too.
 async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Result<(), ErrorCode> {
     let client = world.connect(0, SimRng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -181,7 +181,7 @@ async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Resu
     write_and_die(&world, 3, ino, 5_000..6 * MIB).await?;
     sessions_end(&world, &[&client]).await;
     grow(&client, ino, growth, 3 * MIB).await?;
-    // One column hears of the cut, and not all.
+    // One column hears of the truncation, and not all.
     let file = open(&client, ino).await?.file;
     client
         .begin()
@@ -218,7 +218,7 @@ async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
         client.background().keep_house().await;
         let held = at_targets(&world);
         grow(&client, ino, growth, 4 * MIB).await?;
-        // The file's columns hear of a cut, if there was one.
+        // The file's columns hear of a truncation, if there was one.
         let file = open(&client, ino).await?.file;
         for at in 0..3 {
             client

@@ -372,7 +372,7 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
             let attr = client.begin().getattr(file.ino).await?.0;
             assert_eq!(attr.size, 0);
             // Bytes that a failed append left behind the end belong to nobody, and take space until
-            // they are cut.
+            // they are truncated.
             let held = allocated(&world) - others;
             assert_eq!(attr.allocated, held, "{text}, {target}");
         }
@@ -382,7 +382,7 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     const LENGTH: usize = 6 << 20;
     let client = impatient(&world).await?;
     let me = world.client_name(0);
@@ -394,7 +394,7 @@ async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
         client.begin().write(&file, 0, &[7; LENGTH], false).await?;
         client.begin().fsync(&file).await?;
         let held = allocated(&world);
-        // One of three targets does not answer; the others cut.
+        // One of three targets does not answer; the others truncate.
         world.network.cut(&me, &target, true);
         let outcome = client
             .begin()
@@ -403,7 +403,7 @@ async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
         assert!(outcome.is_err());
         world.network.heal();
         let left = allocated(&world);
-        assert!(0 < left && left < held, "cut in part");
+        assert!(0 < left && left < held, "truncated in part");
         let attr = client.begin().getattr(file.ino).await?.0;
         assert_eq!(attr.allocated, left, "{target}");
         client
@@ -458,7 +458,7 @@ fn a_session_that_opens_finds_a_shard_that_moved() {
 
 #[test]
 fn space_that_was_given_up_before_a_failure_is_counted() {
-    run(cut_and_failed);
+    run(truncated_and_failed);
 }
 
 #[test]

@@ -124,10 +124,11 @@ fn seeds_that_once_found_bugs_are_good() {
     let hostile = [18_576, 500_662];
     // Each seed, with the error that it found:
     //
-    // * 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file repeatedly.
+    // * 28, 62, 495, 721: an open with O_TRUNC failed where another client truncated the file
+    //   repeatedly.
     // * 84: a flush that met an unknown session dropped its bytes, and the next fsync succeeded.
-    // * 613, 772: an append came back at its place after a restart, though its file had been cut
-    //   before it.
+    // * 613, 772: an append came back at its place after a restart, though its file had been
+    //   truncated before it.
     // * 30820, 31199: the oracle took a write for torn. A part of it was flushed before a
     //   truncation of its client that failed.
     // * 90108, 90140, 90145: the end of an append that was given up disowned unreported writes of
@@ -196,7 +197,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::EventsAreIgnored => ("invariant 4", Scenario::Kill),
         Plant::ReadsAreUnverified => ("invariant 5", Scenario::Media),
         Plant::DecoderTrusts => ("invariant 6", Scenario::Hostile),
-        Plant::CutsAreForgotten => ("invariant 4", Scenario::Together),
+        Plant::TruncationsAreForgotten => ("invariant 4", Scenario::Together),
         Plant::TargetIgnoresTruncation => ("the model has", Scenario::Kill),
         Plant::EpochsAreMixed => ("invariant 7: target", Scenario::Kill),
         Plant::WaitsAreKept => ("invariant 8", Scenario::Kill),

@@ -61,7 +61,7 @@ fn an_answer_from_before_a_report_does_not_bring_the_old_size_back() {
     run(asked_while_it_grows);
 }
 
-async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorCode> {
     let writer = world.connect(0, SimRng::new(2)).await?;
     let reader = world.connect(1, SimRng::new(3)).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
@@ -101,5 +101,5 @@ async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorC
 
 #[test]
 fn a_read_that_meets_a_truncation_gives_no_zeros() {
-    run(cut_by_another_before_it_is_read);
+    run(truncated_by_another_before_it_is_read);
 }

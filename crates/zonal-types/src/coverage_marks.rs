@@ -51,9 +51,9 @@ marks! {
     /// A shard skipped an unfinished append.
     AppendPassedOver,
     /// A client reported a write that was made before a truncation it did not know.
-    ReportAfterCut,
+    ReportAfterTruncation,
     /// An append kept its place although the file was truncated behind the start of that place.
-    AppendKeptAfterCut,
+    AppendKeptAfterTruncation,
     /// A client gave a restarted shard its append ticket back.
     AppendReclaimed,
     /// An append waited for clients that had not yet reported to a restarted shard what they hold.
@@ -87,9 +87,9 @@ marks! {
     /// A client asked the shard to disown the bytes behind a file's end.
     BehindAsked,
     /// A target truncated an object before a write, because the writer knew a later truncation.
-    CutFirst,
+    TruncateFirst,
     /// A target refused a write whose sender did not know the last truncation.
-    CutStale,
+    StaleTruncation,
     /// A target planned a write again, because its base had changed.
     CommitAgain,
     /// A target refused a write to a deleted object.
@@ -122,7 +122,7 @@ marks! {
     /// answer.
     OperationOver,
     /// A truncation covered bytes that targets may or may not have.
-    CutOfUnsure,
+    TruncationOfUnsure,
     /// A caller gave up an operation while it waited.
     OperationGivenUp,
 }

@@ -29,7 +29,7 @@ limits! {
     FILE_BYTES_MAX: u64 = i64::MAX as u64, "bytes";
     /// Last number of a file's truncations: a million a second reach it in four years. Targets
     /// refuse numbers behind it, so that no message can use up the numbers of a file.
-    CUT_NUMBER_MAX: u64 = 281_474_976_710_656, "numbers";
+    TRUNCATION_NUMBER_MAX: u64 = 281_474_976_710_656, "numbers";
     /// Smallest stripe unit.
     STRIPE_UNIT_MIN: u32 = 65_536, "bytes";
     /// Largest stripe unit.
@@ -82,9 +82,9 @@ limits! {
     /// separately for files with several names that a client has reached there.
     SCOPE_INSIDE_MAX: usize = 16_384, "inodes";
     /// Files that clients with a scope have truncated by name and may go on truncating at targets.
-    SCOPE_CUTS_MAX: usize = 4_096, "files";
+    SCOPE_TRUNCATIONS_MAX: usize = 4_096, "files";
     /// How long a client with a scope may go on truncating a file at targets.
-    SCOPE_CUT_MS: u64 = 60_000, "ms";
+    SCOPE_TRUNCATION_MS: u64 = 60_000, "ms";
     /// Cached answers of shards, on one server, about the files that clients with a scope have
     /// open.
     GRANTS_KEPT_MAX: usize = 65_536, "answers";
@@ -135,7 +135,7 @@ limits! {
     /// Fences in one request to a target.
     FENCES_AT_ONCE_MAX: usize = 1_024, "fences";
     /// Objects of one target with a truncation whose freed bytes are not reported yet.
-    UNTOLD_CUTS_MAX: usize = 65_536, "objects";
+    UNREPORTED_TRUNCATIONS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.
     READDIR_ENTRIES_MAX: usize = 4096, "entries";
     /// Directories listed by one request.

@@ -140,7 +140,7 @@ codec_struct! {
 impl AppendPlace {
     /// The bytes of the place that are left after the file's last truncation, `truncate_seq` to
     /// `truncate_size`. After one truncation to behind its beginning: the part within the file
-    /// (appended, then cut). After any other: nothing.
+    /// (appended, then truncated). After any other: nothing.
     #[must_use]
     pub fn left(&self, truncate_seq: u64, truncate_size: u64) -> Option<u32> {
         match truncation::truncations_since(truncate_seq, self.truncate_seq)? {
@@ -493,7 +493,7 @@ impl MetaReply {
     }
 
     /// True where another store changes because of the reply, so that a loss of power must not undo
-    /// it here. Either targets cut objects that the old size still has, or an entry leads to a
+    /// it here. Either targets truncate objects that the old size still has, or an entry leads to a
     /// directory that does not exist.
     #[must_use]
     pub fn must_be_durable(&self) -> bool {
@@ -523,7 +523,7 @@ codec_enum! {
         RecallLease = 3 { ino: Ino, lease: u64, keep: Option<LeaseKind> },
         /// Another session has truncated the file: ask for its attributes before the next read or
         /// write.
-        FileCut = 4 { ino: Ino },
+        FileTruncated = 4 { ino: Ino },
         /// Recall of a lent end, which another session wants to use: publish the appends and give
         /// it back (`ReturnEnds`).
         EndRecalled = 5 { ino: Ino },

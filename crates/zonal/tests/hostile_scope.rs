@@ -582,8 +582,8 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     assert!(is_written, "{written:?}");
     assert_eq!(storage(&read(object), &[]).1, b"Public");
     // A truncation number that the shard never gave: every later one would look older.
-    for cut in [1, 2, 1 << 40, u64::MAX] {
-        let object = cut_by(cut, object);
+    for number in [1, 2, 1 << 40, u64::MAX] {
+        let object = truncated_by(number, object);
         refused(storage(&StorageRequest::Truncate { object }, &[]));
         refused(storage(&write(object), b"x"));
     }
@@ -610,7 +610,7 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
 }
 
 /// The object with another truncation number of its file.
-fn cut_by(truncate_seq: u64, object: ObjectRef) -> ObjectRef {
+fn truncated_by(truncate_seq: u64, object: ObjectRef) -> ObjectRef {
     ObjectRef {
         truncate_seq,
         ..object

@@ -61,7 +61,7 @@ def _(d):
     equal(changes(d, lambda: os.chmod(d, 0o755)).replace("a", ""), "c", "directory: chmod")
 
 
-@check("times-truncate", "a truncation by name or descriptor that changes the size moves mtime and ctime, also where what it cuts was just written; one by descriptor also to the same size")
+@check("times-truncate", "a truncation by name or descriptor that changes the size moves mtime and ctime, also where what it removes was just written; one by descriptor also to the same size")
 def _(d):
     f = f"{d}/f"
     for flush in (False, True):

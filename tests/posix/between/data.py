@@ -85,9 +85,9 @@ INLINE = 4096
 UNIT = 1 << 20
 
 
-@check("cut-under-write", "what one mount wrote and the other cut before it was told is not there as zeros", limit=120)
+@check("truncation-under-write", "what one mount wrote and the other truncated before it was told is not there as zeros", limit=120)
 def _(a, b):
-    """A unit that is on its way when the other cuts is before the cut, and cut, or after it, and there."""
+    """A unit that is on its way when the other truncates is before the truncation, and truncated, or after it, and there."""
     for size in (3_000, 200_000, 3 << 20):
         write(f"{a}/f", b"o" * size)
         fd = os.open(f"{a}/f", os.O_RDWR)
@@ -307,7 +307,7 @@ def _(a, b):
                 os.close(fd)
 
 
-@check("truncate-times-seen", "a truncation that cuts what was just written moves mtime and ctime for the other mount, too")
+@check("truncate-times-seen", "a truncation that removes what was just written moves mtime and ctime for the other mount, too")
 def _(a, b):
     fd = os.open(f"{a}/f", os.O_CREAT | os.O_RDWR, 0o644)
     os.pwrite(fd, b"x" * 10_000, 0)

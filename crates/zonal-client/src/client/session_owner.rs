@@ -67,7 +67,7 @@ impl<N: Net> SessionOwner for Client<N> {
         };
         let mut state = file.state();
         let gone = state.dirty.bytes();
-        state.dirty.cut(0, u64::MAX);
+        state.dirty.remove(0, u64::MAX);
         let gone = gone - state.dirty.bytes();
         if let Some(aside) = &mut state.aside {
             aside.forget();

@@ -220,9 +220,9 @@ impl<N: Net> ClientCall<'_, N> {
                 {
                     Err(_passing) if self.net.now() >= until && !self.is_over(deadline) => {}
                     Err(ErrorCode::StaleTruncate) => {
-                        let cut = self.place_after_cut(file, (link, append)).await?;
-                        end = end.min(cut.truncate_size);
-                        data = cut;
+                        let fresh = self.place_after_truncation(file, (link, append)).await?;
+                        end = end.min(fresh.truncate_size);
+                        data = fresh;
                     }
                     wrote => break Some(wrote?),
                 }
@@ -248,7 +248,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Handles a target's report that the file was truncated. Returns the file as it is now, if the
     /// truncation left a part of the place. Otherwise the shard has given up the place, and nothing
     /// of it was published.
-    async fn place_after_cut(
+    async fn place_after_truncation(
         &self,
         file: &File<N>,
         (link, append): (&Link, AppendInFlight),

@@ -91,7 +91,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// [`Self::flush`] for a caller that holds the gate.
     pub(crate) async fn flush_gated(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        self.hear_of_cut(file).await?;
+        self.hear_of_truncation(file).await?;
         let written = self.flush_data(file).await;
         let reported = self.send_report(file).await;
         both(written, reported)

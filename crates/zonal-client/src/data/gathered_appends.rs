@@ -97,7 +97,7 @@ impl<N: Net> ClientCall<'_, N> {
             let last_end = std::mem::replace(&mut gathered.last_end, appended.map(|(_, end)| end));
             let follows = appended.is_some_and(|(at, _end)| last_end == Some(at));
             // An abandoned append may still get a place.
-            let is_quiet = gathered.cuts == 0 && link.given_up() == 0;
+            let is_quiet = gathered.truncations == 0 && link.given_up() == 0;
             let may_ask = !is_lent && gathered.is_empty() && is_quiet && now >= gathered.ask_from;
             if !follows || !may_ask {
                 return;
@@ -419,23 +419,23 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Publishes records before an open of this client truncates the file. No record is gathered
-    /// until [`Self::cut_ends`].
+    /// until [`Self::truncation_ends`].
     ///
     /// # Errors
     /// A server that does not answer.
-    pub(crate) async fn cut_begins(&self, file: &File<N>) -> Result<(), ErrorCode> {
+    pub(crate) async fn truncation_begins(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await?;
-        file.state().append_buffer.cuts += 1;
+        file.state().append_buffer.truncations += 1;
         Ok(())
     }
 
-    /// Ends what [`Self::cut_begins`] began, whether the file was truncated or not: the lent end is
-    /// void. The caller need not hold the gate, because no record is gathered.
-    pub(crate) fn cut_ends(&self, file: &File<N>) {
+    /// Ends what [`Self::truncation_begins`] began, whether the file was truncated or not: the lent
+    /// end is void. The caller need not hold the gate, because no record is gathered.
+    pub(crate) fn truncation_ends(&self, file: &File<N>) {
         let link = self.link_of(file.ino);
         let mut state = file.state();
-        state.append_buffer.cuts = state.append_buffer.cuts.saturating_sub(1);
+        state.append_buffer.truncations = state.append_buffer.truncations.saturating_sub(1);
         if let Ok(link) = link {
             state.unlend(&link);
         }

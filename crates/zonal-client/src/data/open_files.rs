@@ -138,7 +138,7 @@ impl<N: Net> ClientCall<'_, N> {
                 state.refresh(&attr, data);
                 if state.outdatings == outdatings {
                     state.is_outdated = false;
-                    self.judge_cut(&mut state, &attr);
+                    self.judge_truncation(&mut state, &attr);
                 }
                 Ok(attr)
             }

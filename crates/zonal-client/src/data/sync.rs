@@ -45,7 +45,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     async fn make_durable(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = self.wait_for(&file.gate).await?;
-        self.hear_of_cut(file).await?;
+        self.hear_of_truncation(file).await?;
         let written = self.flush_data(file).await;
         let left = self.take_left_behind(file);
         let mut unsynced = {

@@ -8,7 +8,7 @@
 //! and bytes sent before are older.
 //!
 //! Another process may open a file during a truncation by name, and get its earlier state.
-//! `cuts_by_name` lets the open detect that.
+//! `truncations_by_name` lets the open detect that.
 
 use crate::client::ClientCall;
 use crate::file::bytes_past_end::BytesPastEnd;
@@ -80,7 +80,7 @@ impl<N: Net> ClientCall<'_, N> {
         request: &MetaRequest,
     ) -> Result<(Attr, FileData, bool), ErrorCode> {
         let shrunk = self.truncate_at_shard(ino, request).await;
-        self.cuts_by_name.fetch_add(1, Ordering::SeqCst);
+        self.truncations_by_name.fetch_add(1, Ordering::SeqCst);
         if let Some(file) = self.file(ino) {
             let mut state = file.state();
             match &shrunk {
@@ -99,7 +99,7 @@ impl<N: Net> ClientCall<'_, N> {
         size: u64,
         request: &MetaRequest,
     ) -> Result<(Attr, FileData, bool), ErrorCode> {
-        self.hear_of_cut(file).await?;
+        self.hear_of_truncation(file).await?;
         // Bytes of these that are gathered again are older than the gathered ones.
         let count = file.state().inflight.len();
         match self.finish_oldest(file, count).await {
@@ -108,7 +108,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
         self.set_aside(file, size);
         self.tell_unsure(file, size);
-        let cuts_unsent = file.state().aside.is_some();
+        let truncates_unsent = file.state().aside.is_some();
         let mut shrunk = match self.settle_gated(file).await {
             Ok(()) => {
                 self.end_moves(file);
@@ -130,7 +130,7 @@ impl<N: Net> ClientCall<'_, N> {
                 state.take_data(data.clone());
                 state.size = size.max(state.unreported_end());
                 state.change = state.change.max(attr.change);
-                if cuts_unsent {
+                if truncates_unsent {
                     // The shard may have seen no other size, and then kept the times.
                     let now = self.net.wall();
                     state.report_mut().mtime = Some(now);
@@ -154,7 +154,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Nothing was truncated: gathers the held bytes again.
     fn gather_again(&self, state: &mut FileState<N>) {
         let mut again = 0;
-        for (at, bytes) in state.aside.take().map_or(Vec::new(), |aside| aside.cut) {
+        for (at, bytes) in state.aside.take().map_or(Vec::new(), |aside| aside.bytes) {
             again += state.give_back(at, &bytes);
         }
         if again > 0 {
@@ -169,7 +169,7 @@ impl<N: Net> ClientCall<'_, N> {
     ///
     /// # Errors
     /// A shard that does not answer: nothing may be sent.
-    pub(crate) async fn hear_of_cut(&self, file: &File<N>) -> Result<(), ErrorCode> {
+    pub(crate) async fn hear_of_truncation(&self, file: &File<N>) -> Result<(), ErrorCode> {
         if !file.state().is_doubted() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Decides the outcome of an unanswered truncation by the shard's state.
-    pub(crate) fn judge_cut(&self, state: &mut FileState<N>, attr: &Attr) {
+    pub(crate) fn judge_truncation(&self, state: &mut FileState<N>, attr: &Attr) {
         let Some(aside) = &state.aside else { return };
         let Some(truncate_seq) = aside.unanswered else {
             return;
@@ -207,8 +207,8 @@ impl<N: Net> ClientCall<'_, N> {
             "bytes are held back while a batch is in flight"
         );
         let before = state.dirty.bytes();
-        let cut = state.dirty.copies(size, u64::MAX);
-        state.dirty.cut(size, u64::MAX);
+        let bytes = state.dirty.copies(size, u64::MAX);
+        state.dirty.remove(size, u64::MAX);
         assert!(
             !state.dirty.has_behind(size),
             "dirty bytes stay behind {size}"
@@ -216,10 +216,10 @@ impl<N: Net> ClientCall<'_, N> {
         self.dirty_bytes
             .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
         let unanswered = None;
-        state.aside = (!cut.is_empty()).then_some(BytesPastEnd {
+        state.aside = (!bytes.is_empty()).then_some(BytesPastEnd {
             size,
             unanswered,
-            cut,
+            bytes,
         });
     }
 
@@ -229,7 +229,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut state = file.state();
         let end = state.unsure_end;
         if end > size {
-            zonal_types::mark!(CutOfUnsure);
+            zonal_types::mark!(TruncationOfUnsure);
             let report = state.report_mut();
             report.size = report.size.max(end);
         }

@@ -127,7 +127,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Sends whole units, then excess runs, and everything where that is not enough. The caller
     /// holds the gate.
     async fn send_full(&self, file: &File<N>, unit: u64) -> Result<(), ErrorCode> {
-        self.hear_of_cut(file).await?;
+        self.hear_of_truncation(file).await?;
         self.publish_gathered(file).await?;
         let mut left = file.state().dirty.bytes();
         while left > 0 {

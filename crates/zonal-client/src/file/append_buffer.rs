@@ -8,7 +8,8 @@
 //!
 //! *Invariants*
 //!
-//! 1. The caller holds the file's gate for each change here, except of `is_recalled` and `cuts`.
+//! 1. The caller holds the file's gate for each change here, except of `is_recalled` and
+//!    `truncations`.
 //! 2. Records are gathered only while nothing else of the file is unsent, and are published before
 //!    anything else is sent. So they are older than `dirty` and `inflight`.
 //! 3. A record's offset never changes. Where its place is gone, the record is lost and its writers
@@ -52,7 +53,7 @@ pub(crate) struct AppendBuffer {
     /// The shard has recalled the end.
     pub(crate) is_recalled: bool,
     /// Truncating opens of this client that are in flight.
-    pub(crate) cuts: usize,
+    pub(crate) truncations: usize,
 }
 
 /// A lent end of the file.
@@ -151,7 +152,7 @@ impl<N: Net> FileState<N> {
             && !self.is_outdated
             && !self.append_buffer.is_recalled
             && self.append_buffer.ending.is_none()
-            && self.append_buffer.cuts == 0
+            && self.append_buffer.truncations == 0
             && lent.places_lost == link.places_lost()
     }
 

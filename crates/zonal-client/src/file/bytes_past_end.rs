@@ -8,7 +8,7 @@ pub(crate) struct BytesPastEnd {
     pub(crate) size: u64,
     /// The last truncation known at a request that the shard did not answer.
     pub(crate) unanswered: Option<u64>,
-    pub(crate) cut: Vec<(u64, Vec<u8>)>,
+    pub(crate) bytes: Vec<(u64, Vec<u8>)>,
 }
 
 impl BytesPastEnd {
@@ -20,17 +20,17 @@ impl BytesPastEnd {
     /// Copies of the bytes within `offset..end`.
     pub(crate) fn copies(&self, offset: u64, end: u64) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let overlaps = move |(at, bytes): &(u64, Vec<u8>)| overlap(*at, bytes, offset, end);
-        self.cut.iter().filter_map(overlaps)
+        self.bytes.iter().filter_map(overlaps)
     }
 
     /// Drops the bytes.
     pub(crate) fn forget(&mut self) {
-        self.cut.clear();
+        self.bytes.clear();
     }
 
     /// End of the bytes.
     pub(crate) fn end(&self) -> u64 {
-        let ends = self.cut.iter().map(|(at, bytes)| at + bytes.len() as u64);
+        let ends = self.bytes.iter().map(|(at, bytes)| at + bytes.len() as u64);
         ends.max().unwrap_or(0)
     }
 }

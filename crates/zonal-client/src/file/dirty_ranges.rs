@@ -122,7 +122,7 @@ impl DirtyRanges {
 
     fn insert_slowly(&mut self, offset: u64, data: &[u8], room: impl Fn(usize) -> Run) {
         let end = offset + data.len() as u64;
-        self.cut(offset, end);
+        self.remove(offset, end);
         let mut start = offset;
         let before = self
             .runs
@@ -179,7 +179,7 @@ impl DirtyRanges {
     }
 
     /// Removes `from..to`.
-    pub fn cut(&mut self, from: u64, to: u64) {
+    pub fn remove(&mut self, from: u64, to: u64) {
         if from >= to {
             return;
         }
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!((dirty.runs(), dirty.bytes()), (10, 400));
         let taken =
             |taken: Vec<(u64, Run)>| taken.into_iter().map(|(at, _run)| at).collect::<Vec<_>>();
-        // The run across the first byte is cut there.
+        // The run across the first byte is split there.
         assert_eq!(taken(dirty.take_many(110, 3, 1000)), [110, 200, 300]);
         assert_eq!(taken(dirty.take_many(110, 9, 41)), [400, 500]);
         assert_eq!(taken(dirty.take_many(1000, 9, 41)), [0; 0]);

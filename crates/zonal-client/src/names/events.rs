@@ -113,7 +113,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Brings an open file up to date with an event about it.
     fn update_file(&self, link: &Link, event: &Event) {
         match event {
-            Event::FileCut { ino } => {
+            Event::FileTruncated { ino } => {
                 if let Some(file) = self.file(*ino) {
                     file.state().outdate();
                 }

@@ -94,9 +94,9 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some(file) = &file
             && open_flags & O_TRUNC != 0
         {
-            self.cut_begins(file).await?;
+            self.truncation_begins(file).await?;
             let opened = self.opening(ino, &request).await;
-            self.cut_ends(file);
+            self.truncation_ends(file);
             return opened;
         }
         if let Some(file) = file {
@@ -128,14 +128,14 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Handles a failed open that may have truncated a file which others here have open.
-    fn doubt_cut_by(&self, request: &MetaRequest, code: ErrorCode) {
+    fn doubt_truncation_by(&self, request: &MetaRequest, code: ErrorCode) {
         let files = match request {
             MetaRequest::Open {
                 ino, open_flags, ..
             } if open_flags & O_TRUNC != 0 => self.file(*ino).into_iter().collect(),
             // The request does not tell which file has this name.
             MetaRequest::Create { open_flags, .. } if open_flags & O_TRUNC != 0 => self.all_files(),
-            _cuts_nothing => Vec::new(),
+            _truncates_nothing => Vec::new(),
         };
         for file in files {
             file.state().unsure_behind(code);
@@ -146,7 +146,7 @@ impl<N: Net> ClientCall<'_, N> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
         let pages_asked = self.inode_cache.page_versions().now();
-        let cuts = self.cuts_by_name.load(Ordering::SeqCst);
+        let truncations = self.truncations_by_name.load(Ordering::SeqCst);
         let deadline = self.deadline();
         let reply = loop {
             match self.meta(&link, request).await {
@@ -156,7 +156,7 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Ok(reply) => break reply,
                 Err(code) => {
-                    self.doubt_cut_by(request, late(code));
+                    self.doubt_truncation_by(request, late(code));
                     return Err(late(code));
                 }
             }
@@ -175,7 +175,7 @@ impl<N: Net> ClientCall<'_, N> {
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
         self.note_privileges(&file, &attr, (&link, asked, granted));
-        if self.cuts_by_name.load(Ordering::SeqCst) != cuts {
+        if self.truncations_by_name.load(Ordering::SeqCst) != truncations {
             // A truncation by name may have come after the shard's answer.
             file.state().outdate();
         }

@@ -46,7 +46,7 @@ impl<H: TargetHost> TargetDriver<H> {
         length: u32,
         reply: &mut impl ReplyRoom,
     ) -> Result<StorageReply, Refused> {
-        let (id, cut) = named(object);
+        let (id, truncation) = named(object);
         let length = length as usize;
         if length > STORAGE_IO_BYTES_MAX {
             return Err(ErrorCode::Invalid.into());
@@ -55,7 +55,7 @@ impl<H: TargetHost> TargetDriver<H> {
         loop {
             let planned = self
                 .lock()
-                .plan_read(self.host.store(), id, cut, offset, length);
+                .plan_read(self.host.store(), id, truncation, offset, length);
             let plan = planned?;
             if before.as_ref() == Some(&plan) {
                 return Err(self.damaged_twice(&plan).await);

@@ -1,7 +1,7 @@
 //! Requests: checks the sender, runs the operation on the target, makes the reply.
 
 use super::{NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost};
-use zonal_object::{ChangeAttempt, ChangeOutcome, Cut, Delete, Edit, ObjectId, Sender};
+use zonal_object::{ChangeAttempt, ChangeOutcome, Delete, Edit, ObjectId, Sender, Truncation};
 use zonal_types::limits::FENCES_AT_ONCE_MAX;
 use zonal_types::{ErrorCode, Fence, HolderNumber};
 use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
@@ -85,8 +85,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 length,
             } => self.read(object, *offset, *length, reply).await,
             StorageRequest::Truncate { object } => {
-                let (id, cut) = named(object);
-                let outcome = self.edit(Edit::truncate(id, cut)).await?;
+                let (id, truncation) = named(object);
+                let outcome = self.edit(Edit::truncate(id, truncation)).await?;
                 Ok(self.written(outcome))
             }
             StorageRequest::Map {
@@ -162,8 +162,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 offset,
                 length,
             } => {
-                let (id, cut) = named(object);
-                let punch = Edit::punch(id, cut, *offset, *length)?;
+                let (id, truncation) = named(object);
+                let punch = Edit::punch(id, truncation, *offset, *length)?;
                 self.edit_range(punch, sender).await?
             }
             StorageRequest::Allocate {
@@ -172,8 +172,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 length,
                 zero,
             } => {
-                let (id, cut) = named(object);
-                let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
+                let (id, truncation) = named(object);
+                let allocate = Edit::allocate(id, truncation, *offset, *length, *zero)?;
                 self.edit_range(allocate, sender).await?
             }
             _other => return Err(ErrorCode::NotSupported.into()),
@@ -195,10 +195,10 @@ impl<H: TargetHost> TargetDriver<H> {
         (offset, end): (u64, u64),
         limit: u32,
     ) -> Result<StorageReply, Refused> {
-        let (id, cut) = named(object);
+        let (id, truncation) = named(object);
         let limit = limit.min(MAP_RANGES_MAX) as usize;
         let target = self.lock();
-        let map = target.map(self.host.store(), id, cut, offset, end, limit)?;
+        let map = target.map(self.host.store(), id, truncation, offset, end, limit)?;
         Ok(StorageReply::Map {
             ranges: map.ranges,
             object_bytes: map.object_bytes,
@@ -262,14 +262,14 @@ impl<H: TargetHost> TargetDriver<H> {
 
 /// The object that a request means, and the last truncation that its sender knows.
 #[must_use]
-pub fn named(object: &ObjectRef) -> (ObjectId, Cut) {
+pub fn named(object: &ObjectRef) -> (ObjectId, Truncation) {
     let id = ObjectId {
         data_id: object.data_id,
         column: object.column,
     };
-    let cut = Cut {
+    let truncation = Truncation {
         seq: object.truncate_seq,
         bytes: object.truncate_bytes,
     };
-    (id, cut)
+    (id, truncation)
 }

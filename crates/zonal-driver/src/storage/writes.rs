@@ -28,7 +28,7 @@ impl<H: TargetHost> TargetDriver<H> {
         ranges: &[(u64, u32)],
         payload: &[u8],
     ) -> Result<(ChangeOutcome, H::Position), Refused> {
-        let (id, cut) = named(object);
+        let (id, truncation) = named(object);
         let bytes: u64 = ranges.iter().map(|(_at, length)| u64::from(*length)).sum();
         if ranges.len() > WRITE_RANGES_MAX || bytes != payload.len() as u64 {
             return Err(ErrorCode::Invalid.into());
@@ -41,7 +41,7 @@ impl<H: TargetHost> TargetDriver<H> {
             let (of_now, of_later) = payload.split_at(to_usize(bytes));
             let request = WriteRequest {
                 object: id,
-                cut,
+                truncation,
                 attempt: sender.attempt,
                 ranges: now,
             };
@@ -69,7 +69,7 @@ impl<H: TargetHost> TargetDriver<H> {
             let planned = self.lock().plan_write(self.host.store(), request)?;
             match planned {
                 WriteDecision::Ready(plan) => break plan,
-                WriteDecision::CutFirst(mut edit) => {
+                WriteDecision::TruncateFirst(mut edit) => {
                     self.run_edit(&mut edit, None).await?;
                 }
             }

@@ -49,7 +49,7 @@ fn the_first_truncation_behind_a_places_beginning_shortens_the_place() {
     tickets.begin(F, B, 10, 0, T).unwrap();
     tickets.begin(F, A, 10, 0, T).unwrap();
     assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
-    tickets.cut(F, 15);
+    tickets.truncate(F, 15);
     let gone = Err(ErrorCode::UnknownLease);
     assert_eq!(tickets.end(F, A, 20, (10, 10), T), gone, "behind the end");
     assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
@@ -59,9 +59,13 @@ fn the_first_truncation_behind_a_places_beginning_shortens_the_place() {
     assert_eq!(tickets.end(F, A, 15, (4, 4), T), published(19));
     assert!(tickets.is_empty() && tickets.sessions.is_empty());
     tickets.begin(F, A, 10, 0, T).unwrap();
-    tickets.cut(F, 8);
-    tickets.cut(F, 7);
-    assert_eq!(tickets.end(F, A, 0, (10, 10), T), gone, "the second cut");
+    tickets.truncate(F, 8);
+    tickets.truncate(F, 7);
+    assert_eq!(
+        tickets.end(F, A, 0, (10, 10), T),
+        gone,
+        "the second truncation"
+    );
     assert!(tickets.is_empty() && tickets.sessions.is_empty());
 }
 

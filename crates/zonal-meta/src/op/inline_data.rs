@@ -82,7 +82,7 @@ pub(crate) fn write(tx: &mut Tx<'_>, inode: &mut Inode, offset: u32, bytes: &[u8
 }
 
 /// Truncates the inline bytes to `size`.
-pub(crate) fn cut(tx: &mut Tx<'_>, inode: &mut Inode, size: u64) -> Result<()> {
+pub(crate) fn truncate(tx: &mut Tx<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     if inode.size <= size || size >= u64::from(inode.layout.inline_bytes()) {
         return Ok(());
     }
@@ -97,8 +97,8 @@ pub(crate) fn cut(tx: &mut Tx<'_>, inode: &mut Inode, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// For repairs: cuts inline bytes behind the file's size or the layout's inline part.
-pub(crate) fn cut_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
+/// For repairs: truncates inline bytes behind the file's size or the layout's inline part.
+pub(crate) fn truncate_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
     let key = keys::inline(inode.ino);
     let Some(mut stored) = tx.get(&key)? else {
         return Ok(());

@@ -58,22 +58,22 @@ pub(crate) fn set_size(
         truncate_number::confirmed(inode);
     }
     let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
-    inline_data::cut(tx, inode, size)?;
+    inline_data::truncate(tx, inode, size)?;
     let shrinks = size < before;
     // A small file has no reported bytes at the targets. But a client that is gone may have written
-    // some; they are cut when targets see the number. Other clients with the file open do not know
-    // the number, and would write under the old one. So the number is pushed to the columns.
-    let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
+    // some; they are truncated when targets see the number. Other clients with the file open do not
+    // know the number, and would write under the old one. So the number is pushed to the columns.
+    let is_numbered = shrinks && (before > inline || others_hold(tx, inode.ino))
         || (size == 0 && inode.allocated_bytes() > 0);
-    if shrinks || is_cut {
-        truncate_number::shrink(tx, inode, size, is_cut)?;
+    if shrinks || is_numbered {
+        truncate_number::shrink(tx, inode, size, is_numbered)?;
         // An empty file with space is truncated, too: that drops the bytes of an append in flight.
-        tx.volatile.push(MemoryChange::Cut(inode.ino, size));
+        tx.volatile.push(MemoryChange::Truncated(inode.ino, size));
     } else if size > before {
         truncate_number::disown(tx, inode)?;
     }
     inode.size = size;
-    Ok(is_cut)
+    Ok(is_numbered)
 }
 
 /// Disowns bytes behind the end before the session extends the file by a write, or reserves space
@@ -111,8 +111,8 @@ pub(crate) fn confirm(
     if is_last {
         truncate_number::confirmed(&mut inode);
         if !others_hold(tx, ino) {
-            // No other session is left with something to report. Cut bytes that were never counted
-            // were a dead client's, or the reply about them was lost.
+            // No other session is left with something to report. Truncated bytes that were never
+            // counted were a dead client's, or the reply about them was lost.
             inline_data::count_own(tx, &mut inode)?;
         }
     }

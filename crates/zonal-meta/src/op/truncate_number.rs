@@ -7,7 +7,7 @@
 //! (docs/rfcs/2026-11-22-files-grow-over-zeros.md).
 //!
 //! *Invariant*: a number replaces an earlier one only if a column that has not seen the earlier
-//! number cuts at least the same bytes. States of the last number:
+//! number truncates at least the same bytes. States of the last number:
 //!
 //! | flags | state |
 //! | --- | --- |
@@ -115,8 +115,8 @@ fn is_push_open(inode: &Inode) -> bool {
     inode.has(FLAG_UNCONFIRMED)
 }
 
-/// Where the next number cuts a file that will have `size` bytes. `None`: columns that have not
-/// seen the last number would keep bytes that it cuts.
+/// Where the next number truncates a file that will have `size` bytes. `None`: columns that have
+/// not seen the last number would keep bytes that it frees.
 fn bound(tx: &Tx<'_>, inode: &Inode, size: u64) -> Option<u64> {
     // Objects begin behind the shard's bytes.
     let inline = u64::from(inode.layout.inline_bytes());

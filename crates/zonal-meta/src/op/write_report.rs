@@ -21,7 +21,7 @@ pub(crate) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// The part of the size that is left. Targets have cut, or will cut, bytes written before a
+    /// The part of the size that is left. Targets have freed, or will free, bytes written before a
     /// truncation that the writer did not know. Inline bytes arrive only now.
     fn size_left(&self, truncate_seq: u64) -> u64 {
         if self.truncate_seq >= truncate_seq {
@@ -32,7 +32,7 @@ impl Report<'_> {
             Some((offset, bytes)) => u64::from(offset) + bytes.len() as u64,
             None => 0,
         };
-        zonal_types::mark!(ReportAfterCut);
+        zonal_types::mark!(ReportAfterTruncation);
         own.min(self.size)
     }
 }
@@ -43,7 +43,7 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Re
         return Err(ErrorCode::Invalid);
     }
     apply(tx, &mut inode, report)?;
-    // A writer that was away does not know what was cut meanwhile.
+    // A writer that was away does not know of truncations meanwhile.
     let news = (report.truncate_seq < inode.truncate_seq).then(|| inode.data());
     let mut reply = changed(tx, inode);
     if let MetaReply::Attr { data, .. } = &mut reply {

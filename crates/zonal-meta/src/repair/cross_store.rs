@@ -105,7 +105,7 @@ impl MetaShard {
                 inode.truncate_seq = seq;
                 inode.truncate_size = inode.size;
             }
-            inline_data::cut_to_fit(&mut tx, &mut inode)?;
+            inline_data::truncate_to_fit(&mut tx, &mut inode)?;
             tx.save(inode);
         }
         Ok(tx.finish().effect)

@@ -166,7 +166,7 @@ impl MetaShard {
             _other => None,
         };
         let by_change = finished.volatile.iter().find_map(|change| match change {
-            MemoryChange::Open(ino) | MemoryChange::Cut(ino, _) => Some(*ino),
+            MemoryChange::Open(ino) | MemoryChange::Truncated(ino, _) => Some(*ino),
             _other => None,
         });
         let ino = by_request.or(by_change)?;

@@ -196,8 +196,8 @@ impl MetaShard {
             && inode.is_file()
             && let Some(left) = place.left(inode.truncate_seq, inode.truncate_size)
         {
-            let is_cut = inode.truncate_seq != place.truncate_seq;
-            let place = (place.offset, left, is_cut);
+            let is_truncated = inode.truncate_seq != place.truncate_seq;
+            let place = (place.offset, left, is_truncated);
             self.tickets.reclaim(ino, session, place, now.instant);
         }
     }

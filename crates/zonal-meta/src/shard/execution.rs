@@ -290,14 +290,14 @@ impl MetaShard {
                     self.queue_events(granted);
                 }
                 MemoryChange::RemoteData => self.has_remote_data = true,
-                MemoryChange::Cut(ino, size) => {
-                    self.tickets.cut(ino, size);
+                MemoryChange::Truncated(ino, size) => {
+                    self.tickets.truncate(ino, size);
                     self.ends.ended(ino);
                     // The truncating client may be gone before targets see the truncation. Then
-                    // writes of others until that time would be cut, too.
+                    // writes of others until that time would be truncated, too.
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);
-                    let told = others.map(|holder| (holder, Event::FileCut { ino }));
+                    let told = others.map(|holder| (holder, Event::FileTruncated { ino }));
                     self.queue_events(told.collect());
                     // Wakes ends of appends that wait for others.
                     self.woken.insert(WaitOn::End(ino));

@@ -114,7 +114,7 @@ impl MetaShard {
                 FileUse::Write => ways.writes,
             }
         });
-        is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
+        is_open || (for_use != FileUse::Read && self.scopes.may_truncate(ino, session, now.instant))
     }
 
     /// The first name of a client's path, where the root shard has to be asked for it. The root
@@ -249,7 +249,7 @@ impl MetaShard {
             self.opens.grant(ino, session, OpenModes { reads, writes });
         }
         if let (MetaRequest::Truncate { ino, .. }, MetaReply::Truncated { .. }) = (request, reply) {
-            self.scopes.note_cut(*ino, session, now.instant);
+            self.scopes.note_truncation(*ino, session, now.instant);
         }
         let Some(top) = sight.dir.filter(|_top| sight.has_path) else {
             return;

@@ -153,7 +153,7 @@ fn pages_of_earlier_handles_are_dropped_once() {
     assert_eq!(wrote(&tails, 20, 30), None);
     read(&tails, 0, 100);
     assert_eq!(range(wrote(&tails, 20, 30)), Some((20, 30)));
-    tails.cut(F, 0);
+    tails.truncate(F, 0);
     assert_eq!(wrote(&tails, 20, 30), None);
 }
 
@@ -168,7 +168,7 @@ fn bytes_stored_behind_the_end_are_omitted_where_the_file_grows() {
     };
     assert_eq!(behind, (5000, 8192));
     assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 5000)]);
-    tails.cut(F, 9000);
+    tails.truncate(F, 9000);
     let stale = tails.behind_ends(F, change, behind);
     assert_eq!(range(stale), Some((5000, 8192)));
     assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 5000)]);
@@ -237,7 +237,7 @@ fn the_length_that_the_kernel_surely_knows_is_tracked() {
     assert_eq!(tails.page_written(F, (20, 30), 1), None);
     assert!(!tails.may_be_longer(F, 30));
     assert_eq!(tails.show(F, 5), None);
-    assert!(tails.may_be_longer(F, 30), "another mount cut it");
-    tails.cut(F, 40);
+    assert!(tails.may_be_longer(F, 30), "another mount truncated it");
+    tails.truncate(F, 40);
     assert!(!tails.may_be_longer(F, 40));
 }

@@ -120,7 +120,7 @@ fn carry_out(listener: &impl Listener, call: &ClientCall<'_, RealNet>, event: &E
         Event::EndRecalled { .. } => listener.signal().return_ends(),
         // Carried out by the listener; of a lease that this client never holds; carried out by the
         // core.
-        Event::Invalidate { .. } | Event::RecallLease { .. } | Event::FileCut { .. } => {}
+        Event::Invalidate { .. } | Event::RecallLease { .. } | Event::FileTruncated { .. } => {}
     }
     dirs
 }

@@ -157,10 +157,10 @@ impl Native {
             _ => return Err(ErrorCode::Invalid.into()),
         }
         let kills = !user.is_root();
-        let cut = call.truncate(user.credentials(), attr.ino, size, false, kills);
-        let cut = ask(cut);
+        let truncated = call.truncate(user.credentials(), attr.ino, size, false, kills);
+        let truncated = ask(truncated);
         inner.signal.wake();
-        cut
+        truncated
     }
 
     /// Checks a user's permissions: `mask` of R_OK 4, W_OK 2, X_OK 1; 0: only existence.

@@ -76,14 +76,14 @@ pub const CONFIG: TargetConfig = TargetConfig {
     segments: 4,
     pending_blocks_max: 128,
 };
-pub const CUT: Cut = Cut { seq: 0, bytes: 0 };
+pub const UNTRUNCATED: Truncation = Truncation { seq: 0, bytes: 0 };
 pub const MIB: usize = 1 << 20;
 
 /// A shell with a MiB of object 1.
 pub fn filled() -> (Shell, Vec<u8>) {
     let mut shell = Shell::new(CONFIG);
     let payload = Rng(1).bytes(MIB);
-    shell.write(object(1), CUT, 0, &payload).unwrap();
+    shell.write(object(1), UNTRUNCATED, 0, &payload).unwrap();
     (shell, payload)
 }
 
@@ -154,13 +154,13 @@ impl Shell {
     pub fn read(
         &self,
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, ErrorCode> {
         let plan = self
             .target
-            .plan_read(&self.store, object, cut, offset, length)?;
+            .plan_read(&self.store, object, truncation, offset, length)?;
         self.fetch(&plan).map_err(|damage| damage.code())
     }
 
@@ -191,7 +191,7 @@ impl Shell {
         loop {
             match self.target.plan_write(&self.store, request)? {
                 WriteDecision::Ready(plan) => return Ok(plan),
-                WriteDecision::CutFirst(edit) => {
+                WriteDecision::TruncateFirst(edit) => {
                     self.run_edit(edit)?;
                 }
             }
@@ -236,24 +236,29 @@ impl Shell {
     pub fn write(
         &mut self,
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         offset: u64,
         payload: &[u8],
     ) -> Result<ChangeOutcome, ErrorCode> {
-        self.write_ranges(object, cut, &[(offset, payload.len() as u32)], payload)
+        self.write_ranges(
+            object,
+            truncation,
+            &[(offset, payload.len() as u32)],
+            payload,
+        )
     }
 
     pub fn write_ranges(
         &mut self,
         object: ObjectId,
-        cut: Cut,
+        truncation: Truncation,
         ranges: &[(u64, u32)],
         payload: &[u8],
     ) -> Result<ChangeOutcome, ErrorCode> {
         let mut plan = self.plan(WriteRequest {
             attempt: ChangeAttempt::default(),
             object,
-            cut,
+            truncation,
             ranges,
         })?;
         self.carry_out(&mut plan, payload);

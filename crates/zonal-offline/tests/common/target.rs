@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use zonal_disk::Engine;
 use zonal_disk::LogRoom;
 use zonal_object::{
-    Committed, Cut, Edit, EditStep, EffectRecord, ObjectId, StorageTarget, WriteDecision,
+    Committed, Edit, EditStep, EffectRecord, ObjectId, StorageTarget, Truncation, WriteDecision,
     WriteRequest,
 };
 use zonal_offline::StoreSpec;
@@ -69,7 +69,7 @@ impl OpenTarget {
         let request = WriteRequest {
             attempt: zonal_object::ChangeAttempt::default(),
             object,
-            cut: Cut::default(),
+            truncation: Truncation::default(),
             ranges: &[(offset, bytes.len() as u32)],
         };
         let WriteDecision::Ready(mut plan) = self.target.plan_write(&self.engine, request)? else {
@@ -104,8 +104,8 @@ impl OpenTarget {
         Err(ErrorCode::Io)
     }
 
-    pub fn truncate(&mut self, object: ObjectId, cut: Cut) {
-        let mut edit = Edit::truncate(object, cut);
+    pub fn truncate(&mut self, object: ObjectId, truncation: Truncation) {
+        let mut edit = Edit::truncate(object, truncation);
         loop {
             match self.target.edit_step(&self.engine, &mut edit).unwrap() {
                 EditStep::Log { record, done } => {
@@ -121,10 +121,10 @@ impl OpenTarget {
     }
 
     pub fn read(&self, object: ObjectId, offset: u64, length: usize) -> Result<Vec<u8>, ErrorCode> {
-        let cut = Cut::default();
+        let truncation = Truncation::default();
         let plan = self
             .target
-            .plan_read(&self.engine, object, cut, offset, length)?;
+            .plan_read(&self.engine, object, truncation, offset, length)?;
         let mut buffer = vec![0; plan.buffer_len()];
         for part in plan.reads() {
             let path = self.dir.join(format!("seg.{:08}", part.segment));

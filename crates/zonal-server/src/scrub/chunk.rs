@@ -4,7 +4,7 @@ use crate::storage_role::StorageRole;
 use std::collections::BTreeMap;
 use zonal_disk::DiskError;
 use zonal_net::AlignedBuf;
-use zonal_object::{Cut, ObjectId, ReadPlan};
+use zonal_object::{ObjectId, ReadPlan, Truncation};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 
 /// Result of verifying a chunk.
@@ -27,7 +27,7 @@ pub(super) fn verify(
         let planned = storage.lock().plan_read(
             &*storage.engine,
             object,
-            Cut::default(),
+            Truncation::default(),
             offset,
             CHUNK_BYTES,
         );

@@ -1,5 +1,5 @@
-//! Invariants 4 and 7 for the bytes of one file that several clients write, append to, cut and read
-//! at the same time.
+//! Invariants 4 and 7 for the bytes of one file that several clients write, append to, truncate and
+//! read at the same time.
 //!
 //! An operation lasts from its call until its effect is surely there:
 //!
@@ -25,8 +25,8 @@ use operation::{Kind, Operation, content, named};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Stripe unit of the file. A truncation cuts a piece of a write within a unit as a whole, or not
-/// at all.
+/// Stripe unit of the file. A truncation removes a piece of a write within a unit as a whole, or
+/// not at all.
 pub const UNIT: u64 = 65_536;
 
 /// A read that has begun.
@@ -92,8 +92,8 @@ impl FileHistory {
     }
 
     /// A client begins to truncate the file to `size`.
-    pub fn cut(&mut self, client: usize, size: u64) -> Number {
-        self.begin(client, Kind::Cut(size), None, 0)
+    pub fn truncate(&mut self, client: usize, size: u64) -> Number {
+        self.begin(client, Kind::Truncate(size), None, 0)
     }
 
     /// A truncation or an append has succeeded; the append at the place `at`.
@@ -197,8 +197,8 @@ impl FileHistory {
             }
             at += MARK;
         }
-        // Where an operation was cut, or others uncovered it, a part of a mark may show: the file
-        // ended there.
+        // Where an operation was truncated, or others uncovered it, a part of a mark may show: the
+        // file ended there.
         for of in self.operations.iter().filter(|of| is_unplaced(of)) {
             let edges = self.edges(&[], seen.len() as u64);
             edges.iter().for_each(|edge| add(of, *edge));
@@ -284,7 +284,7 @@ impl FileHistory {
         }
         for of in &self.operations {
             if of.changes(from) && self.stands(Some(of), look, undoes) {
-                is_zero |= matches!(of.kind, Kind::Cut(_));
+                is_zero |= matches!(of.kind, Kind::Truncate(_));
                 values.extend(of.slice(from, to));
             }
         }
@@ -316,13 +316,13 @@ impl FileHistory {
     }
 
     /// Whether an append may have left bytes at another place: its first place is unknown, or the
-    /// file was cut under it.
+    /// file was truncated under it.
     fn may_leave(&self, of: &Operation) -> bool {
-        let overlaps = |cut: &Operation| {
-            of.ended.is_none_or(|ended| cut.begun < ended)
-                && cut.ended.is_none_or(|ended| ended > of.begun)
+        let overlaps = |truncation: &Operation| {
+            of.ended.is_none_or(|ended| truncation.begun < ended)
+                && truncation.ended.is_none_or(|ended| ended > of.begun)
         };
-        let mut cuts = self.operations.iter();
+        let mut truncations = self.operations.iter();
         let was_append = self
             .operations
             .iter()
@@ -330,7 +330,9 @@ impl FileHistory {
         self.is_loose
             || of.at.is_none()
             || !was_append
-            || cuts.any(|cut| matches!(cut.kind, Kind::Cut(_)) && overlaps(cut))
+            || truncations.any(|truncation| {
+                matches!(truncation.kind, Kind::Truncate(_)) && overlaps(truncation)
+            })
     }
 
     fn explain(&self, look: FileRead, what: &str, place: Option<u64>) -> String {

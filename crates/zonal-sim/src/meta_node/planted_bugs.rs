@@ -34,7 +34,7 @@ pub(super) fn change(plant: Plant, header: &mut Header, request: &mut MetaReques
     else {
         return;
     };
-    if plant == Plant::CutsAreForgotten {
+    if plant == Plant::TruncationsAreForgotten {
         *truncate_seq = u64::MAX;
     }
     if plant == Plant::AllocatedIsMiscounted && *allocated_delta > 0 {

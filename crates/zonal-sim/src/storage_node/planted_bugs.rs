@@ -52,9 +52,11 @@ impl StorageNode {
         else {
             return None;
         };
-        let (disk, (id, cut), length) = (self.disk(), named(object), *length as usize);
+        let (disk, (id, truncation), length) = (self.disk(), named(object), *length as usize);
         let target = self.driver.lock();
-        let plan = target.plan_read(disk, id, cut, *offset, length).ok()?;
+        let plan = target
+            .plan_read(disk, id, truncation, *offset, length)
+            .ok()?;
         let buffer = payload.room(plan.buffer_len());
         for read in plan.reads() {
             let part = &mut buffer[read.buffer];

@@ -59,7 +59,9 @@ impl KernelCache {
                         .retain(|(dir, _name), _| dir != entries);
                 }
                 Event::LockGranted { waiter, .. } => self.grant(*waiter),
-                Event::RecallLease { .. } | Event::FileCut { .. } | Event::EndRecalled { .. } => {}
+                Event::RecallLease { .. }
+                | Event::FileTruncated { .. }
+                | Event::EndRecalled { .. } => {}
             }
         }
     }

@@ -302,12 +302,12 @@ impl TreeProgram {
         } else {
             None
         };
-        let cut = self
+        let truncated = self
             .client
             .begin()
             .truncate(&who(), ino, size, by_handle, false)
             .await;
-        let attr = cut.map_err(|code| format!("truncate to {size}: {code}"))?;
+        let attr = truncated.map_err(|code| format!("truncate to {size}: {code}"))?;
         if let Some(content) = self.tree.content_mut(file) {
             content.resize(size as usize, 0);
         }

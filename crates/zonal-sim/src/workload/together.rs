@@ -1,4 +1,4 @@
-//! Clients that write, append to, cut and read one file at the same time, in rounds.
+//! Clients that write, append to, truncate and read one file at the same time, in rounds.
 //!
 //! In a round each client makes some steps. Then all clients flush, close, and read the file: all
 //! must find the same contents, which the checker then knows exactly.
@@ -256,10 +256,10 @@ impl ConcurrentClient {
             0..28 => ("write", self.write().await),
             28..32 => ("scattered writes", self.scatter().await),
             32..46 => ("append", self.append().await),
-            46..62 => ("truncate", self.cut().await),
+            46..62 => ("truncate", self.truncate().await),
             62..72 => ("flush", self.flush().await),
             72..80 => ("close", self.close().await),
-            80..83 => ("open to cut", self.open_and_cut().await),
+            80..83 => ("open to truncate", self.open_and_truncate().await),
             83..90 => return self.read_on().await,
             _ => return self.read().await,
         };
@@ -361,7 +361,7 @@ impl ConcurrentClient {
         self.take(number, done.map(drop))
     }
 
-    async fn cut(&mut self) -> Result<(), ErrorCode> {
+    async fn truncate(&mut self) -> Result<(), ErrorCode> {
         if self.rng.chance(400) {
             self.close().await?;
         }
@@ -370,7 +370,7 @@ impl ConcurrentClient {
             3 => LENGTH + self.place(),
             _ => self.place(),
         };
-        let number = self.history().cut(self.index, size);
+        let number = self.history().truncate(self.index, size);
         let client = self.client.clone();
         let call = self.call(&client);
         let done = call.truncate(&who(), self.file, size, true, false).await;
@@ -381,9 +381,9 @@ impl ConcurrentClient {
         self.take(number, done.map(drop))
     }
 
-    async fn open_and_cut(&mut self) -> Result<(), ErrorCode> {
+    async fn open_and_truncate(&mut self) -> Result<(), ErrorCode> {
         self.close().await?;
-        let number = self.history().cut(self.index, 0);
+        let number = self.history().truncate(self.index, 0);
         let how = flags::O_RDWR | flags::O_TRUNC;
         let client = self.client.clone();
         let call = self.call(&client);

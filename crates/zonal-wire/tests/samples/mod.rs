@@ -319,7 +319,7 @@ pub fn events() -> Vec<Event> {
         Event::Invalidate { entries: ino(16), inodes: vec![ino(17), ino(18)], data: true },
         Event::LockGranted { ino: ino(17), waiter: 3 },
         Event::RecallLease { ino: ino(17), lease: 7, keep: Some(LeaseKind::Read) },
-        Event::FileCut { ino: ino(17) },
+        Event::FileTruncated { ino: ino(17) },
         Event::EndRecalled { ino: ino(17) },
     ]
 }

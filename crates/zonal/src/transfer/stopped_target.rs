@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use zonal_disk::{DiskError, ReadStore, StoreKind, identity, trusted_paths};
 use zonal_object::ids::BLOCK;
-use zonal_object::{Cut, ObjectId, ReadPlan, StorageTarget, TargetConfig, index_walk};
+use zonal_object::{ObjectId, ReadPlan, StorageTarget, TargetConfig, Truncation, index_walk};
 use zonal_types::limits::OBJECTS_LISTED_MAX;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::ObjectEntry;
@@ -137,20 +137,20 @@ impl ObjectSource for StoppedTarget {
     }
 
     fn ranges(&mut self, object: ObjectId, offset: u64) -> anyhow::Result<(Vec<(u64, u64)>, bool)> {
-        let cut = Cut::default();
+        let truncation = Truncation::default();
         let map = self
             .target
-            .map(&self.store, object, cut, offset, u64::MAX, RANGES)
+            .map(&self.store, object, truncation, offset, u64::MAX, RANGES)
             .map_err(|code| damaged(&self.dir, code))?;
         let end = map.ranges.len() < RANGES;
         Ok((map.ranges, end))
     }
 
     fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<ReadPiece> {
-        let cut = Cut::default();
+        let truncation = Truncation::default();
         let plan = self
             .target
-            .plan_read(&self.store, object, cut, offset, length as usize);
+            .plan_read(&self.store, object, truncation, offset, length as usize);
         let plan = match plan {
             Ok(plan) => plan,
             Err(code) => {

@@ -13,7 +13,7 @@ use zonal_disk::{
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::inode::Inode;
 use zonal_meta::{MetaShard, ShardConfig, keys};
-use zonal_object::{Cut, ObjectId, StorageTarget, TargetConfig, replay_checks};
+use zonal_object::{ObjectId, StorageTarget, TargetConfig, Truncation, replay_checks};
 use zonal_types::limits::INLINE_BYTES_DEFAULT;
 use zonal_types::{CellId, Column, DataId, Ino, Instant, KvRead, ZoneId};
 use zonal_zonemap::ZoneMap;
@@ -248,7 +248,7 @@ fn read(
     segments: &Segments,
     object: ObjectId,
 ) -> Result<Vec<u8>, String> {
-    let plan = target.plan_read(engine, object, Cut::default(), 0, 4 << 20);
+    let plan = target.plan_read(engine, object, Truncation::default(), 0, 4 << 20);
     let plan = plan.map_err(|code| code.to_string())?;
     let mut buffer = vec![0; plan.buffer_len()];
     for part in plan.reads() {

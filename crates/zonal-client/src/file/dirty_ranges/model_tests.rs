@@ -20,7 +20,7 @@ enum Step {
         bytes: Vec<u8>,
         follows: bool,
     },
-    Truncate {
+    Remove {
         offset: u64,
         length: usize,
     },
@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (offset(), bytes(), any::<bool>()).prop_map(
             |(offset, bytes, follows)| Step::Adopt { offset, bytes, follows }
         ),
-        3 => (offset(), 0..90_usize).prop_map(|(offset, length)| Step::Truncate { offset, length }),
+        3 => (offset(), 0..90_usize).prop_map(|(offset, length)| Step::Remove { offset, length }),
         1 => offset().prop_map(|behind| Step::TakeFull { behind }),
         1 => offset().prop_map(|behind| Step::TakeFirst { behind }),
         1 => offset().prop_map(|end| Step::TakeBefore { end }),
@@ -112,8 +112,8 @@ fn make(step: Step, dirty: &mut DirtyRanges, model: &mut Bytes) -> Result<(), Te
                 put(model, offset, &bytes);
             }
         }
-        Step::Truncate { offset, length } => {
-            dirty.cut(offset, offset + length as u64);
+        Step::Remove { offset, length } => {
+            dirty.remove(offset, offset + length as u64);
             let from = to_usize(offset);
             model[from..from + length].fill(None);
         }

@@ -12,7 +12,7 @@ impl FileHistory {
     /// Checks the final contents, which [`Self::seen`] accepted, as a whole:
     ///
     /// * The end is where an operation put it, with bytes before it.
-    /// * A truncation that met a piece of a write cut it as a whole, or not at all.
+    /// * A truncation that met a piece of a write removed it as a whole, or not at all.
     /// * An append is at an end that the file had.
     ///
     /// # Errors
@@ -24,8 +24,8 @@ impl FileHistory {
         let is_hole = content.last() == Some(&0);
         // Zeros at the end need an operation that set this size; bytes need one that ends there.
         let put = |of: &Operation| {
-            let is_cut = matches!(of.kind, Kind::Cut(_));
-            is_cut && of.end() == Some(length) || !is_hole && is_edge(of, length)
+            let is_truncation = matches!(of.kind, Kind::Truncate(_));
+            is_truncation && of.end() == Some(length) || !is_hole && is_edge(of, length)
         };
         if length != 0 && length != self.before.len() as u64 && !known.any(put) {
             let what = format!("the file ends at {length}, where no operation put its end");
@@ -55,10 +55,12 @@ impl FileHistory {
         let mut pieces: BTreeSet<u64> = ends.chain([at, end]).collect();
         // Before its client's truncation, the bytes before the new end were flushed. The rest was
         // gathered further, since the truncation failed.
-        let splits = |cut: &&Operation| cut.is_unknown && cut.client == of.client;
-        let cuts = self.operations.iter().filter(splits);
+        let splits =
+            |truncation: &&Operation| truncation.is_unknown && truncation.client == of.client;
+        let truncations = self.operations.iter().filter(splits);
         pieces.extend(
-            cuts.filter_map(Operation::end)
+            truncations
+                .filter_map(Operation::end)
                 .filter(|edge| (at..end).contains(edge)),
         );
         let mut edges: BTreeSet<u64> = self.edges(&[], u64::MAX).into_iter().collect();
@@ -71,10 +73,10 @@ impl FileHistory {
         let is_append = |of: &Operation| matches!(of.kind, Kind::Append | Kind::Stray);
         let mut appends = self.operations.iter().filter(|of| is_append(of));
         let may_be_left = appends.any(|of| self.may_leave(of));
-        let mut is_cut = false;
+        let mut is_truncation = false;
         for edges in edges.windows(2) {
             let (from, to) = (edges[0], edges[1]);
-            is_cut &= !pieces.contains(&from);
+            is_truncation &= !pieces.contains(&from);
             let hides = |other: &Operation| {
                 other.id != of.id && other.covers(from) && !other.is_before(of.client, of.begun)
             };
@@ -89,8 +91,8 @@ impl FileHistory {
                     }
                     return Some(format!("#{} is there in part from {from} to {to}", of.id));
                 }
-                is_cut = true;
-            } else if is_cut {
+                is_truncation = true;
+            } else if is_truncation {
                 return Some(format!("#{} has a hole before {from}", of.id));
             }
         }
@@ -109,15 +111,15 @@ impl FileHistory {
         }
         // A truncation to a smaller size, before the append, leaves no end that was there before.
         let is_gone = |end: Option<&Operation>| {
-            self.operations.iter().any(|cut| {
-                matches!(cut.kind, Kind::Cut(size) if size < at)
-                    && cut.begun < ended
-                    && end.is_none_or(|end| end.is_before(cut.client, cut.begun))
+            self.operations.iter().any(|truncation| {
+                matches!(truncation.kind, Kind::Truncate(size) if size < at)
+                    && truncation.begun < ended
+                    && end.is_none_or(|end| end.is_before(truncation.client, truncation.begun))
             })
         };
         let ends_here = |end: &Operation| {
-            let is_cut = matches!(end.kind, Kind::Cut(size) if size == at);
-            end.id != of.id && (is_cut || is_edge(end, at))
+            let is_truncation = matches!(end.kind, Kind::Truncate(size) if size == at);
+            end.id != of.id && (is_truncation || is_edge(end, at))
         };
         let mut ends = self.operations.iter().filter(|end| ends_here(end));
         let is_known = ends.any(|end| !is_gone(Some(end)))

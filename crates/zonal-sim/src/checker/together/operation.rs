@@ -40,7 +40,7 @@ pub(super) enum Kind {
     /// Bytes at a place that the shard chose.
     Append,
     /// A truncation to this size.
-    Cut(u64),
+    Truncate(u64),
     /// Bytes that an append may have left at a place where it was tried and not done. They show
     /// where there would be a hole.
     Stray,
@@ -72,7 +72,7 @@ impl Operation {
     pub(super) fn changes(&self, place: u64) -> bool {
         match self.kind {
             Kind::Write | Kind::Append => self.covers(place),
-            Kind::Cut(size) => size <= place,
+            Kind::Truncate(size) => size <= place,
             Kind::Stray => false,
         }
     }
@@ -81,16 +81,16 @@ impl Operation {
     pub(super) fn end(&self) -> Option<u64> {
         match self.kind {
             Kind::Write | Kind::Append => Some(self.at? + self.bytes.len() as u64),
-            Kind::Cut(size) => Some(size),
+            Kind::Truncate(size) => Some(size),
             Kind::Stray => None,
         }
     }
 
     /// Whether the operation makes this byte exist (or, without `is_there`, not exist).
     pub(super) fn moves_end(&self, place: u64, is_there: bool) -> bool {
-        let is_cut = matches!(self.kind, Kind::Cut(_));
+        let is_truncation = matches!(self.kind, Kind::Truncate(_));
         self.end()
-            .is_some_and(|end| (end > place) == is_there && (is_there || is_cut))
+            .is_some_and(|end| (end > place) == is_there && (is_there || is_truncation))
     }
 
     pub(super) fn is_before(&self, client: usize, begun: u64) -> bool {
@@ -109,7 +109,7 @@ impl std::fmt::Display for Operation {
         let Self { id, client, .. } = self;
         let length = self.bytes.len();
         match (self.kind, self.at) {
-            (Kind::Cut(size), _) => write!(f, "#{id}: client {client} cuts to {size}")?,
+            (Kind::Truncate(size), _) => write!(f, "#{id}: client {client} truncates to {size}")?,
             (Kind::Write, Some(at)) => write!(f, "#{id}: client {client} writes {at}+{length}")?,
             (_, Some(at)) => write!(f, "#{id}: client {client} appends {at}+{length}")?,
             (_, None) => write!(f, "#{id}: client {client} appends {length}")?,

@@ -14,8 +14,8 @@ fn append(history: &mut FileHistory, client: usize, at: u64, length: usize) -> V
     history.bytes(number).to_vec()
 }
 
-fn cut(history: &mut FileHistory, client: usize, size: u64) {
-    let number = history.cut(client, size);
+fn truncate(history: &mut FileHistory, client: usize, size: u64) {
+    let number = history.truncate(client, size);
     history.done(number, None);
 }
 
@@ -60,13 +60,13 @@ fn flushed_bytes_are_seen_and_unflushed_bytes_may_be() {
 }
 
 #[test]
-fn cut_bytes_stay_away_and_writes_behind_a_cut_stay() {
+fn truncated_bytes_stay_away_and_writes_behind_a_truncation_stay() {
     let mut history = FileHistory::default();
     let old = write(&mut history, 0, 0, 100);
     history.flushed(0);
-    cut(&mut history, 1, 10);
+    truncate(&mut history, 1, 10);
     assert!(may_be(&mut history, &old[..10]));
-    cut(&mut history, 1, 40);
+    truncate(&mut history, 1, 40);
     let grown = [&old[..10], &[0; 30]].concat();
     assert!(may_be(&mut history, &grown));
     assert!(!may_see(&mut history, &old[..40]), "it came back");
@@ -77,10 +77,10 @@ fn cut_bytes_stay_away_and_writes_behind_a_cut_stay() {
 }
 
 #[test]
-fn a_write_under_a_cut_is_there_or_was_cut_and_no_zeros() {
+fn a_write_under_a_truncation_is_there_or_was_truncated_and_no_zeros() {
     let mut history = FileHistory::default();
     let bytes = write(&mut history, 0, 0, 1_000);
-    cut(&mut history, 1, 0);
+    truncate(&mut history, 1, 0);
     history.flushed(0);
     assert!(may_be(&mut history, &bytes) && may_be(&mut history, &[]));
     assert!(
@@ -94,34 +94,34 @@ fn a_write_under_a_cut_is_there_or_was_cut_and_no_zeros() {
 }
 
 #[test]
-fn a_long_write_may_be_cut_in_part() {
+fn a_long_write_may_be_truncated_in_part() {
     let mut history = FileHistory::default();
     let bytes = write(&mut history, 0, 0, 100_000);
-    cut(&mut history, 1, 70_000);
+    truncate(&mut history, 1, 70_000);
     history.flushed(0);
     let unit = UNIT as usize;
     assert!(may_be(&mut history, &bytes) && may_be(&mut history, &bytes[..70_000]));
-    cut(&mut history, 1, 0);
+    truncate(&mut history, 1, 0);
     let bytes = write(&mut history, 0, 0, 100_000);
-    cut(&mut history, 1, 0);
+    truncate(&mut history, 1, 0);
     history.flushed(0);
     let last = [&vec![0; unit][..], &bytes[unit..]].concat();
     assert!(
         may_be(&mut history, &last),
-        "the later piece came after the cut"
+        "the later piece came after the truncation"
     );
     let wrong = [&vec![0; unit - 1][..], &bytes[unit - 1..]].concat();
     assert!(!may_be(&mut history, &wrong));
 }
 
 #[test]
-fn a_write_may_be_cut_in_part_where_its_client_tried_to_cut() {
+fn a_write_may_be_truncated_in_part_where_its_client_tried_to_truncate() {
     for is_unknown in [true, false] {
         let mut history = FileHistory::default();
         let mut bytes = write(&mut history, 0, 0, 1000);
-        let tried = history.cut(usize::from(!is_unknown), 600);
+        let tried = history.truncate(usize::from(!is_unknown), 600);
         history.is_unknown(tried);
-        cut(&mut history, 1, 0);
+        truncate(&mut history, 1, 0);
         history.flushed(0);
         bytes[..600].fill(0);
         // With another client's truncation the write is not split there.
@@ -134,10 +134,10 @@ fn an_append_is_at_an_end_that_the_file_had() {
     let mut history = FileHistory::default();
     let old = append(&mut history, 0, 0, 300);
     let under_way = history.append(0, 40);
-    cut(&mut history, 1, 0);
+    truncate(&mut history, 1, 0);
     history.done(under_way, Some(300));
     let bytes = history.bytes(under_way).to_vec();
-    assert!(may_be(&mut history, &[]), "before the cut");
+    assert!(may_be(&mut history, &[]), "before the truncation");
     let behind = [&[0; 300], &bytes[..]].concat();
     assert!(!may_be(&mut history, &behind), "behind a hole");
     assert!(!may_be(&mut history, &[&old[..], &bytes].concat()));
@@ -156,7 +156,7 @@ fn unknown_outcomes_stay_unknown_until_they_are_seen() {
     let mut history = FileHistory::default();
     let old = write(&mut history, 0, 0, 100);
     history.flushed(0);
-    let given_up = history.cut(1, 30);
+    let given_up = history.truncate(1, 30);
     history.is_unknown(given_up);
     for content in [&old[..], &old[..30]] {
         assert!(may_be(&mut history, content));

@@ -1,5 +1,5 @@
-//! Truncations by one client while another writes: each byte is there or was cut, and no bytes turn
-//! into zeros.
+//! Truncations by one client while another writes: each byte is there or was truncated, and no
+//! bytes turn into zeros.
 #![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
@@ -66,7 +66,7 @@ async fn ended(world: &World, appended: &Appended) {
     }
 }
 
-async fn cut_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     for (index, length) in [3_000, 200_000, 3 * MIB, 6 * MIB].into_iter().enumerate() {
         let file = create(&one, home, &format!("f{index}"), true).await?.file;
@@ -88,7 +88,9 @@ async fn cut_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> 
     Ok(())
 }
 
-async fn cut_where_the_writer_knows_the_file_of_before(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_where_the_writer_knows_the_file_of_before(
+    world: Rc<World>,
+) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     // All bytes are at the shard, so no target hears of the truncation by itself.
     let file = create(&one, home, "f", true).await?.file;
@@ -104,7 +106,7 @@ async fn cut_where_the_writer_knows_the_file_of_before(world: Rc<World>) -> Resu
     Ok(())
 }
 
-async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
+async fn truncated_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     for first in [3_000, 100_000] {
         let file = create(&one, home, &format!("f{first}"), true).await?.file;
@@ -130,9 +132,9 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// A client writes an append to targets and cannot report it to the shard. Another client cuts the
-/// file, and the shard is restarted.
-async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), ErrorCode> {
+/// A client writes an append to targets and cannot report it to the shard. Another client truncates
+/// the file, and the shard is restarted.
+async fn truncated_under_an_append_and_restarted(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     for (first, left) in [(3_000, 0), (100_000, 0), (100_000, 40_000)] {
@@ -168,8 +170,8 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
     Ok(())
 }
 
-/// An append has its place. Another client writes behind it, and perhaps cuts the file there. The
-/// shard is restarted, perhaps.
+/// An append has its place. Another client writes behind it, and perhaps truncates the file there.
+/// The shard is restarted, perhaps.
 async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -182,8 +184,8 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         (100_000, 250_000, true, true),
         (100_000, 250_000, true, false),
     ];
-    for (first, cut, restarts, is_written_before) in cases {
-        let what = format!("f{first}-{cut}-{restarts}-{is_written_before}");
+    for (first, size, restarts, is_written_before) in cases {
+        let what = format!("f{first}-{size}-{restarts}-{is_written_before}");
         let file = create(&one, home, &what, true).await?.file;
         one.begin()
             .write(&file, 0, &vec![b'o'; first], false)
@@ -203,13 +205,13 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
             .write(&other, 260_000, &[b'T'; 90_000], false)
             .await?;
         two.begin().fsync(&other).await?;
-        // A cut behind the beginning of the append, or behind the other client's bytes.
-        let size = match cut {
+        // A truncation behind the beginning of the append, or behind the other client's bytes.
+        let size = match size {
             0 => 350_000,
-            cut if cut < first as u64 => first as u64 + 500,
-            cut => cut,
+            size if size < first as u64 => first as u64 + 500,
+            size => size,
         };
-        if cut > 0 {
+        if size > 0 {
             truncate(&two, file.ino, size).await?;
         }
         two.begin().write(&other, 4_000, b"later", false).await?;
@@ -235,15 +237,15 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         });
         assert_eq!(differs, None, "{what}");
         let is_new = |byte: &u8| *byte == b'N';
-        assert!(!bytes[end..].iter().any(is_new), "{what}: not cut");
+        assert!(!bytes[end..].iter().any(is_new), "{what}: not truncated");
         two.begin().release(file.ino).await?;
     }
     Ok(())
 }
 
 /// From some moment on the shard does not answer a client that may be truncating a file with its
-/// own writes. Returns whether the file was cut.
-async fn cut_that_is_not_answered(
+/// own writes. Returns whether the file was truncated.
+async fn truncation_that_is_not_answered(
     world: Rc<World>,
     size: usize,
     after_us: u64,
@@ -281,7 +283,7 @@ async fn cut_that_is_not_answered(
 
 /// A target does not hear of a truncation, or of one by an open: both clients see the shard's
 /// state.
-async fn cut_that_a_target_does_not_hear(
+async fn truncation_that_a_target_does_not_hear(
     world: Rc<World>,
     size: u64,
     by_open: bool,
@@ -311,7 +313,7 @@ async fn cut_that_a_target_does_not_hear(
     assert!(done.is_err(), "not all have heard of it");
     world.network.heal();
     let (attr, _ms) = client.begin().getattr(file.ino).await?;
-    assert_eq!(attr.size, size, "the shard has cut it");
+    assert_eq!(attr.size, size, "the shard has truncated it");
     client.begin().fsync(&file).await?;
     let other = world.connect(1, SimRng::new(3)).await?;
     let wanted = vec![b'a'; size as usize];
@@ -324,7 +326,10 @@ async fn cut_that_a_target_does_not_hear(
 
 /// A client that truncates is killed before a target hears of it. Later writes of another client
 /// that has the file open must stay.
-async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(), ErrorCode> {
+async fn truncated_by_a_client_that_dies(
+    world: Rc<World>,
+    restarts: bool,
+) -> Result<(), ErrorCode> {
     let two = Rc::new(world.connect(0, SimRng::new(2)).await?);
     world.serve_client(0, &two, &Rc::new(KernelCache::default()));
     let one = patient_at(&world, 1, 8_000).await?;
@@ -366,9 +371,9 @@ async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(
 }
 
 #[test]
-fn what_is_written_after_a_truncation_stays_though_who_cut_has_died() {
-    run(|world| cut_by_a_client_that_dies(world, false));
-    run(|world| cut_by_a_client_that_dies(world, true));
+fn what_is_written_after_a_truncation_stays_though_its_client_has_died() {
+    run(|world| truncated_by_a_client_that_dies(world, false));
+    run(|world| truncated_by_a_client_that_dies(world, true));
 }
 
 async fn append_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
@@ -406,44 +411,48 @@ fn an_append_that_fails_leaves_nothing_behind_the_end() {
 }
 
 #[test]
-fn bytes_that_another_client_cut_before_their_report_do_not_come_back_as_zeros() {
-    run(cut_before_the_writer_tells);
+fn bytes_that_another_client_truncated_before_their_report_do_not_come_back_as_zeros() {
+    run(truncated_before_the_writer_tells);
 }
 
 #[test]
 fn a_writer_that_does_not_know_of_a_truncation_loses_nothing_it_writes_after_it() {
-    run(cut_where_the_writer_knows_the_file_of_before);
+    run(truncated_where_the_writer_knows_the_file_of_before);
 }
 
 #[test]
-fn an_append_that_is_under_way_when_the_file_is_cut_goes_to_the_new_end() {
-    run(cut_under_an_append);
+fn an_append_that_is_under_way_when_the_file_is_truncated_goes_to_the_new_end() {
+    run(truncated_under_an_append);
 }
 
 #[test]
-fn an_append_that_is_under_way_when_the_file_is_cut_and_the_shard_restarted_goes_to_the_new_end() {
-    run(cut_under_an_append_and_restarted);
+fn an_append_that_is_under_way_when_the_file_is_truncated_and_the_shard_restarted_goes_to_the_new_end()
+ {
+    run(truncated_under_an_append_and_restarted);
 }
 
 #[test]
-fn an_append_keeps_its_place_where_the_file_grew_past_it_and_was_cut_there() {
+fn an_append_keeps_its_place_where_the_file_grew_past_it_and_was_truncated_there() {
     run(grown_past_an_append);
 }
 
 #[test]
 fn a_truncation_that_fails_is_done_or_drops_no_bytes() {
     for size in [100, 300_000] {
-        let cuts = Rc::new(Cell::new(0));
+        let truncations = Rc::new(Cell::new(0));
         for after_us in (0..1_000).step_by(20) {
-            let cuts = cuts.clone();
+            let truncations = truncations.clone();
             run(move |world| async move {
-                let is_cut = cut_that_is_not_answered(world, size, after_us).await?;
-                cuts.set(cuts.get() + u32::from(is_cut));
+                let is_truncated = truncation_that_is_not_answered(world, size, after_us).await?;
+                truncations.set(truncations.get() + u32::from(is_truncated));
                 Ok(())
             });
         }
-        let cuts = cuts.get();
-        assert!((1..50).contains(&cuts), "done without an answer: {cuts}");
+        let truncations = truncations.get();
+        assert!(
+            (1..50).contains(&truncations),
+            "done without an answer: {truncations}"
+        );
     }
 }
 
@@ -451,7 +460,7 @@ fn a_truncation_that_fails_is_done_or_drops_no_bytes() {
 fn a_truncation_that_a_target_does_not_hear_of_is_done() {
     for target in 0..3 {
         for (size, by_open) in [(0, false), (100_000, false), (0, true)] {
-            run(move |world| cut_that_a_target_does_not_hear(world, size, by_open, target));
+            run(move |world| truncation_that_a_target_does_not_hear(world, size, by_open, target));
         }
     }
 }

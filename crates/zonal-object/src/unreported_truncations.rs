@@ -4,18 +4,18 @@
 //! write, which may fail after the truncation was applied. So each step notes here how much it
 //! freed. The next reply for the object reports it, whether to a write, a truncation or an edit.
 //!
-//! In memory only, and bounded by `UNTOLD_CUTS_MAX`. Forgotten bytes stay counted at the shard
-//! until the file is removed, which is harmless.
+//! In memory only, and bounded by `UNREPORTED_TRUNCATIONS_MAX`. Forgotten bytes stay counted at the
+//! shard until the file is removed, which is harmless.
 
 use crate::ids::ObjectId;
 use std::collections::BTreeMap;
-use zonal_types::limits::UNTOLD_CUTS_MAX;
+use zonal_types::limits::UNREPORTED_TRUNCATIONS_MAX;
 
 /// Changes of allocated bytes.
 #[derive(Debug, Default)]
-pub(crate) struct UnreportedCuts(BTreeMap<ObjectId, i64>);
+pub(crate) struct UnreportedTruncations(BTreeMap<ObjectId, i64>);
 
-impl UnreportedCuts {
+impl UnreportedTruncations {
     /// Adds the change that a step of a truncation made.
     pub(crate) fn add(&mut self, object: ObjectId, delta: i64) {
         if delta == 0 {
@@ -23,7 +23,7 @@ impl UnreportedCuts {
         }
         let sum = self.0.entry(object).or_default();
         *sum = sum.saturating_add(delta);
-        if self.0.len() > UNTOLD_CUTS_MAX {
+        if self.0.len() > UNREPORTED_TRUNCATIONS_MAX {
             self.0.pop_first();
         }
     }
@@ -45,19 +45,19 @@ mod tests {
             data_id: DataId(number as u64),
             column: Column(0),
         };
-        let mut untold = UnreportedCuts::default();
+        let mut untold = UnreportedTruncations::default();
         untold.add(object(7), -4096);
         untold.add(object(7), -8192);
         assert_eq!(
             (untold.take(object(7)), untold.take(object(7))),
             (-12288, 0)
         );
-        for number in 0..=UNTOLD_CUTS_MAX {
+        for number in 0..=UNREPORTED_TRUNCATIONS_MAX {
             untold.add(object(number), -1);
         }
-        assert_eq!(untold.0.len(), UNTOLD_CUTS_MAX);
-        assert_eq!(untold.take(object(UNTOLD_CUTS_MAX)), -1);
+        assert_eq!(untold.0.len(), UNREPORTED_TRUNCATIONS_MAX);
+        assert_eq!(untold.take(object(UNREPORTED_TRUNCATIONS_MAX)), -1);
         untold.add(object(0), 0);
-        assert_eq!(untold.0.len(), UNTOLD_CUTS_MAX - 1);
+        assert_eq!(untold.0.len(), UNREPORTED_TRUNCATIONS_MAX - 1);
     }
 }
