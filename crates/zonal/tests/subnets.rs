@@ -21,7 +21,7 @@ use zonal_testkit::Scratch;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Finds a free port on loopback; the socket reserves it for its life, as in `one_file.rs`.
+/// Finds a free port on loopback; the socket reserves it for its life, as in `one_config_file.rs`.
 fn free_port() -> (u16, UnixDatagram) {
     let first = 10_000 + (std::process::id() % 20_000) as u16;
     let reserve = |port: u16| {

@@ -1,7 +1,7 @@
 //! A cell whose map has many zones of 300 targets, all but the first unreachable. It comes up, is
 //! mounted, and shows where data is stored.
 //!
-//! `ZONAL_GROWN_ZONES=50 cargo test -p zonal --test grown_cell -- --nocapture` prints the time of
+//! `ZONAL_GROWN_ZONES=50 cargo test -p zonal --test large_map -- --nocapture` prints the time of
 //! each step.
 #![allow(
     clippy::unwrap_used,
