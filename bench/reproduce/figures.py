@@ -9,6 +9,7 @@ from pathlib import Path
 
 import compared
 import placed
+import racks
 from page import write_page
 from plots import plot
 from testbed import note
@@ -19,6 +20,8 @@ FIGURES = {
     "fig13": placed.one_writer,
     "dcfs1": compared.storage_servers,
     "zfs": compared.native_disk,
+    "hotfile": racks.hot_file,
+    "zones": racks.growing_zones,
 }
 
 
