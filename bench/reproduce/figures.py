@@ -10,6 +10,7 @@ from pathlib import Path
 import compared
 import placed
 import racks
+import wire
 from page import write_page
 from plots import plot
 from testbed import note
@@ -22,6 +23,7 @@ FIGURES = {
     "zfs": compared.native_disk,
     "hotfile": racks.hot_file,
     "zones": racks.growing_zones,
+    "rawtcp": wire.plain_tcp,
 }
 
 

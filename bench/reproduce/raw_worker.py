@@ -12,7 +12,8 @@ import threading
 import time
 
 PIECE = 1 << 20
-SECONDS_MAX = 120
+SECONDS_MAX = 60
+CONNECT_SECONDS_MAX = 10
 
 
 def receive(listener, arrived):
@@ -24,10 +25,21 @@ def receive(listener, arrived):
     arrived.append((total, time.monotonic()))
 
 
+def connect(address, port, until):
+    """The other node's program may begin late."""
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=SECONDS_MAX)
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
 def send(address, port, size, start):
     time.sleep(max(0.0, start - time.monotonic()))
     piece = bytes(PIECE)
-    with socket.create_connection((address, port), timeout=SECONDS_MAX) as stream:
+    with connect(address, port, start + CONNECT_SECONDS_MAX) as stream:
         while size > 0:
             stream.sendall(piece[:size])
             size -= PIECE
