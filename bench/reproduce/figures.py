@@ -23,6 +23,7 @@ FIGURES = {
     "zfs": compared.native_disk,
     "hotfile": racks.hot_file,
     "zones": racks.growing_zones,
+    "counters": wire.own_counters,
     "rawtcp": wire.plain_tcp,
 }
 

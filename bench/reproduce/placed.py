@@ -16,7 +16,7 @@ def write_and_read(bed, files, mib):
 
 def series(title, x_label, lines, sentence, **more):
     return {"title": title, "x_label": x_label, "y_label": "MiB/s, all nodes together",
-            "lines": lines, "sentence": sentence, **more}
+            "lines": lines, "sentence": sentence} | more
 
 
 def local_and_cross_rack(args, folder):

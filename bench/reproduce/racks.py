@@ -1,6 +1,6 @@
 """Figures of bandwidth by racks: one hot file, and zones that grow in number."""
 from placed import counts, line, series
-from testbed import Testbed, note
+from testbed import MIB, Testbed, note
 
 # Sixteen nodes at this rate are 400 Mbit/s in all, well below what two cores carry.
 ZONES_RATE = "25mbit"
@@ -23,7 +23,7 @@ def hot_file(args, folder):
                 points.append([count, found["mib_per_s"]])
                 arrived = sum(link["down_payload"] for link in found["links"].values()
                               if not link["uplink"])
-                on_links[f"{placement} {count}"] = arrived / found["seconds"] / (1 << 20) / one_link
+                on_links[f"{placement} {count}"] = arrived / found["seconds"] / MIB / one_link
                 note(f"  {placement}, {count} readers: {found['mib_per_s']:.1f} MiB/s")
     limit = args.nodes * one_link
     zone, node = (points[-1][1] for points in lines.values())
