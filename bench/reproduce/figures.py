@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import compared
+import cut
 import placed
 import racks
 import wire
@@ -25,6 +26,7 @@ FIGURES = {
     "zones": racks.growing_zones,
     "counters": wire.own_counters,
     "rawtcp": wire.plain_tcp,
+    "cutrack": cut.cut_rack,
 }
 
 

@@ -17,6 +17,9 @@ def plot(figure, path):
             axes.plot(x, y, marker="o", label=line["name"])
     if "bars" in figure:
         axes.set_xticks(range(len(figure["bars"])), figure["bars"])
+    for name, at in figure.get("marks", []):
+        axes.axvline(at, color="gray", linestyle="--")
+        axes.annotate(name, (at, 0), rotation=90, ha="right")
     axes.set(title=figure["title"], xlabel=figure["x_label"], ylabel=figure["y_label"])
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

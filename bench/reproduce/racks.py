@@ -5,21 +5,24 @@ from testbed import MIB, Testbed, note
 # Sixteen nodes at this rate are 400 Mbit/s in all, well below what two cores carry.
 ZONES_RATE = "25mbit"
 RACKS = (1, 2, 4)
+# The hot file is larger than other files, as there is one.
+HOT_TIMES = 4
 
 
 def hot_file(args, folder):
     """Hot file: all nodes of a rack read one file at once, cold."""
     lines = {"zone": [], "node": []}
     on_links = {}
+    mib = HOT_TIMES * args.mib
     with Testbed(args.zonal, folder, 1, args.nodes, args.rate) as bed:
         one_link = bed.payload_rate("r1n1")
         for placement, points in lines.items():
             path = bed.make_dir(1, placement, placement) + "/hot"
-            bed.load("write", [("r1n1", path)], args.mib)
+            bed.load("write", [("r1n1", path)], mib)
             # The writer reads last: with placement `node` it needs no link.
             readers = bed.names(1)[::-1]
             for count in counts(args.nodes):
-                found = bed.load("read", [(node, path) for node in readers[:count]], args.mib)
+                found = bed.load("read", [(node, path) for node in readers[:count]], mib)
                 points.append([count, found["mib_per_s"]])
                 arrived = sum(link["down_payload"] for link in found["links"].values()
                               if not link["uplink"])
@@ -50,6 +53,8 @@ def growing_zones(args, folder):
             for rack in range(1, racks + 1):
                 top = bed.make_dir(rack, f"zone{rack}")
                 files += [(node, f"{top}/{node}") for node in bed.names(rack)]
+            # Targets that have just started have asked their shards then.
+            bed.load("write", files, args.nodes)
             for job, points in lines.items():
                 found = bed.load(job, files, args.mib)
                 points.append([racks, found["mib_per_s"]])
