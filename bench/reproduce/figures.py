@@ -30,6 +30,11 @@ FIGURES = {
 }
 
 
+def peers(text):
+    """Directories of other file systems by name."""
+    return dict(peer.split("=", 1) for peer in text.split())
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--zonal", required=True)
@@ -37,6 +42,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--mib", type=int, default=16)
     parser.add_argument("--rate", default="100mbit")
+    parser.add_argument("--peers", type=peers, default={}, help="NAME=DIR, with spaces between")
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=", ".join(FIGURES))
     args = parser.parse_args()
     if unknown := [name for name in args.figures if name not in FIGURES]:

@@ -13,6 +13,7 @@ HEADER_BYTES = 66
 FRAME_BYTES = 1514
 # A load that takes longer is an error.
 LOAD_SECONDS_MAX = 300
+PEERS_SECONDS_MAX = 120
 
 
 class Testbed:
@@ -24,6 +25,10 @@ class Testbed:
         if storage_nodes:
             args += ["--storage-nodes", storage_nodes]
         self.command("up", *args)
+        if start := os.environ.get("ZONAL_PEERS_START"):
+            env = {**os.environ, "ZONAL_TESTBED": folder, "ZONAL": zonal}
+            subprocess.run(start, shell=True, check=True, env=env, timeout=PEERS_SECONDS_MAX,
+                           stdin=subprocess.DEVNULL)
 
     def command(self, name, *args, timeout=120):
         call = [self.zonal, "testbed", name, "--dir", self.folder, *map(str, args)]
