@@ -81,13 +81,15 @@ def figure(begun, cut, healed, until, found, during, later, back):
     heal = max(of["ended"] - healed for of in back.values())
     rows = [{"call": name, "during": shown(during[name]), "later": shown(later[name]),
              "after heal": shown(back[name])} for name in during]
+    codes = sorted({of["error"] for of in away.values()})
     failed = sorted({name for name in away if "other" not in name})
-    sentence = (f"Programs with an open file and folder of their zone move {rates['before']:.1f} MiB/s before "
-                f"the cut, {rates['during']:.1f} in the {healed - cut:.0f} s of the cut and "
+    sentence = ("Programs with an open file and folder of their zone move "
+                f"{rates['before']:.1f} MiB/s before the cut, {rates['during']:.1f} in the "
+                f"{healed - cut:.0f} s of the cut and "
                 f"{rates['after']:.1f} after it, with {len(errors)} errors; their longest round "
                 f"took {max(of['worst_seconds'] for of in found):.1f} s. A path of the other zone "
-                f"ends with {', '.join(sorted({of['error'] for of in away.values()})) or 'no error'} "
-                f"after {worst:.1f} s at most (deadline {DEADLINE} s). "
+                f"ends with {', '.join(codes) or 'no error'} after {worst:.1f} s at most "
+                f"(deadline {DEADLINE} s). "
                 + (f"So do calls of its own zone by a path, as they begin at the root in the other "
                    f"rack: {', '.join(failed)}. " if failed else "")
                 + f"{heal:.1f} s after the heal all calls work, without a remount.")

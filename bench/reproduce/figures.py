@@ -32,7 +32,7 @@ FIGURES = {
 
 def peers(text):
     """Directories of other file systems by name."""
-    return dict(peer.split("=", 1) for peer in text.split())
+    return dict(peer.split("=", 1) for peer in text.replace(",", " ").split())
 
 
 def main():
@@ -56,8 +56,8 @@ def main():
             figure = FIGURES[name](args, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        figure.update(name=name, seconds=round(time.monotonic() - begun, 1),
-                      nodes=args.nodes, mib=args.mib, rate=args.rate)
+        figure = {"nodes": args.nodes, "mib": args.mib, "rate": args.rate, **figure,
+                  "name": name, "seconds": round(time.monotonic() - begun, 1)}
         (args.out / f"{name}.json").write_text(json.dumps(figure, indent=2) + "\n")
         plot(figure, args.out / name)
         print(f"{name}: {figure['sentence']} ({figure['seconds']} s)", flush=True)

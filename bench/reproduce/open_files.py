@@ -3,7 +3,8 @@
     open_files.py PATH UNTIL
 
 Each round writes 1 MiB of PATH, syncs it, drops the pages and reads 1 MiB that an earlier round
-wrote. Then it makes and removes a name in the open folder. UNTIL is of the monotonic clock. Prints [when, bytes] of each round, and each error.
+wrote. Then it makes and removes a name in the open folder. UNTIL is of the monotonic clock. Prints
+[when, bytes] of each round, and each error.
 """
 import errno
 import json

@@ -14,6 +14,8 @@ FRAME_BYTES = 1514
 # A load that takes longer is an error.
 LOAD_SECONDS_MAX = 300
 PEERS_SECONDS_MAX = 120
+# Most nodes of a testbed.
+NODES_MAX = 32
 
 
 class Testbed:
@@ -95,7 +97,9 @@ class Testbed:
         moved = sum(stream["bytes"] for stream in streams)
         took = max(of["ended"] for of in streams) - min(of["begun"] for of in streams)
         crossed = sum(link["up_bytes"] for link in links.values() if link["uplink"])
-        return {"mib_per_s": moved / MIB / took, "bytes": moved, "seconds": took, "links": links,
+        rates = [of["bytes"] / MIB / (of["ended"] - of["begun"]) for of in streams if of["bytes"]]
+        return {"mib_per_s": moved / MIB / took, "sum_of_rates": sum(rates), "bytes": moved,
+                "seconds": took, "links": links,
                 "uplink_bytes": crossed, "uplink_share": crossed / moved}
 
     def payload_rate(self, name):
@@ -106,6 +110,17 @@ class Testbed:
     def traffic(self):
         """Bytes that targets counted, as `zonal status` of the cell has them."""
         return json.loads(self.exec("r1n1", self.zonal, "status", "--json"))["traffic"]
+
+
+def rate_bits(text):
+    """Bits a second of a link's rate."""
+    number = text.rstrip("kmgbit")
+    return int(number) * {"gbit": 10**9, "mbit": 10**6, "kbit": 10**3, "bit": 1}[text[len(number):]]
+
+
+def racks_within(racks, nodes):
+    """Those numbers of racks that a testbed can have with so many nodes each."""
+    return [count for count in racks if count * nodes <= NODES_MAX]
 
 
 def address(node):

@@ -2,7 +2,7 @@
 import statistics
 
 from placed import line, series
-from testbed import MIB, Testbed, note
+from testbed import MIB, Testbed, note, racks_within, rate_bits
 
 ROUNDS = 3
 COUNTED_RACKS = (2, 4)
@@ -23,7 +23,8 @@ def beside_raw(bed, files, pairs, mib):
             found[f"raw {job}"].append(bed.raw(way))
             found[job].append(bed.load(job, files, mib))
     for name, rounds in found.items():
-        note(f"  {name}: " + ", ".join(f"{of['mib_per_s']:.1f}" for of in rounds) + f" MiB/s, {drops(rounds)} drops")
+        rates = ", ".join(f"{of['mib_per_s']:.1f}" for of in rounds)
+        note(f"  {name}: {rates} MiB/s, {drops(rounds)} drops")
     return found
 
 
@@ -51,8 +52,8 @@ def plain_tcp(args, folder):
     sentence = (f"{args.nodes} writers and {args.nodes} readers of a rack have {shares[0]:.2f} and "
                 f"{shares[1]:.2f} of plain TCP between the same nodes (asked 0.9). Writers and "
                 f"readers of another rack put {last[0]['excess on core %']:.1f}% and "
-                f"{last[1]['excess on core %']:.1f}% more bytes on the core than arrive (asked 3%), "
-                f"and their senders {last[0]['excess of senders %']:.1f}% and "
+                f"{last[1]['excess on core %']:.1f}% more bytes on the core than arrive (asked "
+                f"3%), and their senders {last[0]['excess of senders %']:.1f}% and "
                 f"{last[1]['excess of senders %']:.1f}% more, headers left out; plain TCP sends "
                 f"{last[0]['excess of plain TCP %']:.1f}% and "
                 f"{last[1]['excess of plain TCP %']:.1f}% more.")
@@ -94,10 +95,11 @@ def rate(rounds):
 def own_counters(args, folder):
     """Our own counters of traffic beside the bytes on links, for zone-local and cell-wide jobs."""
     rows = []
+    counted_racks = racks_within(COUNTED_RACKS, args.nodes)
     # Bytes are counted behind the queues where frames are dropped. Slow uplinks are the limit, so
     # that nothing is dropped behind them.
-    uplink = f"{int(args.rate.removesuffix('mbit')) // 4}mbit"
-    for racks in COUNTED_RACKS:
+    uplink = f"{rate_bits(args.rate) // 4}bit"
+    for racks in counted_racks:
         # The last nodes of a rack have no target, so each byte passes the links of their clients.
         storage = max(1, args.nodes // 2)
         width = racks * storage
@@ -123,10 +125,10 @@ def own_counters(args, folder):
                 if row[f"{of} off %"] is not None)
     zone = max(row["links cross %"] for row in rows if row["placement"] == "zone")
     wide = {racks: statistics.mean(row["links cross %"] for row in rows if row["racks"] == racks
-                                   and row["placement"] == "cell") for racks in COUNTED_RACKS}
+                                   and row["placement"] == "cell") for racks in counted_racks}
     sentence = (f"Our own counters are within {worst:.1f}% of the bytes on links without headers "
-                f"(asked 2%). Zone-local jobs put {zone:.2f}% of their bytes across the core (asked "
-                "1%), cell-wide ones " + ", ".join(
+                f"(asked 2%). Zone-local jobs put {zone:.2f}% of their bytes across the core "
+                "(asked 1%), cell-wide ones " + ", ".join(
                     f"{share:.0f}% with {racks} racks (ideal {100 * (racks - 1) / racks:.0f}%)"
                     for racks, share in wide.items()) + ".")
     names = [f"{row['racks']} racks\n{row['placement']} {row['job']}" for row in rows]
