@@ -135,7 +135,8 @@ def own_counters(args, folder):
     lines = [line(name, [[at, row[f"{name} cross %"]] for at, row in enumerate(rows)])
              for name in ("links", "counters")]
     return series("Bytes across the core: links and our own counters", "", lines, sentence,
-                  y_label="% of the bytes of the job", bars=names, table=rows)
+                  y_label="% of the bytes of the job", bars=names, table=rows,
+                  rate=f"{args.rate}, with uplinks of {rate_bits(uplink) / 1e6:g}mbit")
 
 
 def counted_row(racks, placement, job, found, counted, clients):
