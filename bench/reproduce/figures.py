@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 
 import compared
+import cut
 import placed
+import racks
+import wire
 from page import write_page
 from plots import plot
 from testbed import note
@@ -19,7 +22,17 @@ FIGURES = {
     "fig13": placed.one_writer,
     "dcfs1": compared.storage_servers,
     "zfs": compared.native_disk,
+    "hotfile": racks.hot_file,
+    "zones": racks.growing_zones,
+    "counters": wire.own_counters,
+    "rawtcp": wire.plain_tcp,
+    "cutrack": cut.cut_rack,
 }
+
+
+def peers(text):
+    """Directories of other file systems by name."""
+    return dict(peer.split("=", 1) for peer in text.replace(",", " ").split())
 
 
 def main():
@@ -29,6 +42,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--mib", type=int, default=16)
     parser.add_argument("--rate", default="100mbit")
+    parser.add_argument("--peers", type=peers, default={}, help="NAME=DIR, with spaces between")
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help=", ".join(FIGURES))
     args = parser.parse_args()
     if unknown := [name for name in args.figures if name not in FIGURES]:
@@ -42,8 +56,8 @@ def main():
             figure = FIGURES[name](args, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        figure.update(name=name, seconds=round(time.monotonic() - begun, 1),
-                      nodes=args.nodes, mib=args.mib, rate=args.rate)
+        figure = {"nodes": args.nodes, "mib": args.mib, "rate": args.rate, **figure,
+                  "name": name, "seconds": round(time.monotonic() - begun, 1)}
         (args.out / f"{name}.json").write_text(json.dumps(figure, indent=2) + "\n")
         plot(figure, args.out / name)
         print(f"{name}: {figure['sentence']} ({figure['seconds']} s)", flush=True)

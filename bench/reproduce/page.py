@@ -3,12 +3,13 @@ import html
 import json
 
 HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Zonal: published figures, repeated</title>
+<html lang="en"><head><meta charset="utf-8"><title>Zonal: figures of testbeds</title>
 <style>body{font:16px/1.5 sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}
 img{max-width:100%}table{border-collapse:collapse}td,th{border:1px solid #bbb;padding:.2rem .6rem;
 text-align:right}</style></head><body>
-<h1>Published figures, repeated</h1>
-<p>Each figure is of one run on emulated racks. Rates of links and sizes stand below it.</p>
+<h1>Figures of testbeds</h1>
+<p>Published figures, repeated, and figures of Zonal's own goals. Each is of one run on
+emulated racks. Rates of links and sizes stand below it.</p>
 """
 
 

@@ -1,4 +1,6 @@
 """Figures of the ZoneFS publication: where data lies, and what that costs."""
+import os
+
 from testbed import Testbed, note
 
 
@@ -10,13 +12,34 @@ def line(name, points):
     return {"name": name, "points": points}
 
 
+def peer_lines(bed, args, racks, written_by=None):
+    """The same load in each peer's directory: a file a node, or all written by one node."""
+    lines = []
+    for name, top in args.peers.items():
+        folder = f"{top}/zonal-{os.getpid()}"
+        bed.exec("r1n1", "mkdir", folder)
+        of = {job: [] for job in (("read",) if written_by else ("write", "read"))}
+        for count in counts(args.nodes)[1 if written_by else 0:]:
+            files = [(node, f"{folder}/{count}-{node}") for rack in racks
+                     for node in bed.names(rack, count)]
+            for _node, path in files if written_by else ():
+                bed.load("write", [(written_by, path)], args.mib)
+            for job, points in of.items():
+                found = bed.load(job, files, args.mib)
+                points.append([len(files), found["mib_per_s"]])
+                note(f"  {name} {job}, {len(files)} nodes: {found['mib_per_s']:.1f} MiB/s")
+        bed.exec("r1n1", "rm", "-r", folder)
+        lines += [line(f"{name} {job}", points) for job, points in of.items()]
+    return lines
+
+
 def write_and_read(bed, files, mib):
     return {job: bed.load(job, files, mib) for job in ("write", "read")}
 
 
 def series(title, x_label, lines, sentence, **more):
     return {"title": title, "x_label": x_label, "y_label": "MiB/s, all nodes together",
-            "lines": lines, "sentence": sentence, **more}
+            "lines": lines, "sentence": sentence} | more
 
 
 def local_and_cross_rack(args, folder):
@@ -33,13 +56,14 @@ def local_and_cross_rack(args, folder):
                     lines[place, job].append([count, found["mib_per_s"]])
                     shares[f"{place} {job} {count}"] = found["uplink_share"]
                     note(f"  {place} {job}, {count} nodes: {found['mib_per_s']:.1f} MiB/s")
+        peers = peer_lines(bed, args, [1])
     gain = lines["local", "write"][-1][1] / lines["cross-rack", "write"][-1][1]
     worst = max(share for name, share in shares.items() if name.startswith("local"))
     sentence = (f"With {args.nodes} nodes local writes are {gain:.1f} times cross-rack writes, "
                 "which stop at the uplink; the publication had more than twice. Local I/O put "
                 f"{worst:.2%} of its bytes on the uplinks at most.")
     return series("Fig 9: local and cross-rack, separate files", "nodes of one rack",
-                  [line(" ".join(key), points) for key, points in lines.items()], sentence,
+                  [line(" ".join(key), points) for key, points in lines.items()] + peers, sentence,
                   uplink_share=shares)
 
 
@@ -57,6 +81,7 @@ def zones_and_cell(args, folder):
                     lines[placement, job].append([2 * count, found["mib_per_s"]])
                     shares[f"{placement} {job} {count}"] = found["uplink_share"]
                     note(f"  {placement} {job}, 2 x {count} nodes: {found['mib_per_s']:.1f} MiB/s")
+        peers = peer_lines(bed, args, [1, 2])
     gain = lines["zone", "write"][-1][1] / lines["cell", "write"][-1][1]
     crossed = shares[f"cell write {counts(args.nodes)[-1]}"]
     sentence = (f"With 2 x {args.nodes} nodes zones write {gain:.1f} times as fast as stripes over "
@@ -64,7 +89,7 @@ def zones_and_cell(args, folder):
                 "/ racks = 50%); in the publication zones saturate the storage, and GPFS lies "
                 "between local and cross-rack.")
     return series("Fig 10: zones and stripes over the cell", "nodes of both racks",
-                  [line(" ".join(key), points) for key, points in lines.items()], sentence,
+                  [line(" ".join(key), points) for key, points in lines.items()] + peers, sentence,
                   uplink_share=shares)
 
 
@@ -82,9 +107,11 @@ def one_writer(args, folder):
                 found = bed.load("read", files, args.mib)
                 points.append([count, found["mib_per_s"]])
                 note(f"  {placement}, {count} nodes read: {found['mib_per_s']:.1f} MiB/s")
+        peers = peer_lines(bed, args, [1], written_by="r1n1")
     gain = lines["zone"][-1][1] / lines["node"][-1][1]
     sentence = (f"With {args.nodes} readers files in the zone are read {gain:.1f} times as fast as "
                 "files on their writer's node, which stop at the link of that node; in the "
                 "publication HDFS with one copy stops at that server.")
     return series("Fig 13: files written by one node", "nodes that read their own file",
-                  [line(f"{name} placement", points) for name, points in lines.items()], sentence)
+                  [line(f"{name} placement", points) for name, points in lines.items()] + peers,
+                  sentence)

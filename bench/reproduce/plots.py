@@ -16,7 +16,11 @@ def plot(figure, path):
         else:
             axes.plot(x, y, marker="o", label=line["name"])
     if "bars" in figure:
-        axes.set_xticks(range(len(figure["bars"])), figure["bars"])
+        axes.set_xticks(range(len(figure["bars"])), figure["bars"],
+                        fontsize=7 if len(figure["bars"]) > 4 else None)
+    for name, at in figure.get("marks", []):
+        axes.axvline(at, color="gray", linestyle="--")
+        axes.annotate(name, (at, 0), rotation=90, ha="right")
     axes.set(title=figure["title"], xlabel=figure["x_label"], ylabel=figure["y_label"])
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)

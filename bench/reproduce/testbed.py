@@ -6,10 +6,16 @@ import sys
 import time
 from pathlib import Path
 
-WORKER = Path(__file__).with_name("worker.py")
+HERE = Path(__file__).parent
 MIB = 1 << 20
+# Headers of a full frame of TCP: Ethernet 14, IP 20, TCP 20 with time stamps 12.
+HEADER_BYTES = 66
+FRAME_BYTES = 1514
 # A load that takes longer is an error.
 LOAD_SECONDS_MAX = 300
+PEERS_SECONDS_MAX = 120
+# Most nodes of a testbed.
+NODES_MAX = 32
 
 
 class Testbed:
@@ -21,6 +27,10 @@ class Testbed:
         if storage_nodes:
             args += ["--storage-nodes", storage_nodes]
         self.command("up", *args)
+        if start := os.environ.get("ZONAL_PEERS_START"):
+            env = {**os.environ, "ZONAL_TESTBED": folder, "ZONAL": zonal}
+            subprocess.run(start, shell=True, check=True, env=env, timeout=PEERS_SECONDS_MAX,
+                           stdin=subprocess.DEVNULL)
 
     def command(self, name, *args, timeout=120):
         call = [self.zonal, "testbed", name, "--dir", self.folder, *map(str, args)]
@@ -53,31 +63,89 @@ class Testbed:
         links = json.loads(self.command("status", "--json"))["links"]
         return {link["name"]: link for link in links}
 
+    def start(self, node, worker, *args):
+        """Starts a Python program of this folder on a node."""
+        call = [self.zonal, "testbed", "exec", "--dir", self.folder, node, "--", "python3",
+                str(HERE / worker), *map(str, args)]
+        return subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                stdin=subprocess.DEVNULL, text=True)
+
     def load(self, job, files, mib):
-        """Runs one stream a (node, path); returns MiB/s of all together and bytes over uplinks."""
+        """Runs one stream a (node, path); returns MiB/s of all together and bytes on links."""
         if job == "read":
             drop_caches()
+        return self.measure(len(files), lambda start: [
+            self.start(node, "worker.py", job, path, mib, start) for node, path in files])
+
+    def raw(self, pairs):
+        """Sends bytes over TCP, one connection for each (from, to, bytes); returns as `load`."""
+        senders, receivers = {}, {}
+        for number, (sender, receiver, size) in enumerate(pairs):
+            port = 20_000 + number
+            senders.setdefault(sender, []).append([address(receiver), port, size])
+            receivers.setdefault(receiver, []).append(port)
+        nodes = sorted({*senders, *receivers})
+        return self.measure(len(nodes), lambda start: [
+            self.start(node, "raw_worker.py", json.dumps(receivers.get(node, [])),
+                       json.dumps(senders.get(node, [])), start) for node in nodes])
+
+    def measure(self, processes, run):
         before = self.links()
-        start = time.monotonic() + 0.5 + 0.05 * len(files)
-        running = []
-        for node, path in files:
-            call = [self.zonal, "testbed", "exec", "--dir", self.folder, node, "--", "python3",
-                    str(WORKER), job, path, str(mib), str(start)]
-            running.append(subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                            stdin=subprocess.DEVNULL, text=True))
-        streams = []
-        for process in running:
-            out, err = process.communicate(timeout=LOAD_SECONDS_MAX)
-            if process.returncode != 0:
-                raise RuntimeError(f"{job} on a node: {err.strip()}")
-            streams.append(json.loads(out))
-        after = self.links()
+        running = run(time.monotonic() + 0.5 + 0.05 * processes)
+        streams = [result(process) for process in running]
+        links = moved_on(before, self.links())
         moved = sum(stream["bytes"] for stream in streams)
         took = max(of["ended"] for of in streams) - min(of["begun"] for of in streams)
-        crossed = sum(after[name]["up_bytes"] - before[name]["up_bytes"]
-                      for name in after if after[name]["uplink"])
-        return {"mib_per_s": moved / MIB / took, "bytes": moved, "seconds": took,
+        crossed = sum(link["up_bytes"] for link in links.values() if link["uplink"])
+        rates = [of["bytes"] / MIB / (of["ended"] - of["begun"]) for of in streams if of["bytes"]]
+        return {"mib_per_s": moved / MIB / took, "sum_of_rates": sum(rates), "bytes": moved,
+                "seconds": took, "links": links,
                 "uplink_bytes": crossed, "uplink_share": crossed / moved}
+
+    def payload_rate(self, name):
+        """MiB/s that full frames of TCP carry over a link at its rate."""
+        bits = self.links()[name]["bits_per_second"]
+        return bits / 8 / MIB * (FRAME_BYTES - HEADER_BYTES) / FRAME_BYTES
+
+    def traffic(self):
+        """Bytes that targets counted, as `zonal status` of the cell has them."""
+        return json.loads(self.exec("r1n1", self.zonal, "status", "--json"))["traffic"]
+
+
+def rate_bits(text):
+    """Bits a second of a link's rate."""
+    number = text.rstrip("kmgbit")
+    return int(number) * {"gbit": 10**9, "mbit": 10**6, "kbit": 10**3, "bit": 1}[text[len(number):]]
+
+
+def racks_within(racks, nodes):
+    """Those numbers of racks that a testbed can have with so many nodes each."""
+    return [count for count in racks if count * nodes <= NODES_MAX]
+
+
+def address(node):
+    rack, index = node[1:].split("n")
+    return f"10.77.{rack}.{index}"
+
+
+def moved_on(before, after):
+    """Bytes, frames and drops of each link between two reports. Payload is without headers."""
+    found = {}
+    for name, link in after.items():
+        moved = {key: link[key] - before[name][key] for key in link
+                 if key.startswith(("up_", "down_"))}
+        payload = {f"{way}_payload": moved[f"{way}_bytes"] - HEADER_BYTES * moved[f"{way}_frames"]
+                   for way in ("up", "down")}
+        found[name] = {"uplink": link["uplink"], **moved, **payload}
+    return found
+
+
+def result(process):
+    """The JSON that a program on a node printed."""
+    out, err = process.communicate(timeout=LOAD_SECONDS_MAX)
+    if process.returncode != 0:
+        raise RuntimeError(f"a program on a node: {err.strip()}")
+    return json.loads(out)
 
 
 def drop_caches():

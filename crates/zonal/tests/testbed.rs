@@ -172,6 +172,10 @@ fn a_testbed_carries_files_between_racks_and_leaves_nothing() {
 
 /// The machine has neither sockets nor records of the testbed.
 fn sockets_are_in_the_nodes(bed: &Testbed) {
+    let setting = "cat /proc/sys/net/ipv4/tcp_congestion_control";
+    for node in ["r1n1", "r2n2"] {
+        assert_eq!(bed.shells(node, setting), "reno\n");
+    }
     let cell = fs::read_to_string(bed.dir().join("cell/cell.toml")).unwrap();
     let id = cell.lines().find_map(|line| line.strip_prefix("cell = "));
     let sockets = format!("/run/zonal/{}", id.unwrap().trim_matches('"'));

@@ -7,11 +7,19 @@ use super::plan::{LinkEnd, NodePlace, SWITCH, TestbedLink, TestbedPlan};
 use super::shape::LinkRate;
 use super::shaping::{self, ShapedPorts};
 use super::{iproute, namespaces};
+use crate::console;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 /// `ip` and `tc` commands by namespace.
 type Commands = BTreeMap<String, String>;
+
+/// Congestion control of all nodes, whatever the machine has. It is the only one that each kernel
+/// lets a namespace choose. With BBR many connections overfill a queue, and a tenth or more of the
+/// bytes are dropped and sent again.
+const CONGESTION_CONTROL: &str = "reno";
+/// The setting of the namespace that a thread is in.
+const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// The commands that make a switch.
 fn switch(address: Ipv4Addr) -> String {
@@ -78,10 +86,24 @@ fn ip_commands(plan: &TestbedPlan) -> Commands {
     commands
 }
 
+/// Has all sockets in a namespace use [`CONGESTION_CONTROL`]. Where settings cannot be written, the
+/// machine's own congestion control stays.
+fn set_congestion_control(namespace: &str) -> anyhow::Result<()> {
+    namespaces::inside(namespace, || {
+        if let Err(error) = std::fs::write(CONGESTION_FILE, CONGESTION_CONTROL) {
+            console::note(format_args!("{namespace}: {CONGESTION_FILE}: {error}"));
+        }
+        Ok(())
+    })
+}
+
 /// Makes everything and checks that the kernel took each rate.
 pub fn make(plan: &TestbedPlan, rates: &BTreeMap<String, LinkRate>) -> anyhow::Result<()> {
     let names = plan.namespaces();
     names.iter().try_for_each(|name| namespaces::make(name))?;
+    names
+        .iter()
+        .try_for_each(|name| set_congestion_control(name))?;
     let commands = ip_commands(plan);
     // The core makes the ends of uplinks in the racks, the racks those of links in the nodes.
     for name in &names {

@@ -47,6 +47,8 @@ pub struct ShapedPort {
     pub rate: LinkRate,
     /// Bytes of all frames that were sent.
     pub bytes: u64,
+    /// Those frames: a buffer of a segment offload counts as the frames that it becomes.
+    pub frames: u64,
     /// Frames that found the queue full.
     pub drops: u64,
 }
@@ -61,6 +63,7 @@ fn shaped(scheduler: &Value) -> Option<(String, ShapedPort)> {
     let port = ShapedPort {
         rate: LinkRate(bytes_a_second.checked_mul(8)?),
         bytes: scheduler["bytes"].as_u64()?,
+        frames: scheduler["packets"].as_u64()?,
         drops: scheduler["drops"].as_u64()?,
     };
     is_bucket.then_some((scheduler["dev"].as_str()?.to_owned(), port))
@@ -128,11 +131,13 @@ mod tests {
     #[test]
     fn only_a_root_bucket_counts_as_shaping() {
         let scheduler = |kind: &str, root: bool| {
-            json!({"kind": kind, "dev": "eth0", "root": root, "bytes": 7, "drops": 1,
+            json!({"kind": kind, "dev": "eth0", "root": root, "bytes": 7, "packets": 2,
+                   "drops": 1,
                    "options": {"rate": 25_000_000}})
         };
         let (dev, port) = shaped(&scheduler("tbf", true)).unwrap();
-        assert_eq!((dev.as_str(), port.bytes, port.drops), ("eth0", 7, 1));
+        assert_eq!((dev.as_str(), port.bytes, port.frames), ("eth0", 7, 2));
+        assert_eq!(port.drops, 1);
         assert_eq!(port.rate, LinkRate(200_000_000));
         assert_eq!(shaped(&scheduler("tbf", false)), None);
         assert_eq!(shaped(&scheduler("noqueue", true)), None);
@@ -149,6 +154,7 @@ mod tests {
         let port = ShapedPort {
             rate: LinkRate(8_000_000),
             bytes: 0,
+            frames: 0,
             drops: 0,
         };
         let ports = ShapedPorts(BTreeMap::from([(("a".into(), "eth0".into()), port)]));

@@ -231,7 +231,8 @@ impl TestbedFolder {
         written.with_context(|| self.dir().join(STATE).display().to_string())
     }
 
-    /// Removes everything that a testbed has in the folder, the state last.
+    /// Removes everything that a testbed has in the folder: the state last of what a later `down`
+    /// needs, then the lock, which the caller holds.
     pub fn clear(&self, removes_dir: bool) -> anyhow::Result<()> {
         for name in [CELL, MOUNT, STATE] {
             let removed = self.folder.remove(name);
@@ -249,8 +250,9 @@ impl TestbedFolder {
         for name in left.filter(is_temporary) {
             let _ = self.folder.unlink(&name);
         }
+        let _ = self.folder.unlink(LOCK);
         if removes_dir {
-            self.clear_lock();
+            let _ = std::fs::remove_dir(self.dir());
         }
         Ok(())
     }
@@ -302,6 +304,17 @@ mod tests {
         assert_eq!(folder.state().unwrap(), state);
         folder.clear(true).unwrap();
         assert!(!scratch.join("new").exists());
+    }
+
+    #[test]
+    fn a_damaged_state_leaves_no_file_behind() {
+        let scratch = Scratch::new("testbed-damaged");
+        let (folder, _) = TestbedFolder::make(&scratch).unwrap();
+        let _lock = folder.lock().unwrap();
+        std::fs::write(scratch.join(STATE), "{ \"version\": ").unwrap();
+        assert!(folder.find_state().is_err() && folder.has_state());
+        folder.clear(false).unwrap();
+        assert_eq!(std::fs::read_dir(&*scratch).unwrap().count(), 0);
     }
 
     #[test]

@@ -182,6 +182,8 @@ fn to_json(
             "bits_per_second": report.up.rate.0,
             "up_bytes": report.up.bytes,
             "down_bytes": report.down.bytes,
+            "up_frames": report.up.frames,
+            "down_frames": report.down.frames,
             "up_drops": report.up.drops,
             "down_drops": report.down.drops,
         })
