@@ -116,7 +116,7 @@ limits! {
     /// How long a listing of the root, and `df` of it, wait for the other servers, all together.
     ROOT_ANSWER_MS: u64 = 500, "ms";
     /// How long the first stat of a listing waits once more for the servers without an answer.
-    ROOT_CONFIRM_MS: u64 = 350, "ms";
+    ROOT_CONFIRM_MS: u64 = 300, "ms";
     /// How long listings of the root do not ask a server that gave no answer.
     ROOT_SILENCE_MS: u64 = 3_000, "ms";
     /// Appends under way at one shard.

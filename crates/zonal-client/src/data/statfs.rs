@@ -6,6 +6,7 @@
 //! counts with its last figures; one that this client never had figures of is left out.
 
 use crate::cell::Link;
+use crate::cell::call::SentRequest;
 use crate::cell::known_capacities::Figures;
 use crate::cell::placement::TargetPlace;
 use crate::cell::session::is_no_answer;
@@ -105,6 +106,7 @@ impl<N: Net> ClientCall<'_, N> {
         let asked = asked.filter(|link| self.listing_silence(link).is_none());
         let (open, shut): (Vec<_>, Vec<_>) = asked.partition(|link| self.is_at_hand(link));
         let call = self.briefly(ROOT_ANSWER_MS);
+        let sent = call.start_targets(&at_hand);
         let requests = open
             .iter()
             .map(|link| ((*link).clone(), MetaRequest::StatFs));
@@ -112,7 +114,7 @@ impl<N: Net> ClientCall<'_, N> {
         for (link, reply) in open.into_iter().zip(replies) {
             self.note_shard(link, reply).ok();
         }
-        let outcomes = call.ask_targets(&at_hand).await;
+        let outcomes = call.finish_targets(&at_hand, sent).await;
         let unasked = at_hand.into_iter().zip(outcomes);
         let unasked = unasked
             .filter(|(place, outcome)| outcome.is_err() && !silences.remembers(&place.address));
@@ -174,14 +176,28 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Asks targets at once, and keeps their figures.
     async fn ask_targets(&self, places: &[&TargetPlace]) -> Vec<Result<Figures, ErrorCode>> {
-        let mut sent = Vec::with_capacity(places.len());
-        for place in places {
+        let sent = self.start_targets(places);
+        self.finish_targets(places, sent).await
+    }
+
+    /// Asks targets; [`Self::finish_targets`] takes the replies.
+    fn start_targets(&self, places: &[&TargetPlace]) -> Vec<Option<SentRequest<N>>> {
+        let sent = places.iter().map(|place| {
             let target = place.target;
             // A start may have waited for a connection until the end.
             let is_over = self.context().is_brief() && self.has_ended();
             let request = StorageRequest::StatFs { target };
-            sent.push((!is_over).then(|| self.start_storage(place, &request)));
-        }
+            (!is_over).then(|| self.start_storage(place, &request))
+        });
+        sent.collect()
+    }
+
+    /// Keeps the figures of targets, or notes that their servers do not answer.
+    async fn finish_targets(
+        &self,
+        places: &[&TargetPlace],
+        sent: Vec<Option<SentRequest<N>>>,
+    ) -> Vec<Result<Figures, ErrorCode>> {
         let mut outcomes = Vec::with_capacity(places.len());
         for (place, sent) in places.iter().zip(sent) {
             let Some(sent) = sent else {

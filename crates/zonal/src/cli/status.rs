@@ -17,7 +17,7 @@ use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
 ///
-/// Asks every server of the cell at once, and waits 0.9 s for each. Exits with 1 if one does not
+/// Asks every server of the cell at once, and waits 0.8 s for each. Exits with 1 if one does not
 /// answer or does not serve, or reports errors of its medium or damaged data.
 #[derive(Debug, clap::Args)]
 pub struct Status {
@@ -29,7 +29,7 @@ pub struct Status {
 }
 
 /// How long a server is waited for, ms: an answer comes within a second.
-const STATUS_DEADLINE: Duration = Duration::from_millis(900);
+const STATUS_DEADLINE: Duration = Duration::from_millis(800);
 
 /// The replies of one node.
 struct Seen {
