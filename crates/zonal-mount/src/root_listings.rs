@@ -2,8 +2,8 @@
 //! directory by this thread belongs to its listing, as `ls -l` does it, and waits for no server
 //! long.
 //!
-//! *Bound*: [`ROOT_LISTINGS_MAX`]; a full table is emptied. (A handle whose opener was killed before
-//! its answer is never closed.)
+//! *Bound*: [`ROOT_LISTINGS_MAX`]; a full table is emptied. (A handle whose opener was killed
+//! before its answer is never closed.)
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

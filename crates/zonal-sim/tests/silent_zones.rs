@@ -2,6 +2,7 @@
 //! wait for them as ever. All times are the simulator's.
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     reason = "a test ends where something is not as it should be"
 )]
 

@@ -1,5 +1,5 @@
-//! Beside a zone whose servers stand still, or are gone, the listing of the root, `df` and `zonal
-//! status` answer soon, and all is well again when the zone is back.
+//! A zone whose servers stand still, or are gone, holds up neither the listing of the root nor `df`
+//! nor `zonal status`. All is well again when the zone is back.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -94,7 +94,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Asks the cell's servers, and keeps their figures. Those that may have to be waited for come
-    /// last, one after the other, and those of a zone with a silent server behind all others.
+    /// last, one after the other. Behind them come the others of a zone with a silent server.
     async fn ask_soon(&self, places: &[TargetPlace], links: &[Arc<Link>]) {
         let (map, now) = (self.map(), self.net.now());
         let silences = &self.silent_servers.listings;

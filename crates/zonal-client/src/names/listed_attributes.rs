@@ -1,5 +1,5 @@
-//! Attributes of first-level directories for a listing of the root, and for the stats that belong to
-//! it. Their shards are asked together, and none is waited for long.
+//! Attributes of first-level directories for a listing of the root, and for the stats that belong
+//! to it. Their shards are asked together, and none is waited for long.
 //!
 //! A shard with an open session is asked first, with others at the same time. A shard that has to
 //! be connected to, and may not answer, comes behind them, so that it takes no time from them.
@@ -127,9 +127,8 @@ impl<N: Net> ClientCall<'_, N> {
         outcome
     }
 
-    /// Attributes of an inode and how long they may be cached, ms. As a stat that belongs to a
-    /// listing of the root, it does not wait long for a server: it fails once the server has not
-    /// answered two requests.
+    /// Attributes of an inode and how long they may be cached, ms. A stat that belongs to a listing
+    /// of the root fails once the server has not answered two requests.
     ///
     /// # Errors
     /// `Stale` where the inode is gone; `TimedOut`, `Unreachable`.

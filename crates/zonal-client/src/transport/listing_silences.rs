@@ -1,5 +1,5 @@
-//! Servers that gave no answer to a listing of the root: for some time listings do not ask them, and
-//! stats that belong to a listing fail at once.
+//! Servers that gave no answer to a listing of the root. For some time listings do not ask them,
+//! and stats that belong to a listing fail at once.
 //!
 //! They are apart from [`super::silent_servers`]: half a second without an answer says too little
 //! for the operations of users, which keep their deadlines.
