@@ -5,6 +5,7 @@
 //! [`SessionOwner`].
 
 pub(crate) mod call;
+pub(crate) mod known_capacities;
 pub(crate) mod map;
 pub(crate) mod options;
 pub(crate) mod owner;
@@ -39,6 +40,7 @@ pub struct Cell<N: Net> {
     /// Writes in flight by target.
     pub(crate) writes_in_flight: WritesInFlight,
     pub(crate) silent_servers: SilentServers,
+    pub(crate) known_capacities: known_capacities::KnownCapacities,
     /// Number of this client's incarnation.
     pub(crate) incarnation: AtomicU32,
     pub(crate) traffic: ZoneTraffic,
@@ -59,6 +61,7 @@ impl<N: Net> Cell<N> {
             links: Mutex::new(BTreeMap::new()),
             writes_in_flight: WritesInFlight::default(),
             silent_servers: SilentServers::default(),
+            known_capacities: known_capacities::KnownCapacities::default(),
             incarnation: AtomicU32::new(Incarnation::FIRST.0),
             traces: AtomicU64::new(first_trace),
         }

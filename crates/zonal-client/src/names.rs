@@ -5,6 +5,7 @@ mod access_times;
 mod attributes;
 mod directories;
 mod events;
+mod listed_attributes;
 mod locate;
 mod lock_retries;
 mod locks;
@@ -119,7 +120,7 @@ impl<N: Net> ClientCall<'_, N> {
                 })
             }
             None => {
-                let (attr, attr_ms) = self.getattr(entry.ino).await?;
+                let (attr, attr_ms) = self.stat(entry.ino).await?;
                 if attr.kind == FileKind::Directory && attr.nlink == 0 {
                     // Removed since the look-up. Only processes that already hold it see its last
                     // attributes.

@@ -2,6 +2,7 @@
 //! operation waits for servers.
 
 pub(crate) mod in_flight;
+pub(crate) mod listing_silences;
 pub(crate) mod mutex;
 pub(crate) mod net;
 pub(crate) mod operation;

@@ -31,6 +31,7 @@ pub struct ZonalFs {
     pub(crate) waiters: LockWaiters<ReplyEmpty>,
     pub(crate) hints: AttributeHints,
     pub(crate) directories: crate::directories::DirectoryTable,
+    pub(crate) root_listings: crate::root_listings::RootListings,
     pub(crate) names: crate::name_cache::NameCache,
     pub(crate) expiries: crate::expiries::NameExpiries,
     pub(crate) listings: crate::listing_cache::ListingCache,
@@ -63,6 +64,7 @@ impl ZonalFs {
             waiters: LockWaiters::default(),
             hints: AttributeHints::default(),
             directories: crate::directories::DirectoryTable::default(),
+            root_listings: crate::root_listings::RootListings::default(),
             names: crate::name_cache::NameCache::default(),
             expiries: crate::expiries::NameExpiries::default(),
             listings: crate::listing_cache::ListingCache::default(),
@@ -95,6 +97,19 @@ impl ZonalFs {
 
     pub(crate) fn begin(&self, ctx: &Context<'_>) -> KernelOperation<'_> {
         let call = self.client.begin();
+        self.in_flight.begin(call, ctx.unique, ctx.pid)
+    }
+
+    /// As [`Self::begin`], for a stat of an entry of `parent`.
+    pub(crate) fn begin_stat(
+        &self,
+        ctx: &Context<'_>,
+        parent: impl FnOnce() -> Option<Ino>,
+    ) -> KernelOperation<'_> {
+        let mut call = self.client.begin();
+        if self.root_listings.has(ctx.pid) && parent() == Some(Ino::ROOT) {
+            call = call.of_listing();
+        }
         self.in_flight.begin(call, ctx.unique, ctx.pid)
     }
 }
@@ -362,6 +377,7 @@ impl FileSystem for ZonalFs {
 
     fn releasedir(&self, _ctx: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
         self.directories.close(Ino(ino), release.fh);
+        self.root_listings.close(release.fh);
         reply.ok();
     }
 

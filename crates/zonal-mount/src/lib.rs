@@ -27,6 +27,7 @@ mod ops_xattr;
 mod page_masks;
 mod page_races;
 mod page_tails;
+mod root_listings;
 #[cfg(debug_assertions)]
 mod write_delay;
 mod write_handles;

@@ -44,7 +44,11 @@ impl ZonalFs {
             (true, false) => OpenFlags::CACHE_DIR,
             (false, _) => OpenFlags::NONE,
         };
-        Ok((number << 1 | u64::from(fills), flags))
+        let fh = number << 1 | u64::from(fills);
+        if ino == Ino::ROOT {
+            self.root_listings.open(fh, ctx.pid);
+        }
+        Ok((fh, flags))
     }
 
     pub(crate) fn do_readdir(

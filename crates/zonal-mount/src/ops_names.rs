@@ -76,7 +76,7 @@ impl ZonalFs {
         bytes: &[u8],
         reply: ReplyEntry,
     ) {
-        let call = self.begin(ctx);
+        let call = self.begin_stat(ctx, || Some(parent));
         let mark = self.hints.mark();
         let looked = match bytes {
             b"." => block_on(call.getattr(parent)).map(found_now),
@@ -112,9 +112,9 @@ impl ZonalFs {
     }
 
     pub(crate) fn do_getattr(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyAttr) {
-        let call = self.begin(ctx);
+        let call = self.begin_stat(ctx, || self.directories.parent(ino));
         let mark = self.hints.mark();
-        match block_on(call.getattr(ino)) {
+        match block_on(call.stat(ino)) {
             Ok((mut attr, ms)) => {
                 self.space(&mut attr);
                 let ms = self.hints.note(mark, &attr, ms);
@@ -127,8 +127,8 @@ impl ZonalFs {
     }
 
     pub(crate) fn do_statx(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyStatx) {
-        let call = self.begin(ctx);
-        match block_on(call.getattr(ino)) {
+        let call = self.begin_stat(ctx, || self.directories.parent(ino));
+        match block_on(call.stat(ino)) {
             Ok((mut attr, ms)) => {
                 self.space(&mut attr);
                 let ms = self.hints.note_term(ino, ms);

@@ -130,6 +130,12 @@ impl Pool {
         }
     }
 
+    /// The identity that its connections show to servers.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// The pool's counters.
     #[must_use]
     pub fn metrics(&self) -> &Arc<PoolMetrics> {

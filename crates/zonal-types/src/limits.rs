@@ -113,6 +113,12 @@ limits! {
     /// How long a restarted shard waits for clients to report their locks before it grants any to
     /// others. Less than the time for which a request is retried.
     LOCKS_TOLD_MS: u64 = 8_000, "ms";
+    /// How long a listing of the root, and `df` of it, wait for the other servers, all together.
+    ROOT_ANSWER_MS: u64 = 500, "ms";
+    /// How long the first stat of a listing waits once more for the servers without an answer.
+    ROOT_CONFIRM_MS: u64 = 300, "ms";
+    /// How long listings of the root do not ask a server that gave no answer.
+    ROOT_SILENCE_MS: u64 = 3_000, "ms";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.

@@ -54,6 +54,24 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         Self::new(self.client, self.context.is_awaited(), cancellation)
     }
 
+    /// A part of this operation that ends after `ms`, answered or not.
+    pub(crate) fn briefly(&self, ms: u64) -> Self {
+        let end = self.client.cell().net.now().plus_ms(ms);
+        let cancellation = self.context.cancellation().clone();
+        Self {
+            client: self.client,
+            context: OperationContext::brief(self.context.trace(), cancellation, end),
+        }
+    }
+
+    /// This operation as a stat that belongs to a listing of the root: of a server without an
+    /// answer it learns soon.
+    #[must_use]
+    pub fn of_listing(mut self) -> Self {
+        self.context.set_of_listing();
+        self
+    }
+
     /// The operation's context.
     #[must_use]
     pub fn context(&self) -> &OperationContext {

@@ -7,10 +7,12 @@ pub(crate) mod abandoned_appends;
 mod identity;
 mod idle_sessions;
 mod link;
+mod parallel_requests;
 mod request;
 
 pub use link::Link;
 pub(crate) use link::{AppendInFlight, CloseRequest, Links, SlotPlace};
+pub(crate) use parallel_requests::is_no_answer;
 pub(crate) use request::RequestStart;
 
 use crate::cell::call::Call;
@@ -50,7 +52,7 @@ impl<C: SessionOwner> Call<'_, C> {
         if link.is_open() {
             return Ok(());
         }
-        let _guard = self.wait_for(&link.opening).await?;
+        let _guard = self.wait_to_open(link).await?;
         let mut pause = BackOff::new(RETRY_MS);
         let mut is_old = false;
         // For a shard that has no owner in any map.

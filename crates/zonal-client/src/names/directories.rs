@@ -132,14 +132,10 @@ impl<N: Net> ClientCall<'_, N> {
         if self.lists_ahead(who, part) {
             self.inode_cache.note_beside(self, &entries);
         }
-        let mut elsewhere = std::collections::BTreeMap::new();
+        // Other shards have these inodes. Without an answer the entry is listed without attributes.
         let others = entries.iter().filter(|item| item.entry.attr.is_none());
-        for ino in others.map(|item| item.entry.ino).filter(|_| plus) {
-            // Another shard has the inode. If that fails, the entry is listed without attributes.
-            if let Ok(found) = self.getattr(ino).await {
-                elsewhere.insert(ino, found);
-            }
-        }
+        let others = others.map(|item| item.entry.ino).filter(|_| plus);
+        let mut elsewhere = self.listed_attributes(others.collect()).await;
         // Behind the last wait, so that a listing is not kept past an event.
         if is_kept && cookie == 0 {
             self.inode_cache

@@ -11,6 +11,8 @@
 //! operation's deadline: one request's deadline and a fifth for everything that remains. An answer
 //! of that server ends it. (The fifth is for requests to other servers.)
 //!
+//! A brief part of an operation has a fixed end instead ([`OperationContext::brief`]).
+//!
 //! An operation whose servers answer has no deadline of its own. After a wait in vain for a server,
 //! later operations wait for it only briefly ([`crate::transport::silent_servers`]).
 
@@ -73,6 +75,10 @@ struct UnansweredServer {
 pub struct OperationContext {
     trace: TraceId,
     is_awaited: bool,
+    /// It has a fixed end, at which it gives up.
+    is_brief: bool,
+    /// It is a stat that belongs to a listing of the root.
+    is_of_listing: bool,
     /// Time from the first unanswered request to the end, ms.
     patience_ms: u64,
     trouble: Mutex<Option<UnansweredServer>>,
@@ -90,10 +96,46 @@ impl OperationContext {
         Self {
             trace,
             is_awaited,
+            is_brief: false,
+            is_of_listing: false,
             patience_ms: deadline_ms + deadline_ms / 5,
             trouble: Mutex::new(None),
             cancellation,
         }
+    }
+
+    /// The context of a part of an operation that ends at `end`, answered or not. It begins no
+    /// silence.
+    pub(crate) fn brief(trace: TraceId, cancellation: Cancellation, end: Instant) -> Self {
+        // No server has this name, so no answer ends the deadline.
+        let trouble = UnansweredServer {
+            server: String::new(),
+            unheard: end,
+            ends: OperationEnds {
+                repeats: end,
+                all: end,
+            },
+        };
+        Self {
+            is_brief: true,
+            trouble: Mutex::new(Some(trouble)),
+            ..Self::new(trace, false, 0, cancellation)
+        }
+    }
+
+    /// Marks the operation as a stat that belongs to a listing of the root.
+    pub(crate) fn set_of_listing(&mut self) {
+        self.is_of_listing = true;
+    }
+
+    /// Whether it is a stat that belongs to a listing of the root.
+    pub(crate) fn is_of_listing(&self) -> bool {
+        self.is_of_listing
+    }
+
+    /// Whether it has a fixed end, at which it gives up.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.is_brief
     }
 
     /// The trace that all its requests carry into logs.

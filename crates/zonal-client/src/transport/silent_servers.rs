@@ -7,6 +7,7 @@
 //! use their full deadline. A silence ends with any answer of the server, and after some time,
 //! because the server may be slow.
 
+use crate::transport::listing_silences::ListingSilences;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,8 @@ pub(crate) struct SilentServers {
     until: Mutex<BTreeMap<String, Instant>>,
     /// Whether there are any; in good times requests check only this.
     is_any: AtomicBool,
+    /// Servers without an answer to a listing of the root.
+    pub(crate) listings: ListingSilences,
 }
 
 /// How long a call waits for a silent server, ms.
@@ -46,6 +49,7 @@ impl SilentServers {
 
     /// Ends a silence: the server has answered.
     pub(crate) fn end(&self, server: &str) {
+        self.listings.end(server);
         if self.is_any.load(Ordering::Relaxed) {
             let mut until = self.lock();
             until.remove(server);

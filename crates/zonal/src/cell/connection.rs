@@ -129,6 +129,19 @@ impl CellArgs {
     }
 }
 
+/// Deadline of a call.
+const DEADLINE: Duration = Duration::from_secs(3);
+
+fn pool_of(me: Identity, deadline: Duration) -> Pool {
+    let config = PoolConfig {
+        deadline,
+        connect_limit: deadline,
+        backoff: Duration::ZERO,
+        ..PoolConfig::default()
+    };
+    Pool::new(me, config)
+}
+
 impl CellHandle {
     fn new(
         folder: Option<CellFolder>,
@@ -142,20 +155,20 @@ impl CellHandle {
             _ => Role::Tool,
         };
         let me = Identity::new(id, role, NodeId(0), credential.clone());
-        let id = me.cell;
-        let config = PoolConfig {
-            deadline: Duration::from_secs(3),
-            connect_limit: Duration::from_secs(3),
-            backoff: Duration::ZERO,
-            ..PoolConfig::default()
-        };
         Self {
             folder,
-            id,
+            id: me.cell,
             manager,
             credential,
-            pool: Pool::new(me, config),
+            pool: pool_of(me, DEADLINE),
         }
+    }
+
+    /// The same cell, with another deadline of each call.
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        let me = self.pool.identity().clone();
+        let pool = pool_of(me, deadline);
+        Self { pool, ..self }
     }
 
     /// The cell of a folder, for `zonal up`.

@@ -3,7 +3,7 @@
 
 use super::link::{Link, SlotPlace};
 use crate::cell::Cell;
-use crate::cell::call::Call;
+use crate::cell::call::{Call, SentRequest};
 use crate::cell::owner::SessionOwner;
 use crate::cell::unsynced_changes::touched;
 use crate::transport::mutex::lock;
@@ -21,6 +21,12 @@ pub(crate) struct RequestStart {
     at: Instant,
     events: u64,
     listening: bool,
+}
+
+/// An attempt in flight to a shard.
+pub(super) struct SentAttempt<N: Net> {
+    address: String,
+    sent: SentRequest<N>,
 }
 
 impl<N: Net> Cell<N> {
@@ -232,25 +238,45 @@ impl<C: SessionOwner> Call<'_, C> {
         doing: &str,
         wait_ms: u64,
     ) -> Result<MetaReply, ErrorCode> {
-        let shard = link.shard;
+        let sent = self.start_attempt(link, header, body, wait_ms)?;
+        self.finish_attempt(link, sent, doing).await
+    }
+
+    /// Sends one attempt; [`Self::finish_attempt`] takes the reply.
+    pub(super) fn start_attempt(
+        &self,
+        link: &Link,
+        header: Header,
+        body: &[u8],
+        wait_ms: u64,
+    ) -> Result<SentAttempt<C::Net>, ErrorCode> {
         let map = self.cell().map();
-        let known = map.shard(shard).and_then(|shard| map.node(shard.node));
-        let Some(node) = known else {
-            return Err(ErrorCode::NotOwner);
-        };
+        let known = map.shard(link.shard).and_then(|shard| map.node(shard.node));
+        let node = known.ok_or(ErrorCode::NotOwner)?;
         let mut header = header;
         header.deadline_ms = u32::try_from(self.attempt_ms() + wait_ms).unwrap_or(u32::MAX);
-        let sent = self.start(
-            &node.address,
-            Message {
-                node: node.id,
-                header,
-                body,
-                payload: &[],
-                room: 0,
-            },
-        );
-        match self.finish(&node.address, sent, None).await {
+        let message = Message {
+            node: node.id,
+            header,
+            body,
+            payload: &[],
+            room: 0,
+        };
+        Ok(SentAttempt {
+            sent: self.start(&node.address, message),
+            address: node.address.clone(),
+        })
+    }
+
+    /// Receives the reply of one attempt.
+    pub(super) async fn finish_attempt(
+        &self,
+        link: &Link,
+        attempt: SentAttempt<C::Net>,
+        doing: &str,
+    ) -> Result<MetaReply, ErrorCode> {
+        let SentAttempt { address, sent } = attempt;
+        match self.finish(&address, sent, None).await {
             Ok(reply) => {
                 self.cell().note_map_version(reply.header.map_version);
                 match MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)? {
@@ -268,7 +294,7 @@ impl<C: SessionOwner> Call<'_, C> {
             Err(failure) => {
                 self.cell().net.complain(
                     self.context(),
-                    &format!("shard {shard} at {}", node.address),
+                    &format!("shard {} at {address}", link.shard),
                     doing,
                     failure,
                 );
