@@ -184,7 +184,7 @@ impl MetaShard {
         let waiting = Waiting {
             facts: waited.facts.clone(),
             changes,
-            until: None,
+            ..Waiting::default()
         };
         Some(self.wait(waiting, recall.until, on))
     }
