@@ -19,7 +19,7 @@ impl<N: Net> ClientCall<'_, N> {
         parent: Ino,
         name: &Name,
     ) -> Option<LeasedLookup> {
-        if !self.permits(link, who, parent, X_OK) {
+        if who.uid != 0 && !self.permits(link, who, parent, X_OK) {
             return None;
         }
         self.inode_cache.leased_name(self, link, parent, name)
@@ -33,7 +33,7 @@ impl<N: Net> ClientCall<'_, N> {
         dir: Ino,
         part: ListingPage,
     ) -> Option<Listing> {
-        if !self.permits(link, who, dir, R_OK) {
+        if who.uid != 0 && !self.permits(link, who, dir, R_OK) {
             return None;
         }
         let from = (dir, part.cookie);

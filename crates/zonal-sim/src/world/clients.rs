@@ -36,10 +36,19 @@ impl World {
     ///
     /// # Errors
     /// The cell does not answer.
-    pub async fn connect(
+    pub async fn connect(&self, index: usize, rng: SimRng) -> Result<Client<SimNet>, ErrorCode> {
+        self.connect_with(index, rng, |_options| {}).await
+    }
+
+    /// As [`Self::connect`], with other options.
+    ///
+    /// # Errors
+    /// The cell does not answer.
+    pub async fn connect_with(
         &self,
         index: usize,
         mut rng: SimRng,
+        change: impl FnOnce(&mut ClientOptions),
     ) -> Result<Client<SimNet>, ErrorCode> {
         let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
         let name = self.client_name(index);
@@ -52,6 +61,7 @@ impl World {
         options.leave_idle_ms = LEAVE_IDLE_MS;
         options.keep_leases_ms = KEEP_LEASES_MS;
         options.node = self.node_of_client(index);
+        change(&mut options);
         let deadline = self.clock.now().plus_ms(DEADLINE_MS);
         loop {
             let net = SimNet::new(self.network.clone(), &name, rng.clone());

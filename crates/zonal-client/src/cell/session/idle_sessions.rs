@@ -123,13 +123,13 @@ impl<C: SessionOwner> Call<'_, C> {
         }
     }
 
-    /// How long a shard may hold the next poll for events, ms: briefly where it renews leases that
-    /// were used not long ago.
+    /// How long a shard may hold the next poll for events, ms: briefly where it renews leases, which
+    /// a request may get at any time.
     #[must_use]
     pub fn poll_wait_ms(&self, link: &Link) -> u32 {
         let options = &self.cell().options;
         let (now, kept_ms) = (self.cell().net.now(), options.keep_leases_ms);
-        if self.caches_leases() && !link.used.is_idle(now, kept_ms) {
+        if self.cell().caches() && !link.used.is_idle(now, kept_ms) {
             return RENEW_WAIT_MS;
         }
         let longest = u32::try_from(options.leave_idle_ms).unwrap_or(POLL_WAIT_MS);
