@@ -207,6 +207,31 @@ impl Leases {
         Some(recall)
     }
 
+    /// Queues events for sessions that may have cached attributes of `inodes`, which `directory`
+    /// covers. The change waits for none of them. Returns the sessions.
+    pub fn tell(
+        &mut self,
+        (directory, inodes): (Ino, &[Ino]),
+        by: SessionId,
+        now: Instant,
+        events: &mut EventQueues,
+    ) -> Vec<SessionId> {
+        let keys = (directory, SessionId(0))..=(directory, SessionId(u64::MAX));
+        let told = self.records.range(keys).filter(|((_, session), record)| {
+            *session != by && self.renewals.end_of(*session, record.expiry) > now
+        });
+        let told: Vec<SessionId> = told.map(|((_, session), _)| *session).collect();
+        for session in &told {
+            let event = Event::Invalidate {
+                entries: Ino(0),
+                inodes: inodes.to_vec(),
+                data: false,
+            };
+            events.push(*session, event);
+        }
+        told
+    }
+
     /// A waiting change was executed, refused or abandoned. Called once for each change that got
     /// `Some` from [`Self::recall`], with the same directories.
     pub fn finish(&mut self, changes: &[LeaseChange]) {

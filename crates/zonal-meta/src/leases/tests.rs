@@ -294,3 +294,18 @@ fn sessions_without_records_are_forgotten() {
     leases.sweep(at(5_500), 100);
     assert_eq!((leases.renewals.len(), leases.len()), (0, 0));
 }
+
+#[test]
+fn a_change_of_an_access_time_is_told_and_waits_for_nobody() {
+    let (mut leases, mut events) = make();
+    leases.grant(D, A, at(0));
+    leases.grant(D, B, at(0));
+    assert_eq!(leases.tell((D, &[Ino(11)]), B, at(1), &mut events), [A]);
+    let event = Event::Invalidate {
+        entries: Ino(0),
+        inodes: vec![Ino(11)],
+        data: false,
+    };
+    assert_eq!(events.poll(A, 9), [(1, event)]);
+    assert_eq!(leases.tell((D, &[Ino(11)]), B, at(5_500), &mut events), []);
+}
