@@ -19,8 +19,8 @@
 //! and other operations take entries out. A part itself drops entries that are expired, that a
 //! newer reply replaces, or that are over its bound (`bounds`).
 //!
-//! *Locks*: each part has its own, and no part is locked while another one is, but for
-//! `parent_attributes` before `kept_listings`, and `leased_names` before `leased_attributes` before
+//! *Locks*: each part has its own, and no part is locked while another one is. Exceptions:
+//! `parent_attributes` before `kept_listings`; `leased_names` before `leased_attributes` before
 //! `own_changes`. A lock of a part is never held across an await.
 
 mod access_times;

@@ -35,8 +35,8 @@ pub mod inode_cache;
 pub mod names;
 pub mod transport;
 
-pub use cell::{ClientOptions, Link};
 pub use cell::session::POLL_WAIT_MS;
+pub use cell::{ClientOptions, Link};
 pub use client::{Client, ClientCall};
 pub use data::Reserve;
 pub use file::{File, ReportedFailures};

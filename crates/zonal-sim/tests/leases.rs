@@ -26,7 +26,8 @@ fn with_leases<P: Future<Output = Result<(), ErrorCode>> + 'static>(
 ) {
     on_a_cell(move |mut cell| async move {
         let rng = SimRng::new(6);
-        let keep = move |options: &mut zonal_client::ClientOptions| options.keep_leases_ms = kept_ms;
+        let keep =
+            move |options: &mut zonal_client::ClientOptions| options.keep_leases_ms = kept_ms;
         cell.client = Rc::new(cell.world.connect_with(0, rng, keep).await?);
         cell.client.begin().getattr(cell.home).await?;
         program(cell).await

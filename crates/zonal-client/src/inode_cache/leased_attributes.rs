@@ -1,8 +1,8 @@
 //! Leased attributes: attributes as a shard last reported them, kept while its lease goes on. The
 //! mount answers its kernel from here, whose own copies last one term.
 //!
-//! *Invariants*: an event is counted at its link before the client looks it up here, and a grant is
-//! checked against that count under the table's lock; so no entry is kept past an event. Own
+//! *Invariants*: an event is counted at its link before the client looks it up here. A grant is
+//! checked against that count under the table's lock. So no entry is kept past an event. Own
 //! changes: see `own_changes`. Bound: [`LEASED_ATTRIBUTES_MAX`]; the oldest make room.
 
 use crate::cell::session::{LeaseTerm, Link};

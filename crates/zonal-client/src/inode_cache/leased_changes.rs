@@ -1,5 +1,5 @@
-//! Own changes under own leases: which inodes and names a request changes, and what the cache
-//! forgets for it, before the request is sent and again when it was answered.
+//! Own changes under own leases: the inodes and names that a request changes. The cache forgets
+//! them before the request is sent, and again when it was answered.
 //!
 //! A request that removes or replaces a name changes an inode that it does not tell. Its number is
 //! known where the name is leased, and no event came meanwhile. Else the attributes of all inodes
@@ -222,7 +222,10 @@ mod tests {
         Name::new(text.as_bytes()).unwrap()
     }
 
-    fn changed(request: &MetaRequest) -> Option<(Vec<u64>, Vec<(u64, bool)>)> {
+    /// Inodes; directories of names, and whether the inode of the name changes.
+    type Changes = (Vec<u64>, Vec<(u64, bool)>);
+
+    fn changed(request: &MetaRequest) -> Option<Changes> {
         let changed = ChangedInodes::of(request)?;
         let inodes = changed.inodes.iter().map(|ino| ino.0).collect();
         let names = changed.names.iter();

@@ -1,8 +1,8 @@
 //! Leased names: names of directories, present and absent, and whole listings, kept while the
 //! directory's lease goes on. Inodes are kept without attributes, which have their own table.
 //!
-//! *Invariants*: an event is counted at its link before the client looks it up here, and a grant is
-//! checked against that count under the table's lock; so no name is kept past an event. A
+//! *Invariants*: an event is counted at its link before the client looks it up here. A grant is
+//! checked against that count under the table's lock. So no name is kept past an event. A
 //! directory's names have one lease: a grant extends all of them, unless it had ended. Own changes:
 //! see `own_changes`. Bound: [`LEASED_NAMES_MAX`] names; a table that would go beyond is emptied.
 

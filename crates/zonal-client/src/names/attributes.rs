@@ -80,8 +80,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         match reply {
             MetaReply::Attr { attr, attr_ms, .. } => {
-                self.inode_cache
-                    .keep_attr(self, of, Ino(0), &attr, attr_ms);
+                self.inode_cache.keep_attr(self, of, Ino(0), &attr, attr_ms);
                 Ok(self.lay_own_writes(attr, self.kernel_ms(&link, asked, attr_ms)))
             }
             _other => Err(ErrorCode::Protocol),

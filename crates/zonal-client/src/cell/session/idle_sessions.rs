@@ -123,8 +123,8 @@ impl<C: SessionOwner> Call<'_, C> {
         }
     }
 
-    /// How long a shard may hold the next poll for events, ms: briefly where it renews leases, which
-    /// a request may get at any time.
+    /// How long a shard may hold the next poll for events, ms. Briefly where it renews leases: a
+    /// request may get one at any time.
     #[must_use]
     pub fn poll_wait_ms(&self, link: &Link) -> u32 {
         let options = &self.cell().options;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::limits::CACHE_TERM_MS;
 use zonal_types::{Instant, ShardId};
 
-/// How long a shard holds the poll of a client that caches something, ms: a quarter of the term, so
-/// that two late polls in turn lose nothing.
+/// How long a shard holds the poll of a client in use, ms. A quarter of the term, so that two late
+/// polls in turn lose nothing.
 pub const RENEW_WAIT_MS: u32 = 1_250;
 
 /// End of the last renewal of one session.
