@@ -35,9 +35,10 @@ pub mod inode_cache;
 pub mod names;
 pub mod transport;
 
+pub use cell::session::POLL_WAIT_MS;
 pub use cell::{ClientOptions, Link};
 pub use client::{Client, ClientCall};
 pub use data::Reserve;
 pub use file::{File, ReportedFailures};
-pub use names::{LockOutcome, POLL_WAIT_MS, PolledEvents, RequeuedLock};
+pub use names::{LockOutcome, PolledEvents, RequeuedLock};
 pub use transport::{Cancellation, Message, Net, NetFailure, OperationContext, Run, ServerReply};

@@ -3,6 +3,7 @@
 
 mod access_times;
 mod attributes;
+mod cached_answers;
 mod directories;
 mod events;
 mod listed_attributes;
@@ -13,12 +14,13 @@ mod open;
 mod xattrs;
 
 pub use directories::ListingPage;
-pub use events::{POLL_WAIT_MS, PolledEvents};
+pub use events::PolledEvents;
 pub use locate::Located;
 pub use locks::{LockOutcome, RequeuedLock};
 
 use crate::client::ClientCall;
 use crate::file::File;
+use crate::inode_cache::LeasedLookup;
 use crate::transport::net::Net;
 use std::sync::Arc;
 use zonal_types::{Attr, Credentials, ErrorCode, FileKind, Ino, Name};
@@ -83,23 +85,30 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(LookupResult::Absent(ms));
         }
         let link = self.reach(parent).await?;
+        match self.cached_lookup(&link, who, parent, &name) {
+            Some(LeasedLookup::Found(entry)) => {
+                return self.complete(entry).await.map(LookupResult::Found);
+            }
+            Some(LeasedLookup::Absent(ms)) => return Ok(LookupResult::Absent(ms)),
+            None => {}
+        }
         let asked = self.asking(&link);
-        match self
-            .meta(
-                &link,
-                &MetaRequest::Lookup {
-                    who: who.clone(),
-                    parent,
-                    name,
-                },
-            )
-            .await
-        {
+        let of = (&*link, self.inode_cache.lease_request(self, &link));
+        let request = MetaRequest::Lookup {
+            who: who.clone(),
+            parent,
+            name: name.clone(),
+        };
+        match self.meta(&link, &request).await {
             Ok(MetaReply::Entry { mut entry }) => {
+                let kept = (Some(&entry), entry.entry_ms);
+                self.inode_cache.keep_name(self, of, (parent, &name), kept);
                 self.cut_entry(&link, asked, &mut entry);
                 self.complete(entry).await.map(LookupResult::Found)
             }
             Ok(MetaReply::NoEntry { entry_ms }) => {
+                let kept = (None, entry_ms);
+                self.inode_cache.keep_name(self, of, (parent, &name), kept);
                 Ok(LookupResult::Absent(self.kernel_ms(&link, asked, entry_ms)))
             }
             Ok(_other) => Err(ErrorCode::Protocol),

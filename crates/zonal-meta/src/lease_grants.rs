@@ -7,7 +7,8 @@ use zonal_types::{Attr, FileKind, Ino, Instant, SessionId};
 use zonal_wire::meta::Entry;
 use zonal_wire::{MetaReply, MetaRequest};
 
-/// The lease changes of a finished request. Changes of access times alone recall nothing.
+/// The lease changes of a finished request. For changes of access times alone nothing waits: see
+/// [`accessed`].
 pub(crate) fn changes(finished: &Finished) -> Vec<LeaseChange> {
     let mut by_directory: BTreeMap<Ino, LeaseChange> = BTreeMap::new();
     let mut touch = |directory: Ino, entries: bool, child: Option<Ino>, data: bool| {
@@ -39,6 +40,23 @@ pub(crate) fn changes(finished: &Finished) -> Vec<LeaseChange> {
         }
     }
     by_directory.into_values().collect()
+}
+
+/// Inodes of which only the access time has changed, by the directory whose leases cover them.
+pub(crate) fn accessed(finished: &Finished) -> BTreeMap<Ino, Vec<Ino>> {
+    let mut by_directory: BTreeMap<Ino, Vec<Ino>> = BTreeMap::new();
+    for changed in &finished.inodes {
+        let before = changed.before.attr();
+        let after = changed.now.as_ref().map(crate::inode::Inode::attr);
+        if after.is_some_and(|after| is_same(&before, &after) && before.atime != after.atime) {
+            let directory = match before.kind {
+                FileKind::Directory => before.ino,
+                _ => changed.before.parent,
+            };
+            by_directory.entry(directory).or_default().push(before.ino);
+        }
+    }
+    by_directory
 }
 
 fn is_same(before: &Attr, after: &Attr) -> bool {

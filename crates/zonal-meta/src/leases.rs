@@ -7,11 +7,17 @@
 //! executed. Recalled and acknowledged halves need no further recall until a new grant; nothing is
 //! granted while a change waits.
 //!
+//! A record lives until its grant ends, or until its session's renewals end, whichever is later. A
+//! session renews all its records with one poll for events ([`Leases::renew`]).
+//!
 //! *Invariants*: there are at most `records_max` records. A record that its session may still use
 //! is never dropped. A directory with a waiting change grants nothing. *Units*: grants in ms from
 //! the sending of the request; records end [`CACHE_GRACE_MS`] later.
 
+mod renewals;
+
 use crate::events::EventQueues;
+use renewals::Renewals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_basics::const_u32;
@@ -26,6 +32,7 @@ const RECALLED_CHILDREN_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Record {
+    /// End of the grant itself, without renewals.
     expiry: Instant,
     /// Number of the event that recalled the entries and the directory's attributes since the last
     /// grant.
@@ -77,6 +84,8 @@ impl Blocked {
 #[derive(Debug)]
 pub struct Leases {
     records: BTreeMap<(Ino, SessionId), Record>,
+    /// How long each session's records live beyond their own ends.
+    renewals: Renewals,
     /// Directories with waiting changes. The time bounds the effect of a lost change.
     blocked: BTreeMap<Ino, Blocked>,
     /// Place at which the sweep for expired records goes on.
@@ -95,6 +104,7 @@ impl Leases {
     pub fn new(now: Instant, before: BTreeSet<SessionId>) -> Self {
         Self {
             records: BTreeMap::new(),
+            renewals: Renewals::default(),
             blocked: BTreeMap::new(),
             cursor: (Ino(0), SessionId(0)),
             grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
@@ -127,13 +137,32 @@ impl Leases {
             entries_recalled: None,
             children_recalled: BTreeMap::new(),
         };
-        self.records.insert(key, record);
+        if self.records.insert(key, record).is_none() {
+            self.renewals.record_made(session);
+        }
         assert!(
             self.records.len() <= self.records_max,
             "{} lease records are past the bound",
             self.records.len()
         );
         const { const_u32(CACHE_TERM_MS) }
+    }
+
+    /// Renews all records of a session whose poll arrived at `now`, which has acknowledged events
+    /// up to `acked`. True: the session may use what it was granted for [`CACHE_TERM_MS`] from the
+    /// sending of the poll.
+    ///
+    /// Refused where the session owes an acknowledgement for longer than
+    /// [`renewals::ACKNOWLEDGE_MS`]: a change would wait for it without end. Refused, too, where
+    /// the table is nearly full and the session has a large part of it.
+    pub fn renew(&mut self, session: SessionId, acked: u64, now: Instant) -> bool {
+        let is_crowded = self.records.len() >= self.records_max / 4 * 3;
+        let records_max = if is_crowded {
+            self.records_max / 16
+        } else {
+            self.records_max
+        };
+        self.renewals.renew(session, acked, records_max, now)
     }
 
     /// Queues recalls for sessions that may have cached anything that these changes of session `by`
@@ -178,6 +207,31 @@ impl Leases {
         Some(recall)
     }
 
+    /// Queues events for sessions that may have cached attributes of `inodes`, which `directory`
+    /// covers. The change waits for none of them. Returns the sessions.
+    pub fn tell(
+        &mut self,
+        (directory, inodes): (Ino, &[Ino]),
+        by: SessionId,
+        now: Instant,
+        events: &mut EventQueues,
+    ) -> Vec<SessionId> {
+        let keys = (directory, SessionId(0))..=(directory, SessionId(u64::MAX));
+        let told = self.records.range(keys).filter(|((_, session), record)| {
+            *session != by && self.renewals.end_of(*session, record.expiry) > now
+        });
+        let told: Vec<SessionId> = told.map(|((_, session), _)| *session).collect();
+        for session in &told {
+            let event = Event::Invalidate {
+                entries: Ino(0),
+                inodes: inodes.to_vec(),
+                data: false,
+            };
+            events.push(*session, event);
+        }
+        told
+    }
+
     /// A waiting change was executed, refused or abandoned. Called once for each change that got
     /// `Some` from [`Self::recall`], with the same directories.
     pub fn finish(&mut self, changes: &[LeaseChange]) {
@@ -203,6 +257,7 @@ impl Leases {
         self.grace_sessions.remove(&session);
         self.records
             .retain(|(_directory, of), _record| *of != session);
+        self.renewals.session_closed(session);
     }
 
     /// Checks the next `count` records and drops expired ones. For housekeeping while nothing is
@@ -217,14 +272,15 @@ impl Leases {
                 .range((Bound::Excluded(self.cursor), Bound::Unbounded));
             let Some((key, record)) = rest.next() else {
                 self.cursor = (Ino(0), SessionId(0));
-                return;
+                break;
             };
             let key = *key;
-            if record.expiry <= now {
-                self.records.remove(&key);
+            if self.renewals.end_of(key.1, record.expiry) <= now {
+                self.remove(key);
             }
             self.cursor = key;
         }
+        self.renewals.sweep(now, count);
     }
 
     /// Bound on the records.
@@ -268,7 +324,8 @@ impl Leases {
         let keys = (directory, SessionId(0))..=(directory, SessionId(u64::MAX));
         let mut expired = Vec::new();
         for ((_directory, session), record) in self.records.range_mut(keys) {
-            if record.expiry <= now {
+            let end = self.renewals.end_of(*session, record.expiry);
+            if end <= now {
                 expired.push((directory, *session));
                 continue;
             }
@@ -281,16 +338,23 @@ impl Leases {
             } else {
                 let event = new.to_event(directory, change.data);
                 let pushed = events.push(*session, event).unwrap_or(u64::MAX);
+                self.renewals.recalled(*session, pushed, now);
                 record.recalled(&new, pushed, events.acked(*session));
                 number.max(pushed)
             };
             if number > events.acked(*session) {
                 recall.wait_for.push((*session, number));
-                recall.until = recall.until.max(record.expiry);
+                recall.until = recall.until.max(end);
             }
         }
         for key in expired {
-            self.records.remove(&key);
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: (Ino, SessionId)) {
+        if self.records.remove(&key).is_some() {
+            self.renewals.record_gone(key.1);
         }
     }
 }

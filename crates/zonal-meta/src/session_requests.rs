@@ -12,7 +12,8 @@ use crate::session::SessionRecord;
 use crate::shard::{MetaShard, Waiting};
 
 use std::sync::Arc;
-use zonal_types::limits::SESSION_TERM_MS;
+use zonal_basics::const_u32;
+use zonal_types::limits::{CACHE_TERM_MS, SESSION_TERM_MS};
 use zonal_types::{
     ClientId, ClientIdentity, Codec, Epoch, ErrorCode, Holder, HolderNumber, KvChange, KvRead,
     SessionId, ZoneId, is_title,
@@ -202,6 +203,14 @@ impl MetaShard {
         if !is_first && self.events.ack(session, acked) {
             self.woken.insert(WaitOn::Acknowledgement(session));
         }
+        // At its arrival only: the client counts from the sending.
+        let is_renewed = match waited.until {
+            None if self.config.caching => {
+                let acked = self.events.acked(session);
+                self.leases.renew(session, acked, now.instant)
+            }
+            _ => waited.is_renewed,
+        };
         let events = self.events.poll(session, EVENTS_AT_ONCE);
         let until = waited
             .until
@@ -212,11 +221,21 @@ impl MetaShard {
         if events.is_empty() && now.instant < until && !is_silent && !is_first {
             let waiting = Waiting {
                 until: Some(until),
+                is_renewed,
                 ..Waiting::default()
             };
             return self.wait(waiting, until, WaitOn::Events(session));
         }
-        self.reply(MetaReply::Events { boot, events })
+        let lease_ms = if is_renewed {
+            const { const_u32(CACHE_TERM_MS) }
+        } else {
+            0
+        };
+        self.reply(MetaReply::Events {
+            boot,
+            lease_ms,
+            events,
+        })
     }
 }
 

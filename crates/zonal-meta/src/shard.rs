@@ -46,6 +46,8 @@ pub(crate) struct Waiting {
     pub changes: Vec<LeaseChange>,
     /// Time at which a wait for events is over.
     pub until: Option<Instant>,
+    /// The poll has renewed the session's leases.
+    pub is_renewed: bool,
 }
 
 /// One metadata shard.

@@ -389,7 +389,9 @@ codec_enum! {
         Done = 1,
         /// `boot` changes with each start of the shard. `now`: the shard's calendar time.
         Session = 2 { session: SessionId, boot: u64, epoch: Epoch, term_ms: u64, now: Timestamp, resumed: bool },
-        Events = 3 { boot: u64, events: Vec<(u64, Event)> },
+        /// `lease_ms`: term of everything that the session may cache, from the sending of the poll;
+        /// 0: not renewed.
+        Events = 3 { boot: u64, lease_ms: u32, events: Vec<(u64, Event)> },
         /// Refused (`StaleEpoch`): the sender's epoch is below the shard's. Holds the shard's entry
         /// in the map of this version.
         StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },

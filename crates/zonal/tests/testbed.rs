@@ -8,7 +8,7 @@
 mod cell;
 mod testbed_rights;
 
-use cell::{Cell, code, kill, lives, said};
+use cell::{Cell, code, kill, lives, said, zonal};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -476,16 +476,55 @@ fn a_failed_or_killed_up_leaves_nothing() {
     }
 }
 
+/// A mount of a cell outside of testbeds.
+struct MachineMount<'a> {
+    cell: &'a Cell,
+    path: PathBuf,
+}
+
+impl<'a> MachineMount<'a> {
+    fn of(cell: &'a Cell) -> Self {
+        let path = cell.dir().join("machine mount");
+        fs::create_dir(&path).unwrap();
+        let mount = Self { cell, path };
+        assert_eq!(code(&mount.runs("mount")), 0);
+        mount
+    }
+
+    fn runs(&self, command: &str) -> Output {
+        let mut zonal = zonal();
+        zonal.arg(command).arg(&self.path);
+        zonal.env("ZONAL_CELL", self.cell.dir());
+        zonal.output().unwrap()
+    }
+
+    /// A copy of the mount in a node of a testbed would keep its process for 20 s.
+    fn ends_at_once(self) {
+        let begin = Instant::now();
+        let output = self.runs("umount");
+        assert_eq!(code(&output), 0, "{}", said(&output));
+        assert!(begin.elapsed() < Duration::from_secs(15));
+    }
+}
+
+impl Drop for MachineMount<'_> {
+    fn drop(&mut self) {
+        self.runs("umount");
+    }
+}
+
 #[test]
 fn testbeds_and_a_cell_are_beside_one_another() {
     if is_skipped() {
         return;
     }
     let cell = Cell::up("testbed-beside");
+    let mount = MachineMount::of(&cell);
     let beds = [Testbed::new("testbed-one"), Testbed::new("testbed-two")];
     for bed in &beds {
         bed.runs("up", &["--racks", "1", "--nodes", "2"]);
     }
+    mount.ends_at_once();
     for (bed, word) in beds.iter().zip(["one", "two"]) {
         bed.shells("r1n1", &format!("echo {word} >$ZONAL_MOUNT/word"));
     }

@@ -33,6 +33,9 @@ pub struct ClientOptions {
     pub deadline_ms: u64,
     /// Idle time after which the session at a shard ends where nothing is held there, ms.
     pub leave_idle_ms: u64,
+    /// How long leases are renewed after their last use, ms. So long a session with leases does not
+    /// end.
+    pub keep_leases_ms: u64,
     /// How long one attempt waits for its reply, ms.
     pub attempt_ms: u64,
     /// Bound of gathered writes of the whole mount, bytes.
@@ -45,6 +48,8 @@ pub struct ClientOptions {
 
 /// Longer than any lease that a shard grants, ms.
 const LEAVE_IDLE_MS: u64 = 60_000;
+/// A quarter of an hour.
+const KEEP_LEASES_MS: u64 = 900_000;
 
 impl ClientOptions {
     /// Default options for a mount in `zone` whose manager listens at `manager`.
@@ -62,6 +67,7 @@ impl ClientOptions {
             exclusive_ms: 0,
             deadline_ms: REQUEST_DEADLINE_MS,
             leave_idle_ms: LEAVE_IDLE_MS,
+            keep_leases_ms: KEEP_LEASES_MS,
             attempt_ms: REQUEST_DEADLINE_MS,
             write_behind_bytes: WRITE_BEHIND_BYTES_DEFAULT,
             write_behind_file_bytes: WRITE_BEHIND_FILE_BYTES_MAX,

@@ -34,6 +34,9 @@ pub trait SessionOwner {
     /// each open of the file.
     fn forfeit(&self, ino: Ino);
 
+    /// Whether it keeps names or attributes under leases.
+    fn caches_leases(&self) -> bool;
+
     /// Forgets everything cached under leases that a shard granted.
     fn forget_granted(&self);
 

@@ -6,10 +6,13 @@
 pub(crate) mod abandoned_appends;
 mod identity;
 mod idle_sessions;
+mod lease_renewal;
 mod link;
 mod parallel_requests;
 mod request;
 
+pub use idle_sessions::POLL_WAIT_MS;
+pub(crate) use lease_renewal::{LeaseTerm, RENEW_WAIT_MS};
 pub use link::Link;
 pub(crate) use link::{AppendInFlight, CloseRequest, Links, SlotPlace};
 pub(crate) use parallel_requests::is_no_answer;
@@ -32,6 +35,7 @@ impl<C: SessionOwner> Call<'_, C> {
         self.begin_anew(incarnation);
         // So that no reply in flight is cached: its lease is void.
         link.count_event();
+        link.renewal.end();
         self.forget_granted();
         let mut state = lock(&link.state);
         if state.session == session {

@@ -42,10 +42,14 @@ impl<N: Net> ClientCall<'_, N> {
         place: Option<&mut SlotPlace>,
     ) -> Result<MetaReply, ErrorCode> {
         let own_change = self.inode_cache.own_change(self, request);
+        let leased_change = self.inode_cache.leased_change(self, link, request);
         let changing = self.inode_cache.changing(self, link, request);
         let mut reply = self.ask(link, request, place, self.deadline()).await;
         if let Some(changing) = changing {
             reply = self.inode_cache.changed(self, link, &changing, reply);
+        }
+        if let Some(leased_change) = leased_change {
+            leased_change.end(&reply);
         }
         if let Some(own_change) = own_change {
             own_change.end(&reply);

@@ -80,6 +80,10 @@ impl<N: Net> SessionOwner for Client<N> {
         self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
     }
 
+    fn caches_leases(&self) -> bool {
+        self.caches() && self.inode_cache.has_leased()
+    }
+
     fn forget_granted(&self) {
         self.inode_cache.forget_granted();
         for file in self.all_files() {

@@ -4,6 +4,8 @@ use crate::inode_cache::InodeCache;
 use crate::inode_cache::complete_directories::{KNOWN_DIRECTORIES_MAX, KNOWN_NAMES_MAX};
 use crate::inode_cache::inline_cache::SMALL_MAX;
 use crate::inode_cache::kept_listings::LISTED_MAX;
+use crate::inode_cache::leased_attributes::LEASED_ATTRIBUTES_MAX;
+use crate::inode_cache::leased_names::LEASED_NAMES_MAX;
 use crate::inode_cache::page_validity::SEEN_MAX;
 use crate::inode_cache::parent_attributes::FRESH_MAX;
 use crate::inode_cache::readdir_prefetch::{BESIDE_MAX, KEPT_MAX};
@@ -22,6 +24,16 @@ impl InodeCache {
                 "fresh_directories",
                 lock(&self.parent_attributes).len(),
                 FRESH_MAX,
+            ),
+            (
+                "leased_attributes",
+                lock(&self.leased_attributes).len(),
+                LEASED_ATTRIBUTES_MAX,
+            ),
+            (
+                "leased_names",
+                lock(&self.leased_names).len().1,
+                LEASED_NAMES_MAX,
             ),
             ("kept_listings", lock(&self.kept_listings).len(), LISTED_MAX),
             ("listed_ahead", listed_ahead, KEPT_MAX),

@@ -24,8 +24,10 @@ impl InodeCache {
     /// tells that bytes of the inodes did.
     pub(crate) fn forget_named(&self, entries: Ino, inodes: &[Ino], has_data: bool) {
         lock(&self.complete_directories).forget(entries);
+        lock(&self.leased_names).forget(entries);
         for ino in inodes.iter().chain([&entries]) {
             lock(&self.parent_attributes).drop_named(*ino);
+            lock(&self.leased_attributes).forget(*ino);
             lock(&self.kept_listings).forget(*ino);
             lock(&self.inline_cache).forget(*ino);
             if has_data {
@@ -42,6 +44,7 @@ impl InodeCache {
         lock(&self.kept_listings).forget_all();
         self.readdir_prefetch.forget_all();
         lock(&self.inline_cache).forget_all();
+        self.forget_leased();
     }
 
     /// Forgets the listing of `dir`, which has changed in a way that the kernel does not see.
@@ -127,7 +130,7 @@ mod tests {
     fn each_part_has_a_bound_of_its_own_name() {
         let names: std::collections::BTreeSet<_> =
             cache().gauges().into_iter().map(|gauge| gauge.0).collect();
-        assert_eq!(names.len(), 9);
+        assert_eq!(names.len(), 11);
         let of = |name| cache().gauges().into_iter().find(|gauge| gauge.0 == name);
         assert_eq!(of("small_files").map(|gauge| gauge.1), Some(2));
         assert_eq!(of("seen_pages").map(|gauge| gauge.1), Some(2));

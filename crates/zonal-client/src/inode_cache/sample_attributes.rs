@@ -3,7 +3,7 @@
 use zonal_types::{Attr, FileKind, Ino, Timestamp};
 
 /// Attributes of an empty directory after its `change`-th change.
-pub(super) fn directory(ino: u64, change: u64) -> Attr {
+pub(crate) fn directory(ino: u64, change: u64) -> Attr {
     let time = Timestamp {
         seconds: 1,
         nanos: 0,

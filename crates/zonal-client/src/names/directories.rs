@@ -119,7 +119,19 @@ impl<N: Net> ClientCall<'_, N> {
         part: ListingPage,
     ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
         let link = self.reach(dir).await?;
-        let (asked, listing) = self.list(&link, who, dir, part).await?;
+        let of = (&*link, self.inode_cache.lease_request(self, &link));
+        let (asked, listing) = match self.cached_listing(&link, who, dir, part) {
+            Some(listing) => (self.asking(&link), listing),
+            None => {
+                let (asked, listing) = self.list(&link, who, dir, part).await?;
+                if part.plus {
+                    let page = (&*listing.entries, listing.end);
+                    self.inode_cache
+                        .keep_page(self, of, (dir, part.cookie), page);
+                }
+                (asked, listing)
+            }
+        };
         let ListingPage {
             cookie,
             plus,

@@ -6,12 +6,8 @@ use crate::client::{Client, ClientCall};
 use crate::transport::mutex::lock;
 use crate::transport::net::Net;
 use crate::transport::retry::is_passing;
-use zonal_types::ErrorCode;
+use zonal_types::{ErrorCode, Instant};
 use zonal_wire::{Event, MetaReply, MetaRequest};
-
-/// How long a shard holds a poll without events, ms. Also the delay until it notices a client that
-/// went away.
-pub const POLL_WAIT_MS: u32 = 20_000;
 
 /// Events of one poll.
 #[derive(Debug)]
@@ -48,6 +44,7 @@ impl<N: Net> ClientCall<'_, N> {
         // The shard queues events from the session's start, so caching may begin with the first
         // poll.
         link.set_listening(true);
+        let sent = self.net.now();
         let boot_before = link.boot();
         let reply = match self.meta(link, &request).await {
             Ok(reply) => reply,
@@ -59,7 +56,12 @@ impl<N: Net> ClientCall<'_, N> {
                 return Err(code);
             }
         };
-        let MetaReply::Events { boot, mut events } = reply else {
+        let MetaReply::Events {
+            boot,
+            lease_ms,
+            mut events,
+        } = reply
+        else {
             return Err(ErrorCode::Protocol);
         };
         if boot == boot_before && boot != link.boot() {
@@ -104,6 +106,9 @@ impl<N: Net> ClientCall<'_, N> {
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
             restarted = true;
         }
+        if !restarted {
+            self.note_renewal(link, sent, lease_ms);
+        }
         Ok(PolledEvents {
             events: events.into_iter().map(|(_seq, event)| event).collect(),
             restarted,
@@ -138,6 +143,18 @@ impl<N: Net> ClientCall<'_, N> {
         for ino in inodes.iter().chain([entries]) {
             self.doubt_privileges(*ino);
         }
+    }
+
+    /// Notes that the poll sent at `sent` has renewed the session's leases. After a gap they are
+    /// void: forgotten before the renewal counts.
+    fn note_renewal(&self, link: &Link, sent: Instant, lease_ms: u32) {
+        if lease_ms == 0 {
+            return;
+        }
+        if link.renewal.has_gap(self.net.now()) {
+            self.inode_cache.forget_leased();
+        }
+        link.renewal.renew(sent, lease_ms);
     }
 
     /// Drops the kernel's caches after a restart of the shard, and tells the shard so.

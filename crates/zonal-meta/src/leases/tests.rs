@@ -223,3 +223,89 @@ fn a_directory_without_a_waiting_change_is_not_blocked() {
     leases.blocked.get_mut(&D).unwrap().changes = 0;
     leases.finish(&entry());
 }
+
+#[test]
+fn a_session_renews_its_records_until_it_is_gone() {
+    let (mut leases, mut events) = make();
+    leases.grant(D, A, at(0));
+    assert!(leases.renew(A, 0, at(4_000)) && leases.renew(A, 0, at(8_000)));
+    let recall = leases
+        .recall(&entry(), B, false, at(9_000), &mut events)
+        .unwrap();
+    assert_eq!(recall.until, at(13_500), "5.5 s after the last renewal");
+    assert_eq!(
+        leases.recall(&entry(), B, true, at(13_500), &mut events),
+        None
+    );
+    leases.finish(&entry());
+    assert!(leases.is_empty());
+}
+
+#[test]
+fn a_session_that_acknowledges_nothing_is_not_renewed() {
+    let (mut leases, mut events) = make();
+    leases.grant(D, A, at(0));
+    leases.renew(A, 0, at(0));
+    leases
+        .recall(&entry(), B, false, at(10), &mut events)
+        .unwrap();
+    assert!(leases.renew(A, 0, at(900)), "the recall is on its way");
+    assert!(!leases.renew(A, 0, at(1_010)));
+    let recall = leases
+        .recall(&entry(), B, true, at(2_000), &mut events)
+        .unwrap();
+    assert_eq!(recall.until, at(6_400));
+    poll(&mut events, A);
+    assert!(leases.renew(A, events.acked(A), at(2_001)));
+    assert_eq!(
+        leases.recall(&entry(), B, true, at(2_002), &mut events),
+        None
+    );
+}
+
+#[test]
+fn a_crowded_table_renews_no_session_with_a_large_part_of_it() {
+    let (leases, _events) = make();
+    let mut leases = leases.with_limit(32);
+    for dir in 0..23 {
+        leases.grant(Ino(dir), A, at(0));
+    }
+    assert!(leases.renew(A, 0, at(1)), "it is not crowded yet");
+    for dir in 0..2 {
+        leases.grant(Ino(dir), B, at(0));
+    }
+    assert!(!leases.renew(A, 0, at(2)) && leases.renew(B, 0, at(2)));
+    leases.sweep(at(5_501), 100);
+    leases.sweep(at(5_501), 100);
+    assert_eq!(leases.len(), 2, "what is not renewed makes room");
+    assert!(leases.renew(A, 0, at(5_502)));
+}
+
+#[test]
+fn sessions_without_records_are_forgotten() {
+    let (mut leases, _events) = make();
+    leases.grant(D, A, at(0));
+    for session in [A, B, C] {
+        leases.renew(session, 0, at(0));
+    }
+    assert_eq!(leases.renewals.len(), 3);
+    leases.session_closed(C);
+    leases.sweep(at(5_500), 100);
+    leases.sweep(at(5_500), 100);
+    assert_eq!((leases.renewals.len(), leases.len()), (0, 0));
+}
+
+#[test]
+fn a_change_of_an_access_time_is_told_and_waits_for_nobody() {
+    let (mut leases, mut events) = make();
+    leases.grant(D, A, at(0));
+    leases.grant(D, B, at(0));
+    assert_eq!(leases.tell((D, &[Ino(11)]), B, at(1), &mut events), [A]);
+    let event = Event::Invalidate {
+        entries: Ino(0),
+        inodes: vec![Ino(11)],
+        data: false,
+    };
+    assert_eq!(events.poll(A, 9), [(1, event)]);
+    assert_eq!(leases.tell((D, &[Ino(11)]), B, at(5_500), &mut events), []);
+}

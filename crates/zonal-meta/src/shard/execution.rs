@@ -89,6 +89,7 @@ impl MetaShard {
                     Err(outcome) => return *outcome,
                 }
             }
+            self.tell_accessed(now, caller, &finished);
             let kept = is_slotted(caller, request).then(|| lease_grants::without_times(&reply));
             if self.config.caching && self.may_cache(kv, now, sight, lease) {
                 lease_grants::grant(
@@ -207,9 +208,19 @@ impl MetaShard {
         let waiting = Waiting {
             facts: waited.facts.clone(),
             changes,
-            until: None,
+            ..Waiting::default()
         };
         Some(self.wait(waiting, recall.until, on))
+    }
+
+    /// Tells sessions with leases of changed access times.
+    fn tell_accessed(&mut self, now: Now, caller: Caller, finished: &Finished) {
+        for (directory, inodes) in lease_grants::accessed(finished) {
+            let (of, by) = ((directory, &*inodes), caller.session);
+            let told = self.leases.tell(of, by, now.instant, &mut self.events);
+            self.woken.extend(told.into_iter().map(WaitOn::Events));
+        }
+        self.doomed.extend(self.events.take_overflowed());
     }
 
     /// Commits the request: updates memory and adds the slot's reply to the effect.

@@ -7,7 +7,7 @@ use crate::transport::RealNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_client::{Cancellation, ClientCall, Link, POLL_WAIT_MS, RequeuedLock};
+use zonal_client::{Cancellation, ClientCall, Link, RequeuedLock};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::Event;
 
@@ -54,9 +54,8 @@ fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
     let mut are_locks_queued = true;
     while !listener.signal().are_watches_ended() {
         let call = listener.client().background_until(given_up);
-        let longest = u32::try_from(listener.client().leave_idle_ms()).unwrap_or(POLL_WAIT_MS);
         let wait_ms = match are_locks_queued {
-            true => POLL_WAIT_MS.min(longest),
+            true => call.poll_wait_ms(&link),
             false => 0,
         };
         match block_on(call.poll_events(&link, wait_ms)) {

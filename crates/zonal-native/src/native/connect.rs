@@ -68,6 +68,7 @@ impl ConnectOptions {
     #[must_use]
     pub fn with_idle_ms(mut self, ms: u64) -> Self {
         self.core.leave_idle_ms = ms.max(6_000);
+        self.core.keep_leases_ms = self.core.leave_idle_ms;
         self
     }
 

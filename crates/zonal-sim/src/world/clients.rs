@@ -13,6 +13,8 @@ use zonal_wire::Event;
 
 /// Idle time after which a client ends a session, ms: longer than any term.
 const LEAVE_IDLE_MS: u64 = 7_000;
+/// How long leases are renewed after their last use, ms.
+const KEEP_LEASES_MS: u64 = 12_000;
 /// First group of clients; groups of servers rise from 1 with each start.
 const CLIENT_GROUPS: Group = 1 << 40;
 
@@ -29,18 +31,24 @@ const ATTEMPT_MS: u64 = 1_000;
 /// How long a client tries, ms: longer than any outage.
 pub const DEADLINE_MS: u64 = 60_000;
 
-/// How long a poll for events waits at a shard, ms.
-const POLL_MS: u32 = 20_000;
-
 impl World {
     /// Connects a client in zone 1 or, for odd indices, in the next zone.
     ///
     /// # Errors
     /// The cell does not answer.
-    pub async fn connect(
+    pub async fn connect(&self, index: usize, rng: SimRng) -> Result<Client<SimNet>, ErrorCode> {
+        self.connect_with(index, rng, |_options| {}).await
+    }
+
+    /// As [`Self::connect`], with other options.
+    ///
+    /// # Errors
+    /// The cell does not answer.
+    pub async fn connect_with(
         &self,
         index: usize,
         mut rng: SimRng,
+        change: impl FnOnce(&mut ClientOptions),
     ) -> Result<Client<SimNet>, ErrorCode> {
         let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
         let name = self.client_name(index);
@@ -51,7 +59,9 @@ impl World {
         options.attempt_ms = ATTEMPT_MS;
         options.deadline_ms = DEADLINE_MS;
         options.leave_idle_ms = LEAVE_IDLE_MS;
+        options.keep_leases_ms = KEEP_LEASES_MS;
         options.node = self.node_of_client(index);
+        change(&mut options);
         let deadline = self.clock.now().plus_ms(DEADLINE_MS);
         loop {
             let net = SimNet::new(self.network.clone(), &name, rng.clone());
@@ -110,7 +120,11 @@ impl World {
                 let mut are_locks_queued = true;
                 loop {
                     let link = client.link_to(shard);
-                    let wait_ms = if are_locks_queued { POLL_MS } else { 0 };
+                    let wait_ms = if are_locks_queued {
+                        client.background().poll_wait_ms(&link)
+                    } else {
+                        0
+                    };
                     match client.background().poll_events(&link, wait_ms).await {
                         Ok(_polled) if is_deaf => {}
                         Ok(polled) if polled.is_quiet() && are_locks_queued => {

@@ -276,7 +276,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Failed { code: ErrorNumber(ErrorCode::NotOwner) },
         R::Done,
         R::Session { session: SessionId(8), boot: 2, epoch: Epoch(1), term_ms: 60_000, now: time(8), resumed: true },
-        R::Events { boot: 2, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
+        R::Events { boot: 2, lease_ms: 5000, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
         R::StaleShard { shard: ShardId(1), node: NodeId(4), epoch: Epoch(3), map_version: MapVersion(9) },
         R::Reclaimed { lost: vec![Ino(0x11)] },
         R::Synced { boot: 5 },

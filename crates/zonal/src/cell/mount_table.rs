@@ -2,7 +2,8 @@
 
 use rustix::io::Errno;
 use std::fs;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 /// Whether a Zonal file system is mounted at exactly `path`.
 pub fn is_mounted(path: &Path) -> bool {
@@ -58,6 +59,37 @@ fn user_in(table: &str, path: &Path) -> Option<u32> {
     of_path.next_back()
 }
 
+/// Mount points of Zonal file systems, each as often as there are mounts; the newest first.
+pub fn zonal_points() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut points: Vec<PathBuf> = table
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ');
+            let (point, kind) = (fields.nth(1)?, fields.next()?);
+            kind.starts_with("fuse.zonal").then(|| unescape(point))
+        })
+        .collect();
+    points.reverse();
+    points
+}
+
+/// The path of a field of /proc/mounts.
+fn unescape(field: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = field.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after.get(..3).and_then(|digits| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(digits, 8).ok()
+        });
+        let code = code.filter(|_code| first == b'\\');
+        bytes.push(code.unwrap_or(first));
+        rest = code.and_then(|_code| after.get(3..)).unwrap_or(after);
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
 /// Escapes a path as /proc/mounts does.
 pub fn escape(path: &Path) -> String {
     let mut text = String::new();
@@ -91,6 +123,8 @@ mod tests {
     #[test]
     fn paths_are_escaped_as_in_the_mount_table() {
         assert_eq!(escape(Path::new("/a b")), "/a\\040b");
+        let path = Path::new("/a b\\x#\n");
+        assert_eq!(unescape(&escape(path)), path);
         assert!(!is_mounted(Path::new("/proc")));
         assert!(is_occupied(Path::new("/proc")));
         assert!(!is_occupied(Path::new("/proc/self")));

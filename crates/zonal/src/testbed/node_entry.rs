@@ -6,10 +6,11 @@
 use super::namespaces;
 use super::plan::NodePlace;
 use super::state::{NodeKeeper, TestbedFolder, TestbedState};
+use crate::cell::mount_table;
 use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND};
 use anyhow::Context;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,6 +38,11 @@ pub fn keep() -> anyhow::Result<()> {
     // no disk of the machine in use.
     let down = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", down).context("keep mounts in the node")?;
+    for point in mount_table::zonal_points() {
+        // A copy would keep a mount of the machine alive after its unmount.
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        rustix::mount::unmount(&point, flags).with_context(|| point.display().to_string())?;
+    }
     mount("tmpfs", SOCKETS, "tmpfs", MountFlags::empty(), c"mode=0755").context(SOCKETS)?;
     console::line(READY);
     loop {

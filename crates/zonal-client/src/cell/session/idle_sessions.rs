@@ -5,7 +5,7 @@
 //! open; the session is shut before requests are counted. So either the request waits and opens the
 //! session again, or the session stays.
 
-use super::Link;
+use super::{Link, RENEW_WAIT_MS};
 use crate::cell::Cell;
 use crate::cell::call::Call;
 use crate::cell::owner::SessionOwner;
@@ -14,6 +14,10 @@ use crate::transport::net::Net;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::{Codec, Instant, ShardId};
 use zonal_wire::{MetaReply, MetaRequest, Service};
+
+/// How long a shard holds a poll without events, ms. Also the delay until it notices a client that
+/// went away.
+pub const POLL_WAIT_MS: u32 = 20_000;
 
 /// Requests of a link, except polls for events.
 #[derive(Debug, Default)]
@@ -35,6 +39,11 @@ impl LinkUsage {
         self.last.fetch_max(now.0, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::SeqCst);
         InFlightRequest(Some(self))
+    }
+
+    /// Notes a use that sends nothing.
+    pub(crate) fn touch(&self, now: Instant) {
+        self.last.fetch_max(now.0, Ordering::Relaxed);
     }
 
     fn is_idle(&self, now: Instant, ms: u64) -> bool {
@@ -66,7 +75,7 @@ impl<C: SessionOwner> Call<'_, C> {
     /// Call it between polls for events. True where there is no session now: do not poll until
     /// [`crate::transport::net::ClientNotice::Opened`].
     pub async fn leave_idle(&self, link: &Link) -> bool {
-        let idle_ms = self.cell().options.leave_idle_ms;
+        let idle_ms = self.idle_ms();
         if !link.used.is_idle(self.cell().net.now(), idle_ms) || !self.holds_nothing(link) {
             return false;
         }
@@ -92,6 +101,7 @@ impl<C: SessionOwner> Call<'_, C> {
         // Leases return to the shard: nothing cached may stay, and no reply in flight may be
         // cached.
         link.count_event();
+        link.renewal.end();
         self.forget_granted();
         let request = MetaRequest::CloseSession;
         let body = request.to_bytes();
@@ -101,6 +111,29 @@ impl<C: SessionOwner> Call<'_, C> {
             zonal_types::mark!(SessionLeft);
         }
         true
+    }
+
+    /// Idle time after which a session may end: more where its leases would be lost.
+    fn idle_ms(&self) -> u64 {
+        let options = &self.cell().options;
+        if self.caches_leases() {
+            options.leave_idle_ms.max(options.keep_leases_ms)
+        } else {
+            options.leave_idle_ms
+        }
+    }
+
+    /// How long a shard may hold the next poll for events, ms. Briefly where it renews leases: a
+    /// request may get one at any time.
+    #[must_use]
+    pub fn poll_wait_ms(&self, link: &Link) -> u32 {
+        let options = &self.cell().options;
+        let (now, kept_ms) = (self.cell().net.now(), options.keep_leases_ms);
+        if self.cell().caches() && !link.used.is_idle(now, kept_ms) {
+            return RENEW_WAIT_MS;
+        }
+        let longest = u32::try_from(options.leave_idle_ms).unwrap_or(POLL_WAIT_MS);
+        POLL_WAIT_MS.min(longest)
     }
 
     fn holds_nothing(&self, link: &Link) -> bool {

@@ -8,6 +8,7 @@
 //! Lock order: `opening` (async) before `state`; `state` is never held across an await.
 
 use super::idle_sessions::LinkUsage;
+use super::lease_renewal::LeaseRenewal;
 use crate::cell::unsynced_changes::UnsyncedChanges;
 use crate::transport::mutex::lock;
 use crate::transport::retry::is_unsure;
@@ -22,6 +23,7 @@ use zonal_wire::AppendPlace;
 pub struct Link {
     pub(crate) shard: ShardId,
     pub(crate) used: LinkUsage,
+    pub(crate) renewal: LeaseRenewal,
     pub(crate) opening: async_lock::Mutex<()>,
     slots: async_lock::Semaphore,
     pub(crate) state: Mutex<LinkState>,
@@ -130,6 +132,7 @@ impl Link {
         Self {
             shard,
             used: LinkUsage::default(),
+            renewal: LeaseRenewal::default(),
             opening: async_lock::Mutex::new(()),
             slots: async_lock::Semaphore::new(slots as usize),
             state: Mutex::new(LinkState {
