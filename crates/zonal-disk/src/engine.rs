@@ -8,11 +8,16 @@
 //! - The log's tail never passes the position up to which the index is durable.
 //!
 //! Costs: see [`append`]; `sync` is one `fdatasync` for all waiting calls, see
-//! [`crate::group_commit`].
+//! [`crate::files::group_commit`].
 
 mod append;
+mod cache_misses;
+pub mod checkpoint;
+mod free_space;
 #[cfg(test)]
 mod invariant_tests;
+mod read;
+pub mod view;
 
 pub use append::LogRoom;
 
@@ -22,19 +27,19 @@ use std::time::Duration;
 
 use zonal_types::KvChange;
 
-use crate::cache_misses::CacheMisses;
-use crate::checkpoint::Signal;
-use crate::disk::{DataSync, LogFile};
-use crate::error::DiskError;
-use crate::free_space::IndexFreeSpace;
-use crate::group_commit::{GroupCommit, lock};
+use crate::engine::cache_misses::CacheMisses;
+use crate::engine::checkpoint::Signal;
+use crate::engine::free_space::IndexFreeSpace;
+use crate::engine::read::Views;
+use crate::files::disk::{DataSync, LogFile};
+use crate::files::error::DiskError;
+use crate::files::group_commit::{GroupCommit, lock};
+use crate::files::power_loss::UnflushedWrites;
 use crate::index::Index;
-use crate::index_copy::IndexCopy;
+use crate::index::index_copy::IndexCopy;
+use crate::index::overlay::Overlay;
 use crate::log;
-use crate::overlay::Overlay;
-use crate::power_loss::UnflushedWrites;
-use crate::read::Views;
-use crate::record::Lsn;
+use crate::log::record::Lsn;
 
 /// Bounds of one engine.
 #[derive(Debug, Clone, Copy)]

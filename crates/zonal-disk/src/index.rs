@@ -2,12 +2,18 @@
 //! position it has reached.
 //!
 //! The library does not check the bytes it reads. So every value carries a crc32c of key and value
-//! behind it, and every block of the file has one beside the file ([`crate::index_checksums`]).
+//! behind it, and every block of the file has one beside the file ([`index_checksums`]).
 //! Damage may make the library panic: each call is [`guarded`], and a panic becomes `Corrupt`.
 //! Commits are durable and store the allocator's state, so that opening after a crash does not walk
 //! the whole file.
 
+pub mod index_checksums;
+pub(crate) mod index_copy;
+pub(crate) mod overlay;
+pub(crate) mod panic_guard;
+pub(crate) mod probe;
 mod progress;
+pub(crate) mod raw_index;
 
 pub use progress::IndexProgress;
 pub(crate) use progress::{COPY, STORE};
@@ -20,10 +26,10 @@ use std::sync::atomic::Ordering;
 
 use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
-use crate::error::DiskError;
+use crate::files::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
-use crate::index_checksums::{ChecksummedBackend, Reads, SumsStore};
-use crate::panic_guard::guarded;
+use crate::index::index_checksums::{ChecksummedBackend, Reads, SumsStore};
+use crate::index::panic_guard::guarded;
 use progress::PROGRESS;
 
 /// Extension of the file with the checksums, beside the index.

@@ -4,6 +4,15 @@
 //! changes in memory, and an index into which checkpoints write the overlay. [`Segments`] are the
 //! large files that hold a target's bytes. The byte formats are in `docs/on-disk-format.md`.
 //!
+//! Layers, each of which uses only itself and those above:
+//!
+//! 1. `files`: a store's folder and files, whose they are, their flushes; recordings; the errors.
+//! 2. `log`: records, and where they lie in the circular log.
+//! 3. `index`: the checkpointed state, its checksums and its copy; the overlay of changes above it.
+//! 4. `engine`: the open store: appends, reads, views, checkpoints.
+//! 5. `segments`: the large files of a target.
+//! 6. `store`: formatting, opening, replay; stopped stores read and repaired.
+//!
 //! Costs: an append is one `pwrite` into the page cache (two at the end of a lap). A sync is one
 //! `fdatasync` shared by all waiting calls, plus one for each dirty segment in parallel.
 #![cfg_attr(
@@ -15,50 +24,28 @@
 )]
 #![forbid(unsafe_code)]
 
-mod cache_misses;
-pub mod checkpoint;
-mod direct_read;
-pub mod disk;
 pub mod engine;
-pub mod error;
 pub mod files;
-mod free_space;
-mod group_commit;
-pub mod identity;
 pub mod index;
-pub mod index_checksums;
-mod index_copy;
 pub mod log;
-mod overlay;
-mod panic_guard;
-pub mod power_loss;
-mod probe;
-mod raw_index;
-mod read;
-pub mod read_only;
-pub mod record;
-mod recorder;
-pub mod recording;
-pub mod repair;
-pub mod replay;
 pub mod segments;
-pub mod start_marks;
 pub mod store;
-pub mod stream;
-pub mod trusted_paths;
-pub mod view;
 
-pub use checkpoint::{Checkpoint, Checkpointer, spawn_checkpointer};
-pub use disk::{DataSync, LogFile};
+pub use engine::checkpoint::{Checkpoint, Checkpointer, spawn_checkpointer};
+pub use engine::view::View;
 pub use engine::{Engine, EngineConfig, LogRoom, Stats};
-pub use error::DiskError;
-pub use files::StoreDir;
-pub use identity::{StoreIdentity, StoreKind};
-pub use index_copy::{CopyItem, walk_copy};
-pub use panic_guard::is_guarded;
-pub use power_loss::UnflushedWrites;
-pub use raw_index::{IndexItem, walk_index};
-pub use read_only::{LogEnd, ReadStore, StoreDamage};
-pub use record::{Lsn, Record};
+pub use files::disk::{DataSync, LogFile};
+pub use files::error::DiskError;
+pub use files::identity::{StoreIdentity, StoreKind};
+pub use files::power_loss::UnflushedWrites;
+pub use files::{
+    StoreDir, disk, error, identity, power_loss, recording, start_marks, stream, trusted_paths,
+};
+pub use index::index_checksums;
+pub use index::index_copy::{CopyItem, walk_copy};
+pub use index::panic_guard::is_guarded;
+pub use index::raw_index::{IndexItem, walk_index};
+pub use log::record::{self, Lsn, Record};
 pub use segments::{Segments, SegmentsConfig, Space};
-pub use view::View;
+pub use store::read_only::{LogEnd, ReadStore, StoreDamage};
+pub use store::{read_only, repair, replay};

@@ -11,9 +11,11 @@
 //!   opening starts a new epoch, made durable in the index before the first append.
 //! - `synced`: everything below it was durable when this header was written.
 
-use crate::disk::LogFile;
-use crate::error::DiskError;
-use crate::record::{Lsn, MAX_PAYLOAD};
+pub mod record;
+
+use crate::files::disk::LogFile;
+use crate::files::error::DiskError;
+use crate::log::record::{Lsn, MAX_PAYLOAD};
 
 /// Bytes of a record's header.
 pub const HEADER: usize = 64;

@@ -6,6 +6,8 @@
 //! each dirty segment. A long write also starts the transfer of its bytes to the disk (one
 //! `fadvise` more). So the disk works while further writes arrive, not only from the sync on.
 
+mod direct_read;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
@@ -18,11 +20,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 
-use crate::disk::DataSync;
-use crate::error::DiskError;
+use crate::files::disk::DataSync;
+use crate::files::error::DiskError;
+use crate::files::group_commit::lock;
+use crate::files::identity::sync_dir;
 use crate::files::{StoreDir, StoreFile};
-use crate::group_commit::lock;
-use crate::identity::sync_dir;
 
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT: u64 = 1 << 20;

@@ -1,4 +1,10 @@
-//! A store's directory: `identity`, `lock`, `log` and `index.redb`.
+//! A store's directory: `identity`, `lock`, `log` and `index.redb`. Formats and opens it for use.
+//!
+//! A stopped store is inspected by [`read_only`] and repaired by [`repair`].
+
+pub mod read_only;
+pub mod repair;
+pub mod replay;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -6,26 +12,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use rustix::fs::OFlags;
-
 use crate::engine::{Engine, EngineConfig};
-use crate::error::DiskError;
-use crate::files::StoreDir;
-use crate::identity::{self, StoreIdentity, Stored};
+use crate::files::error::DiskError;
+use crate::files::identity::{self, StoreIdentity, Stored};
+use crate::files::power_loss::{self, BootId, UnflushedWrites};
+use crate::files::start_marks;
+use crate::files::trusted_paths;
+use crate::files::{COPIES, INDEX, LOCK, LOG, NO_LINK, SUMS, StoreDir};
+use crate::index::index_copy::IndexCopy;
+use crate::index::overlay::Overlay;
 use crate::index::{Index, IndexProgress};
-use crate::index_copy::{COPIES, IndexCopy};
 use crate::log;
-use crate::overlay::Overlay;
-use crate::power_loss::{self, BootId, UnflushedWrites};
-use crate::repair;
-use crate::replay::{Replay, open_parts_after};
-use crate::start_marks;
-use crate::trusted_paths;
+use crate::store::replay::{Replay, open_parts_after};
 
-pub(crate) const LOCK: &str = "lock";
-pub(crate) const LOG: &str = "log";
-pub(crate) const INDEX: &str = "index.redb";
-pub(crate) const SUMS: &str = "index.sums";
 /// Files that an unfinished format may leave behind.
 const OURS: [&str; 10] = [
     LOCK,
@@ -38,18 +37,6 @@ const OURS: [&str; 10] = [
     power_loss::TEMP_NAME,
     start_marks::FILE_NAME,
     start_marks::TEMP_NAME,
-];
-/// Files of a store besides its segments.
-pub(crate) const FILES: [&str; 9] = [
-    identity::FILE_NAME,
-    LOCK,
-    LOG,
-    INDEX,
-    SUMS,
-    COPIES[0],
-    COPIES[1],
-    power_loss::FILE_NAME,
-    start_marks::FILE_NAME,
 ];
 const ZEROES: usize = 1 << 20;
 
@@ -238,9 +225,6 @@ pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
     }
     Ok(stored)
 }
-
-/// Flag for an opening that does not follow a link.
-pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// How often, and at which interval, a lock held by another process is tried again: two seconds in
 /// all.

@@ -97,11 +97,22 @@ fn parse<'a>(lib: &'a File, folder: &'a str) -> Option<Layered<'a>> {
 
 /// The names that an import binds.
 fn last_names(path: &str) -> Vec<String> {
-    path.split(['{', '}', ','])
-        .filter(|part| !part.trim().ends_with("::"))
-        .filter_map(|part| part.rsplit([':', ' ']).find(|word| !word.is_empty()))
-        .map(str::to_owned)
-        .collect()
+    let last_word = |part: &str| {
+        let mut words = part.rsplit([':', ' ']);
+        words.find(|word| !word.is_empty()).map(str::to_owned)
+    };
+    let mut names = Vec::new();
+    let mut group = None; // the name before the brace, which `self` in the braces binds
+    for part in path.split(['{', '}', ',']).map(str::trim) {
+        if part.ends_with("::") {
+            group = last_word(part);
+        } else if part == "self" {
+            names.extend(group.clone());
+        } else {
+            names.extend(last_word(part));
+        }
+    }
+    names
 }
 
 /// Reports layers that are listed twice or have no folder.
@@ -268,6 +279,49 @@ mod tests {
             .map(|(n, p)| (n.as_str(), *p))
             .collect();
         assert_eq!(exports, [("Choice", 1), ("Client", 1), ("Net", 0)]);
+    }
+
+    #[test]
+    fn a_re_exported_module_counts_as_its_layer() {
+        assert_eq!(last_names("low::part::{self, Net}"), ["part", "Net"]);
+        assert_eq!(last_names("low::{part::{self}, Net}"), ["part", "Net"]);
+        let lib = LIB.to_owned() + "pub use high::part::{self};\n";
+        let text = "//! L.\nuse crate::part::x;\n";
+        let files = [file("lib.rs", &lib), file("low/part.rs", text)];
+        let mut offences = Vec::new();
+        check(&files, &mut offences);
+        let found = offences.iter().filter(|o| o.path.ends_with("low/part.rs"));
+        assert_eq!(found.map(|o| o.line).collect::<Vec<_>>(), [2]);
+    }
+
+    /// Plants an offence in the lowest layer of each crate that has layers, by its own list.
+    #[test]
+    fn the_crates_with_layers_are_held_to_their_lists() {
+        for (name, text) in [
+            (
+                "client",
+                include_str!("../../../crates/zonal-client/src/lib.rs"),
+            ),
+            (
+                "disk",
+                include_str!("../../../crates/zonal-disk/src/lib.rs"),
+            ),
+        ] {
+            let lib = file("lib.rs", text);
+            let layered = parse(&lib, "crates/zonal-a/src/").unwrap();
+            let (_, first) = layered.layers[0];
+            let (_, last) = layered.layers[layered.layers.len() - 1];
+            for used in layered.exports.keys().map(String::as_str).chain([last]) {
+                let is_later = layered.exports.get(used).is_none_or(|place| *place > 0);
+                let planted = file(
+                    &format!("{first}/planted.rs"),
+                    &format!("//! P.\nuse crate::{used};\n"),
+                );
+                let mut offences = Vec::new();
+                check_file(&planted, &layered, &mut offences);
+                assert_eq!(offences.len(), usize::from(is_later), "{name}: {used}");
+            }
+        }
     }
 
     #[test]

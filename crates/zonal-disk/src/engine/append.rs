@@ -10,10 +10,10 @@ use std::time::Instant;
 use zonal_types::KvChange;
 
 use super::{Engine, Tail};
-use crate::error::DiskError;
-use crate::group_commit::lock;
+use crate::files::error::DiskError;
+use crate::files::group_commit::lock;
+use crate::log::record::{self, Lsn, Record};
 use crate::log::{self, HEADER, RecordHeader, RecordKind};
-use crate::record::{self, Lsn, Record};
 
 /// Buffers kept for encoding, and the size of the largest that is kept.
 const POOL: usize = 8;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use zonal_testkit::Scratch;
 use zonal_types::KvChange;
 
-use crate::group_commit::lock;
-use crate::index_copy::IndexCopy;
-use crate::overlay::Overlay;
+use crate::files::group_commit::lock;
+use crate::index::index_copy::IndexCopy;
+use crate::index::overlay::Overlay;
 use crate::{Engine, EngineConfig, StoreDir, StoreIdentity, StoreKind};
 
 fn engine(scratch: &Scratch) -> Engine {
