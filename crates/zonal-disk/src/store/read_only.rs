@@ -133,57 +133,14 @@ impl ReadStore {
     ) -> Result<Self, DiskError> {
         store::check_trust(dir)?;
         let mut damage = Vec::new();
-        let stored = match identity::load(dir) {
-            Ok(Some(stored)) => {
-                stored.check(expected)?;
-                Some(stored)
-            }
-            Ok(None) if !dir.join(LOG).exists() && !dir.join(INDEX).exists() => {
-                return Err(DiskError::NotFormatted(dir.into()));
-            }
-            Ok(None) => {
-                damage.push(StoreDamage::Identity("the file is missing".into()));
-                None
-            }
-            Err(error @ (DiskError::Corrupt(_) | DiskError::WrongVersion { .. })) => {
-                let mended = identity::load_mended(dir);
-                if let Some(stored) = &mended {
-                    stored.check(expected)?;
-                } else if matches!(error, DiskError::WrongVersion { .. }) {
-                    return Err(error);
-                }
-                damage.push(StoreDamage::Identity(error.to_string()));
-                mended
-            }
-            Err(error) => return Err(error),
-        };
+        let stored = read_identity(dir, expected, &mut damage)?;
         let lock = match File::open(dir.join(LOCK)) {
             Ok(file) => Some(store::take_lock(file, dir)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(DiskError::io("lock file", error)),
         };
         look_for_strangers(dir, &mut damage)?;
-        let is_strange =
-            |index: &RawIndex| stored.is_some_and(|stored| !index.progress.may_be_of(stored.tag()));
-        let mut is_index_strange = false;
-        let index = match RawIndex::open(&dir.join(INDEX)) {
-            Ok(index) if is_strange(&index) => {
-                is_index_strange = true;
-                damage.push(StoreDamage::IndexLost("it is of another store".into()));
-                None
-            }
-            Ok(mut index) => {
-                index.compare_with(&dir.join(SUMS));
-                if let Err(error) = probe::probe(&dir.join(INDEX), &dir.join(SUMS)) {
-                    damage.push(StoreDamage::IndexShut(error.to_string()));
-                }
-                Some(index)
-            }
-            Err(error) => {
-                damage.push(StoreDamage::IndexLost(error.to_string()));
-                None
-            }
-        };
+        let (index, is_index_strange) = open_index(dir, stored.as_ref(), &mut damage);
         if let (Some(stored), Some(index)) = (&stored, &index) {
             let copy = restore::look(dir, stored.tag(), Some(&index.progress));
             if let Copy::Damaged(what) = copy {
@@ -310,6 +267,68 @@ impl ReadStore {
             .len();
         crate::index::raw_index::carve(&file, length, visit);
         Ok(())
+    }
+}
+
+/// The identity, one flipped bit corrected; `None` where it is lost and other files are there.
+///
+/// # Errors
+/// As [`ReadStore::open`], but `Locked`.
+fn read_identity(
+    dir: &Path,
+    expected: &StoreIdentity,
+    damage: &mut Vec<StoreDamage>,
+) -> Result<Option<Stored>, DiskError> {
+    match identity::load(dir) {
+        Ok(Some(stored)) => {
+            stored.check(expected)?;
+            Ok(Some(stored))
+        }
+        Ok(None) if !dir.join(LOG).exists() && !dir.join(INDEX).exists() => {
+            Err(DiskError::NotFormatted(dir.into()))
+        }
+        Ok(None) => {
+            damage.push(StoreDamage::Identity("the file is missing".into()));
+            Ok(None)
+        }
+        Err(error @ (DiskError::Corrupt(_) | DiskError::WrongVersion { .. })) => {
+            let mended = identity::load_mended(dir);
+            if let Some(stored) = &mended {
+                stored.check(expected)?;
+            } else if matches!(error, DiskError::WrongVersion { .. }) {
+                return Err(error);
+            }
+            damage.push(StoreDamage::Identity(error.to_string()));
+            Ok(mended)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The index, if it is readable and of this store; and whether the file is another store's.
+fn open_index(
+    dir: &Path,
+    stored: Option<&Stored>,
+    damage: &mut Vec<StoreDamage>,
+) -> (Option<RawIndex>, bool) {
+    let is_strange =
+        |index: &RawIndex| stored.is_some_and(|stored| !index.progress.may_be_of(stored.tag()));
+    match RawIndex::open(&dir.join(INDEX)) {
+        Ok(index) if is_strange(&index) => {
+            damage.push(StoreDamage::IndexLost("it is of another store".into()));
+            (None, true)
+        }
+        Ok(mut index) => {
+            index.compare_with(&dir.join(SUMS));
+            if let Err(error) = probe::probe(&dir.join(INDEX), &dir.join(SUMS)) {
+                damage.push(StoreDamage::IndexShut(error.to_string()));
+            }
+            (Some(index), false)
+        }
+        Err(error) => {
+            damage.push(StoreDamage::IndexLost(error.to_string()));
+            (None, false)
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::files::identity::{StoreIdentity, Stored};
 use crate::index::raw_index::IndexItem;
 use crate::index::{Index, IndexProgress};
 use crate::log;
-use crate::store::read_only::{ReadStore, StoreDamage};
+use crate::store::read_only::{LogEnd, ReadStore, StoreDamage};
 use crate::store::replay::Replay;
 use file_replacement::{MENDED, place};
 
@@ -143,7 +143,6 @@ fn make_index(
     replay: &mut Replay<'_>,
 ) -> Result<(Unplaced, Vec<LostKeys>), DiskError> {
     let store = ReadStore::open(dir, &mend.identity, replay)?;
-    let end = store.log();
     let is_lost = |damage: &StoreDamage| matches!(damage, StoreDamage::IndexLost(_));
     let is_index_lost = store.damage().iter().any(is_lost);
     let path = dir.join(NEW_INDEX);
@@ -156,6 +155,28 @@ fn make_index(
         store.carve(&mut |key, value| filling.put_newest(key, value))?;
         lost.push((Vec::new(), None));
     }
+    if fill_from_pages(&store, &mut filling, &mut lost) {
+        fill_from_lost_pages(&store, &mut filling, &lost)?;
+    }
+    for change in &mend.extra {
+        filling.put(&change.key, change.value.as_deref());
+    }
+    let stored = identity_of(&store, mend)?;
+    if let Some(error) = filling.failed.take() {
+        return Err(error);
+    }
+    filling.flush(progress_beyond(store.log(), stored.tag()))?;
+    drop(filling);
+    let new = Unplaced {
+        _locked: store,
+        stored,
+    };
+    Ok((new, lost))
+}
+
+/// Puts the entries that a walk of the index finds, and lists the ranges that it cannot read.
+/// Returns whether pages are lost that had others below them.
+fn fill_from_pages(store: &ReadStore, filling: &mut Filling<'_>, lost: &mut Vec<LostKeys>) -> bool {
     let leaves = store.leaf_depth();
     let mut carve = false;
     store.walk(&[], None, &mut |found| match found {
@@ -173,51 +194,47 @@ fn make_index(
         }
         IndexItem::Mended { .. } => true,
     });
-    if carve {
-        // The pages below a lost page are still there, among older ones.
-        let ranges = lost.clone();
-        let mut older = Vec::new();
-        store.carve(&mut |key, value| {
-            if is_among(key, &ranges) && !store.mentions(key) {
-                older.push((key.to_vec(), value.to_vec()));
-            }
-            if older.len() >= BATCH_BYTES / 256 {
-                for (key, value) in older.drain(..) {
-                    filling.put_newest(&key, &value);
-                }
-            }
-        })?;
-        for (key, value) in older {
-            filling.put_newest(&key, &value);
+    carve
+}
+
+/// Puts entries of lost ranges. The pages below a lost page are still there, among older ones.
+///
+/// # Errors
+/// `Io`.
+fn fill_from_lost_pages(
+    store: &ReadStore,
+    filling: &mut Filling<'_>,
+    lost: &[LostKeys],
+) -> Result<(), DiskError> {
+    let mut older = Vec::new();
+    store.carve(&mut |key, value| {
+        if is_among(key, lost) && !store.mentions(key) {
+            older.push((key.to_vec(), value.to_vec()));
         }
+        if older.len() >= BATCH_BYTES / 256 {
+            for (key, value) in older.drain(..) {
+                filling.put_newest(&key, &value);
+            }
+        }
+    })?;
+    for (key, value) in older {
+        filling.put_newest(&key, &value);
     }
-    for change in &mend.extra {
-        filling.put(&change.key, change.value.as_deref());
-    }
-    let stored = identity_of(&store, mend)?;
-    // Ahead of every position that the old log can have held, so that none of its records is taken
-    // for ours.
+    Ok(())
+}
+
+/// A position ahead of all that the old log can have held. So none of its records is taken for one
+/// of the new index.
+fn progress_beyond(end: LogEnd, store: u64) -> IndexProgress {
     let lap = log::MAX_BYTES;
-    let applied = (end.end.max(end.applied) / lap + 2) * lap;
     let epoch = end.epoch + 2;
-    if let Some(error) = filling.failed.take() {
-        return Err(error);
-    }
-    filling.flush(IndexProgress {
-        applied,
+    IndexProgress {
+        applied: (end.end.max(end.applied) / lap + 2) * lap,
         applied_epoch: epoch,
         epoch,
         copy: 0,
-        store: stored.tag(),
-    })?;
-    drop(filling);
-    Ok((
-        Unplaced {
-            _locked: store,
-            stored,
-        },
-        lost,
-    ))
+        store,
+    }
 }
 
 fn identity_of(store: &ReadStore, mend: &StoreRepair<'_>) -> Result<Stored, DiskError> {
