@@ -379,7 +379,7 @@ fn bad_input_is_refused_and_nothing_is_made() {
     for (arguments, wanted) in [
         (["--racks", "0"], 2),
         (["--racks", "9"], 2),
-        (["--nodes", "17"], 2),
+        (["--nodes", "33"], 2),
         (["--storage-nodes", "5"], 2),
         (["--node-rate", "0mbit"], 2),
         (["--uplink-rate", "0mbit"], 2),

@@ -11,7 +11,7 @@ use zonal_server::units::ByteSize;
 /// Most racks of a testbed.
 pub const RACKS_MAX: u16 = 8;
 /// Most nodes of a rack.
-pub const RACK_NODES_MAX: u16 = 16;
+pub const RACK_NODES_MAX: u16 = 32;
 /// Most nodes of all racks together: each has three processes, and two cores run them all.
 pub const NODES_MAX: u16 = 32;
 /// Lowest rate of a link, in bits a second: below, servers miss their deadlines.

@@ -25,7 +25,7 @@ pub struct TestbedUp {
     /// Number of racks, each a zone: 1 to 8
     #[arg(long, default_value_t = 2)]
     racks: u16,
-    /// Nodes in each rack: 1 to 16, and 32 in all racks
+    /// Nodes in each rack: 1 to 32, and 32 in all racks
     #[arg(long, default_value_t = 4)]
     nodes: u16,
     /// Rate of each node's link, in each direction: 1mbit to 1gbit
