@@ -16,7 +16,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from checks import Registry, Skip, equal, true  # noqa: E402
 from own_cell import run  # noqa: E402
-from private import PrivateCell  # noqa: E402
+from private_mounts import PrivateCell  # noqa: E402
 
 R = Registry()
 check = R.check

@@ -21,7 +21,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from cell import ZONAL, run  # noqa: E402
 from checks import Registry, Skip, equal, read, reap, true, write, write_all  # noqa: E402
-from frozen import Frozen  # noqa: E402
+from frozen_threads import Frozen  # noqa: E402
 from own_mounts import OwnMounts, below, comes_back, took, write_at  # noqa: E402
 
 R = Registry()

@@ -103,7 +103,7 @@ impl<N: Net> ClientCall<'_, N> {
             Ok(MetaReply::Entry { mut entry }) => {
                 let kept = (Some(&entry), entry.entry_ms);
                 self.inode_cache.keep_name(self, of, (parent, &name), kept);
-                self.cut_entry(&link, asked, &mut entry);
+                self.limit_leases(&link, asked, &mut entry);
                 self.complete(entry).await.map(LookupResult::Found)
             }
             Ok(MetaReply::NoEntry { entry_ms }) => {
@@ -177,7 +177,7 @@ impl<N: Net> ClientCall<'_, N> {
             | MetaReply::OpenedSmall { mut entry, .. } => {
                 self.inode_cache
                     .note_renewed(self, &link, asked, parent, &entry);
-                self.cut_entry(&link, asked, &mut entry);
+                self.limit_leases(&link, asked, &mut entry);
                 self.complete(entry).await
             }
             _other => Err(ErrorCode::Protocol),

@@ -328,7 +328,7 @@ fn a_file_open_for_writing_only_is_not_readable() {
 /// A client says after a restart what it has open, and nobody checks whether its users may. That
 /// adds nothing to what an open was permitted for, whichever comes first.
 #[test]
-fn what_is_told_adds_nothing_to_what_is_granted() {
+fn opens_told_after_a_restart_add_nothing_to_what_was_granted() {
     for is_told_first in [false, true] {
         let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
         let inside = tree.inside;

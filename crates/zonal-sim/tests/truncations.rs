@@ -371,7 +371,7 @@ async fn truncated_by_a_client_that_dies(
 }
 
 #[test]
-fn what_is_written_after_a_truncation_stays_though_its_client_has_died() {
+fn writes_after_a_truncation_stay_though_its_client_has_died() {
     run(|world| truncated_by_a_client_that_dies(world, false));
     run(|world| truncated_by_a_client_that_dies(world, true));
 }

@@ -137,7 +137,7 @@ fn names_of_zones_and_addresses_that_cannot_be_shown_are_refused() {
 }
 
 #[test]
-fn what_a_folder_says_does_nothing_to_a_terminal_and_forges_no_hint() {
+fn text_of_a_folder_does_nothing_to_a_terminal_and_forges_no_hint() {
     let scratch = zonal_testkit::Scratch::new("odd-path");
     for name in ODD {
         let dir = scratch.join(name);
@@ -192,7 +192,7 @@ fn json_is_escaped_for_terminals_and_stays_json() {
 }
 
 #[test]
-fn what_a_stranger_answers_is_not_shown_raw() {
+fn an_answer_of_a_stranger_is_not_shown_raw() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let stranger = std::thread::spawn(move || {

@@ -111,7 +111,7 @@ fn an_unfinished_list_does_not_remove_the_root() {
 }
 
 #[test]
-fn what_is_mounted_in_an_unfinished_cell_stays() {
+fn mounts_in_an_unfinished_cell_stay() {
     if !is_root() {
         eprintln!("skipped: only root can mount");
         return;

@@ -110,7 +110,7 @@ fn a_file_of_a_store_that_is_a_link_is_refused_and_what_it_names_stays() {
 }
 
 #[test]
-fn what_a_new_cell_consists_of_is_its_owners_alone() {
+fn the_files_of_a_new_cell_are_its_owners_alone() {
     let scratch = Scratch::new("modes");
     let cell = Stopped(scratch.join("new/cell"));
     let output = up(&cell.0);

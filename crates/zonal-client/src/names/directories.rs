@@ -76,7 +76,7 @@ impl<N: Net> ClientCall<'_, N> {
                     self.inode_cache
                         .note_made(self, &link, asked, attr, entry.attr_ms);
                 }
-                self.cut_entry(&link, asked, &mut entry);
+                self.limit_leases(&link, asked, &mut entry);
                 self.complete(entry).await
             }
             _other => Err(ErrorCode::Protocol),
@@ -154,7 +154,7 @@ impl<N: Net> ClientCall<'_, N> {
                 .note_listed(self, &link, asked, dir, &entries);
         }
         for item in entries.iter_mut().filter(|_| plus) {
-            self.cut_entry(&link, asked, &mut item.entry);
+            self.limit_leases(&link, asked, &mut item.entry);
             let own = item.entry.attr.map(|attr| {
                 let attr_ms = item.entry.attr_ms;
                 self.lay_own_writes(attr, attr_ms)

@@ -19,6 +19,11 @@ pub struct PolledEvents {
 }
 
 impl PolledEvents {
+    fn of(numbered: Vec<(u64, Event)>, restarted: bool) -> Self {
+        let events = numbered.into_iter().map(|(_seq, event)| event).collect();
+        Self { events, restarted }
+    }
+
     /// Nothing has happened.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -67,23 +72,16 @@ impl<N: Net> ClientCall<'_, N> {
         if boot == boot_before && boot != link.boot() {
             // The shard was restarted, and has heard what this client holds, while the reply was on
             // its way. The reply's grants are void, and its numbers belong to the earlier boot.
-            link.count_event();
-            self.forget_granted();
-            self.give_up_leases(link).await;
+            self.forget_boot(link).await;
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
-            return Ok(PolledEvents {
-                events: events.into_iter().map(|(_seq, event)| event).collect(),
-                restarted: true,
-            });
+            return Ok(PolledEvents::of(events, true));
         }
         self.note_boot(link, boot).await?;
         let life = link.life();
         // Another request may have heard of the restart before this poll did.
         let mut restarted = link.note_polled(boot);
         if restarted {
-            link.count_event();
-            self.forget_granted();
-            self.give_up_leases(link).await;
+            self.forget_boot(link).await;
         }
         let mut granted = Vec::new();
         for (seq, event) in &events {
@@ -109,10 +107,14 @@ impl<N: Net> ClientCall<'_, N> {
         if !restarted {
             self.note_renewal(link, sent, lease_ms);
         }
-        Ok(PolledEvents {
-            events: events.into_iter().map(|(_seq, event)| event).collect(),
-            restarted,
-        })
+        Ok(PolledEvents::of(events, restarted))
+    }
+
+    /// Forgets everything that the shard granted before its restart.
+    async fn forget_boot(&self, link: &Link) {
+        link.count_event();
+        self.forget_granted();
+        self.give_up_leases(link).await;
     }
 
     /// Brings an open file up to date with an event about it.

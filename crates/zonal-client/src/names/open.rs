@@ -170,7 +170,7 @@ impl<N: Net> ClientCall<'_, N> {
             .note_renewed(self, &link, asked, at, &entry);
         let now = self.net.now();
         let granted = entry.attr_ms;
-        self.cut_entry(&link, asked, &mut entry);
+        self.limit_leases(&link, asked, &mut entry);
         let until = now.plus_ms(entry.attr_ms.into());
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());

@@ -68,7 +68,8 @@ impl<N: Net> Cell<N> {
         }
     }
 
-    pub(crate) fn cut_entry(&self, link: &Link, asked: RequestStart, entry: &mut Entry) {
+    /// Limits the leases of an entry to what the kernel may trust.
+    pub(crate) fn limit_leases(&self, link: &Link, asked: RequestStart, entry: &mut Entry) {
         entry.entry_ms = self.kernel_ms(link, asked, entry.entry_ms);
         entry.attr_ms = self.kernel_ms(link, asked, entry.attr_ms);
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Zone detection of mounts on simulated machines: network name spaces for each zone and a client.
 
-    tests/cell/near.py --work DIR [--only PART,...] [--list]
+    tests/cell/zone_detection.py --work DIR [--only PART,...] [--list]
 
 Each check has a cell of its own, made below DIR, whose servers get addresses outside loopback.
 ZONAL names the binary; ip and nsenter are needed. Root only.
@@ -137,4 +137,4 @@ def _(work):
 
 
 if __name__ == "__main__":
-    run("near", R, __doc__)
+    run("zone-detection", R, __doc__)

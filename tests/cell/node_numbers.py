@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which server owns a node's id: copies of its node.toml and folder, moves to another address.
 
-    tests/cell/numbers.py --work DIR [--only PART,...] [--list]
+    tests/cell/node_numbers.py --work DIR [--only PART,...] [--list]
 
 Each check has a cell of its own, made below DIR. ZONAL names the binary. Root only.
 """
@@ -289,4 +289,4 @@ def _(work):
 
 
 if __name__ == "__main__":
-    run("numbers", R, __doc__)
+    run("node-numbers", R, __doc__)
