@@ -12,6 +12,7 @@ pub(crate) mod owner;
 pub(crate) mod placement;
 pub(crate) mod session;
 pub(crate) mod storage;
+pub(crate) mod traffic_reports;
 pub(crate) mod unsynced_changes;
 pub(crate) mod zone_traffic;
 
@@ -29,6 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use zonal_types::{Incarnation, TraceId};
+use zonal_wire::DirectoryTraffic;
 use zone_traffic::ZoneTraffic;
 
 /// A cell with a client's way to its servers.
@@ -88,6 +90,19 @@ impl<N: Net> Cell<N> {
     #[must_use]
     pub fn traffic_totals(&self) -> [(&'static str, u64); 4] {
         self.traffic.totals()
+    }
+
+    /// The same bytes by first-level directory, as far as shards have named it: 0 stands for other
+    /// directories, the root for files in it.
+    #[must_use]
+    pub fn directory_traffic(&self) -> Vec<DirectoryTraffic> {
+        self.traffic.reports.list()
+    }
+
+    /// True where bytes wait to be reported by the next round of housekeeping.
+    #[must_use]
+    pub fn has_traffic_to_report(&self) -> bool {
+        self.traffic.reports.is_due()
     }
 
     /// The transport.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use zonal_types::limits::{LOCKS_MAX, OPENS_MAX};
+use zonal_types::limits::{LOCKS_MAX, OPENS_MAX, TRAFFIC_FILES_MAX};
 use zonal_types::{ErrorCode, Ino, MapVersion};
 
 /// The client at work for one operation. Methods that may wait are here.
@@ -161,6 +161,11 @@ impl<N: Net> Client<N> {
                 shards * OPENS_MAX as u64,
             ),
         ];
+        gauges.push((
+            "traffic_files",
+            self.traffic.reports.waiting_files() as u64,
+            TRAFFIC_FILES_MAX as u64,
+        ));
         gauges.extend(self.inode_cache.gauges());
         gauges
     }

@@ -17,6 +17,7 @@ mod storage_retry;
 mod sync;
 mod tail_ownership;
 mod target_sync;
+mod traffic_reports;
 mod truncate;
 mod write;
 

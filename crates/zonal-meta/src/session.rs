@@ -66,6 +66,8 @@ pub(crate) struct Session {
     /// It has reclaimed its state in this life of the shard: from then on its opens and closes are
     /// counted here.
     pub has_told: bool,
+    /// Number of its last report of traffic in this life of the shard.
+    traffic_report: u64,
     slots: BTreeMap<u32, Slot>,
 }
 
@@ -184,6 +186,7 @@ impl Sessions {
             last_seen: now,
             is_ending: false,
             has_told: false,
+            traffic_report: 0,
             slots: BTreeMap::new(),
         };
         self.by_id.insert(id, session);
@@ -246,6 +249,16 @@ impl Sessions {
 
     pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
         self.by_id.get_mut(&id)
+    }
+
+    /// Notes a report of traffic; false where the session has sent it before.
+    pub fn is_new_report(&mut self, id: SessionId, number: u64) -> bool {
+        let Some(session) = self.get_mut(id) else {
+            return false;
+        };
+        let is_new = number > session.traffic_report;
+        session.traffic_report = session.traffic_report.max(number);
+        is_new
     }
 
     pub fn contains(&self, id: SessionId) -> bool {

@@ -1,9 +1,10 @@
-//! Requests about state in memory: sessions and events. [`appends`], [`reclaim`] and [`locks`] have
-//! the other requests of this kind.
+//! Requests about state in memory: sessions and events. [`appends`], [`reclaim`], [`locks`] and
+//! [`traffic`] have the other requests of this kind.
 
 mod appends;
 mod locks;
 mod reclaim;
+mod traffic;
 
 use crate::config::{Caller, Now};
 
@@ -180,6 +181,9 @@ impl MetaShard {
             | MetaRequest::LendEnd { .. }
             | MetaRequest::ReturnEnds { .. }
             | MetaRequest::GiveUpAppends { .. } => self.append_request(kv, now, session, request),
+            MetaRequest::ReportTraffic { number, traffic } => {
+                self.report_traffic(kv, now, session, *number, traffic)
+            }
             MetaRequest::GetLock { .. }
             | MetaRequest::Lock { .. }
             | MetaRequest::Unlock { .. }

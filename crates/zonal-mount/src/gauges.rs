@@ -88,7 +88,22 @@ impl ZonalFs {
         for (name, count) in counts.chain(self.client.traffic_totals()) {
             let _ = write!(out, ",\"{name}\":{count}");
         }
-        out.push('}');
+        out.push_str(",\"directories\":[");
+        for (index, entry) in self.client.directory_traffic().into_iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            let (dir, bytes) = (entry.dir, entry.traffic);
+            let _ = write!(
+                out,
+                "{comma}{{\"inode\":{},\"read_in_zone_bytes\":{},\"read_cross_zone_bytes\":{},\
+                 \"written_in_zone_bytes\":{},\"written_cross_zone_bytes\":{}}}",
+                dir.0,
+                bytes.read_in_zone,
+                bytes.read_cross_zone,
+                bytes.written_in_zone,
+                bytes.written_cross_zone,
+            );
+        }
+        out.push_str("]}");
         out
     }
 }

@@ -55,6 +55,9 @@ impl ZonalFs {
             self.drop_attributes(ino);
         }
         self.answer_read(&call, ino, &file, read, reply);
+        if self.client.has_traffic_to_report() {
+            self.signal.wake();
+        }
         if is_paged {
             self.page_tails.read_ends(ino, range, ctx.pid);
         }

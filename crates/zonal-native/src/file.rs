@@ -131,6 +131,9 @@ impl OpenFile {
                 break;
             }
         }
+        if call.has_traffic_to_report() {
+            self.inner.signal.wake();
+        }
         Ok(done)
     }
 

@@ -20,7 +20,7 @@ use zonal_object::{ObjectId, index_walk};
 use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
 use zonal_types::{Blob, ErrorCode, KvRead, NodeId, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth, ScrubOf};
+use zonal_wire::{AdminReply, AdminRequest, NodeActivity, ObjectEntry, RoleHealth, ScrubOf};
 
 /// Bytes of keys and values in one reply; the last entry may exceed it.
 const ENTRIES_BYTES: usize = 256 << 10;
@@ -154,6 +154,9 @@ impl Control {
             AdminRequest::Traffic { target } => AdminReply::Traffic {
                 traffic: self.target(*target)?.0.traffic.totals(),
             },
+            AdminRequest::Activity => AdminReply::Activity {
+                activity: self.activity(),
+            },
             AdminRequest::NumberClaimed { node, claimed_by } => {
                 self.tell_claimed(*node, claimed_by);
                 AdminReply::Done
@@ -166,6 +169,19 @@ impl Control {
                 AdminReply::Done
             }
         })
+    }
+
+    /// Counts of the node's target and shard. The node adds the times of its operations.
+    fn activity(&self) -> NodeActivity {
+        let storage = self.storage.as_ref();
+        let clients = storage.map(|(storage, _)| storage.traffic.by_zone(storage.id()));
+        let shard = self.shard.as_ref();
+        let directories = shard.map(|(shard, _)| shard.directory_traffic());
+        NodeActivity {
+            clients: clients.unwrap_or_default(),
+            directories: directories.unwrap_or_default(),
+            operations: Vec::new(),
+        }
     }
 
     /// Logs that another server claims to be this node. This answer alone keeps the number for this

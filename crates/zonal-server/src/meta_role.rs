@@ -25,9 +25,9 @@ use zonal_disk::Engine;
 use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::ShardConfig;
 use zonal_net::Subject;
-use zonal_types::{Epoch, ErrorCode, Holder, MapVersion, SessionId, ShardId};
+use zonal_types::{Epoch, ErrorCode, Holder, Ino, MapVersion, SessionId, ShardId};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
+use zonal_wire::{ClientTraffic, DirectoryTraffic, Header, MetaReply, MetaRequest, SessionEntry};
 
 /// The future of a reply.
 pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
@@ -166,6 +166,11 @@ impl MetaRole {
             .with_shard(|shard| shard.sessions(after, limit, now))
     }
 
+    /// Bytes that clients reported, by first-level directory.
+    pub(crate) fn directory_traffic(&self) -> Vec<DirectoryTraffic> {
+        self.driver.with_shard(|shard| shard.directory_traffic())
+    }
+
     /// The shard's id and epoch.
     pub(crate) fn identity(&self) -> (ShardId, Epoch) {
         self.driver.identity()
@@ -214,6 +219,7 @@ impl MetaRole {
             (named("full"), u64::from(self.is_full())),
             (named("healthy"), u64::from(self.is_healthy())),
         ]);
+        gauges.extend(directory_gauges(host.id, self.directory_traffic()));
         let failed = host.store_failed.gauges();
         gauges.extend(failed.map(|(name, value)| (named(name), value)));
         gauges
@@ -225,6 +231,32 @@ impl MetaRole {
         self.host().later.stop();
         self.host().timers.stop();
     }
+}
+
+/// Bytes by first-level directory as metrics; 0 stands for other directories.
+fn directory_gauges(shard: ShardId, mut list: Vec<DirectoryTraffic>) -> Vec<(String, u64)> {
+    if list.iter().all(|entry| entry.dir != Ino(0)) {
+        list.push(DirectoryTraffic {
+            dir: Ino(0),
+            traffic: ClientTraffic::default(),
+        });
+    }
+    let mut gauges = Vec::new();
+    for DirectoryTraffic { dir, traffic } in list {
+        for (direction, path, bytes) in [
+            ("read", "in_zone", traffic.read_in_zone),
+            ("read", "cross_zone", traffic.read_cross_zone),
+            ("write", "in_zone", traffic.written_in_zone),
+            ("write", "cross_zone", traffic.written_cross_zone),
+        ] {
+            let labels = format!(
+                "shard=\"{shard}\",directory=\"{}\",direction=\"{direction}\",path=\"{path}\"",
+                dir.0
+            );
+            gauges.push((format!("shard_directory_bytes_total{{{labels}}}"), bytes));
+        }
+    }
+    gauges
 }
 
 /// The client that a target asks about.

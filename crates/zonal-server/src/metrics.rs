@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use zonal_wire::Service;
+use zonal_wire::{OperationTimes, Service};
 
 /// Buckets: up to 1 us, 2 us, ... 2^26 us, then the rest.
 const BUCKETS: usize = 28;
@@ -108,6 +108,26 @@ impl Metrics {
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let sources = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         sources.iter().flat_map(|source| source()).collect()
+    }
+
+    /// Times of all operations that have ended at least once.
+    #[must_use]
+    pub fn operation_times(&self) -> Vec<OperationTimes> {
+        let services = SERVICES.iter().zip(&self.operations);
+        let operations = services.flat_map(|(service, operations)| {
+            let named = operations.iter();
+            named.filter_map(|operation| {
+                Some(OperationTimes {
+                    service: (*service).to_owned(),
+                    operation: (*operation.name.get()?).to_owned(),
+                    sum_us: operation.sum_us.load(Ordering::Relaxed),
+                    buckets: (operation.buckets.iter())
+                        .map(|bucket| bucket.load(Ordering::Relaxed))
+                        .collect(),
+                })
+            })
+        });
+        operations.collect()
     }
 
     /// Number of ended operations of a service.
@@ -249,5 +269,8 @@ mod tests {
             assert!(text.contains(&line), "{line} is missing in\n{text}");
         }
         assert_eq!(metrics.count(Service::Storage), 2);
+        let times = metrics.operation_times();
+        assert_eq!(times.len(), 1);
+        assert_eq!((times[0].sum_us, times[0].buckets[7]), (200, 2));
     }
 }

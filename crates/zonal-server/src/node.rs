@@ -82,7 +82,10 @@ impl ServerNode {
 
     fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<FinishedRequest> {
         let request = AdminRequest::from_bytes(body).ok()?;
-        let answer = self.control.handle(peer.role, &request);
+        let mut answer = self.control.handle(peer.role, &request);
+        if let AdminReply::Activity { activity } = &mut answer {
+            activity.operations = self.metrics.operation_times();
+        }
         reply.message(&answer);
         let failed = match answer {
             AdminReply::Failed { code, .. } => Some(code.0),

@@ -200,6 +200,14 @@ limits! {
     HOLDER_ASKED_MS: u64 = 2_000, "ms";
     /// Bytes of a recording of a store's changes (`zonal server --record`).
     RECORDING_BYTES_MAX: u64 = 1_073_741_824, "bytes";
+    /// First-level directories whose bytes a shard or a client counts by themselves.
+    DIRECTORIES_COUNTED_MAX: usize = 64, "directories";
+    /// Zones of clients whose bytes a target counts by themselves.
+    ZONES_COUNTED_MAX: usize = 64, "zones";
+    /// Files whose bytes a client has not yet reported to their shards.
+    TRAFFIC_FILES_MAX: usize = 4_096, "files";
+    /// Files in one report of their bytes.
+    TRAFFIC_REPORT_FILES_MAX: usize = 256, "files";
 }
 
 /// Bits of [`crate::attr::Attr::xattrs`].

@@ -5,6 +5,7 @@
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
+use crate::activity::{ClientTraffic, NodeActivity};
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Blob, ClientIdentity, Column, DataId, Epoch, MapVersion, NodeId, SessionId, ShardId, TargetId,
@@ -124,18 +125,6 @@ codec_struct! {
     }
 }
 
-codec_struct! {
-    /// Payload bytes of a target's reads and writes since its server started, by the zone of the
-    /// client: the target's own, or another.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct ClientTraffic {
-        read_in_zone: u64,
-        read_cross_zone: u64,
-        written_in_zone: u64,
-        written_cross_zone: u64,
-    }
-}
-
 codec_enum! {
     /// A request of a command to a server.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +151,8 @@ codec_enum! {
         ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
         /// Asks what a target's clients have read and written.
         Traffic = 45 { target: TargetId },
+        /// Asks for the activity of this node.
+        Activity = 46,
         /// A server at `claimed_by` says that it is `node`. The node with this number logs it.
         NumberClaimed = 50 { node: NodeId, claimed_by: String },
     }
@@ -185,5 +176,6 @@ codec_enum! {
         /// `end`: nothing follows.
         Sessions = 40 { sessions: Vec<SessionEntry>, end: bool },
         Traffic = 45 { traffic: ClientTraffic },
+        Activity = 46 { activity: NodeActivity },
     }
 }

@@ -8,6 +8,7 @@
 )]
 #![forbid(unsafe_code)]
 
+pub mod activity;
 pub mod admin;
 pub mod frame;
 pub mod lease;
@@ -16,9 +17,13 @@ pub mod manager;
 pub mod meta;
 pub mod storage;
 
+pub use activity::{
+    ClientTraffic, ClientZoneTraffic, DirectoryTraffic, NodeActivity, OperationTimes,
+    TrafficByDirectory,
+};
 pub use admin::{
-    AdminReply, AdminRequest, ClientTraffic, Damaged, ObjectEntry, RoleHealth, ScrubOf,
-    ScrubReport, ScrubState, SessionEntry,
+    AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubOf, ScrubReport, ScrubState,
+    SessionEntry,
 };
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lease::{LeaseGrant, LeaseKind};

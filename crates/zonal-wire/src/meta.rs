@@ -9,6 +9,7 @@
 
 mod request_kinds;
 
+use crate::activity::ClientTraffic;
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
@@ -302,6 +303,9 @@ codec_enum! {
         /// Gives back lent ends of these files; all appends are published. Sent after
         /// `EndRecalled`, or before.
         ReturnEnds = 67 { inos: Vec<Ino> },
+        /// Payload bytes that the client exchanged with targets since its last report, by data id.
+        /// `number` rises; a repeat counts once in a life of the shard. Reply `TrafficDirs`.
+        ReportTraffic = 68 { number: u64, traffic: Vec<(DataId, ClientTraffic)> },
 
         /// Reserved: a lease on bytes `start..end`, or on size and times.
         TakeLease = 70 { ino: Ino, kind: LeaseKind, start: u64, end: u64 },
@@ -443,6 +447,9 @@ codec_enum! {
         Sets = 44 { map_version: MapVersion, sets: Vec<(StripeSetId, u16)> },
         /// The directory, where there is one.
         Child = 45 { ino: Option<Ino> },
+        /// The first-level directories of reported files, or the root for files in it. Files that
+        /// are gone are missing.
+        TrafficDirs = 46 { dirs: Vec<(DataId, Ino)> },
     }
 }
 

@@ -7,7 +7,7 @@ use crate::transport::net::{Message, Net, NetFailure, ServerReply};
 use crate::transport::operation::{Cancellation, OperationContext};
 use std::ops::Deref;
 use std::task::Poll;
-use zonal_types::{ErrorCode, Instant};
+use zonal_types::{DataId, ErrorCode, Instant};
 
 /// The client `C` at work for one operation.
 pub struct Call<'a, C> {
@@ -29,6 +29,8 @@ pub(crate) struct SentRequest<N: Net> {
     at: Instant,
     /// Bytes of the request's payload.
     pub(crate) payload_bytes: usize,
+    /// The file's data id, where the request is about an object.
+    pub(crate) data_id: Option<DataId>,
 }
 
 impl<'a, C: SessionOwner> Call<'a, C> {
@@ -87,6 +89,7 @@ impl<'a, C: SessionOwner> Call<'a, C> {
                 pending,
                 at,
                 payload_bytes: 0,
+                data_id: None,
             };
         }
         let limit = &mut message.header.deadline_ms;
@@ -105,6 +108,7 @@ impl<'a, C: SessionOwner> Call<'a, C> {
             pending,
             at,
             payload_bytes: message.payload.iter().map(|piece| piece.len()).sum(),
+            data_id: None,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::cell::placement::TargetPlace;
 use crate::cell::zone_traffic::TrafficDirection;
 use crate::transport::net::{Message, Net, ServerReply};
 use crate::transport::retry::failure_code;
-use zonal_types::{ClientIdentity, Codec, ErrorCode, Ino};
+use zonal_types::{ClientIdentity, Codec, DataId, ErrorCode, Ino};
 use zonal_wire::{Service, StorageReply, StorageRequest};
 
 impl<C: SessionOwner> Call<'_, C> {
@@ -59,7 +59,7 @@ impl<C: SessionOwner> Call<'_, C> {
         header.epoch = place.epoch;
         header.identity = identity;
         header.sequence = attempt;
-        self.start(
+        let mut sent = self.start(
             &place.address,
             Message {
                 node: place.node,
@@ -68,17 +68,23 @@ impl<C: SessionOwner> Call<'_, C> {
                 payload,
                 room,
             },
-        )
+        );
+        sent.data_id = request.object().map(|object| object.data_id);
+        sent
     }
 
-    /// Counts the payload of a request that succeeded.
+    /// Counts the payload of a request that succeeded, about an object of a file.
     pub(crate) fn count_traffic(
         &self,
         place: &TargetPlace,
+        data_id: Option<DataId>,
         direction: TrafficDirection,
         bytes: usize,
     ) {
-        self.cell().traffic.count(place.zone, direction, bytes);
+        if let Some(data_id) = data_id {
+            let traffic = &self.cell().traffic;
+            traffic.count(place.zone, data_id, direction, bytes);
+        }
     }
 
     /// Receives one reply. `Failed` replies become errors.
@@ -88,7 +94,7 @@ impl<C: SessionOwner> Call<'_, C> {
         sent: SentRequest<C::Net>,
         out: Option<&mut [u8]>,
     ) -> Result<(StorageReply, usize), ErrorCode> {
-        let sent_bytes = sent.payload_bytes;
+        let (sent_bytes, data_id) = (sent.payload_bytes, sent.data_id);
         match self.finish(&place.address, sent, out).await {
             Ok(ServerReply {
                 header,
@@ -105,10 +111,12 @@ impl<C: SessionOwner> Call<'_, C> {
                     reply => {
                         match reply {
                             StorageReply::Read { .. } => {
-                                self.count_traffic(place, TrafficDirection::Read, payload_bytes);
+                                let direction = TrafficDirection::Read;
+                                self.count_traffic(place, data_id, direction, payload_bytes);
                             }
                             StorageReply::Written { .. } => {
-                                self.count_traffic(place, TrafficDirection::Write, sent_bytes);
+                                let direction = TrafficDirection::Write;
+                                self.count_traffic(place, data_id, direction, sent_bytes);
                             }
                             _ => {}
                         }

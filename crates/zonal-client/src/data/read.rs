@@ -155,7 +155,8 @@ impl<N: Net> ClientCall<'_, N> {
             Ok(reply) => {
                 let is_whole = reply.payload_bytes == length;
                 if is_whole {
-                    self.count_traffic(&place, TrafficDirection::Read, length);
+                    let (data_id, direction) = (Some(object.data_id), TrafficDirection::Read);
+                    self.count_traffic(&place, data_id, direction, length);
                 }
                 Ok(is_whole)
             }

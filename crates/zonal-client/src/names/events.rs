@@ -177,9 +177,10 @@ impl<N: Net> Client<N> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Sends gathered closes and flushes old writes; true where work remains.
+    /// Reports traffic, sends gathered closes and flushes old writes; true where work remains.
     pub async fn keep_house(&self) -> bool {
         let mut has_late = self.return_ends().await;
+        has_late |= self.report_traffic().await;
         for link in self.all_links() {
             self.another().send_closes(&link).await.ok();
             has_late |= link.closes() > 0;
@@ -190,6 +191,7 @@ impl<N: Net> ClientCall<'_, N> {
         let has_gathered = self.flush_aged().await.is_some();
         // Closes of files that were flushed late follow soon.
         has_late |= self.all_links().iter().any(|link| link.closes() > 0);
+        has_late |= self.has_traffic_to_report();
         has_gathered || has_late
     }
 
@@ -205,6 +207,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         self.another().send_touches().await.ok();
+        self.report_traffic().await;
         for link in self.all_links() {
             if link.is_open() {
                 self.another().close_session(&link).await;

@@ -5,7 +5,7 @@ use super::MetaShard;
 use crate::config::Now;
 use crate::outcome::{Detached, Ticked};
 use std::collections::BTreeSet;
-use zonal_types::limits::{APPEND_TICKETS_MAX, SESSION_SLOTS_MAX};
+use zonal_types::limits::{APPEND_TICKETS_MAX, DIRECTORIES_COUNTED_MAX, SESSION_SLOTS_MAX};
 use zonal_types::{ErrorCode, Instant, KvRead, SessionId};
 
 /// Time that a directory may stay detached before the root shard is asked, in seconds.
@@ -132,6 +132,8 @@ impl MetaShard {
             ("fences", self.fencing.len() as u64),
             ("fences_max", zonal_types::limits::FENCES_MAX as u64),
             ("inodes", self.live_inodes),
+            ("counted_directories", self.directories.len() as u64),
+            ("counted_directories_max", DIRECTORIES_COUNTED_MAX as u64),
         ]
     }
 }

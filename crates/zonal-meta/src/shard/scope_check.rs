@@ -450,6 +450,7 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::Touch { .. }
             | MetaRequest::Reclaim { .. }
             | MetaRequest::ReclaimAppends { .. }
+            | MetaRequest::ReportTraffic { .. }
             | MetaRequest::RenewLeases { .. } => self.lists(request)?,
             // About the session itself, not about the tree.
             MetaRequest::OpenSession { .. }
@@ -500,6 +501,10 @@ impl<'a> ScopeLookup<'a> {
                 locks.retain(|(ino, _)| self.keeps(*ino));
             }
             MetaRequest::ReclaimAppends { appends } => appends.retain(|(ino, _)| self.keeps(*ino)),
+            MetaRequest::ReportTraffic { traffic, .. } => traffic.retain(|(data_id, _)| {
+                let file = self.tx.file_of(*data_id);
+                file.is_ok_and(|file| file.is_some_and(|ino| self.keeps(ino)))
+            }),
             MetaRequest::RenewLeases { leases } => leases.retain(|(ino, _)| self.keeps(*ino)),
             _ => {}
         }

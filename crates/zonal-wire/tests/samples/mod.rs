@@ -20,11 +20,12 @@ use zonal_types::{
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::{BytesPlace, FileUse, Listing};
 use zonal_wire::{
-    AdminReply, AdminRequest, AppendPlace, AttrChange, ClientTraffic, Damaged, DirAfter, DirEntry,
-    Entry, ErrorNumber, Event, Header, JoinTarget, Junction, LeaseGrant, LeaseKind, LockKind,
-    LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry,
-    ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime,
-    StartMark, StorageReply, StorageRequest, StoreStart, SubnetZone,
+    AdminReply, AdminRequest, AppendPlace, AttrChange, ClientTraffic, ClientZoneTraffic, Damaged,
+    DirAfter, DirEntry, DirectoryTraffic, Entry, ErrorNumber, Event, Header, JoinTarget, Junction,
+    LeaseGrant, LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
+    MetaRequest, NewKind, NodeActivity, ObjectEntry, ObjectRef, OperationTimes, RoleHealth,
+    ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime, StartMark, StorageReply,
+    StorageRequest, StoreStart, SubnetZone,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -117,6 +118,15 @@ fn attr() -> Attr {
         btime: time(4),
         change: 12,
         xattrs: 9,
+    }
+}
+
+fn traffic() -> ClientTraffic {
+    ClientTraffic {
+        read_in_zone: 1 << 40,
+        read_cross_zone: 5,
+        written_in_zone: 1 << 33,
+        written_cross_zone: 7,
     }
 }
 
@@ -251,6 +261,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::LendEnd { ino: file },
         M::AppendAt { ino: file, offset: 1 << 40, length: 1 << 20 },
         M::ReturnEnds { inos: vec![file, ino(20)] },
+        M::ReportTraffic { number: 3, traffic: vec![(DataId(0x99), traffic())] },
         M::TakeLease { ino: file, kind: LeaseKind::Write, start: 4096, end: u64::MAX },
         M::RenewLeases { leases: vec![(file, 7), (ino(20), 8)] },
         M::ReturnLease { ino: file, lease: 7, size: Some(1 << 40), mtime: Some(time(9)) },
@@ -307,6 +318,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Sets { map_version: MapVersion(9), sets: vec![(StripeSetId(2), 64), (StripeSetId(3), 44)] },
         R::Child { ino: None },
         R::Child { ino: Some(ino(16)) },
+        R::TrafficDirs { dirs: vec![(DataId(0x99), ino(16)), (DataId(0x9a), Ino::ROOT)] },
         R::Fences { fences: vec![Fence { client: ClientId(0x51), holder: HolderNumber(0x52), lowest: Incarnation(0x53) }], end: true },
         R::MayUse { place: None },
         R::MayUse { place: file_data().layout.components.pop().map(|component| BytesPlace { component, truncate_seq: 7 }) },
@@ -416,6 +428,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::SnapshotEnd { snapshot: 5 },
         A::ListSessions { shard: ShardId(1), after: SessionId(9), limit: 1000 },
         A::Traffic { target },
+        A::Activity,
         A::NumberClaimed { node: NodeId(3), claimed_by: "127.0.0.1:7100".into() },
     ]
 }
@@ -438,6 +451,11 @@ pub fn admin_replies() -> Vec<AdminReply> {
         R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
         R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
         R::Sessions { sessions: vec![SessionEntry { session: SessionId(10), identity: ClientIdentity { client: ClientId(0xabcd), incarnation: Incarnation(3) }, zone: ZoneId(2), name: "mount /x".into(), idle_ms: 99, open_files: 3, locked_files: 1 }], end: true },
-        R::Traffic { traffic: ClientTraffic { read_in_zone: 1 << 40, read_cross_zone: 5, written_in_zone: 1 << 33, written_cross_zone: 7 } },
+        R::Traffic { traffic: traffic() },
+        R::Activity { activity: NodeActivity {
+            clients: vec![ClientZoneTraffic { target: TargetId(6), zone: ZoneId(2), read: 1 << 34, written: 9 }],
+            directories: vec![DirectoryTraffic { dir: ino(16), traffic: traffic() }],
+            operations: vec![OperationTimes { service: "storage".into(), operation: "Read".into(), sum_us: 1234, buckets: vec![0, 3, 1] }],
+        } },
     ]
 }

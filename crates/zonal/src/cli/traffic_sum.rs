@@ -10,16 +10,7 @@ pub struct TrafficSum(pub ClientTraffic);
 
 impl TrafficSum {
     pub fn add(&mut self, traffic: &ClientTraffic) {
-        let sum = &mut self.0;
-        for (total, more) in [
-            (&mut sum.read_in_zone, traffic.read_in_zone),
-            (&mut sum.read_cross_zone, traffic.read_cross_zone),
-            (&mut sum.written_in_zone, traffic.written_in_zone),
-            (&mut sum.written_cross_zone, traffic.written_cross_zone),
-        ] {
-            // The numbers come from servers.
-            *total = total.saturating_add(more);
-        }
+        self.0.add(traffic);
     }
 
     /// Share of all bytes that stayed in their zone, 0 to 1; `None` where there were none.
