@@ -35,7 +35,7 @@ use zonal_types::{
     ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId,
 };
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{MetaReply, MetaRequest, TrafficByDirectory};
+use zonal_wire::{DirectoryTrafficTable, MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
 /// A request that was told to wait.
@@ -87,7 +87,7 @@ pub struct MetaShard {
     /// Files may lie on targets of other zones; the store has it.
     pub(crate) has_remote_data: bool,
     /// Bytes that clients reported.
-    pub(crate) directories: TrafficByDirectory,
+    pub(crate) directories: DirectoryTrafficTable,
 }
 
 impl MetaShard {

@@ -151,9 +151,6 @@ impl Control {
                 let (sessions, end) = role.sessions(*after, *limit);
                 AdminReply::Sessions { sessions, end }
             }
-            AdminRequest::Traffic { target } => AdminReply::Traffic {
-                traffic: self.target(*target)?.0.traffic.totals(),
-            },
             AdminRequest::Activity => AdminReply::Activity {
                 activity: self.activity(),
             },

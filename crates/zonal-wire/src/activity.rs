@@ -2,8 +2,8 @@
 //! and the times of operations.
 //!
 //! *Invariants*:
-//! 1. [`TrafficByDirectory`] loses no bytes: bytes of a directory that it has no room for count as
-//!    those of other directories.
+//! 1. [`DirectoryTrafficTable`] loses no bytes: bytes of a directory without room count as those of
+//!    other directories.
 //! 2. It names at most [`DIRECTORIES_COUNTED_MAX`] directories.
 //!
 //! *Units*: bytes of payloads; microseconds. All counts are since the start of the process.
@@ -94,12 +94,12 @@ impl ClientTraffic {
 
 /// Counts by first-level directory.
 #[derive(Debug, Default)]
-pub struct TrafficByDirectory {
+pub struct DirectoryTrafficTable {
     by_dir: BTreeMap<Ino, ClientTraffic>,
     other: ClientTraffic,
 }
 
-impl TrafficByDirectory {
+impl DirectoryTrafficTable {
     /// Adds bytes of a directory (0: of others). A new directory takes the place of the one with
     /// the fewest bytes where the table is full.
     pub fn add(&mut self, dir: Ino, traffic: &ClientTraffic) {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_full_table_counts_its_smallest_directory_with_the_others() {
-        let mut table = TrafficByDirectory::default();
+        let mut table = DirectoryTrafficTable::default();
         assert!(table.is_empty());
         for dir in 1..=DIRECTORIES_COUNTED_MAX as u64 {
             table.add(Ino(dir), &read(100 + dir));
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn numbers_of_others_do_not_overflow() {
-        let mut table = TrafficByDirectory::default();
+        let mut table = DirectoryTrafficTable::default();
         for dir in [Ino(0), Ino(3)] {
             table.add(dir, &read(u64::MAX));
             table.add(dir, &read(u64::MAX));

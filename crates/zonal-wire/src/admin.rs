@@ -5,7 +5,7 @@
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
-use crate::activity::{ClientTraffic, NodeActivity};
+use crate::activity::NodeActivity;
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Blob, ClientIdentity, Column, DataId, Epoch, MapVersion, NodeId, SessionId, ShardId, TargetId,
@@ -149,8 +149,6 @@ codec_enum! {
         SnapshotEnd = 32 { snapshot: u64 },
         /// Sessions behind `after` (0: from the first) in order, at most `limit`.
         ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
-        /// Asks what a target's clients have read and written.
-        Traffic = 45 { target: TargetId },
         /// Asks for the activity of this node.
         Activity = 46,
         /// A server at `claimed_by` says that it is `node`. The node with this number logs it.
@@ -175,7 +173,6 @@ codec_enum! {
         Entries = 31 { entries: Vec<(Blob, Blob)>, end: bool },
         /// `end`: nothing follows.
         Sessions = 40 { sessions: Vec<SessionEntry>, end: bool },
-        Traffic = 45 { traffic: ClientTraffic },
         Activity = 46 { activity: NodeActivity },
     }
 }

@@ -18,8 +18,8 @@ pub mod meta;
 pub mod storage;
 
 pub use activity::{
-    ClientTraffic, ClientZoneTraffic, DirectoryTraffic, NodeActivity, OperationTimes,
-    TrafficByDirectory,
+    ClientTraffic, ClientZoneTraffic, DirectoryTraffic, DirectoryTrafficTable, NodeActivity,
+    OperationTimes,
 };
 pub use admin::{
     AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubOf, ScrubReport, ScrubState,

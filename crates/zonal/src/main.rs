@@ -15,6 +15,7 @@ mod mount;
 mod progress;
 mod running_cell;
 mod testbed;
+mod top;
 mod transfer;
 
 use clap::Parser;

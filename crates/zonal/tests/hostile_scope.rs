@@ -103,7 +103,7 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
         length: 100,
         truncate_seq: 0,
     };
-    match random.below(27) {
+    match random.below(28) {
         0 => MetaRequest::OpenSession {
             zone: ZoneId(1),
             name: "hostile".into(),
@@ -181,6 +181,10 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
             length: 100,
         },
         23 => MetaRequest::ReturnEnds { inos: vec![ino] },
+        24 => MetaRequest::ReportTraffic {
+            number,
+            traffic: vec![(DataId(ino.0), zonal_wire::ClientTraffic::default())],
+        },
         _ => MetaRequest::ReadInline { ino },
     }
 }

@@ -138,6 +138,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     page.compare("fs stat", &mut of_cell(&["fs", "stat", "/d/f", "/d"]));
     page.compare("fs du", &mut of_cell(&["fs", "du", "/d"]));
     page.compare("status", &mut of_cell(&["status"]));
+    page.compare("top", &mut of_cell(&["top", "--interval", "1"]));
     page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));
     page.compare("session ls", &mut of_cell(&["session", "ls"]));
     page.compare("scrub status", &mut of_cell(&["scrub", "status"]));

@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 use zonal_native::{CellId, ConnectOptions, Identity, Native, NodeId, OpenOptions, Role};
 use zonal_native::{User, ZoneId};
 use zonal_testkit::Scratch;
@@ -134,4 +135,103 @@ fn bytes_are_counted_by_the_zone_of_the_client() {
     let text = text.args(["status", "--cell"]).arg(cell.dir());
     let output = text.output().unwrap();
     assert!(said(&output).contains("37.5 %"), "{}", said(&output));
+}
+
+/// `zonal status --json` once the condition holds: reports come a moment after the bytes.
+fn status_with(cell: &Cell, holds: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let output = cell.status();
+        assert_eq!(code(&output), 0, "{}", said(&output));
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if holds(&status) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{status:#}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Bytes of a directory, by its path, as the status tells them: written and read, in-zone and
+/// cross-zone.
+fn of_directory(status: &Value, path: &str) -> [u64; 4] {
+    let directories = status["directories"].as_array().unwrap();
+    let named = directories.iter().find(|entry| entry["path"] == path);
+    let names = [
+        "written_in_zone",
+        "written_cross_zone",
+        "read_in_zone",
+        "read_cross_zone",
+    ];
+    names.map(|name| {
+        let bytes = named.map(|entry| entry["traffic"][format!("{name}_bytes")].as_u64().unwrap());
+        bytes.unwrap_or(0)
+    })
+}
+
+#[test]
+fn bytes_are_counted_by_first_level_directory() {
+    let cell = Cell {
+        scratch: Scratch::new("traffic-by-directory"),
+    };
+    let mut up = zonal();
+    up.args(["up", "--zones", "2", "--storage-nodes", "1", "--no-key"]);
+    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
+    let output = up.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+
+    let (here, there) = (connect(&cell, 1), connect(&cell, 2));
+    for path in ["/one", "/two", "/two/sub"] {
+        here.mkdir(&User::root(), path, 0o755).unwrap();
+    }
+    write(&here, "/one/a", 2 * MIB);
+    write(&here, "/two/sub/b", 3 * MIB);
+    // Gone when it is reported, or nearly so: it was open until then.
+    write(&here, "/one/gone", MIB);
+    here.unlink(&User::root(), "/one/gone").unwrap();
+    assert_eq!(read(&there, "/two/sub/b"), 3 * MIB);
+    let expected = [
+        ("/one", [3 * MIB, 0, 0, 0]),
+        ("/two", [3 * MIB, 0, 0, 3 * MIB]),
+    ];
+    let are_near = |counted: [u64; 4], moved: [usize; 4]| {
+        let mut pairs = counted.into_iter().zip(moved);
+        pairs.all(|(counted, moved)| near(counted, moved))
+    };
+    let status = status_with(&cell, |status| {
+        let mut all = expected.iter();
+        all.all(|(path, moved)| are_near(of_directory(status, path), *moved))
+    });
+
+    // The clients know the same of their own bytes, by inode number.
+    for (native, path, moved) in [
+        (&here, "/one", [3 * MIB, 0, 0, 0]),
+        (&here, "/two", [3 * MIB, 0, 0, 0]),
+        (&there, "/two", [0, 0, 0, 3 * MIB]),
+    ] {
+        let directories = status["directories"].as_array().unwrap();
+        let named = directories.iter().find(|entry| entry["path"] == path);
+        let list = native.client().directory_traffic();
+        let own = list
+            .iter()
+            .find(|entry| named.unwrap()["inode"] == entry.dir.0);
+        let own = own.unwrap().traffic;
+        let counted = [
+            own.written_in_zone,
+            own.written_cross_zone,
+            own.read_in_zone,
+            own.read_cross_zone,
+        ];
+        assert!(are_near(counted, moved), "{path}: {own:?}");
+    }
+    for native in [here, there] {
+        native.close().unwrap();
+    }
+
+    let mut text = zonal();
+    let text = text.args(["status", "--cell"]).arg(cell.dir());
+    let said = said(&text.output().unwrap());
+    for shown in ["DIRECTORY BYTES", "/one", "/two"] {
+        assert!(said.contains(shown), "{said}");
+    }
 }

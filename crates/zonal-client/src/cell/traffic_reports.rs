@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_types::limits::{TRAFFIC_FILES_MAX, TRAFFIC_REPORT_FILES_MAX};
 use zonal_types::{DataId, Ino, ShardId};
-use zonal_wire::{ClientTraffic, DirectoryTraffic, TrafficByDirectory};
+use zonal_wire::{ClientTraffic, DirectoryTraffic, DirectoryTrafficTable};
 
 /// Bytes of files, to be counted by one shard.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct TrafficReport {
 pub(crate) struct TrafficReports {
     waiting: Mutex<Waiting>,
     has_waiting: AtomicBool,
-    by_dir: Mutex<TrafficByDirectory>,
+    by_dir: Mutex<DirectoryTrafficTable>,
 }
 
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn shard_of(data_id: DataId) -> Option<ShardId> {
-        (data_id.partition().0 < 9).then(|| ShardId(data_id.partition().0.try_into().unwrap()))
+        (data_id.partition().0 < 9).then(|| ShardId(data_id.partition().0))
     }
 
     /// Bytes under a directory.

@@ -19,7 +19,7 @@ use zonal_wire::{ClientTraffic, DirectoryTraffic, MetaReply};
 /// Directories on a way to the root: a longer one is a loop in a damaged store.
 const DEPTH_MAX: usize = 65_536;
 
-/// First-level directories of directories that one report has met; 0: they do not lead to the root.
+/// First-level directories by directory, for one report; 0: the directory has no way to the root.
 type KnownDirectories = BTreeMap<Ino, Ino>;
 
 impl MetaShard {
@@ -67,8 +67,8 @@ impl MetaShard {
     }
 }
 
-/// The first-level directory of a file, the root for a file in it; `None` where the file is gone or
-/// has no way to the root.
+/// The first-level directory of a file; the root for a file in it. `None`: the file is gone, or no
+/// back-link leads to the root.
 fn first_level_of(
     tx: &mut Tx<'_>,
     known: &mut KnownDirectories,

@@ -24,7 +24,7 @@ use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
 use zonal_types::{
     Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, Timestamp,
 };
-use zonal_wire::TrafficByDirectory;
+use zonal_wire::DirectoryTrafficTable;
 use zonal_zonemap::ZoneMap;
 
 /// Version of the store's format record.
@@ -107,7 +107,7 @@ impl MetaShard {
             fencing: Fencing::load(kv)?,
             sets: StripeSetChooser::default(),
             has_remote_data: kv.get(&keys::remote_data())?.is_some(),
-            directories: TrafficByDirectory::default(),
+            directories: DirectoryTrafficTable::default(),
         };
         shard.resume_ending(now);
         Ok(shard)

@@ -427,7 +427,6 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },
         A::SnapshotEnd { snapshot: 5 },
         A::ListSessions { shard: ShardId(1), after: SessionId(9), limit: 1000 },
-        A::Traffic { target },
         A::Activity,
         A::NumberClaimed { node: NodeId(3), claimed_by: "127.0.0.1:7100".into() },
     ]
@@ -451,7 +450,6 @@ pub fn admin_replies() -> Vec<AdminReply> {
         R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
         R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
         R::Sessions { sessions: vec![SessionEntry { session: SessionId(10), identity: ClientIdentity { client: ClientId(0xabcd), incarnation: Incarnation(3) }, zone: ZoneId(2), name: "mount /x".into(), idle_ms: 99, open_files: 3, locked_files: 1 }], end: true },
-        R::Traffic { traffic: traffic() },
         R::Activity { activity: NodeActivity {
             clients: vec![ClientZoneTraffic { target: TargetId(6), zone: ZoneId(2), read: 1 << 34, written: 9 }],
             directories: vec![DirectoryTraffic { dir: ino(16), traffic: traffic() }],

@@ -282,15 +282,20 @@ impl CellHandle {
 
     /// Fetches the zone map from the manager.
     pub fn map(&self) -> anyhow::Result<ZoneMap> {
-        let none = ZoneMap::unknown(self.id);
+        self.newest_map(Arc::new(ZoneMap::unknown(self.id)))
+            .map(Arc::unwrap_or_clone)
+    }
+
+    /// Fetches what is newer than the known zone map from the manager.
+    pub fn newest_map(&self, known: Arc<ZoneMap>) -> anyhow::Result<Arc<ZoneMap>> {
         let ask = |request: &ManagerRequest| match self.ask_manager(request) {
             Ok(reply) => Ok(reply),
             Err(error) => Err(Unfetched(
                 error.context("the manager does not give the zone map"),
             )),
         };
-        let map = Fetch::newer(Arc::new(none)).run(ask);
-        let map = map.map_err(|Unfetched(error)| match error.downcast_ref() {
+        let map = Fetch::newer(known).run(ask);
+        map.map_err(|Unfetched(error)| match error.downcast_ref() {
             Some(FetchError::Refused { code, .. }) if *code == ErrorCode::WrongTarget => {
                 let text = format!("{} is not a manager", self.manager);
                 Failure::new(UNREACHABLE, text)
@@ -302,8 +307,7 @@ impl CellHandle {
                 .into(),
             Some(_) => Failure::new(UNREACHABLE, error.to_string()).into(),
             None => error,
-        })?;
-        Ok(Arc::unwrap_or_clone(map))
+        })
     }
 
     /// Sends a request to the manager.

@@ -26,6 +26,7 @@ mod status;
 mod target;
 mod target_remove;
 mod testbed;
+mod top;
 mod traffic_sum;
 mod umount;
 mod up;
@@ -51,6 +52,7 @@ enum Command {
     Up(up::Up),
     Down(down::Down),
     Status(status::Status),
+    Top(top::Top),
     #[command(subcommand)]
     Target(target::TargetCommand),
     Mount(mount::Mount),
@@ -105,6 +107,7 @@ impl Cli {
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
+            Command::Top(command) => command.run(),
             Command::Target(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),

@@ -2,17 +2,17 @@
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cell::mount_records;
+use crate::cell::node_status::{
+    NodeStatus, TargetCapacity, directory_paths, directory_sums, look_at_all,
+};
 use crate::cli::traffic_sum::TrafficSum;
 use crate::console;
 use crate::exit::{FAILED, Failure};
 use serde_json::{Value, json};
 use std::time::Duration;
 use zonal_basics::byte_size;
-use zonal_net::Address;
-use zonal_types::{Codec, NodeId, TargetId, ZoneId};
-use zonal_wire::{
-    AdminReply, AdminRequest, MetaReply, MetaRequest, Service, StorageReply, StorageRequest,
-};
+use zonal_types::{Ino, NodeId, ZoneId};
+use zonal_wire::DirectoryTraffic;
 use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
@@ -31,41 +31,12 @@ pub struct Status {
 /// How long a server is waited for, ms: an answer comes within a second.
 const STATUS_DEADLINE: Duration = Duration::from_millis(800);
 
-/// The replies of one node.
-struct Seen {
-    /// It answered each request.
-    answers: bool,
-    /// The node accepts clients that are configured to go in the clear.
-    offers_plain: bool,
-    /// The first problem found.
-    error: Option<String>,
-    inodes: Option<u64>,
-    /// Target; total bytes, free bytes, number of objects.
-    targets: Vec<(u32, Option<[u64; 3]>)>,
-    /// Client bytes of its targets.
-    traffic: TrafficSum,
-}
-
 impl Status {
     pub fn run(self) -> anyhow::Result<()> {
         let cell = self.cell.open()?;
         let map = cell.map()?;
         let cell = cell.with_deadline(STATUS_DEADLINE);
-        let seen: Vec<Seen> = std::thread::scope(|scope| {
-            let asking: Vec<_> = map
-                .nodes
-                .iter()
-                .map(|node| scope.spawn(|| look_at(&cell, &map, node)))
-                .collect();
-            asking
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|_panic| nothing("a probe panicked"))
-                })
-                .collect()
-        });
+        let seen = look_at_all(&cell, &map);
         if self.json {
             console::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
         } else {
@@ -85,19 +56,8 @@ impl Status {
     }
 }
 
-fn nothing(error: &str) -> Seen {
-    Seen {
-        answers: false,
-        error: Some(error.to_owned()),
-        offers_plain: false,
-        inodes: None,
-        targets: Vec::new(),
-        traffic: TrafficSum::default(),
-    }
-}
-
 /// Protection of a node's TCP connections.
-fn transport(cell: &CellHandle, seen: &Seen) -> &'static str {
+fn transport(cell: &CellHandle, seen: &NodeStatus) -> &'static str {
     match (&cell.credential, seen.offers_plain) {
         (None, _) => "none",
         (Some(_), true) => "plain",
@@ -105,103 +65,7 @@ fn transport(cell: &CellHandle, seen: &Seen) -> &'static str {
     }
 }
 
-fn look_at(cell: &CellHandle, map: &ZoneMap, node: &Node) -> Seen {
-    let Ok(tcp) = node.address.parse() else {
-        return nothing("its address cannot be read");
-    };
-    let to = Address::new(tcp, node.id);
-    let probed = cell.probe(tcp, node.id);
-    let mut seen = Seen {
-        answers: probed.is_ok(),
-        offers_plain: probed.as_ref().is_ok_and(|peer| peer.offers_plain),
-        error: probed.err().map(|error| error.to_string()),
-        inodes: None,
-        targets: Vec::new(),
-        traffic: TrafficSum::default(),
-    };
-    if seen.answers && map.shards.iter().any(|shard| shard.node == node.id) {
-        let request = MetaRequest::StatFs;
-        match cell.call(to, Service::Meta, request.name(), &request.to_bytes()) {
-            Ok(MetaReply::StatFs { inodes, .. }) => seen.inodes = Some(inodes),
-            Ok(MetaReply::Failed { code }) => seen.error = Some(format!("shard: {}", code.0)),
-            Ok(_) => seen.error = Some("shard: an unexpected reply".into()),
-            Err(error) => seen.is_lost(&error),
-        }
-    }
-    for target in map.targets.iter().filter(|target| target.node == node.id) {
-        let numbers = seen.look_at_target(cell, to, target.id);
-        seen.targets.push((target.id.0, numbers));
-        let request = AdminRequest::Traffic { target: target.id };
-        if numbers.is_some()
-            && let Ok(AdminReply::Traffic { traffic }) = cell.admin(to, &request)
-        {
-            seen.traffic.add(&traffic);
-        }
-    }
-    if seen.answers {
-        let trouble = trouble(cell, to);
-        seen.error = trouble.or(seen.error);
-    }
-    seen
-}
-
-impl Seen {
-    /// Notes a request without an answer: the node is not asked again.
-    fn is_lost(&mut self, error: &anyhow::Error) {
-        self.answers = false;
-        self.error.get_or_insert(error.to_string());
-    }
-
-    /// Total bytes, free bytes and number of objects of a target.
-    fn look_at_target(
-        &mut self,
-        cell: &CellHandle,
-        to: Address,
-        target: TargetId,
-    ) -> Option<[u64; 3]> {
-        if !self.answers {
-            return None;
-        }
-        let request = StorageRequest::StatFs { target };
-        match cell.call(to, Service::Storage, request.name(), &request.to_bytes()) {
-            Ok(StorageReply::StatFs {
-                total,
-                free,
-                objects,
-            }) => Some([total, free, objects]),
-            Ok(StorageReply::Failed { code, detail }) => {
-                let text = format!("target {target}: {} {detail}", code.0);
-                self.error.get_or_insert(text);
-                None
-            }
-            Ok(_) => None,
-            Err(error) => {
-                self.is_lost(&error);
-                None
-            }
-        }
-    }
-}
-
-/// The problem that the node itself reports, which explains the failure seen from here.
-fn trouble(cell: &CellHandle, to: Address) -> Option<String> {
-    match cell.admin(to, &AdminRequest::Health) {
-        Ok(AdminReply::Health { roles }) => {
-            let mut roles = roles.into_iter();
-            let bad = roles.find(|role| !role.serves || !role.trouble.is_empty())?;
-            let rest = if bad.serves {
-                ""
-            } else {
-                ", it does not serve"
-            };
-            Some(format!("{}: {}{rest}", bad.role, bad.trouble))
-        }
-        Ok(_) => Some("an unexpected reply about its health".into()),
-        Err(error) => Some(format!("{error:#}")),
-    }
-}
-
-fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
+fn print(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) {
     console::line(format_args!(
         "cell {}, map version {}",
         map.cell, map.version
@@ -218,28 +82,30 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
             .zip(seen)
             .filter(|(node, _)| node.zone == zone.id)
         {
-            let numbers: Vec<[u64; 3]> = seen
+            let spaces: Vec<TargetCapacity> = seen
                 .targets
                 .iter()
-                .filter_map(|(_, numbers)| *numbers)
+                .filter_map(|(_, space)| *space)
                 .collect();
-            let sum = |index: usize| numbers.iter().map(|numbers| numbers[index]).sum::<u64>();
+            let sum = |of: fn(&TargetCapacity) -> u64| spaces.iter().map(of).sum::<u64>();
+            let capacity = sum(|space| space.total_bytes);
+            let left = sum(|space| space.free_bytes);
             let shown = |value: u64| {
-                if numbers.is_empty() {
+                if spaces.is_empty() {
                     "-".to_owned()
                 } else {
                     byte_size::rounded(value)
                 }
             };
-            total += sum(0);
-            free += sum(1);
+            total += capacity;
+            free += left;
             rows.push(vec![
                 format!("{} {}", zone.id, zone.name),
                 node.id.to_string(),
                 node.address.clone(),
                 served(map, node.id, seen).join(", "),
-                shown(sum(0)),
-                shown(sum(1)),
+                shown(capacity),
+                shown(left),
                 seen.error.clone().unwrap_or_else(|| "ok".into()),
             ]);
         }
@@ -254,6 +120,7 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
     }
     console::table(&rows);
     print_traffic(map, seen);
+    print_directories(cell, seen);
     let plain = map.nodes.iter().zip(seen);
     let plain = plain.filter(|(_, seen)| transport(cell, seen) == "plain");
     let plain: Vec<String> = plain.map(|(node, _)| node.id.to_string()).collect();
@@ -270,7 +137,7 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) {
 }
 
 /// The roles and targets of a node, in words.
-fn served(map: &ZoneMap, node: NodeId, seen: &Seen) -> Vec<String> {
+fn served(map: &ZoneMap, node: NodeId, seen: &NodeStatus) -> Vec<String> {
     let shards = map.shards.iter().filter(|shard| shard.node == node);
     let shards = shards.map(|shard| match shard.id.0 {
         0 => "manager, root shard".to_owned(),
@@ -296,7 +163,7 @@ fn print_mounts(cell: &CellHandle) {
 }
 
 /// A line for each zone that has nodes without an answer.
-fn without_answer(map: &ZoneMap, seen: &[Seen]) -> Vec<String> {
+fn without_answer(map: &ZoneMap, seen: &[NodeStatus]) -> Vec<String> {
     let mut lines = Vec::new();
     for zone in &map.zones {
         let nodes = map.nodes.iter().zip(seen);
@@ -318,26 +185,30 @@ fn without_answer(map: &ZoneMap, seen: &[Seen]) -> Vec<String> {
 }
 
 /// Client bytes of a zone's targets; of the cell's without a zone.
-fn traffic_of(map: &ZoneMap, seen: &[Seen], zone: Option<ZoneId>) -> TrafficSum {
+fn traffic_of(map: &ZoneMap, seen: &[NodeStatus], zone: Option<ZoneId>) -> TrafficSum {
     let mut sum = TrafficSum::default();
     for (node, seen) in map.nodes.iter().zip(seen) {
         if zone.is_none_or(|zone| zone == node.zone) {
-            sum.add(&seen.traffic.0);
+            sum.add(&seen.traffic(node));
         }
     }
     sum
 }
 
-fn print_traffic(map: &ZoneMap, seen: &[Seen]) {
+fn traffic_header(title: &str) -> Vec<String> {
     let header = [
-        "CLIENT BYTES",
+        title,
         "READ IN-ZONE",
         "READ CROSS-ZONE",
         "WRITTEN IN-ZONE",
         "WRITTEN CROSS-ZONE",
         "IN-ZONE",
     ];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    header.map(str::to_owned).to_vec()
+}
+
+fn print_traffic(map: &ZoneMap, seen: &[NodeStatus]) {
+    let mut rows = vec![traffic_header("CLIENT BYTES")];
     for zone in &map.zones {
         let sum = traffic_of(map, seen, Some(zone.id));
         rows.push(sum.row(format!("zone {} {}", zone.id, zone.name)));
@@ -346,14 +217,47 @@ fn print_traffic(map: &ZoneMap, seen: &[Seen]) {
     console::table(&rows);
 }
 
-fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
-    let node = |node: &Node, seen: &Seen| {
-        let targets = seen.targets.iter().map(|(id, numbers)| {
+/// Number of directories in the table for people.
+const DIRECTORIES_SHOWN: usize = 10;
+
+fn print_directories(cell: &CellHandle, seen: &[NodeStatus]) {
+    let mut sums = directory_sums(seen);
+    if sums.is_empty() {
+        return;
+    }
+    sums.sort_by_key(|entry| std::cmp::Reverse(entry.traffic.total()));
+    sums.truncate(DIRECTORIES_SHOWN);
+    let paths = directory_paths(cell, sums.iter().map(|entry| entry.dir));
+    let mut rows = vec![traffic_header("DIRECTORY BYTES")];
+    for DirectoryTraffic { dir, traffic } in sums {
+        let title = match paths.get(&dir) {
+            Some(path) => path.clone(),
+            None if dir == Ino(0) => "others".into(),
+            None => format!("inode {dir}"),
+        };
+        rows.push(TrafficSum(traffic).row(title));
+    }
+    console::table(&rows);
+}
+
+fn directories_json(cell: &CellHandle, seen: &[NodeStatus]) -> Vec<Value> {
+    let sums = directory_sums(seen);
+    let paths = directory_paths(cell, sums.iter().map(|entry| entry.dir));
+    let shown = sums.into_iter().map(|DirectoryTraffic { dir, traffic }| {
+        let traffic = TrafficSum(traffic).json();
+        json!({"inode": dir.0, "path": paths.get(&dir), "traffic": traffic})
+    });
+    shown.collect()
+}
+
+fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) -> Value {
+    let node = |node: &Node, seen: &NodeStatus| {
+        let targets = seen.targets.iter().map(|(id, space)| {
             json!({
-                "id": id,
-                "total_bytes": numbers.map(|numbers| numbers[0]),
-                "free_bytes": numbers.map(|numbers| numbers[1]),
-                "objects": numbers.map(|numbers| numbers[2]),
+                "id": id.0,
+                "total_bytes": space.map(|space| space.total_bytes),
+                "free_bytes": space.map(|space| space.free_bytes),
+                "objects": space.map(|space| space.objects),
             })
         });
         let shards = map.shards.iter().filter(|shard| shard.node == node.id);
@@ -387,6 +291,7 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[Seen]) -> Value {
         "manager": cell.manager.to_string(),
         "map_version": map.version.0,
         "traffic": traffic_of(map, seen, None).json(),
+        "directories": directories_json(cell, seen),
         "healthy": seen.iter().all(|seen| seen.error.is_none()),
         "zones": zones.collect::<Vec<_>>(),
         "mounts": mounts.collect::<Vec<_>>(),

@@ -18,9 +18,9 @@ use zonal_types::{
     PartitionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
-    AttrChange, ErrorNumber, JoinTarget, LeaseKind, LockKind, LockRange, ManagerReply,
-    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime, StorageReply,
-    StorageRequest,
+    AttrChange, ClientTraffic, ErrorNumber, JoinTarget, LeaseKind, LockKind, LockRange,
+    ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime,
+    StorageReply, StorageRequest,
 };
 use zonal_zonemap::{Fetch, FetchError, MapEdit, TargetState, ZoneMap};
 
@@ -83,6 +83,11 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
     let whos = || who.clone();
     let number = edge as u32;
     let delta = edge as i64;
+    let traffic = ClientTraffic {
+        read_in_zone: edge,
+        written_cross_zone: edge,
+        ..ClientTraffic::default()
+    };
     #[rustfmt::skip]
     let requests = vec![
         MetaRequest::Lookup { who: whos(), parent: ino, name: some() },
@@ -123,6 +128,8 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::Unlock { ino, range: lock(u64::MAX, edge) },
         MetaRequest::CancelLock { ino, range: lock(0, edge), waiter: edge, before: vec![lock(edge, u64::MAX); 99] },
         MetaRequest::GiveUpAppends { appends: vec![(ino, edge); 99] },
+        MetaRequest::ReportTraffic { number: edge, traffic: vec![(DataId(ino.0), traffic); 9] },
+        MetaRequest::ReportTraffic { number: edge, traffic: vec![(DataId(edge), traffic); 10_000] },
         MetaRequest::TakeLease { ino, kind: LeaseKind::Write, start: edge, end: 0 },
         MetaRequest::RenewLeases { leases: vec![(ino, edge); 99] },
         MetaRequest::ReturnLease { ino, lease: edge, size: Some(edge), mtime: None },
