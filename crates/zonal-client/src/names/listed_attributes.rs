@@ -29,7 +29,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut found = BTreeMap::new();
         let mut queues: BTreeMap<ShardId, ShardQueue> = BTreeMap::new();
         for ino in inos {
-            if let Some((attr, attr_ms)) = self.inode_cache.fresh(self, ino) {
+            if let Some((attr, attr_ms)) = self.cached_attributes(ino) {
                 found.insert(ino, self.lay_own_writes(attr, attr_ms));
             } else if let Ok(link) = self.reach(ino).await {
                 let queue = queues.entry(link.shard);
@@ -65,6 +65,11 @@ impl<N: Net> ClientCall<'_, N> {
         }
         self.ask_in_rounds(opened, &mut found).await;
         found
+    }
+
+    /// Attributes for which no shard is asked.
+    fn cached_attributes(&self, ino: Ino) -> Option<CachedAttr> {
+        self.inode_cache.fresh(self, ino)
     }
 
     /// Asks all shards about one inode each, then about the next. A shard without an answer is
@@ -133,7 +138,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// # Errors
     /// `Stale` where the inode is gone; `TimedOut`, `Unreachable`.
     pub async fn stat(&self, ino: Ino) -> Result<CachedAttr, ErrorCode> {
-        if !self.context().is_of_listing() || self.inode_cache.fresh(self, ino).is_some() {
+        if !self.context().is_of_listing() || self.cached_attributes(ino).is_some() {
             return self.getattr(ino).await;
         }
         let link = self.reach(ino).await?;
