@@ -69,7 +69,11 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Attributes for which no shard is asked.
     fn cached_attributes(&self, ino: Ino) -> Option<CachedAttr> {
-        self.inode_cache.fresh(self, ino)
+        let leased = || {
+            let link = self.link_of(ino).ok()?;
+            self.inode_cache.leased_attr(self, &link, ino)
+        };
+        self.inode_cache.fresh(self, ino).or_else(leased)
     }
 
     /// Asks all shards about one inode each, then about the next. A shard without an answer is
@@ -85,7 +89,11 @@ impl<N: Net> ClientCall<'_, N> {
                 return;
             }
             let inos: Vec<Ino> = queues.iter().map(|(_link, inos)| inos[0]).collect();
-            let starts: Vec<_> = queues.iter().map(|(link, _)| self.asking(link)).collect();
+            let starts = queues.iter().map(|(link, _inos)| {
+                let lease = self.inode_cache.lease_request(self, link);
+                (self.asking(link), lease)
+            });
+            let starts: Vec<_> = starts.collect();
             let requests = queues.iter().zip(&inos).map(|((link, _inos), ino)| {
                 let request = MetaRequest::GetAttr {
                     ino: *ino,
@@ -97,10 +105,12 @@ impl<N: Net> ClientCall<'_, N> {
             let round = self.briefly(ROOT_ANSWER_MS);
             let replies = round.ask_together(&requests).await;
             let answers = queues.iter_mut().zip(inos.into_iter().zip(starts));
-            for (((link, inos), (ino, start)), reply) in answers.zip(replies) {
+            for (((link, inos), (ino, (start, lease))), reply) in answers.zip(replies) {
                 inos.pop_front();
                 match reply {
                     Ok(MetaReply::Attr { attr, attr_ms, .. }) => {
+                        let of = (&**link, lease);
+                        self.inode_cache.keep_attr(self, of, Ino(0), &attr, attr_ms);
                         let attr_ms = self.kernel_ms(link, start, attr_ms);
                         found.insert(ino, self.lay_own_writes(attr, attr_ms));
                     }
