@@ -100,6 +100,22 @@ fn a_second_walk_asks_nothing_while_the_session_is_renewed() {
 }
 
 #[test]
+fn a_listing_of_the_root_asks_no_shard_about_a_leased_directory() {
+    with_leases(900_000, |cell| async move {
+        renew(&cell).await?;
+        cell.client.begin().getattr(cell.home).await?;
+        listed(&cell.client, Ino::ROOT).await?;
+        go_on(&cell, 7).await?;
+        let trips = cell.count(listed(&cell.client, Ino::ROOT)).await?.1;
+        assert_eq!(
+            trips, 1,
+            "to the root's shard, whose leases are not renewed here"
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn leases_that_nobody_uses_are_not_renewed() {
     with_leases(30_000, |cell| async move {
         let (top, _files) = walked_tree(&cell).await?;

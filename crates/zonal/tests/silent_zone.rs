@@ -102,7 +102,7 @@ impl MountedCell {
         }
     }
 
-    /// `ls` of the root, without kept names and attributes: a kernel keeps them for some seconds.
+    /// `ls` of the root.
     fn ls(&self, flag: &str) -> (Output, Duration) {
         timed(Command::new("ls").arg(flag).arg(self.path()))
     }
@@ -202,6 +202,11 @@ fn a_zone_that_stands_still_holds_up_no_listing_of_the_root() {
     mounted.answers_soon(blocks);
     wait_until_unknown(&mounted);
     mounted.answers_soon(blocks);
+    let mut status = zonal();
+    let status = status.args(["status", "--cell"]).arg(mounted.cell.dir());
+    let (output, _took) = timed(status);
+    let text = said(&output);
+    assert!(text.contains("no answer in zone 2"), "{text}");
     let near = fs::read(mounted.path().join("near/file")).unwrap();
     assert_eq!(near, [7; 100_000]);
     // An open in the zone waits for it, also while listings know that it is silent.

@@ -29,7 +29,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut found = BTreeMap::new();
         let mut queues: BTreeMap<ShardId, ShardQueue> = BTreeMap::new();
         for ino in inos {
-            if let Some((attr, attr_ms)) = self.inode_cache.fresh(self, ino) {
+            if let Some((attr, attr_ms)) = self.cached_attributes(ino) {
                 found.insert(ino, self.lay_own_writes(attr, attr_ms));
             } else if let Ok(link) = self.reach(ino).await {
                 let queue = queues.entry(link.shard);
@@ -67,6 +67,15 @@ impl<N: Net> ClientCall<'_, N> {
         found
     }
 
+    /// Attributes for which no shard is asked.
+    fn cached_attributes(&self, ino: Ino) -> Option<CachedAttr> {
+        let leased = || {
+            let link = self.link_of(ino).ok()?;
+            self.inode_cache.leased_attr(self, &link, ino)
+        };
+        self.inode_cache.fresh(self, ino).or_else(leased)
+    }
+
     /// Asks all shards about one inode each, then about the next. A shard without an answer is
     /// asked no more.
     async fn ask_in_rounds(
@@ -80,7 +89,11 @@ impl<N: Net> ClientCall<'_, N> {
                 return;
             }
             let inos: Vec<Ino> = queues.iter().map(|(_link, inos)| inos[0]).collect();
-            let starts: Vec<_> = queues.iter().map(|(link, _)| self.asking(link)).collect();
+            let starts = queues.iter().map(|(link, _inos)| {
+                let lease = self.inode_cache.lease_request(self, link);
+                (self.asking(link), lease)
+            });
+            let starts: Vec<_> = starts.collect();
             let requests = queues.iter().zip(&inos).map(|((link, _inos), ino)| {
                 let request = MetaRequest::GetAttr {
                     ino: *ino,
@@ -92,10 +105,12 @@ impl<N: Net> ClientCall<'_, N> {
             let round = self.briefly(ROOT_ANSWER_MS);
             let replies = round.ask_together(&requests).await;
             let answers = queues.iter_mut().zip(inos.into_iter().zip(starts));
-            for (((link, inos), (ino, start)), reply) in answers.zip(replies) {
+            for (((link, inos), (ino, (start, lease))), reply) in answers.zip(replies) {
                 inos.pop_front();
                 match reply {
                     Ok(MetaReply::Attr { attr, attr_ms, .. }) => {
+                        let of = (&**link, lease);
+                        self.inode_cache.keep_attr(self, of, Ino(0), &attr, attr_ms);
                         let attr_ms = self.kernel_ms(link, start, attr_ms);
                         found.insert(ino, self.lay_own_writes(attr, attr_ms));
                     }
@@ -133,7 +148,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// # Errors
     /// `Stale` where the inode is gone; `TimedOut`, `Unreachable`.
     pub async fn stat(&self, ino: Ino) -> Result<CachedAttr, ErrorCode> {
-        if !self.context().is_of_listing() || self.inode_cache.fresh(self, ino).is_some() {
+        if !self.context().is_of_listing() || self.cached_attributes(ino).is_some() {
             return self.getattr(ino).await;
         }
         let link = self.reach(ino).await?;

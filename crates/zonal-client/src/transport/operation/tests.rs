@@ -100,3 +100,20 @@ fn a_cancelled_operation_is_woken_once_and_cannot_wait() {
     assert_eq!(refused, Err(NetFailure::Refused(ErrorCode::Interrupted)));
     assert!(!context(true).cancellation().is_set());
 }
+
+#[test]
+fn a_brief_part_ends_whatever_servers_answer_and_begins_no_silence() {
+    let (silences, begun) = (SilentServers::default(), Instant(5));
+    let end = begun.plus_ms(500);
+    let call = OperationContext::brief(TraceId(1), Cancellation::default(), end);
+    let ends = Some(OperationEnds {
+        repeats: end,
+        all: end,
+    });
+    call.note_answer(&silences, SERVER, (begun, begun), None);
+    assert_eq!(call.ends(), ends);
+    call.note_answer(&silences, SERVER, (begun, begun.plus_ms(LONG)), TIMED_OUT);
+    assert_eq!(call.ends(), ends);
+    assert!(!silences.is_silent(SERVER, end));
+    assert!(call.is_brief() && !call.is_of_listing() && !context(true).is_brief());
+}
