@@ -61,7 +61,7 @@ impl File {
 }
 
 /// Crates that do no I/O, in the order of their tiers.
-const CORES: [&str; 10] = [
+const CORES: [&str; 11] = [
     "zonal-basics",
     "zonal-types",
     "zonal-wire",
@@ -72,6 +72,7 @@ const CORES: [&str; 10] = [
     "zonal-client",
     "zonal-fsck",
     "zonal-driver",
+    "zonal-flow",
 ];
 
 /// Folders without files of this project.

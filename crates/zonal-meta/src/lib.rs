@@ -55,3 +55,4 @@ pub use outcome::{
 };
 pub use prefetch::prefetch;
 pub use shard::MetaShard;
+pub use stripe_set_choice::layout_of_new_file;

@@ -8,7 +8,10 @@
 
 use crate::dentry::siphash;
 use std::collections::BTreeMap;
-use zonal_types::{Column, DataId, Instant, MapVersion, NodeId, StripeSetId, TargetId, ZoneId};
+use zonal_types::{
+    Column, DataId, ErrorCode, Instant, Layout, MapVersion, NodeId, Placement, StripePolicy,
+    StripeSetId, TargetId, ZoneId,
+};
 use zonal_zonemap::{StripeSet, TargetState, ZoneMap};
 
 /// Time for which nobody is asked again after a question without an answer, ms.
@@ -65,6 +68,27 @@ impl StripeSetChooser {
     /// Notes that nobody opens sets now.
     pub fn unanswered(&mut self, now: Instant) {
         self.silent_until = Some(now.plus_ms(SILENCE_MS));
+    }
+
+    /// Chooses the set for a file that is created at `site`: in a directory of that zone, on that
+    /// node.
+    pub fn choose_for(
+        &self,
+        map: &ZoneMap,
+        policy: &StripePolicy,
+        site: (ZoneId, NodeId),
+        data_id: DataId,
+        now: Instant,
+    ) -> SetChoice {
+        let (home, node) = site;
+        match policy.placement {
+            Placement::Zone => self.choose(map, home, data_id, now),
+            Placement::Cell => self.choose(map, ZoneId::CELL, data_id, now),
+            Placement::Node => {
+                let on_node = self.choose_on_node(map, node, data_id, now);
+                on_node.unwrap_or_else(|| self.choose(map, home, data_id, now))
+            }
+        }
     }
 
     /// Chooses the set for a file of a zone, or of the cell.
@@ -148,6 +172,50 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
         open.into_iter().map(named).collect::<Vec<_>>()
     };
     in_turn(&sets, zone, data_id)
+}
+
+/// The layout of a new file over the set that was chosen for it.
+///
+/// # Errors
+/// `Corrupt` for an invalid policy or a set without slots.
+pub(crate) fn layout_over(
+    choice: &ChosenSet,
+    policy: &StripePolicy,
+    data_id: DataId,
+    inline_bytes: u32,
+) -> Result<Layout, ErrorCode> {
+    let ChosenSet {
+        set, width, zone, ..
+    } = *choice;
+    let layout = zonal_layout::new_layout(policy, set, width, zone, data_id);
+    let layout = match (policy.placement, choice.slot) {
+        (Placement::Node, slot) => layout.and_then(|layout| {
+            let start = layout.components.first().map(|of| of.start_column);
+            zonal_layout::on_slot(layout, slot.or(start).unwrap_or_default())
+        }),
+        _ => layout,
+    };
+    layout
+        .and_then(|layout| zonal_layout::with_inline(layout, inline_bytes))
+        .map_err(|_error| ErrorCode::Corrupt)
+}
+
+/// The layout that a shard gives to a new file where the map's sets are open: for models of a cell
+/// that have no shard. `site` is the zone of the directory and the node of the client.
+///
+/// # Errors
+/// `NotReady` where a set is not open, else as the shard's own.
+pub fn layout_of_new_file(
+    map: &ZoneMap,
+    policy: &StripePolicy,
+    site: (ZoneId, NodeId),
+    data_id: DataId,
+) -> Result<Layout, ErrorCode> {
+    let chooser = StripeSetChooser::default();
+    match chooser.choose_for(map, policy, site, data_id, Instant(0)) {
+        SetChoice::Take(choice) => layout_over(&choice, policy, data_id, 0),
+        SetChoice::Open(_) | SetChoice::Later => Err(ErrorCode::NotReady),
+    }
 }
 
 fn named(set: &StripeSet) -> (StripeSetId, u16) {

@@ -20,7 +20,7 @@ const TIERS: [&[&str]; 7] = [
         "zonal-client",
         "zonal-fsck",
     ],
-    &["zonal-driver"],
+    &["zonal-driver", "zonal-flow"],
     &[
         "zonal-wait",
         "zonal-region",

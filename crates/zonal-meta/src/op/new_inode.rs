@@ -6,13 +6,13 @@ use crate::inode::Inode;
 use crate::keys;
 use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
-use crate::stripe_set_choice::{ChosenSet, SetChoice, choose_open};
+use crate::stripe_set_choice::{SetChoice, choose_open, layout_over};
 use crate::tx::{MemoryChange, Tx};
 use zonal_basics::to_usize;
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
-    Codec, Credentials, DataId, ErrorCode, FileKind, Ino, Layout, NodeId, PartitionId, Placement,
-    ShardId, StripePolicy, ZoneId,
+    Codec, Credentials, DataId, ErrorCode, FileKind, Ino, Layout, NodeId, PartitionId, ShardId,
+    StripePolicy, ZoneId,
 };
 use zonal_wire::MetaRequest;
 
@@ -186,14 +186,9 @@ pub(crate) fn layout(
     let policy = policy.unwrap_or_default();
     let env = &tx.env;
     let now = tx.now.instant;
-    let choice = match policy.placement {
-        Placement::Zone => env.sets.choose(env.map, home, data_id, now),
-        Placement::Cell => env.sets.choose(env.map, ZoneId::CELL, data_id, now),
-        Placement::Node => {
-            let on_node = env.sets.choose_on_node(env.map, node, data_id, now);
-            on_node.unwrap_or_else(|| env.sets.choose(env.map, home, data_id, now))
-        }
-    };
+    let choice = env
+        .sets
+        .choose_for(env.map, &policy, (home, node), data_id, now);
     let choice = match choice {
         SetChoice::Take(choice) => choice,
         SetChoice::Open(zone) => {
@@ -206,35 +201,18 @@ pub(crate) fn layout(
         tx.put(keys::remote_data(), 1_u8.to_bytes());
         tx.volatile.push(MemoryChange::RemoteData);
     }
-    layout_over(&choice, tx, &policy, data_id)
+    layout_over(&choice, &policy, data_id, tx.env.inline_bytes)
 }
 
 /// The layout for a repair, which can ask nobody: over a set that is open already.
 pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
     match choose_open(tx.env.map, home, data_id) {
-        Some(choice) => layout_over(&choice, tx, &StripePolicy::default(), data_id),
+        Some(choice) => layout_over(
+            &choice,
+            &StripePolicy::default(),
+            data_id,
+            tx.env.inline_bytes,
+        ),
         None => Err(ErrorCode::NoSpace),
     }
-}
-
-fn layout_over(
-    choice: &ChosenSet,
-    tx: &Tx<'_>,
-    policy: &StripePolicy,
-    data_id: DataId,
-) -> Result<Layout> {
-    let ChosenSet {
-        set, width, zone, ..
-    } = *choice;
-    let layout = zonal_layout::new_layout(policy, set, width, zone, data_id);
-    let layout = match (policy.placement, choice.slot) {
-        (Placement::Node, slot) => layout.and_then(|layout| {
-            let start = layout.components.first().map(|of| of.start_column);
-            zonal_layout::on_slot(layout, slot.or(start).unwrap_or_default())
-        }),
-        _ => layout,
-    };
-    layout
-        .and_then(|layout| zonal_layout::with_inline(layout, tx.env.inline_bytes))
-        .map_err(|_error| ErrorCode::Corrupt)
 }

@@ -22,6 +22,7 @@ mod scrub;
 mod server;
 mod session;
 mod sim;
+mod simulate;
 mod status;
 mod target;
 mod target_remove;
@@ -76,6 +77,7 @@ enum Command {
     Key(key::Key),
     Server(server::Server),
     Sim(sim::Sim),
+    Simulate(simulate::Simulate),
     #[command(subcommand)]
     Testbed(testbed::TestbedCommand),
     #[command(subcommand)]
@@ -123,6 +125,7 @@ impl Cli {
             Command::Key(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Sim(command) => command.run(),
+            Command::Simulate(command) => command.run(),
             Command::Testbed(command) => command.run(),
             Command::Config(command) => command.run(),
             Command::Bench(command) => command.run(),
