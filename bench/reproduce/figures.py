@@ -9,6 +9,7 @@ from pathlib import Path
 
 import compared
 import cut
+import modelled
 import placed
 import racks
 import wire
@@ -17,9 +18,12 @@ from plots import plot
 from testbed import note
 
 FIGURES = {
+    "fig5": modelled.racks_grow,
+    "fig6": modelled.one_chunk,
     "fig9": placed.local_and_cross_rack,
     "fig10": placed.zones_and_cell,
     "fig13": placed.one_writer,
+    "calibration": modelled.calibration,
     "dcfs1": compared.storage_servers,
     "zfs": compared.native_disk,
     "hotfile": racks.hot_file,

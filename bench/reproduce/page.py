@@ -30,6 +30,9 @@ def write_page(folder):
         text += f'<img src="{name}.svg" alt="{html.escape(figure["title"])}">\n'
         if "table" in figure:
             text += table(figure["table"]) + "\n"
+        if figure.get("predicted"):
+            text += f'<p>Predicted by a model; <a href="{name}.json">data</a>.</p>\n'
+            continue
         text += (f"<p>{figure['nodes']} nodes a rack, files of {figure['mib']} MiB, links of "
                  f"{figure['rate']}; <a href=\"{name}.json\">data</a>, "
                  f"<a href=\"{name}.png\">PNG</a>; {figure['seconds']} s.</p>\n")

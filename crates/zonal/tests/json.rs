@@ -148,6 +148,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
         zonal().args(["key", "show"]).arg(here("cell.key")),
     );
     page.compare("sim", zonal().args(["sim", "--seeds", "1"]));
+    page.compare("simulate", zonal().args(["simulate", "--racks", "2"]));
     page.compare(
         "target ls",
         &mut of_cell(&["target", "ls", "--target", "1"]),
