@@ -1,9 +1,9 @@
-//! A flow-level model of a data centre: how fast programs read and write files over racks, links
-//! and disks, with the placements and layouts of the file system itself.
+//! A flow-level model of a data centre: bandwidth of programs over racks, links and disks. Files
+//! get the placements and layouts of the file system itself.
 //!
-//! In the order of reading: [`DataCentre`] (racks, links, disks), [`Job`] (who reads or writes),
-//! `transfers.rs` (over which links the bytes of a file go), [`fair_rates`], [`presets`]. Rates are
-//! bytes a second, times are seconds. docs/datacenter-model.md has the assumptions.
+//! In the order of reading: `data_centre.rs` (links), `fair_rates.rs` (rates of flows),
+//! `transfers.rs` (jobs and files as flows), `presets.rs` (published set-ups). Rates are bytes a
+//! second, times are seconds. docs/datacenter-model.md has the assumptions.
 #![forbid(unsafe_code)]
 
 mod data_centre;

@@ -198,7 +198,7 @@ pub fn repository_seconds(hosts: u32, block_bytes: f64, rate: f64) -> f64 {
     image_seconds * (threads + latency / block_seconds) * waves
 }
 
-/// Virtual-cluster repository: hosts get one image from 256 nodes, beside the formula.
+/// Repository of virtual machines: hosts get one image from 256 nodes, beside the formula.
 ///
 /// # Errors
 /// Each [`ModelError`].

@@ -1,5 +1,5 @@
-//! Jobs as flows: each file gets its layout from the shard's placement code over a real zone map,
-//! and its bytes go over the links between the client and the nodes of its columns.
+//! Jobs as flows. Each file gets its layout from the shard's placement code over a real zone map.
+//! Its bytes go over the links between the client and the nodes of its columns.
 
 use crate::data_centre::{DataCentre, ModelError};
 use crate::fair_rates::{FlowClass, FlowTimes, merged, run_flows};
