@@ -9,6 +9,10 @@ use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
 /// Nodes of one rack at most.
 pub const NODES_A_RACK_MAX: u32 = 1_024;
 
+/// Rates of links and disks, bytes a second.
+const RATE_MIN: f64 = 1.0;
+const RATE_MOST: f64 = 1e15;
+
 /// The reason why a model cannot run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ModelError {
@@ -18,8 +22,8 @@ pub enum ModelError {
     /// Number of nodes out of bounds.
     #[error("a rack has 1 to {NODES_A_RACK_MAX} nodes, all racks together {NODES_MAX} at most")]
     Nodes,
-    /// A rate or a size is not above 0.
-    #[error("rates and sizes are above 0")]
+    /// A rate or a size is not above 0, or too large.
+    #[error("rates are 1 to 10^15 bytes a second, sizes 1 byte to 10^15 bytes")]
     Rate,
     /// Width of stripe sets out of bounds.
     #[error("a stripe set has 1 to {SLOTS_MAX} slots")]
@@ -66,14 +70,14 @@ impl DataCentre {
         let racks = usize::try_from(self.racks).unwrap_or(usize::MAX);
         let nodes = u64::from(self.racks) * u64::from(self.nodes);
         let rates = [self.node_rate, self.disk_rate, self.uplink_rate];
-        let is_positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
+        let is_bounded = |rate: &f64| (RATE_MIN..=RATE_MOST).contains(rate);
         if !(1..ZONES_MAX).contains(&racks) {
             return Err(ModelError::Racks);
         }
         if !(1..=NODES_A_RACK_MAX).contains(&self.nodes) || nodes > NODES_MAX as u64 {
             return Err(ModelError::Nodes);
         }
-        if !rates.iter().chain(&self.core_rate).all(is_positive) {
+        if !rates.iter().chain(&self.core_rate).all(is_bounded) {
             return Err(ModelError::Rate);
         }
         if !(1..=SLOTS_MAX).contains(&usize::from(self.set_width)) {

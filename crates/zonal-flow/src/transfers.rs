@@ -13,6 +13,9 @@ use zonal_types::{
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
 
+/// Bytes of a file at most.
+const BYTES_OF_A_FILE_MAX: u64 = 1_000_000_000_000_000;
+
 /// Where files lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
@@ -80,7 +83,7 @@ impl Job {
         if !racks_ok || !(1..=centre.nodes).contains(&self.active_nodes) {
             return Err(ModelError::Active);
         }
-        if self.bytes == 0 {
+        if !(1..=BYTES_OF_A_FILE_MAX).contains(&self.bytes) {
             return Err(ModelError::Rate);
         }
         let (blocks, copies) = match self.workload {

@@ -139,7 +139,7 @@ impl Simulate {
             } else {
                 Direction::Read
             },
-            bytes: self.megabytes.saturating_mul(1_000_000).min(1 << 50),
+            bytes: self.megabytes.saturating_mul(1_000_000),
             active_racks: self.racks,
             active_nodes: self.nodes,
         };
