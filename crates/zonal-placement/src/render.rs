@@ -76,7 +76,7 @@ pub fn render(format: JobFormat, nodes: &[JobNode]) -> String {
         JobFormat::K8sLabels => lines(nodes, |host, zone| {
             format!("kubectl label node {host} topology.kubernetes.io/zone={zone} --overwrite")
         }),
-        JobFormat::YarnTopology => lines(nodes, |host, zone| format!("{host}\t/{zone}")),
+        JobFormat::YarnTopology => lines(nodes, |host, zone| format!("{host} /{zone}")),
     }
 }
 

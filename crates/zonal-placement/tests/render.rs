@@ -99,7 +99,7 @@ fn yarn_gets_a_network_location_for_each_host() {
     let text = render(JobFormat::YarnTopology, &of_cell());
     assert_eq!(
         text,
-        "10.0.1.1\t/leaf-1\n10.0.1.2\t/leaf-1\n10.0.2.1\t/leaf-2\n"
+        "10.0.1.1 /leaf-1\n10.0.1.2 /leaf-1\n10.0.2.1 /leaf-2\n"
     );
 }
 
