@@ -177,6 +177,35 @@ impl JobPlacer {
         placer
     }
 
+    /// Takes other nodes, as the zone map has changed. Loads, weights and reservations of nodes
+    /// that stay are kept.
+    pub fn set_nodes(&mut self, nodes: impl IntoIterator<Item = (ZoneId, NodeId)>) {
+        let before = std::mem::replace(self, Self::new(nodes));
+        self.reservations = before.reservations;
+        for (id, zone) in before.zones {
+            let Some(now) = self.zones.get_mut(&id) else {
+                continue;
+            };
+            now.weight = zone.weight;
+            let mut known: BTreeMap<NodeId, LoadedNode> =
+                zone.nodes.into_iter().map(|node| (node.id, node)).collect();
+            for node in &mut now.nodes {
+                if let Some(before) = known.remove(&node.id) {
+                    *node = before;
+                }
+            }
+            now.sum();
+        }
+        self.note_weights();
+    }
+
+    /// Releases reservations that have ended.
+    pub fn release_ended(&mut self, now_ms: u64) {
+        while let Some(ended) = self.reservations.pop_ended(now_ms) {
+            self.give_back(Some(ended));
+        }
+    }
+
     /// Sets the weight of a zone's uplink; 0 counts as 1. Unknown zones are left out.
     pub fn set_uplink(&mut self, zone: ZoneId, weight: u32) {
         if let Some(found) = self.zones.get_mut(&zone) {
@@ -222,9 +251,7 @@ impl JobPlacer {
     /// # Errors
     /// Where no zone has enough nodes.
     pub fn place(&mut self, request: &JobRequest, now_ms: u64) -> Result<JobPlacement, JobError> {
-        while let Some(ended) = self.reservations.pop_ended(now_ms) {
-            self.give_back(Some(ended));
-        }
+        self.release_ended(now_ms);
         let with_standby = self.needs_standby(request.nodes)?;
         let costs = costs(&request.bytes, &self.weights);
         let qualified = |zone: &LoadedZone| match with_standby {

@@ -133,3 +133,16 @@ fn a_reservation_that_is_never_used_ends() {
     let jobs: Vec<u64> = placer.zones().map(|(_, _, jobs)| jobs).collect();
     assert_eq!(jobs, [1]);
 }
+
+#[test]
+fn a_new_map_keeps_the_reservations_of_nodes_that_stay() {
+    let mut placer = placer(1, 2);
+    let first = placer.place(&request(&[], 1), 0).unwrap();
+    assert_eq!(first.nodes, [NodeId(100)]);
+    placer.set_nodes([(ZoneId(1), NodeId(100)), (ZoneId(1), NodeId(102))]);
+    let second = placer.place(&request(&[], 1), 0).unwrap();
+    assert_eq!(second.nodes, [NodeId(102)]);
+    assert!(placer.release(first.reservation.unwrap()));
+    let third = placer.place(&request(&[], 1), 0).unwrap();
+    assert_eq!(third.nodes, [NodeId(100)]);
+}

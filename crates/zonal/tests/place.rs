@@ -7,7 +7,10 @@
 mod cell;
 
 use cell::{Cell, code, said, zonal};
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Output;
 use zonal_native::{
     CellId, ConnectOptions, Identity, Native, NodeId, OpenOptions, Role, User, ZoneId,
@@ -162,4 +165,47 @@ fn a_path_that_the_asker_may_not_read_is_refused() {
         "{}",
         said(&output)
     );
+}
+
+/// A request to the manager's pages; its status code and JSON.
+fn ask(cell: &Cell, method: &str, target: &str) -> (u16, serde_json::Value) {
+    let mut stream = TcpStream::connect(cell.address("manager", true)).unwrap();
+    write!(stream, "{method} {target} HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, serde_json::from_str(body).unwrap_or_default())
+}
+
+#[test]
+fn the_managers_pages_spread_a_burst_and_end_reservations() {
+    let cell = bring_up("place-pages");
+    fill(&cell, 2, "/two", 1 << 20);
+    let mut jobs = BTreeMap::new();
+    for _ in 0..100 {
+        let (code, told) = ask(&cell, "POST", "/v1/place?bytes=1:50&bytes=2:50");
+        assert_eq!(code, 200, "{told}");
+        *jobs.entry(told["zone"].as_u64().unwrap()).or_insert(0) += 1;
+    }
+    assert_eq!(jobs, BTreeMap::from([(1, 50), (2, 50)]));
+    let (_, zones) = ask(&cell, "GET", "/v1/zones");
+    assert_eq!(zones["zones"][0]["jobs"], 50, "{zones}");
+
+    let (_, told) = ask(&cell, "POST", "/v1/place?bytes=2:9&nodes=2");
+    assert_eq!(
+        (&told["zone"], told["nodes"].as_array().unwrap().len()),
+        (&2.into(), 2)
+    );
+    let reservation = format!("/v1/reservations/{}", told["reservation"]);
+    assert_eq!(ask(&cell, "DELETE", &reservation).0, 200);
+    assert_eq!(ask(&cell, "DELETE", &reservation).0, 404);
+    let (code, told) = ask(&cell, "POST", "/v1/place?nodes=3");
+    assert!(
+        code == 409 && told["error"].as_str().unwrap().contains("3 nodes"),
+        "{told}"
+    );
+    assert_eq!(ask(&cell, "POST", "/status").0, 405);
+    // This cell has no token, so everybody may ask: nothing is told of names.
+    assert_eq!(ask(&cell, "POST", "/v1/place?path=/two").0, 403);
 }

@@ -14,6 +14,7 @@ use zonal_basics::byte_size;
 use zonal_placement::{
     JobError, JobFormat, JobPlacement, JobPlacer, JobPolicy, JobRequest, render,
 };
+use zonal_server::placement_pages::job_nodes;
 use zonal_zonemap::ZoneMap;
 
 /// Choose a zone and nodes for a job, near its files
@@ -90,7 +91,7 @@ impl PlaceJob {
             },
             reserve_ms: 0,
         };
-        let mut placer = JobPlacer::new(nodes::for_jobs(map));
+        let mut placer = JobPlacer::new(job_nodes(map));
         let placed = placer.place(&request, 0).map_err(|error| refusal(&error))?;
         match form {
             AnswerForm::Text => print(map, &placed),
@@ -100,7 +101,7 @@ impl PlaceJob {
             }
             AnswerForm::Rendered(format) => {
                 let shown = match format.is_of_cell() {
-                    true => nodes::named(map, nodes::for_jobs(map).map(|(_, node)| node)),
+                    true => nodes::named(map, job_nodes(map).into_iter().map(|(_, node)| node)),
                     false => nodes::named(map, placed.nodes.iter().copied()),
                 };
                 console::lines(render(format, &shown).trim_end());

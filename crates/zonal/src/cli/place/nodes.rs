@@ -1,23 +1,9 @@
-//! Nodes of the zone map that jobs may run on.
+//! Names of nodes and zones for people and schedulers.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use zonal_placement::JobNode;
 use zonal_types::{NodeId, ZoneId};
-use zonal_zonemap::{NodeState, TargetState, ZoneMap};
-
-/// Nodes with a serving target.
-pub fn for_jobs(map: &ZoneMap) -> impl Iterator<Item = (ZoneId, NodeId)> {
-    let targets = map.targets.iter();
-    let serving: BTreeSet<NodeId> = targets
-        .filter(|target| target.state == TargetState::Serving)
-        .map(|target| target.node)
-        .collect();
-    let nodes = map.nodes.iter();
-    nodes
-        .filter(move |node| node.state == NodeState::Up && serving.contains(&node.id))
-        .map(|node| (node.zone, node.id))
-}
+use zonal_zonemap::ZoneMap;
 
 /// Nodes with the host of their address and the name of their zone.
 pub fn named(map: &ZoneMap, nodes: impl Iterator<Item = NodeId>) -> Vec<JobNode> {
