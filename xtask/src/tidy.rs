@@ -61,11 +61,12 @@ impl File {
 }
 
 /// Crates that do no I/O, in the order of their tiers.
-const CORES: [&str; 11] = [
+const CORES: [&str; 12] = [
     "zonal-basics",
     "zonal-types",
     "zonal-wire",
     "zonal-layout",
+    "zonal-placement",
     "zonal-zonemap",
     "zonal-meta",
     "zonal-object",

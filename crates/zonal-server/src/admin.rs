@@ -1,4 +1,4 @@
-//! Admin pages over HTTP: `/metrics`, `/health` and `/status`.
+//! Admin pages over HTTP: `/metrics`, `/health` and `/status`; at the manager those below `/v1/`.
 //!
 //! One thread gathers the heads of requests ([`request_heads`]), a few answer them. A silent client
 //! holds none of these threads; one that reads slowly holds one, for a bounded time.
@@ -11,13 +11,14 @@ mod request_heads;
 mod token;
 
 use crate::metrics::Metrics;
+use crate::placement_pages::PlacementPages;
 use crate::rate_limited_log::RateLimit;
 use http::{PageAnswer, PageRequest};
 use request_heads::{CompleteHead, RequestHeads};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -66,6 +67,7 @@ impl Admin {
             metrics,
             status,
             is_healthy,
+            placement: OnceLock::new(),
             refused: RateLimit::default(),
         });
         let mut admin = Self {
@@ -87,6 +89,12 @@ impl Admin {
             .threads
             .push(thread.spawn(move || pages.gather(&give))?);
         Ok(admin)
+    }
+
+    /// Adds the pages below `/v1/`.
+    pub fn add_placement(&self, pages: PlacementPages) {
+        // There is one call, at the start.
+        let _ = self.pages.placement.set(pages);
     }
 
     /// The address that it listens on.
@@ -123,6 +131,7 @@ struct Pages {
     metrics: Arc<Metrics>,
     status: StatusSource,
     is_healthy: HealthSource,
+    placement: OnceLock<PlacementPages>,
     refused: RateLimit,
 }
 
@@ -175,6 +184,14 @@ impl Pages {
                 tracing::warn!(%peer, "an admin request without the token is refused");
             }
             return (401, ASKS, "the admin pages ask for a token\n".to_owned());
+        }
+        if let Some(pages) = self
+            .placement
+            .get()
+            .filter(|_| asked.path.starts_with("/v1/"))
+        {
+            let (code, text) = pages.answer(asked.method, &asked.path, &asked.query);
+            return (code, JSON, text);
         }
         match asked.path.as_str() {
             "/metrics" => (200, PROMETHEUS, self.metrics.prometheus()),

@@ -39,6 +39,7 @@ mod node_probe;
 pub mod peers;
 mod pending_reply;
 mod permits;
+pub mod placement_pages;
 mod rate_limited_log;
 pub mod restore;
 mod revocations;

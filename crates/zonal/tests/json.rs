@@ -137,6 +137,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     page.compare("fs find", &mut of_cell(&["fs", "find", "/d"]));
     page.compare("fs stat", &mut of_cell(&["fs", "stat", "/d/f", "/d"]));
     page.compare("fs du", &mut of_cell(&["fs", "du", "/d"]));
+    page.compare("place", &mut of_cell(&["place", "/d/f", "/d"]));
     page.compare("status", &mut of_cell(&["status"]));
     page.compare("top", &mut of_cell(&["top", "--interval", "1"]));
     page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));

@@ -1,5 +1,6 @@
-//! Directions of dependencies between crates: basics <- types <- wire, layout <- zonemap, meta,
-//! object, client <- driver <- wait, net, native, disk, server, fuse, mount <- zonal.
+//! Directions of dependencies between crates: basics <- types <- wire, layout, placement <-
+//! zonemap, meta, object, client <- driver <- wait, net, native, disk, server, fuse, mount <-
+//! zonal.
 //!
 //! Cores never depend on shells or on crates that do I/O; the simulator depends on cores only. Test
 //! support is a dependency of tests only.
@@ -12,7 +13,7 @@ use super::{CORES, Offence};
 const TIERS: [&[&str]; 7] = [
     &[BASICS, TESTKIT],
     &["zonal-types"],
-    &["zonal-wire", "zonal-layout"],
+    &["zonal-wire", "zonal-layout", "zonal-placement"],
     &[
         "zonal-zonemap",
         "zonal-meta",

@@ -1,5 +1,5 @@
-//! The part of HTTP/1 (RFC 9112) that pages for supervisors need: one GET or HEAD, then the
-//! connection is closed.
+//! The part of HTTP/1 (RFC 9112) that pages for supervisors need: one request without
+//! a body, then the connection is closed.
 //!
 //! The client is not authenticated yet, so everything is bounded before it is parsed. The head has
 //! at most [`HEAD_MAX`] bytes. A connection has [`PATIENCE`] for the head, and again for each write
@@ -19,8 +19,12 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The parts of a request that matter here.
 #[derive(Debug)]
 pub(super) struct PageRequest {
+    /// GET, HEAD, POST or DELETE. Pages outside of `/v1/` know the first two.
+    pub method: &'static str,
     /// Path without the query.
     pub path: String,
+    /// The query, encoded.
+    pub query: String,
     /// Value of the only `Authorization` line.
     pub authorization: Option<String>,
     /// The request is a HEAD.
@@ -47,12 +51,15 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<PageRequest>, u16> {
         Err(httparse::Error::TooManyHeaders) => return Err(431),
         Err(_malformed) => return Err(400),
     }
-    let is_head = match request.method {
-        Some("GET") => false,
-        Some("HEAD") => true,
+    let target = request.path.unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let method = match request.method {
+        Some("GET") => "GET",
+        Some("HEAD") => "HEAD",
+        Some("POST") if path.starts_with("/v1/") => "POST",
+        Some("DELETE") if path.starts_with("/v1/") => "DELETE",
         _ => return Err(405),
     };
-    let path = request.path.unwrap_or_default().split('?').next();
     let mut said = request
         .headers
         .iter()
@@ -62,16 +69,20 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<PageRequest>, u16> {
         _ => None,
     };
     Ok(Some(PageRequest {
-        path: path.unwrap_or_default().to_owned(),
+        method,
+        path: path.to_owned(),
+        query: query.to_owned(),
         authorization,
-        is_head,
+        is_head: method == "HEAD",
         minor: request.version.unwrap_or(0),
     }))
 }
 
 pub(super) fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
     let asked = PageRequest {
+        method: "GET",
         path: String::new(),
+        query: String::new(),
         authorization: None,
         is_head: false,
         minor: 1,
@@ -115,8 +126,10 @@ fn reason(code: u16) -> &'static str {
         200 => "OK",
         400 => "Bad Request",
         401 => "Unauthorized",
+        403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        409 => "Conflict",
         431 => "Request Header Fields Too Large",
         503 => "Service Unavailable",
         _ => "",

@@ -4,6 +4,7 @@ use crate::admin::{Admin, Token};
 use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
 use crate::node::ServerNode;
+use crate::placement_pages::PlacementPages;
 use std::net::TcpListener;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
@@ -81,10 +82,17 @@ pub(super) fn start_admin(
     let is_healthy = Box::new(move || source.is_healthy());
     let metrics = Arc::clone(&node.metrics);
     let address = listener.local_addr().unwrap_or(config.listen);
+    let has_token = token.is_some();
     let admin = Admin::start(listener, token, metrics, status, is_healthy);
-    admin
-        .map(Some)
-        .map_err(|source| ServerError::Listen { address, source })
+    let admin = admin.map_err(|source| ServerError::Listen { address, source })?;
+    if let Some(manager) = node.manager.clone() {
+        admin.add_placement(PlacementPages::new(
+            Arc::clone(&node.map),
+            manager,
+            has_token,
+        ));
+    }
+    Ok(Some(admin))
 }
 
 fn status(config: &NodeConfig, node: &ServerNode) -> serde_json::Value {

@@ -1,14 +1,14 @@
 //! `zonal fs`: files of a cell without a mount, for machines that have no FUSE.
 
 mod cat_stat;
-mod connection;
+pub(super) mod connection;
 mod copy_work;
 mod download;
 mod du;
 mod find;
 mod get;
 mod glob;
-mod listing;
+pub(super) mod listing;
 mod local;
 mod mkdir_mv_rm;
 mod put;

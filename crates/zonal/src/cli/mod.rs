@@ -17,6 +17,7 @@ mod mkdir;
 mod mount;
 mod mount_guard;
 mod output_args;
+mod place;
 mod reference;
 mod scrub;
 mod server;
@@ -62,6 +63,7 @@ enum Command {
     #[command(subcommand)]
     Layout(layout::LayoutCommand),
     Locate(locate::Locate),
+    Place(place::PlaceJob),
     #[command(subcommand)]
     Meta(meta::Meta),
     #[command(subcommand)]
@@ -116,6 +118,7 @@ impl Cli {
             Command::Mkdir(command) => command.run(),
             Command::Layout(command) => command.run(),
             Command::Locate(command) => command.run(),
+            Command::Place(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
             Command::Fs(command) => command.run(),

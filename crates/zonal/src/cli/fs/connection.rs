@@ -12,6 +12,7 @@ use zonal_native::{
 use zonal_server::units::Millis;
 use zonal_types::OneLine;
 use zonal_types::limits::NAME_BYTES_MAX;
+use zonal_zonemap::ZoneMap;
 
 /// Arguments for connecting to a cell.
 #[derive(Debug, clap::Args)]
@@ -62,6 +63,11 @@ fn name(doing: &str) -> String {
 }
 
 impl AccessArgs {
+    /// The zone map, from the manager.
+    pub fn map(&self) -> anyhow::Result<ZoneMap> {
+        self.cell.open()?.map()
+    }
+
     /// Connects; `doing` is the command's name for the sessions.
     pub fn connect(&self, doing: &str) -> anyhow::Result<CellConnection> {
         let cell = self.cell.open()?;

@@ -1,0 +1,25 @@
+//! Zones and nodes for jobs: near their data, least loaded first. Pure computation; callers bring
+//! the time, the load and the bytes in each zone.
+//!
+//! * [`job_placer`] chooses a zone and nodes, and reserves them for a bounded time
+//! * [`cost`] computes the bytes that cross uplinks for each zone that a job may run in
+//! * [`reservations`] is the bounded table of reserved nodes
+//! * [`junction_homes`] finds the home zone of a tree by its first-level directory
+//! * [`render`] formats an answer for MPI, Slurm, Kubernetes and YARN
+//!
+//! Invariants, held by the tests: an answer has distinct nodes of one zone. A standby node is
+//! chosen only if no zone has enough others. A reservation ends at its time, or earlier if the
+//! table is full.
+#![forbid(unsafe_code)]
+
+pub mod cost;
+pub mod job_placer;
+pub mod junction_homes;
+pub mod render;
+pub mod reservations;
+
+pub use cost::{UPLINK_WEIGHT, ZoneCost};
+pub use job_placer::{JobError, JobPlacement, JobPlacer, JobPolicy, JobRequest, NodeLoad};
+pub use junction_homes::JunctionHomes;
+pub use render::{JobFormat, JobNode, render};
+pub use reservations::{RESERVATION_MS_MAX, RESERVATIONS_MAX, Reservation, ReservationTable};
