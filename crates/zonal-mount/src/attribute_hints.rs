@@ -156,10 +156,14 @@ impl AttributeHints {
         attr_ms: u32,
         found_in: Option<Ino>,
     ) -> u32 {
+        let mut state = self.state();
         if attr_ms == 0 {
+            // No lease covers it now: an earlier answer is void.
+            if let Some(known) = state.known.get_mut(&attr.ino) {
+                known.flags = ANY;
+            }
             return 0;
         }
-        let mut state = self.state();
         if state.is_named_since(mark, attr.ino) {
             state.insert(attr.ino, ANY, attr_ms, found_in);
             return 0;
@@ -258,6 +262,33 @@ mod tests {
         // Forgetting extended attributes does not make the kernel forget the inode's attributes.
         hints.forget(&[Ino(5)]);
         assert_eq!(hints.forget_all(), [Ino(5)]);
+        assert!(!hints.is_absent(Ino(5), b"user.a"));
+    }
+
+    #[test]
+    fn an_answer_without_a_lease_voids_an_earlier_one() {
+        let hints = AttributeHints::default();
+        let time = zonal_types::Timestamp::default();
+        let attr = Attr {
+            ino: Ino(5),
+            kind: zonal_types::FileKind::File,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            change: 1,
+            xattrs: 0,
+        };
+        assert_eq!(hints.note(hints.mark(), &attr, 60_000), 60_000);
+        assert!(hints.is_absent(Ino(5), b"user.a"));
+        assert_eq!(hints.note(hints.mark(), &attr, 0), 0);
         assert!(!hints.is_absent(Ino(5), b"user.a"));
     }
 

@@ -283,6 +283,9 @@ impl FileSystem for ZonalFs {
         let mark = self.hints.mark();
         let changing = self.expiries.change(Ino(new_parent));
         let outcome = self.do_link(ctx, Ino(ino), Ino(new_parent), new_name);
+        if outcome.is_ok() {
+            self.forget_attributes(Ino(ino));
+        }
         self.answer_entry(mark, (Ino(new_parent), new_name), reply, outcome);
         drop(changing);
     }

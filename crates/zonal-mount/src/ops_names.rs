@@ -363,6 +363,17 @@ impl ZonalFs {
         block_on(call.hard_link(&credentials(ctx), ino, parent, name(bytes)?))
     }
 
+    /// Drops attributes and ACL of an inode that no lease covers any more: it has a second name.
+    /// This takes no lock of the kernel's that a request may hold.
+    pub(crate) fn forget_attributes(&self, ino: Ino) {
+        self.hints.forget(&[ino]);
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_inode(ino.0, -1, 0)
+        {
+            tracing::debug!(%ino, %error, "the kernel refused to drop attributes");
+        }
+    }
+
     pub(crate) fn do_access(
         &self,
         ctx: &Context<'_>,

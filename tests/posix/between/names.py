@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+import struct
 import subprocess
 import time
 
@@ -370,6 +371,27 @@ def _(a, b):
         os.removexattr(f"{there}/f", "user.k")
         fails(errno.ENODATA, os.getxattr, f"{here}/f", "user.k")
         equal([n for n in os.listxattr(f"{here}/f") if n == "user.k"], [], "list")
+
+
+@check("xattr-of-linked", "attributes and ACLs that one mount sets on a file are seen by the mount that has just given it a second name", root=True)
+def _(a, b):
+    entry = lambda tag, bits, who: struct.pack("<HHI", tag, bits, who & 0xFFFFFFFF)
+    # The owner, user 1000, the group, the mask and others.
+    entries = ((1, 6, -1), (2, 4, 1000), (4, 0, -1), (16, 7, -1), (32, 0, -1))
+    acl = struct.pack("<I", 2) + b"".join(entry(*one) for one in entries)
+    for i in range(rounds(20)):
+        there, here = ((a, b), (b, a))[i % 2]
+        write(f"{(there, here)[i // 2 % 2]}/f", b"x")
+        os.chmod(f"{there}/f", 0o640)
+        fails(errno.ENODATA, os.getxattr, f"{here}/f", "user.k")
+        os.link(f"{here}/f", f"{here}/g")
+        os.setxattr(f"{there}/f", "user.k", b"1")
+        os.setxattr(f"{there}/f", "system.posix_acl_access", acl)
+        equal(os.getxattr(f"{here}/f", "user.k"), b"1")
+        equal(os.getxattr(f"{here}/f", "system.posix_acl_access"), acl)
+        equal(as_user(1000, 1000, [], read, f"{here}/f"), b"x", "as the user that the ACL lets in")
+        os.unlink(f"{there}/g")
+        os.unlink(f"{there}/f")
 
 
 @check("create-race", "of two processes that create the same names with O_EXCL exactly one succeeds for each", limit=120)

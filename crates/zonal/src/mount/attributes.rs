@@ -1,6 +1,6 @@
 //! Extended attributes for requests of commands to a mount.
 
-use crate::exit::{Failure, NOT_FOUND};
+use crate::exit::{Failure, NOT_FOUND, USAGE};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -14,6 +14,12 @@ pub const MKDIR: &str = "zonal.mkdir";
 
 fn explain(error: Errno, path: &Path) -> anyhow::Error {
     match error {
+        Errno::OPNOTSUPP | Errno::NODATA if !path.is_dir() && has(path, LOCATE) => {
+            let text = format!("{} is not a directory", path.display());
+            Failure::new(USAGE, text)
+                .hint("a file keeps the layout that it was made with; set its directory's")
+                .into()
+        }
         Errno::OPNOTSUPP | Errno::NODATA => {
             let text = format!("{} is not in a mounted cell", path.display());
             Failure::new(NOT_FOUND, text)
@@ -23,6 +29,11 @@ fn explain(error: Errno, path: &Path) -> anyhow::Error {
         Errno::NOENT => Failure::new(NOT_FOUND, error.to_string()).into(),
         error => error.into(),
     }
+}
+
+/// Whether the path has an attribute.
+fn has(path: &Path, name: &str) -> bool {
+    rustix::fs::getxattr(path, name, &mut [0_u8; 0][..]).is_ok()
 }
 
 /// The value of an attribute.
