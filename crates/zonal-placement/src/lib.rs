@@ -5,7 +5,7 @@
 //! * [`cost`] computes the bytes that cross uplinks for each zone that a job may run in
 //! * [`reservations`] is the bounded table of reserved nodes
 //! * [`junction_homes`] finds the home zone of a tree by its first-level directory
-//! * [`render`] formats an answer for MPI, Slurm, Kubernetes and YARN
+//! * [`mod@render`] formats an answer for MPI, Slurm, Kubernetes and YARN
 //!
 //! Invariants, held by the tests: an answer has distinct nodes of one zone. A standby node is
 //! chosen only if no zone has enough others. A reservation ends at its time, or earlier if the
