@@ -145,7 +145,12 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Ends a place that a restarted shard may have reclaimed after it executed `AppendEnd`. The
     /// place would block the appends behind it.
-    async fn end_reclaimed_place(&self, file: &File<N>, link: &Link, place: AppendPlace) {
+    pub(crate) async fn end_reclaimed_place(
+        &self,
+        file: &File<N>,
+        link: &Link,
+        place: AppendPlace,
+    ) {
         let over = MetaRequest::AppendEnd {
             ino: file.ino,
             offset: place.offset,

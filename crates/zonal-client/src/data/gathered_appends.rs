@@ -314,7 +314,7 @@ impl<N: Net> ClientCall<'_, N> {
                 };
                 self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
                 if link.boot() != boot {
-                    self.end_again(file, link, place).await;
+                    self.end_reclaimed_place(file, link, place).await;
                 }
                 PublishOutcome::Published
             }
@@ -323,24 +323,6 @@ impl<N: Net> ClientCall<'_, N> {
             Err(code) if is_unsure(code) => PublishOutcome::Kept(code),
             Err(code) => PublishOutcome::Lost(code),
         }
-    }
-
-    /// Ends a place again: a restarted shard may have reclaimed it after it executed `AppendEnd`,
-    /// and the place would block the appends behind it.
-    async fn end_again(&self, file: &File<N>, link: &Link, place: AppendPlace) {
-        let over = MetaRequest::AppendEnd {
-            ino: file.ino,
-            offset: place.offset,
-            reserved: place.length,
-            length: 0,
-            mtime: self.net.wall(),
-            allocated_delta: 0,
-            kill_suid: false,
-            inline: None,
-        };
-        self.meta(link, &over).await.ok();
-        // The shard may have given this a truncation number.
-        file.state().outdate();
     }
 
     /// Drops the gathered records as lost. Returns the error for the waiting caller.
