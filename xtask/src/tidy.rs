@@ -61,12 +61,13 @@ impl File {
 }
 
 /// Crates that do no I/O, in the order of their tiers.
-const CORES: [&str; 12] = [
+const CORES: [&str; 13] = [
     "zonal-basics",
     "zonal-types",
     "zonal-wire",
     "zonal-layout",
     "zonal-placement",
+    "zonal-consensus",
     "zonal-zonemap",
     "zonal-meta",
     "zonal-object",

@@ -13,7 +13,12 @@ use super::{CORES, Offence};
 const TIERS: [&[&str]; 7] = [
     &[BASICS, TESTKIT],
     &["zonal-types"],
-    &["zonal-wire", "zonal-layout", "zonal-placement"],
+    &[
+        "zonal-wire",
+        "zonal-layout",
+        "zonal-placement",
+        "zonal-consensus",
+    ],
     &[
         "zonal-zonemap",
         "zonal-meta",

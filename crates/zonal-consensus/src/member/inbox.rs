@@ -1,0 +1,117 @@
+//! Messages that reach a member.
+
+use raft::StateRole;
+use raft::eraftpb::MessageType;
+
+use super::GroupMember;
+use crate::entry::{LogIndex, ReplicaId};
+use crate::entry_log::EntryLog;
+use crate::error::ConsensusError;
+use crate::message_guard::{self, GuardedState};
+use crate::peer_message::PeerMessage;
+use crate::raft_bridge;
+
+impl<L: EntryLog> GroupMember<L> {
+    /// Takes in a message of another member.
+    ///
+    /// # Errors
+    /// The message is refused, and has changed nothing: it is another group's, no member's, or
+    /// makes no sense.
+    pub fn receive(&mut self, message: &PeerMessage) -> Result<(), ConsensusError> {
+        if message.group != self.config.group || message.to != self.config.own {
+            return Err(ConsensusError::WrongGroup);
+        }
+        let from = message.from;
+        let is_known = self.members().has(from) || self.members().voters.is_empty();
+        if from == self.config.own || !is_known {
+            return Err(ConsensusError::NoMember(from));
+        }
+        // An earlier life may have acknowledged what this one has lost.
+        let known = self.lives.get(&from).copied().unwrap_or(0);
+        if message.life < known {
+            return Ok(());
+        }
+        self.lives.insert(from, message.life);
+        let clock = self.clock;
+        self.quarantine.hear(from, message.is_quarantined, clock);
+        if message.is_quarantined && self.node.raft.state == StateRole::Leader {
+            self.guard_ward(from, message.life);
+        }
+        self.hear_raft(message)?;
+        self.hear_rest(message);
+        self.redraw();
+        Ok(())
+    }
+
+    /// Forgets how far the log of a member went that may have lost entries.
+    fn guard_ward(&mut self, ward: ReplicaId, life: u64) {
+        let last = self.last();
+        if !self.quarantine.guard(ward, life, last) {
+            return;
+        }
+        self.flushes.forget(ward);
+        if let Some(progress) = self.node.raft.mut_prs().get_mut(ward.0) {
+            progress.matched = 0;
+            progress.become_probe();
+            progress.next_idx = last.0 + 1;
+        }
+    }
+
+    fn hear_raft(&mut self, message: &PeerMessage) -> Result<(), ConsensusError> {
+        let Some(part) = message.raft.clone() else {
+            return Ok(());
+        };
+        let mut raft = raft_bridge::to_raft_message(part, (message.from, message.to))?;
+        let state = GuardedState {
+            log: self.log(),
+            term: self.term(),
+            committed: self.committed(),
+            last: self.last(),
+            leads: self.node.raft.state == StateRole::Leader,
+        };
+        message_guard::check(&mut raft, &state)?;
+        let asks_for_vote = matches!(
+            raft.msg_type,
+            MessageType::MsgRequestVote
+                | MessageType::MsgRequestPreVote
+                | MessageType::MsgTimeoutNow
+        );
+        if asks_for_vote && !self.may_vote() {
+            return Ok(());
+        }
+        let term = self.term();
+        // Refused by the library: a message of somebody who left, and the like.
+        let _ = self.node.step(raft);
+        if self.term() != term {
+            self.quarantine.forget_wards();
+        }
+        Ok(())
+    }
+
+    /// Takes in what every message tells besides.
+    fn hear_rest(&mut self, message: &PeerMessage) {
+        let (term, from) = (self.term(), message.from);
+        if message.term != term {
+            return;
+        }
+        // Only who leads sends its clock: a leader of before that stands again is none.
+        if self.node.raft.leader_id == from.0 && message.clock > 0 {
+            self.quarantine.hear_leader();
+            let newest = match self.heard {
+                (heard_term, clock) if heard_term == term => clock.max(message.clock),
+                _ => message.clock,
+            };
+            self.heard = (term, newest);
+            if message.released == self.config.life {
+                self.quarantine.end();
+            }
+            if message.wanted > LogIndex(0) {
+                self.ask_flush(message.wanted);
+            }
+        }
+        if self.node.raft.state == StateRole::Leader {
+            self.lease.note(term, from, message.echo);
+            self.flushes.note(term, from, message.flushed);
+        }
+    }
+}
