@@ -19,6 +19,7 @@ use rustix::net::{
 };
 
 use crate::address::Endpoint;
+use crate::delay_line::DelayLine;
 
 /// How often a pending connect checks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,13 +34,24 @@ const SLICES_MAX: usize = 1024;
 pub struct Stream {
     fd: OwnedFd,
     endpoint: Endpoint,
+    /// In processes of a testbed alone.
+    delay_line: Option<Box<DelayLine>>,
 }
 
 impl Stream {
+    fn new(fd: OwnedFd, endpoint: Endpoint) -> Self {
+        let delay_line = DelayLine::of(endpoint).map(Box::new);
+        Self {
+            fd,
+            endpoint,
+            delay_line,
+        }
+    }
+
     /// Wraps an accepted socket and sets its options.
     pub(crate) fn accepted(fd: OwnedFd, endpoint: Endpoint, buffer_bytes: usize) -> Self {
         set_buffers(fd.as_fd(), endpoint.is_unix(), buffer_bytes);
-        let stream = Self { fd, endpoint };
+        let stream = Self::new(fd, endpoint);
         stream.set_tcp_options();
         stream
     }
@@ -56,6 +68,7 @@ impl Stream {
         } else {
             AddressFamily::INET6
         };
+        let begun = Instant::now();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(family, SocketType::STREAM, flags, None)?;
         // Before connecting: the first packet fixes the window scale.
@@ -66,11 +79,12 @@ impl Stream {
             Err(errno) => return Err(errno),
         }
         ioctl_fionbio(&fd, false)?;
-        let stream = Self {
-            fd,
-            endpoint: Endpoint::Tcp(to),
-        };
+        let stream = Self::new(fd, Endpoint::Tcp(to));
         stream.set_tcp_options();
+        if let Some(line) = &stream.delay_line {
+            let end = begun + limit;
+            wait_for_round_trip(begun + line.delay_of_connecting(), end, goes_on)?;
+        }
         Ok(stream)
     }
 
@@ -99,10 +113,7 @@ impl Stream {
             std::thread::sleep(FULL_PAUSE);
         }
         ioctl_fionbio(&fd, false)?;
-        Ok(Self {
-            fd,
-            endpoint: Endpoint::Unix(stands_for),
-        })
+        Ok(Self::new(fd, Endpoint::Unix(stands_for)))
     }
 
     /// The peer's endpoint.
@@ -120,8 +131,14 @@ impl Stream {
 
     /// Ends both directions; calls that wait on the socket return.
     pub(crate) fn shut(&self) {
+        let waits = self.delay_line.as_ref().is_some_and(|line| line.end());
+        let end = if waits {
+            Shutdown::Read
+        } else {
+            Shutdown::Both
+        };
         // An error means that it is not connected any more.
-        let _ = shutdown(&self.fd, Shutdown::Both);
+        let _ = shutdown(&self.fd, end);
     }
 
     /// Ends receiving; a call that waits for bytes returns, sending goes on.
@@ -155,6 +172,11 @@ impl Stream {
     }
 
     pub(crate) fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
+        if let Some(line) = &self.delay_line
+            && let Some(taken) = line.take(self.fd.as_fd(), slices)
+        {
+            return taken;
+        }
         let slices = slices.get(..SLICES_MAX).unwrap_or(slices);
         let mut control = SendAncillaryBuffer::default();
         sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL | flags)
@@ -258,6 +280,28 @@ fn finish_connecting(
             Ok(_) => return sockopt::socket_error(fd)?,
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Waits until a connection over links with a delay is made. `end`: the caller's time limit.
+fn wait_for_round_trip(
+    made: Instant,
+    end: Instant,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(), Errno> {
+    loop {
+        let now = Instant::now();
+        let left = made.saturating_duration_since(now);
+        if left.is_zero() {
+            return Ok(());
+        }
+        if now >= end {
+            return Err(Errno::TIMEDOUT);
+        }
+        if !goes_on() {
+            return Err(Errno::CANCELED);
+        }
+        std::thread::sleep(left.min(end - now).min(LOOK));
     }
 }
 

@@ -1,0 +1,226 @@
+//! The delay line of a connection: frames wait here for their time, then a thread of the line sends
+//! them. Only connections of a testbed's processes have one ([`crate::link_condition`]).
+//!
+//! *Invariants*:
+//! 1. Frames leave in the order in which they came, and none before its time.
+//! 2. A sender does not wait for another frame's time, unless [`WAITING_BYTES_MAX`] wait.
+//! 3. The end of a connection comes behind the frames that wait. It is given up after
+//!    [`ENDING_LIMIT`] where the peer takes none of them.
+//! 4. The queue is not locked while the socket is used.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+
+use crate::address::Endpoint;
+use crate::link_condition::ConditionFile;
+
+/// Bytes that wait in one line before its sender waits, as for a socket's full buffer.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+/// How long a sender waits for room, before it looks at its own time limit.
+const ROOM_STEP: Duration = Duration::from_millis(50);
+/// How long the thread of an empty line waits for more.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long frames are sent still after their connection was ended.
+const ENDING_LIMIT: Duration = Duration::from_secs(5);
+/// Stack of a line's thread, in bytes.
+const STACK_BYTES: usize = 64 << 10;
+
+/// The frames of one connection that wait for their time.
+#[derive(Debug)]
+pub(crate) struct DelayLine {
+    file: &'static ConditionFile,
+    peer: IpAddr,
+    waiting: Arc<WaitingFrames>,
+}
+
+#[derive(Debug, Default)]
+struct WaitingFrames {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<(Instant, Vec<u8>)>,
+    /// Bytes of the frames, and of the one that is being sent.
+    bytes: usize,
+    last_due: Option<Instant>,
+    has_thread: bool,
+    ended: Option<Instant>,
+    failed: Option<Errno>,
+}
+
+impl WaitingFrames {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, queue: MutexGuard<'a, Queue>, time: Duration) -> MutexGuard<'a, Queue> {
+        let waited = self.changed.wait_timeout(queue, time);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl DelayLine {
+    /// The line of a connection; `None` outside of testbeds and inside of a node.
+    pub(crate) fn of(endpoint: Endpoint) -> Option<Self> {
+        let file = ConditionFile::of_process()?;
+        match endpoint {
+            Endpoint::Tcp(peer) => Some(Self {
+                file,
+                peer: peer.ip(),
+                waiting: Arc::default(),
+            }),
+            Endpoint::Unix(_) | Endpoint::Local { .. } => None,
+        }
+    }
+
+    /// Takes a frame and returns its bytes; `None`: it is not late, and the caller sends it.
+    pub(crate) fn take(
+        &self,
+        socket: BorrowedFd<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Option<Result<usize, Errno>> {
+        let delay = self.file.delay_to(self.peer);
+        let now = Instant::now();
+        let mut queue = self.waiting.queue();
+        if let Some(errno) = queue.failed {
+            return Some(Err(errno));
+        }
+        if delay.is_zero() && queue.bytes == 0 {
+            return None;
+        }
+        let bytes = slices.iter().map(|slice| slice.len()).sum();
+        if queue.bytes > 0 && queue.bytes + bytes > WAITING_BYTES_MAX {
+            queue = self.waiting.wait(queue, ROOM_STEP);
+            if queue.bytes > 0 && queue.bytes + bytes > WAITING_BYTES_MAX {
+                return Some(Err(Errno::AGAIN));
+            }
+        }
+        if queue.ended.is_some() {
+            return Some(Err(Errno::PIPE));
+        }
+        if !queue.has_thread {
+            if let Err(errno) = start(&self.waiting, socket) {
+                return Some(Err(errno));
+            }
+            queue.has_thread = true;
+        }
+        let due = queue
+            .last_due
+            .map_or(now + delay, |last| last.max(now + delay));
+        let mut frame = Vec::with_capacity(bytes);
+        slices
+            .iter()
+            .for_each(|slice| frame.extend_from_slice(slice));
+        queue.last_due = Some(due);
+        queue.bytes += bytes;
+        queue.frames.push_back((due, frame));
+        drop(queue);
+        self.waiting.changed.notify_all();
+        Some(Ok(bytes))
+    }
+
+    /// Ends the connection behind the frames that wait. False: none waits, and the caller ends it.
+    pub(crate) fn end(&self) -> bool {
+        let mut queue = self.waiting.queue();
+        let waits = queue.bytes > 0;
+        queue.ended.get_or_insert_with(Instant::now);
+        drop(queue);
+        self.waiting.changed.notify_all();
+        waits
+    }
+
+    /// The time that connecting takes longer: a round trip.
+    pub(crate) fn delay_of_connecting(&self) -> Duration {
+        self.file.delay_to(self.peer) + self.file.delay_to(self.peer)
+    }
+}
+
+impl Drop for DelayLine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn start(waiting: &Arc<WaitingFrames>, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(socket, 0)?;
+    let waiting = Arc::clone(waiting);
+    let thread = std::thread::Builder::new().name("delay-line".into());
+    let started = thread
+        .stack_size(STACK_BYTES)
+        .spawn(move || run(&waiting, &socket));
+    started.map(drop).map_err(|_error| Errno::NOBUFS)
+}
+
+/// Sends each frame at its time, until the line was empty for a while.
+fn run(waiting: &WaitingFrames, socket: &OwnedFd) {
+    let mut queue = waiting.queue();
+    let mut emptied = Instant::now();
+    loop {
+        let now = Instant::now();
+        match queue.frames.front().map(|(due, _frame)| *due) {
+            None if queue.ended.is_some() || emptied + IDLE <= now => break,
+            None => queue = waiting.wait(queue, IDLE),
+            Some(due) if due > now => queue = waiting.wait(queue, due - now),
+            Some(_due) => {
+                let Some((_due, frame)) = queue.frames.pop_front() else {
+                    break;
+                };
+                drop(queue);
+                let sent = send_all(waiting, socket, &frame);
+                queue = waiting.queue();
+                queue.bytes -= frame.len();
+                emptied = Instant::now();
+                if let Err(errno) = sent {
+                    queue.failed = Some(errno);
+                    queue.frames.clear();
+                    queue.bytes = 0;
+                    // The receiver of this connection learns of it.
+                    let _ = shutdown(socket, Shutdown::Both);
+                    break;
+                }
+                waiting.changed.notify_all();
+            }
+        }
+    }
+    queue.has_thread = false;
+    if queue.ended.is_some() {
+        let _ = shutdown(socket, Shutdown::Both);
+    }
+    drop(queue);
+    waiting.changed.notify_all();
+}
+
+/// Sends a whole frame; waits for a peer that does not take it for as long as the connection lives.
+fn send_all(waiting: &WaitingFrames, socket: &OwnedFd, frame: &[u8]) -> Result<(), Errno> {
+    let mut rest = frame;
+    while !rest.is_empty() {
+        match send(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let ended = waiting.queue().ended;
+                if ended.is_some_and(|ended| ended.elapsed() >= ENDING_LIMIT) {
+                    return Err(Errno::TIMEDOUT);
+                }
+                let socket = socket.as_fd();
+                let step = Timespec::try_from(ROOM_STEP).map_err(|_error| Errno::INVAL)?;
+                match poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&step)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
