@@ -172,6 +172,11 @@ pub fn mount_log(cell: &Path, node: NodePlace) -> PathBuf {
     cell.join(format!("{}.mount.log", node.name()))
 }
 
+/// Conditions of the links between a node and all others.
+pub fn condition_file(cell: &Path, node: NodePlace) -> PathBuf {
+    cell.join(format!("{}.links", node.name()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! Links of a running testbed: their counters; cutting, healing, and another rate.
 
+use super::conditions::AddedCondition;
 use super::iproute;
 use super::plan::TestbedLink;
 use super::shape::LinkRate;
@@ -15,6 +16,8 @@ pub struct LinkReport {
     pub link: TestbedLink,
     /// The rate that was asked for.
     pub asked: LinkRate,
+    /// Added delay and loss.
+    pub added: AddedCondition,
     /// Nothing passes.
     pub is_cut: bool,
     /// Towards the core.
@@ -52,6 +55,11 @@ pub fn report(state: &TestbedState) -> anyhow::Result<Vec<LinkReport>> {
         let upper = (link.upper.namespace.clone(), link.upper.interface.clone());
         Ok(LinkReport {
             asked: state.rates[&link.name],
+            added: state
+                .conditions
+                .get(&link.name)
+                .copied()
+                .unwrap_or_default(),
             is_cut: !on.contains(&upper),
             up: ports.of(&link.lower)?,
             down: ports.of(&link.upper)?,

@@ -11,6 +11,7 @@
 //! 3. `down` ends exactly the processes that run in the testbed's network namespaces.
 
 pub mod cell_folder;
+pub mod conditions;
 pub mod iproute;
 pub mod links;
 pub mod namespaces;

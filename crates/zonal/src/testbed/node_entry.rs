@@ -3,6 +3,7 @@
 //!
 //! The keeper is the process that a node's mount namespace begins with.
 
+use super::cell_folder;
 use super::namespaces;
 use super::plan::NodePlace;
 use super::state::{NodeKeeper, TestbedFolder, TestbedState};
@@ -19,6 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use zonal_net::CONDITION_VARIABLE;
 
 /// Folder of a machine's sockets of servers and records of mounts. A node is a machine, so it has
 /// one of its own. All nodes mount at the same path, and none may see another one's sockets.
@@ -109,11 +111,13 @@ pub fn become_program(
     let back = place.and_then(std::env::set_current_dir);
     back.or_else(|_gone| std::env::set_current_dir(Path::new("/")))
         .context("working directory")?;
+    let conditions = cell_folder::condition_file(&folder.cell(), node);
     let error = Command::new(program)
         .args(arguments)
         .env("ZONAL_CELL", folder.cell())
         .env_remove("ZONAL_KEY_FILE")
         .env("ZONAL_NODE", node.name())
+        .env(CONDITION_VARIABLE, conditions)
         .env("ZONAL_MOUNT", folder.mount())
         .exec();
     let text = format!("{}: {error}", console::path(Path::new(program)));

@@ -9,6 +9,7 @@
 //!
 //! The state file is written before anything is made, and removed after everything is gone.
 
+use super::conditions::AddedCondition;
 use super::plan::{TestbedPlan, id_of};
 use super::shape::{LinkRate, NODES_MAX, RACK_NODES_MAX, RACKS_MAX};
 use crate::cell::CellFolder;
@@ -66,6 +67,12 @@ pub struct TestbedState {
     pub made_sockets_folder: bool,
     /// Rate of each link.
     pub rates: BTreeMap<String, LinkRate>,
+    /// Added delay and loss of links that have some.
+    #[serde(default)]
+    pub conditions: BTreeMap<String, AddedCondition>,
+    /// Seed of the losses.
+    #[serde(default)]
+    pub loss_seed: u64,
     /// Keeper of each node.
     pub keepers: BTreeMap<String, NodeKeeper>,
 }
@@ -89,6 +96,8 @@ impl TestbedState {
             made_dir: false,
             made_sockets_folder: false,
             rates,
+            conditions: BTreeMap::new(),
+            loss_seed: 0,
             keepers: BTreeMap::new(),
         }
     }

@@ -3,6 +3,7 @@
 use super::TestbedArgs;
 use crate::console;
 use crate::exit::{FAILED, Failure};
+use crate::testbed::conditions::AddedCondition;
 use crate::testbed::links::{self, LinkReport};
 use crate::testbed::namespaces::{self, NamespaceIdentity, NamespaceProcess, ProcessKind};
 use crate::testbed::plan::NodePlace;
@@ -10,7 +11,7 @@ use crate::testbed::state::{TestbedFolder, TestbedState};
 use clap::Args;
 use serde_json::{Value, json};
 
-/// Show nodes with their processes, and links with their rates and the bytes since `up`
+/// Show nodes with their processes, and links with their rates, added delays and the bytes since `up`
 ///
 /// Bytes are of whole frames on the wire. "Up" is towards the core. Exits with 1 if a process of a
 /// node is missing or a link is not shaped.
@@ -140,12 +141,13 @@ fn print(
     }
     console::table(&rows);
     console::line("");
-    let header = ["LINK", "RATE", "STATE", "UP", "DOWN", "DROPPED"];
+    let header = ["LINK", "RATE", "ADDED", "STATE", "UP", "DOWN", "DROPPED"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for report in links {
         rows.push(vec![
             report.link.name.clone(),
             report.up.rate.to_string(),
+            shown_condition(report.added),
             if report.is_cut { "cut" } else { "whole" }.to_owned(),
             zonal_basics::byte_size::rounded(report.up.bytes),
             zonal_basics::byte_size::rounded(report.down.bytes),
@@ -153,6 +155,13 @@ fn print(
         ]);
     }
     console::table(&rows);
+}
+
+fn shown_condition(added: AddedCondition) -> String {
+    match added.is_none() {
+        true => "-".to_owned(),
+        false => added.to_string(),
+    }
 }
 
 fn to_json(
@@ -178,6 +187,8 @@ fn to_json(
             "name": report.link.name,
             "uplink": report.link.is_uplink,
             "cut": report.is_cut,
+            "delay_us": report.added.delay_us.0,
+            "lost_of_million": report.added.lost_of_million.0,
             "asked_bits_per_second": report.asked.0,
             "bits_per_second": report.up.rate.0,
             "up_bytes": report.up.bytes,
