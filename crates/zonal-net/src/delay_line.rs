@@ -224,3 +224,122 @@ fn send_all(waiting: &WaitingFrames, socket: &OwnedFd, frame: &[u8]) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    use zonal_testkit::Scratch;
+
+    const PEER: [u8; 4] = [10, 77, 2, 1];
+
+    /// Conditions of one peer.
+    struct Conditions {
+        _scratch: Scratch,
+        file: &'static ConditionFile,
+    }
+
+    impl Conditions {
+        fn new(name: &str, delay_us: u64) -> Self {
+            let scratch = Scratch::new(name);
+            let file = Box::leak(Box::new(ConditionFile::at(scratch.join("0"))));
+            let text = format!("seed 1\n10.77.2.1 {delay_us} 0\n");
+            std::fs::write(scratch.join("0"), text).unwrap();
+            Self {
+                _scratch: scratch,
+                file,
+            }
+        }
+
+        fn line(&self) -> DelayLine {
+            DelayLine {
+                file: self.file,
+                peer: PEER.into(),
+                waiting: Arc::default(),
+            }
+        }
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn take(line: &DelayLine, socket: &OwnedFd, bytes: &[u8]) -> Option<Result<usize, Errno>> {
+        line.take(socket.as_fd(), &[IoSlice::new(bytes)])
+    }
+
+    fn receive(socket: &OwnedFd) -> Vec<u8> {
+        let mut bytes = [0; 64];
+        let (count, _whole) = recv(socket, &mut bytes, RecvFlags::empty()).unwrap();
+        bytes[..count].to_vec()
+    }
+
+    #[test]
+    fn frames_come_in_their_order_and_not_before_their_time() {
+        let late = Conditions::new("delay-order", 100_000);
+        let soon = Conditions::new("delay-order-soon", 0);
+        let (mut line, (near, far)) = (late.line(), pair());
+        let begun = Instant::now();
+        assert_eq!(take(&line, &near, b"a"), Some(Ok(1)));
+        // A shorter delay does not let a frame overtake another one.
+        line.file = soon.file;
+        let second = take(&line, &near, b"b");
+        let mut arrived = receive(&far);
+        assert!(begun.elapsed() >= Duration::from_millis(100));
+        if second.is_some() {
+            while arrived.len() < 2 {
+                arrived.extend(receive(&far));
+            }
+            assert_eq!((second, &arrived[..]), (Some(Ok(1)), &b"ab"[..]));
+        }
+        // Nothing waits any more, so the caller sends.
+        while line.waiting.queue().bytes > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(take(&line, &near, b"c"), None);
+    }
+
+    #[test]
+    fn a_sender_waits_for_no_frame_until_too_many_wait() {
+        // The frames would leave in an hour.
+        let conditions = Conditions::new("delay-senders", 3_600_000_000);
+        let (line, (near, far)) = (conditions.line(), pair());
+        let frame = vec![7; WAITING_BYTES_MAX / 4];
+        for _frame in 0..4 {
+            assert_eq!(take(&line, &near, &frame), Some(Ok(frame.len())));
+        }
+        assert_eq!(take(&line, &near, b"x"), Some(Err(Errno::AGAIN)));
+        // Another connection is not kept from sending, and this one still has sent nothing.
+        let other = (conditions.line(), pair());
+        assert_eq!(take(&other.0, &other.1.0, b"x"), Some(Ok(1)));
+        let nothing = recv(&far, &mut [0; 8], RecvFlags::DONTWAIT);
+        assert_eq!(nothing.unwrap_err(), Errno::AGAIN);
+    }
+
+    #[test]
+    fn the_end_of_a_connection_comes_behind_its_frames() {
+        let conditions = Conditions::new("delay-end", 30_000);
+        let (line, (near, far)) = (conditions.line(), pair());
+        assert_eq!(take(&line, &near, b"last"), Some(Ok(4)));
+        assert!(line.end());
+        assert_eq!(take(&line, &near, b"later"), Some(Err(Errno::PIPE)));
+        drop((line, near));
+        assert_eq!(receive(&far), b"last");
+        assert_eq!(receive(&far), b"");
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_an_error_of_the_next_frame() {
+        let conditions = Conditions::new("delay-gone", 1);
+        let (line, (near, far)) = (conditions.line(), pair());
+        drop(far);
+        assert_eq!(take(&line, &near, b"a"), Some(Ok(1)));
+        // The receiver of the connection learns of it.
+        assert_eq!(receive(&near), b"");
+        while line.waiting.queue().has_thread {
+            std::thread::yield_now();
+        }
+        assert_eq!(take(&line, &near, b"b"), Some(Err(Errno::PIPE)));
+    }
+}

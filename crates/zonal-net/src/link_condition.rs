@@ -59,8 +59,8 @@ impl LinkCondition {
         }
     }
 
-    /// The time that one frame takes longer. TCP hides a loss: the frame is sent again after a
-    /// round trip and 200 ms, then after twice as long, as Linux does it at the end of a burst.
+    /// The time that a frame takes longer. TCP hides a loss: it sends the frame again after a round
+    /// trip and 200 ms, then after twice as long. Linux does so at the end of a burst.
     fn delay_of_frame(self, mut draw: impl FnMut() -> u64) -> Duration {
         let mut delay = self.delay;
         let mut pause = RETRANSMISSION + 2 * self.delay;
@@ -149,7 +149,7 @@ impl ConditionFile {
             .as_ref()
     }
 
-    fn at(path: PathBuf) -> Self {
+    pub(crate) fn at(path: PathBuf) -> Self {
         Self {
             path,
             seen: Mutex::default(),

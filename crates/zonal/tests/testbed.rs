@@ -370,6 +370,66 @@ fn each_link_has_the_rate_that_was_asked_for() {
     assert_eq!(code(&output), 1, "{}", said(&output));
 }
 
+/// Milliseconds that a shell's command takes in a node.
+fn ms_of(bed: &Testbed, node: &str, text: &str) -> u128 {
+    let begun = Instant::now();
+    bed.shells(node, text);
+    begun.elapsed().as_millis()
+}
+
+#[test]
+fn delay_and_loss_of_links_reach_servers_mounts_and_commands() {
+    if is_skipped() {
+        return;
+    }
+    let bed = Testbed::new("testbed-delay");
+    bed.runs("up", &["--racks", "2", "--nodes", "2"]);
+    bed.shells(
+        "r1n1",
+        "mkdir $ZONAL_MOUNT/a && echo near >$ZONAL_MOUNT/a/f",
+    );
+    bed.shells("r2n2", "cat $ZONAL_MOUNT/a/f");
+    // A delay of an uplink: the first question of a file crosses the core and comes back.
+    let said = bed.runs("delay", &["r2", "150ms"]);
+    assert_eq!(said, "link r2 adds 150ms to each frame and loses 0%\n");
+    let status = bed.status();
+    let mut links = status["links"].as_array().unwrap().iter();
+    let link = links.find(|link| link["name"] == "r2").unwrap();
+    assert_eq!(link["delay_us"], 150_000);
+    let mut names = 0..;
+    until("the mount holds its frames back", || {
+        let stat = format!("stat $ZONAL_MOUNT/a/none{}; true", names.next().unwrap());
+        ms_of(&bed, "r2n1", &stat) >= 300
+    });
+    let zonal = env!("CARGO_BIN_EXE_zonal");
+    assert!(ms_of(&bed, "r2n1", &format!("{zonal} status >&2")) >= 300);
+    // A mount in the other rack asks the shard behind the uplink.
+    bed.shells("r2n1", "mkdir $ZONAL_MOUNT/b && echo far >$ZONAL_MOUNT/b/f");
+    assert!(ms_of(&bed, "r1n2", "cat $ZONAL_MOUNT/b/f >&2") >= 300);
+
+    bed.runs("delay", &["r2", "5ms", "--loss", "10", "--seed", "7"]);
+    bed.runs("delay", &["r2n1", "1ms", "--loss", "2.5"]);
+    assert!(bed.runs("status", &[]).contains("1ms, 2.5% lost"));
+    let write = "head -c 4M /dev/urandom >$ZONAL_MOUNT/a/lossy && sync $ZONAL_MOUNT/a/lossy";
+    bed.shells("r2n1", write);
+    bed.shells(
+        "r2n2",
+        "for i in 1 2 3 4 5 6 7 8; do echo $i >$ZONAL_MOUNT/a/s$i; done",
+    );
+    let sum = "cat $ZONAL_MOUNT/a/s? $ZONAL_MOUNT/a/lossy | sha256sum";
+    assert_eq!(bed.shells("r1n1", sum), bed.shells("r2n1", sum));
+
+    bed.runs("heal", &["r2"]);
+    bed.runs("delay", &["r2n1", "0"]);
+    until("the testbed is quick again", || {
+        ms_of(&bed, "r2n1", &format!("{zonal} status >&2")) < 300
+    });
+    let status = bed.status();
+    let links = status["links"].as_array().unwrap();
+    let is_whole = |link: &Value| link["delay_us"] == 0 && link["lost_of_million"] == 0;
+    assert!(links.iter().all(is_whole), "{links:?}");
+}
+
 #[test]
 fn bad_input_is_refused_and_nothing_is_made() {
     if is_skipped() {
@@ -417,6 +477,19 @@ fn bad_input_is_refused_and_nothing_is_made() {
         assert!(said(&output).contains("Hint:"), "{}", said(&output));
     }
     assert_eq!(code(&bed.run("cut", &["core"])), 7);
+    for (arguments, wanted) in [
+        (["r1", "11s", "--loss=0"], 2),
+        (["r1", "1ms", "--loss=51"], 2),
+        (["r1", "1ms", "--loss=few"], 2),
+        (["r1", "fast", "--loss=0"], 2),
+        (["r2", "1ms", "--loss=0"], 7),
+    ] {
+        let output = bed.run("delay", &arguments);
+        let text = said(&output);
+        assert_eq!(code(&output), wanted, "{arguments:?}: {text}");
+        let helps = text.contains("Hint:") || text.contains("examples:");
+        assert!(helps, "{text}");
+    }
 }
 
 /// A folder with a `tc` that takes rules as `does` says, to be the first of PATH.

@@ -2,8 +2,8 @@
 //! processes of each node.
 //!
 //! The processes of a node hold back what they send by [`zonal_net::link_condition`]. So each node
-//! has a file with the conditions of its paths to all other nodes: those of both nodes' links, and
-//! of both uplinks where the racks differ.
+//! has a file with the conditions of its paths to all other nodes. On a path are both nodes' links,
+//! and both uplinks where the racks differ.
 //!
 //! *Units*: a delay is one way; a loss is of frames of Zonal's own protocol.
 
@@ -20,7 +20,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use zonal_net::{ConditionTable, LinkCondition};
 
-/// Longest delay of a link, in microseconds: requests and sessions end within 30 s.
+/// Longest delay of a link, in microseconds: connecting ends after 5 s, so with more nothing works.
 pub const DELAY_US_MAX: u64 = 10_000_000;
 /// Highest loss of a link, in frames of a million.
 pub const LOSS_MAX: u32 = 500_000;
@@ -35,10 +35,10 @@ pub struct LinkDelay(pub u64);
 #[serde(transparent)]
 pub struct LinkLoss(pub u32);
 
-/// What a link adds to each frame, as the state file has it.
+/// Added delay and loss of a link, as the state file has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AddedCondition {
+pub struct StoredCondition {
     /// Delay, one way.
     pub delay_us: LinkDelay,
     /// Loss in each direction.
@@ -106,7 +106,7 @@ impl FromStr for LinkLoss {
     }
 }
 
-impl AddedCondition {
+impl StoredCondition {
     /// The condition, if it is within the limits.
     pub fn checked(self) -> anyhow::Result<Self> {
         let refused = |text: String| {
@@ -137,7 +137,7 @@ impl AddedCondition {
     }
 }
 
-impl fmt::Display for AddedCondition {
+impl fmt::Display for StoredCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{}, {} lost", self.delay_us, self.lost_of_million))
     }
@@ -146,7 +146,7 @@ impl fmt::Display for AddedCondition {
 /// Conditions of the paths from a node to all others. Each node has its own random numbers.
 fn table_of(
     plan: &TestbedPlan,
-    conditions: &BTreeMap<String, AddedCondition>,
+    conditions: &BTreeMap<String, StoredCondition>,
     seed: u64,
     from: NodePlace,
 ) -> ConditionTable {
@@ -232,7 +232,7 @@ mod tests {
             racks: 3,
             nodes: 2,
         };
-        let added = |micros, lost| AddedCondition {
+        let added = |micros, lost| StoredCondition {
             delay_us: LinkDelay(micros),
             lost_of_million: LinkLoss(lost),
         };
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn conditions_past_the_limits_are_refused_with_a_hint() {
         for (delay, loss) in [(DELAY_US_MAX + 1, 0), (0, LOSS_MAX + 1)] {
-            let added = AddedCondition {
+            let added = StoredCondition {
                 delay_us: LinkDelay(delay),
                 lost_of_million: LinkLoss(loss),
             };
@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(crate::exit::code(&error), USAGE);
             assert!(crate::exit::hint(&error).is_some());
         }
-        let most = AddedCondition {
+        let most = StoredCondition {
             delay_us: LinkDelay(DELAY_US_MAX),
             lost_of_million: LinkLoss(LOSS_MAX),
         };

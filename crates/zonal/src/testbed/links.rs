@@ -1,6 +1,6 @@
 //! Links of a running testbed: their counters; cutting, healing, and another rate.
 
-use super::conditions::AddedCondition;
+use super::conditions::StoredCondition;
 use super::iproute;
 use super::plan::TestbedLink;
 use super::shape::LinkRate;
@@ -17,7 +17,7 @@ pub struct LinkReport {
     /// The rate that was asked for.
     pub asked: LinkRate,
     /// Added delay and loss.
-    pub added: AddedCondition,
+    pub added: StoredCondition,
     /// Nothing passes.
     pub is_cut: bool,
     /// Towards the core.

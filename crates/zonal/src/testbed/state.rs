@@ -9,7 +9,7 @@
 //!
 //! The state file is written before anything is made, and removed after everything is gone.
 
-use super::conditions::AddedCondition;
+use super::conditions::StoredCondition;
 use super::plan::{TestbedPlan, id_of};
 use super::shape::{LinkRate, NODES_MAX, RACK_NODES_MAX, RACKS_MAX};
 use crate::cell::CellFolder;
@@ -69,7 +69,7 @@ pub struct TestbedState {
     pub rates: BTreeMap<String, LinkRate>,
     /// Added delay and loss of links that have some.
     #[serde(default)]
-    pub conditions: BTreeMap<String, AddedCondition>,
+    pub conditions: BTreeMap<String, StoredCondition>,
     /// Seed of the losses.
     #[serde(default)]
     pub loss_seed: u64,

@@ -2,7 +2,7 @@
 
 use super::TestbedArgs;
 use crate::console;
-use crate::testbed::conditions::{self, AddedCondition, LinkDelay, LinkLoss};
+use crate::testbed::conditions::{self, LinkDelay, LinkLoss, StoredCondition};
 use crate::testbed::links;
 use crate::testbed::shape::LinkRate;
 use crate::testbed::state::{TestbedFolder, TestbedState};
@@ -108,7 +108,7 @@ impl TestbedRate {
 
 impl TestbedDelay {
     pub fn run(self) -> anyhow::Result<()> {
-        let added = AddedCondition {
+        let added = StoredCondition {
             delay_us: self.delay,
             lost_of_million: self.loss,
         };

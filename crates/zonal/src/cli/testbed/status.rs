@@ -3,7 +3,7 @@
 use super::TestbedArgs;
 use crate::console;
 use crate::exit::{FAILED, Failure};
-use crate::testbed::conditions::AddedCondition;
+use crate::testbed::conditions::StoredCondition;
 use crate::testbed::links::{self, LinkReport};
 use crate::testbed::namespaces::{self, NamespaceIdentity, NamespaceProcess, ProcessKind};
 use crate::testbed::plan::NodePlace;
@@ -11,7 +11,7 @@ use crate::testbed::state::{TestbedFolder, TestbedState};
 use clap::Args;
 use serde_json::{Value, json};
 
-/// Show nodes with their processes, and links with their rates, added delays and the bytes since `up`
+/// Show nodes with their processes, and links with rates, added delays and the bytes since `up`
 ///
 /// Bytes are of whole frames on the wire. "Up" is towards the core. Exits with 1 if a process of a
 /// node is missing or a link is not shaped.
@@ -157,7 +157,7 @@ fn print(
     console::table(&rows);
 }
 
-fn shown_condition(added: AddedCondition) -> String {
+fn shown_condition(added: StoredCondition) -> String {
     match added.is_none() {
         true => "-".to_owned(),
         false => added.to_string(),
