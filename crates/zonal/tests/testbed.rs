@@ -390,40 +390,42 @@ fn delay_and_loss_of_links_reach_servers_mounts_and_commands() {
     );
     bed.shells("r2n2", "cat $ZONAL_MOUNT/a/f");
     // A delay of an uplink: the first question of a file crosses the core and comes back.
-    let said = bed.runs("delay", &["r2", "150ms"]);
-    assert_eq!(said, "link r2 adds 150ms to each frame and loses 0%\n");
+    let said = bed.runs("delay", &["r2", "60ms"]);
+    assert_eq!(said, "link r2 adds 60ms to each frame and loses 0%\n");
     let status = bed.status();
     let mut links = status["links"].as_array().unwrap().iter();
     let link = links.find(|link| link["name"] == "r2").unwrap();
-    assert_eq!(link["delay_us"], 150_000);
+    assert_eq!(link["delay_us"], 60_000);
     let mut names = 0..;
     until("the mount holds its frames back", || {
         let stat = format!("stat $ZONAL_MOUNT/a/none{}; true", names.next().unwrap());
-        ms_of(&bed, "r2n1", &stat) >= 300
+        ms_of(&bed, "r2n1", &stat) >= 120
     });
     let zonal = env!("CARGO_BIN_EXE_zonal");
-    assert!(ms_of(&bed, "r2n1", &format!("{zonal} status >&2")) >= 300);
+    assert!(ms_of(&bed, "r2n1", &format!("{zonal} status >&2; true")) >= 120);
     // A mount in the other rack asks the shard behind the uplink.
     bed.shells("r2n1", "mkdir $ZONAL_MOUNT/b && echo far >$ZONAL_MOUNT/b/f");
-    assert!(ms_of(&bed, "r1n2", "cat $ZONAL_MOUNT/b/f >&2") >= 300);
+    assert!(ms_of(&bed, "r1n2", "cat $ZONAL_MOUNT/b/f >&2") >= 120);
 
-    bed.runs("delay", &["r2", "5ms", "--loss", "10", "--seed", "7"]);
+    bed.runs("delay", &["r2", "1ms", "--loss", "2", "--seed", "7"]);
     bed.runs("delay", &["r2n1", "1ms", "--loss", "2.5"]);
     assert!(bed.runs("status", &[]).contains("1ms, 2.5% lost"));
-    let write = "head -c 4M /dev/urandom >$ZONAL_MOUNT/a/lossy && sync $ZONAL_MOUNT/a/lossy";
+    let write = "head -c 2M /dev/urandom >$ZONAL_MOUNT/a/lossy && sync $ZONAL_MOUNT/a/lossy";
     bed.shells("r2n1", write);
     bed.shells(
         "r2n2",
-        "for i in 1 2 3 4 5 6 7 8; do echo $i >$ZONAL_MOUNT/a/s$i; done",
+        "for i in 1 2 3 4; do echo $i >$ZONAL_MOUNT/a/s$i; done",
     );
     let sum = "cat $ZONAL_MOUNT/a/s? $ZONAL_MOUNT/a/lossy | sha256sum";
     assert_eq!(bed.shells("r1n1", sum), bed.shells("r2n1", sum));
 
     bed.runs("heal", &["r2"]);
     bed.runs("delay", &["r2n1", "0"]);
-    until("the testbed is quick again", || {
-        ms_of(&bed, "r2n1", &format!("{zonal} status >&2")) < 300
-    });
+    let told = fs::read_to_string(bed.dir().join("cell/r2n1.links")).unwrap();
+    assert!(
+        told.starts_with("seed ") && told.lines().count() == 1,
+        "{told}"
+    );
     let status = bed.status();
     let links = status["links"].as_array().unwrap();
     let is_whole = |link: &Value| link["delay_us"] == 0 && link["lost_of_million"] == 0;
