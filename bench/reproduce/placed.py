@@ -16,7 +16,8 @@ def peer_lines(bed, args, racks, written_by=None):
     """The same load in each peer's directory: a file a node, or all written by one node."""
     lines = []
     for name, top in args.peers.items():
-        folder = f"{top}/zonal-{os.getpid()}"
+        # A relative directory is in the testbed's folder.
+        folder = os.path.join(bed.folder, top, f"zonal-{os.getpid()}")
         bed.exec("r1n1", "mkdir", folder)
         of = {job: [] for job in (("read",) if written_by else ("write", "read"))}
         for count in counts(args.nodes)[1 if written_by else 0:]:
