@@ -18,6 +18,14 @@ pub struct ZoneCost {
     pub bytes: u64,
 }
 
+/// The weight of an uplink, from its rate and the usual rate; 0 where a rate is 0.
+#[must_use]
+pub fn uplink_weight(rate: u64, usual: u64) -> u32 {
+    let weight = u128::from(UPLINK_WEIGHT) * u128::from(usual);
+    let weight = weight.checked_div(u128::from(rate)).unwrap_or(0);
+    u32::try_from(weight).unwrap_or(u32::MAX)
+}
+
 /// Costs of all zones of `weights`, in rising order of zones. Bytes in zones without a weight cross
 /// an uplink of the usual rate.
 #[must_use]
@@ -87,6 +95,14 @@ mod tests {
         let slow = [(1, 1_000), (2, 3_000), (3, 1_000)];
         // To zone 1: 40 bytes over weights 3,000 and 1,000.
         assert_eq!(plain(&[(1, 60), (2, 40)], &slow), [80, 120, 140]);
+    }
+
+    #[test]
+    fn an_uplink_of_half_the_usual_rate_weighs_twice_as_much() {
+        assert_eq!(uplink_weight(5, 10), 2_000);
+        assert_eq!(uplink_weight(40, 10), 250);
+        assert_eq!(uplink_weight(1, u64::MAX), u32::MAX);
+        assert_eq!(uplink_weight(0, 10), 0);
     }
 
     #[test]

@@ -6,11 +6,11 @@
 //! 3. The least loaded zone is taken: jobs a node, then mean CPU, then cost, then number.
 //! 4. In it the least loaded nodes are taken: jobs, then CPU, then number.
 //!
-//! Reserved nodes count as nodes with one job more.
+//! Nodes with a reservation or a running job count as nodes with one job more for each.
 
 use crate::cost::{UPLINK_WEIGHT, ZoneCost, costs};
 use crate::reservations::{RESERVATION_MS_MAX, Reservation, ReservationTable};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 use zonal_types::{NodeId, ZoneId};
 
@@ -106,12 +106,13 @@ pub enum JobError {
 struct LoadedNode {
     id: NodeId,
     load: NodeLoad,
-    reserved: u32,
+    /// Reservations and running jobs.
+    counted: u32,
 }
 
 impl LoadedNode {
     fn jobs(&self) -> u64 {
-        u64::from(self.load.jobs) + u64::from(self.reserved)
+        u64::from(self.load.jobs) + u64::from(self.counted)
     }
 
     fn order(&self) -> (bool, u64, u16, NodeId) {
@@ -169,12 +170,19 @@ impl JobPlacer {
             of_zone.nodes.push(LoadedNode {
                 id,
                 load: NodeLoad::default(),
-                reserved: 0,
+                counted: 0,
             });
         }
         placer.zones.values_mut().for_each(LoadedZone::sum);
         placer.note_weights();
         placer
+    }
+
+    /// Takes an empty table of reservations.
+    #[must_use]
+    pub fn with_reservations(mut self, reservations: ReservationTable) -> Self {
+        self.reservations = reservations;
+        self
     }
 
     /// Takes other nodes, as the zone map has changed. Loads, weights and reservations of nodes
@@ -199,10 +207,32 @@ impl JobPlacer {
         self.note_weights();
     }
 
-    /// Releases reservations that have ended.
-    pub fn release_ended(&mut self, now_ms: u64) {
+    /// Releases reservations that have ended, and returns them.
+    pub fn release_ended(&mut self, now_ms: u64) -> Vec<Reservation> {
+        let mut all = Vec::new();
         while let Some(ended) = self.reservations.pop_ended(now_ms) {
-            self.give_back(Some(ended));
+            self.count_job(&ended.nodes, -1);
+            all.push(ended);
+        }
+        all
+    }
+
+    /// Counts a job that begins on nodes (1), or ends there (-1). Unknown nodes are left out.
+    pub fn count_job(&mut self, nodes: &[NodeId], by: i32) {
+        let mut by_zone: BTreeMap<ZoneId, BTreeSet<NodeId>> = BTreeMap::new();
+        for node in nodes {
+            if let Some(zone) = self.homes.get(node) {
+                by_zone.entry(*zone).or_default().insert(*node);
+            }
+        }
+        for (id, nodes) in by_zone {
+            let Some(zone) = self.zones.get_mut(&id) else {
+                continue;
+            };
+            for node in zone.nodes.iter_mut().filter(|of| nodes.contains(&of.id)) {
+                node.counted = node.counted.saturating_add_signed(by);
+            }
+            zone.sum();
         }
     }
 
@@ -238,12 +268,17 @@ impl JobPlacer {
         zones.map(|(id, zone)| (*id, zone.nodes.len(), zone.jobs))
     }
 
-    /// Ends a reservation early; false where there is none of this number.
-    pub fn release(&mut self, id: u64) -> bool {
-        let released = self.reservations.release(id);
-        let was_there = released.is_some();
-        self.give_back(released);
-        was_there
+    /// Ends a reservation early; `None` where there is none of this number.
+    pub fn release(&mut self, id: u64) -> Option<Reservation> {
+        let released = self.reservations.release(id)?;
+        self.count_job(&released.nodes, -1);
+        Some(released)
+    }
+
+    /// Weights of the uplinks of all zones.
+    #[must_use]
+    pub fn weights(&self) -> &[(ZoneId, u32)] {
+        &self.weights
     }
 
     /// Chooses nodes for a job.
@@ -285,7 +320,7 @@ impl JobPlacer {
         let nodes = least_loaded(zone, request.nodes, with_standby);
         let mut explanation = explanation(request, cost, total, near().count());
         explanation.push_str(&format!(
-            "; its nodes have {} jobs, reservations among them",
+            "; its nodes have {} jobs, with reservations",
             zone.jobs
         ));
         if with_standby {
@@ -337,29 +372,10 @@ impl JobPlacer {
         let (id, released) = self.reservations.add(end_ms, placement.zone, nodes);
         placement.reservation = Some(id);
         placement.end_ms = end_ms;
-        self.give_back(released);
-        if let Some(zone) = self.zones.get_mut(&placement.zone) {
-            for node in &mut zone.nodes {
-                if placement.nodes.contains(&node.id) {
-                    node.reserved = node.reserved.saturating_add(1);
-                }
-            }
-            zone.sum();
+        if let Some(released) = released {
+            self.count_job(&released.nodes, -1);
         }
-    }
-
-    fn give_back(&mut self, released: Option<Reservation>) {
-        let Some(released) = released else {
-            return;
-        };
-        if let Some(zone) = self.zones.get_mut(&released.zone) {
-            for node in &mut zone.nodes {
-                if released.nodes.contains(&node.id) {
-                    node.reserved = node.reserved.saturating_sub(1);
-                }
-            }
-            zone.sum();
-        }
+        self.count_job(&placement.nodes, 1);
     }
 }
 

@@ -34,6 +34,22 @@ pub struct ReservationTable {
 }
 
 impl ReservationTable {
+    /// Makes an empty table whose first reservation gets the number behind `last_id`.
+    #[must_use]
+    pub fn new(last_id: u64) -> Self {
+        Self {
+            last_id,
+            ..Self::default()
+        }
+    }
+
+    /// The reservation of a number.
+    #[must_use]
+    pub fn get(&self, id: u64) -> Option<&Reservation> {
+        let end_ms = self.ends.get(&id)?;
+        self.by_end.get(&(*end_ms, id))
+    }
+
     /// Adds a reservation; returns its number, and the reservation that a full table released.
     pub fn add(
         &mut self,

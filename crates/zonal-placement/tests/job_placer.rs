@@ -121,8 +121,8 @@ fn a_reservation_that_is_never_used_ends() {
     assert_eq!(first.end_ms, 1_000 + RESERVATION_MS_MAX);
     let second = placer.place(&long, 1_000).unwrap();
     assert_ne!(first.nodes, second.nodes);
-    assert!(placer.release(second.reservation.unwrap()));
-    assert!(!placer.release(second.reservation.unwrap()));
+    assert!(placer.release(second.reservation.unwrap()).is_some());
+    assert!(placer.release(second.reservation.unwrap()).is_none());
     assert_eq!(
         placer.place(&request(&[], 1), 1_001).unwrap().nodes,
         second.nodes
@@ -142,7 +142,26 @@ fn a_new_map_keeps_the_reservations_of_nodes_that_stay() {
     placer.set_nodes([(ZoneId(1), NodeId(100)), (ZoneId(1), NodeId(102))]);
     let second = placer.place(&request(&[], 1), 0).unwrap();
     assert_eq!(second.nodes, [NodeId(102)]);
-    assert!(placer.release(first.reservation.unwrap()));
+    assert!(placer.release(first.reservation.unwrap()).is_some());
     let third = placer.place(&request(&[], 1), 0).unwrap();
     assert_eq!(third.nodes, [NodeId(100)]);
+}
+
+#[test]
+fn running_jobs_count_as_load_until_they_end() {
+    let mut placer = placer(1, 2);
+    let nodes = [NodeId(100), NodeId(100), NodeId(999)];
+    placer.count_job(&nodes, 1);
+    let idle = |placer: &mut JobPlacer| {
+        let mut asked = request(&[], 1);
+        asked.reserve_ms = 0;
+        placer.place(&asked, 0).unwrap().nodes
+    };
+    assert_eq!(idle(&mut placer), [NodeId(101)]);
+    placer.count_job(&nodes, -1);
+    assert_eq!(idle(&mut placer), [NodeId(100)]);
+    // An end that is reported twice takes nothing from others.
+    placer.count_job(&nodes, -1);
+    let jobs: Vec<u64> = placer.zones().map(|(_, _, jobs)| jobs).collect();
+    assert_eq!(jobs, [0]);
 }

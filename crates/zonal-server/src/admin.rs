@@ -1,7 +1,8 @@
 //! Admin pages over HTTP: `/metrics`, `/health` and `/status`; at the manager those below `/v1/`.
 //!
 //! One thread gathers the heads of requests ([`request_heads`]), a few answer them. A silent client
-//! holds none of these threads; one that reads slowly holds one, for a bounded time.
+//! holds none of these threads; one that reads slowly holds one, for a bounded time. Requests that
+//! wait for a change hold none ([`watchers`]).
 //!
 //! `/health` is for supervisors: 200 where every role serves, else 503. With a token configured,
 //! every request without it gets 401.
@@ -9,9 +10,10 @@
 mod http;
 mod request_heads;
 mod token;
+mod watchers;
 
 use crate::metrics::Metrics;
-use crate::placement_pages::PlacementPages;
+use crate::placement_pages::{PageOutcome, PlacementPages};
 use crate::rate_limited_log::RateLimit;
 use http::{PageAnswer, PageRequest};
 use request_heads::{CompleteHead, RequestHeads};
@@ -20,7 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use watchers::{Watcher, Watchers};
 
 pub use token::{Token, TokenError};
 
@@ -69,6 +72,7 @@ impl Admin {
             is_healthy,
             placement: OnceLock::new(),
             refused: RateLimit::default(),
+            watchers: Watchers::default(),
         });
         let mut admin = Self {
             pages: Arc::clone(&pages),
@@ -84,6 +88,11 @@ impl Admin {
                 .threads
                 .push(thread.spawn(move || pages.serve(&take))?);
         }
+        let watching = (Arc::clone(&pages), give.clone());
+        let thread = std::thread::Builder::new().name("admin-watch".into());
+        admin
+            .threads
+            .push(thread.spawn(move || watching.0.watch(&watching.1))?);
         let thread = std::thread::Builder::new().name("admin-heads".into());
         admin
             .threads
@@ -93,6 +102,12 @@ impl Admin {
 
     /// Adds the pages below `/v1/`.
     pub fn add_placement(&self, pages: PlacementPages) {
+        let watching = Arc::downgrade(&self.pages);
+        pages.service().set_waker(Box::new(move || {
+            if let Some(pages) = watching.upgrade() {
+                pages.watchers.wake();
+            }
+        }));
         // There is one call, at the start.
         let _ = self.pages.placement.set(pages);
     }
@@ -115,6 +130,7 @@ impl Drop for Admin {
                 Ipv6Addr::LOCALHOST.into()
             });
         }
+        self.pages.watchers.wake();
         // Wakes the gathering thread; the others end with its queue.
         drop(TcpStream::connect_timeout(&here, WAKE));
         for thread in self.threads.drain(..) {
@@ -133,6 +149,7 @@ struct Pages {
     is_healthy: HealthSource,
     placement: OnceLock<PlacementPages>,
     refused: RateLimit,
+    watchers: Watchers,
 }
 
 impl Pages {
@@ -150,6 +167,13 @@ impl Pages {
         }
     }
 
+    /// Hands requests that wait for a change over until the server ends.
+    fn watch(&self, give: &SyncSender<CompleteHead>) {
+        let is_ending = || self.is_ending.load(Ordering::Acquire);
+        let version = || Some(self.placement.get()?.service().version());
+        self.watchers.run(give, is_ending, version);
+    }
+
     /// Answers requests until the gathering thread ends.
     fn serve(&self, take: &Mutex<Receiver<CompleteHead>>) {
         loop {
@@ -165,35 +189,67 @@ impl Pages {
     }
 
     fn one(&self, mut arrived: CompleteHead) -> std::io::Result<()> {
-        let asked = match arrived.asked {
+        let asked = match &arrived.asked {
             Ok(asked) => asked,
-            Err(code) => return http::refuse(&mut arrived.stream, code),
+            Err(code) => return http::refuse(&mut arrived.stream, *code),
         };
-        let (code, headers, text) = self.answer(&asked, arrived.peer);
+        let answered = match (arrived.waited_since, self.placement.get()) {
+            (Some(since), Some(pages)) => {
+                let (code, text) = pages.after_wait(since);
+                Ok((code, JSON, text))
+            }
+            _ => self.answer(asked, arrived.peer),
+        };
+        let (code, headers, text) = match answered {
+            Ok(answer) => answer,
+            Err(WaitFor { since, wait_ms }) => {
+                let watcher = Watcher {
+                    head: arrived,
+                    since,
+                    until: Instant::now() + Duration::from_millis(wait_ms),
+                };
+                let Err(refused) = self.watchers.add(watcher) else {
+                    return Ok(());
+                };
+                arrived = refused.head;
+                let text = "{\"error\": \"too many requests wait for a change\"}\n";
+                (503, JSON, text.to_owned())
+            }
+        };
+        let Ok(asked) = &arrived.asked else {
+            return Ok(());
+        };
         let answer = PageAnswer {
             code,
             headers,
             text,
         };
-        http::write(&mut arrived.stream, &asked, &answer)
+        http::write(&mut arrived.stream, asked, &answer)
     }
 
-    fn answer(&self, asked: &PageRequest, peer: SocketAddr) -> (u16, Headers, String) {
+    /// The answer; `Err` where the request waits for it.
+    fn answer(
+        &self,
+        asked: &PageRequest,
+        peer: SocketAddr,
+    ) -> Result<(u16, Headers, String), WaitFor> {
         if !self.may_see(asked) {
             if self.refused.is_due() {
                 tracing::warn!(%peer, "an admin request without the token is refused");
             }
-            return (401, ASKS, "the admin pages ask for a token\n".to_owned());
+            return Ok((401, ASKS, "the admin pages ask for a token\n".to_owned()));
         }
         if let Some(pages) = self
             .placement
             .get()
             .filter(|_| asked.path.starts_with("/v1/"))
         {
-            let (code, text) = pages.answer(asked.method, &asked.path, &asked.query);
-            return (code, JSON, text);
+            return match pages.answer(asked.method, &asked.path, &asked.query) {
+                PageOutcome::Answer(code, text) => Ok((code, JSON, text)),
+                PageOutcome::Wait { since, wait_ms } => Err(WaitFor { since, wait_ms }),
+            };
         }
-        match asked.path.as_str() {
+        Ok(match asked.path.as_str() {
             "/metrics" => (200, PROMETHEUS, self.metrics.prometheus()),
             "/health" if (self.is_healthy)() => (200, PLAIN, "ok\n".to_owned()),
             "/health" => (
@@ -207,7 +263,7 @@ impl Pages {
                 PLAIN,
                 "there are /metrics, /health and /status\n".to_owned(),
             ),
-        }
+        })
     }
 
     fn may_see(&self, asked: &PageRequest) -> bool {
@@ -217,6 +273,12 @@ impl Pages {
         let said = asked.authorization.as_deref();
         said.is_some_and(|said| token.is_in(said))
     }
+}
+
+/// A wait for a change behind a version.
+struct WaitFor {
+    since: u64,
+    wait_ms: u64,
 }
 
 type Headers = &'static [(&'static str, &'static str)];

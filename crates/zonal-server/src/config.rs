@@ -14,6 +14,7 @@ mod check;
 mod cross_checks;
 mod raw;
 mod second_node;
+mod uplinks;
 mod zone;
 
 use crate::units::Millis;
@@ -27,6 +28,7 @@ use zonal_zonemap::SubnetTable;
 
 use check::Source;
 use raw::RawNode;
+pub use uplinks::UplinkRates;
 
 /// Why a config cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -322,6 +324,8 @@ pub struct NodeConfig {
     pub set_width: u16,
     /// For the manager's node: the table of subnets.
     pub subnets: SubnetTable,
+    /// For the manager's node: rates of the zones' uplinks.
+    pub uplinks: UplinkRates,
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
     /// The meta role: a zone's shard.

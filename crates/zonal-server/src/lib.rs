@@ -40,6 +40,7 @@ pub mod peers;
 mod pending_reply;
 mod permits;
 pub mod placement_pages;
+pub mod placement_service;
 mod rate_limited_log;
 pub mod restore;
 mod revocations;

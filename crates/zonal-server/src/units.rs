@@ -1,4 +1,4 @@
-//! Sizes and times in configs: a number and a unit, `64 MiB`, `500 ms`.
+//! Sizes, times and rates in configs: a number and a unit, `64 MiB`, `500 ms`, `10 gbit`.
 //!
 //! A number without a unit is refused: a reader should not have to guess whether 10 means seconds.
 
@@ -37,12 +37,22 @@ const DECIMAL_UNITS: &[(&str, u64)] = &[
     ("TB", 1_000_000_000_000),
 ];
 const SIZE_NAMES: &str = "B, KiB, MiB, GiB, TiB, PiB (or kB, MB, GB, TB for powers of ten)";
+const RATE_UNITS: [(&str, u64); 3] = [
+    ("kbit", 1_000),
+    ("mbit", 1_000_000),
+    ("gbit", 1_000_000_000),
+];
+const RATE_NAMES: &str = "kbit, mbit, gbit (a second)";
 const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000)];
 const TIME_NAMES: &str = "ms, s, min, h";
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
+
+/// A rate of a link, in bits a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UplinkRate(pub u64);
 
 /// A time in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,6 +113,19 @@ impl FromStr for ByteSize {
     }
 }
 
+impl FromStr for UplinkRate {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        parse(text, &[&RATE_UNITS], RATE_NAMES).map(Self)
+    }
+}
+
+impl std::fmt::Display for UplinkRate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        print(self.0, &RATE_UNITS, f)
+    }
+}
+
 impl FromStr for Millis {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -138,7 +161,7 @@ macro_rules! serde_as_text {
     )*};
 }
 
-serde_as_text!(ByteSize Millis);
+serde_as_text!(UplinkRate ByteSize Millis);
 
 #[cfg(test)]
 mod tests {
@@ -151,6 +174,9 @@ mod tests {
         assert_eq!("10 GB".parse(), Ok(ByteSize(10_000_000_000)));
         assert_eq!("500 ms".parse(), Ok(Millis(500)));
         assert_eq!("2 min".parse(), Ok(Millis(120_000)));
+        assert_eq!("10 gbit".parse(), Ok(UplinkRate(10_000_000_000)));
+        assert_eq!(UplinkRate(2_500_000).to_string(), "2500 kbit");
+        assert!("10 Gb".parse::<UplinkRate>().is_err());
         assert!(matches!(
             "10".parse::<ByteSize>(),
             Err(UnitError::BadUnit { .. })

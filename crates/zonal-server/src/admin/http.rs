@@ -19,7 +19,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// The parts of a request that matter here.
 #[derive(Debug)]
 pub(super) struct PageRequest {
-    /// GET, HEAD, POST or DELETE. Pages outside of `/v1/` know the first two.
+    /// GET, HEAD, POST, PUT or DELETE. Pages outside of `/v1/` know the first two.
     pub method: &'static str,
     /// Path without the query.
     pub path: String,
@@ -57,6 +57,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Option<PageRequest>, u16> {
         Some("GET") => "GET",
         Some("HEAD") => "HEAD",
         Some("POST") if path.starts_with("/v1/") => "POST",
+        Some("PUT") if path.starts_with("/v1/") => "PUT",
         Some("DELETE") if path.starts_with("/v1/") => "DELETE",
         _ => return Err(405),
     };

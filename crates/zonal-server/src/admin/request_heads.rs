@@ -22,6 +22,8 @@ pub(super) struct CompleteHead {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
     pub(super) asked: Result<PageRequest, u16>,
+    /// The request has waited for a change behind this version, and is to be answered now.
+    pub(super) waited_since: Option<u64>,
 }
 
 struct PendingHead {
@@ -100,6 +102,7 @@ impl RequestHeads {
                             stream,
                             peer: pending.peer,
                             asked,
+                            waited_since: None,
                         });
                     }
                     false

@@ -1,7 +1,7 @@
 //! From the raw config to a checked one: defaults and ranges.
 
 use super::raw::{RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
-use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
+use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig, UplinkRates};
 use crate::units::{ByteSize, Millis};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
@@ -312,6 +312,10 @@ impl Source<'_> {
             subnets: match &raw.manager {
                 Some(manager) => self.subnets(manager)?,
                 None => SubnetTable::default(),
+            },
+            uplinks: match &raw.manager {
+                Some(manager) => self.uplinks(manager)?,
+                None => UplinkRates::default(),
             },
             manager_role: raw
                 .manager

@@ -1,8 +1,9 @@
 //! `node.toml` before checks: keys, some optional; each value with its position in the file.
 
 use super::ZoneConfig;
-use crate::units::{ByteSize, Millis};
+use crate::units::{ByteSize, Millis, UplinkRate};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -67,6 +68,9 @@ pub(super) struct RawManager {
     pub(super) set_width: Option<Spanned<u64>>,
     #[serde(default)]
     pub(super) subnets: Vec<RawSubnet>,
+    pub(super) uplink_rate: Option<Spanned<UplinkRate>>,
+    #[serde(default)]
+    pub(super) uplinks: BTreeMap<String, Spanned<UplinkRate>>,
 }
 
 #[derive(Deserialize)]

@@ -7,7 +7,7 @@
 use super::check::Source;
 use super::cross_checks::clash;
 use super::raw::{RawMeta, RawNode};
-use super::{AdminConfig, ConfigError, NodeConfig};
+use super::{AdminConfig, ConfigError, NodeConfig, UplinkRates};
 use toml::Spanned;
 use zonal_types::limits::SET_WIDTH_DEFAULT;
 use zonal_zonemap::SubnetTable;
@@ -61,6 +61,7 @@ impl Source<'_> {
             root_owner: (0, 0),
             set_width: SET_WIDTH_DEFAULT,
             subnets: SubnetTable::default(),
+            uplinks: UplinkRates::default(),
             manager_role: None,
             meta_role: Some(self.meta(meta)?),
             storage_role: None,

@@ -5,6 +5,7 @@ use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
 use crate::node::ServerNode;
 use crate::placement_pages::PlacementPages;
+use crate::placement_service::PlacementService;
 use std::net::TcpListener;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
@@ -86,11 +87,9 @@ pub(super) fn start_admin(
     let admin = Admin::start(listener, token, metrics, status, is_healthy);
     let admin = admin.map_err(|source| ServerError::Listen { address, source })?;
     if let Some(manager) = node.manager.clone() {
-        admin.add_placement(PlacementPages::new(
-            Arc::clone(&node.map),
-            manager,
-            has_token,
-        ));
+        let map = Arc::clone(&node.map);
+        let service = PlacementService::new(map, manager, config.uplinks.clone(), has_token);
+        admin.add_placement(PlacementPages::new(Arc::new(service)));
     }
     Ok(Some(admin))
 }

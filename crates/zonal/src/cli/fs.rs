@@ -7,7 +7,6 @@ mod download;
 mod du;
 mod find;
 mod get;
-mod glob;
 pub(super) mod listing;
 mod local;
 mod mkdir_mv_rm;

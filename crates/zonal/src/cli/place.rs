@@ -14,7 +14,7 @@ use zonal_basics::byte_size;
 use zonal_placement::{
     JobError, JobFormat, JobPlacement, JobPlacer, JobPolicy, JobRequest, render,
 };
-use zonal_server::placement_pages::job_nodes;
+use zonal_server::placement_service::job_nodes;
 use zonal_zonemap::ZoneMap;
 
 /// Choose a zone and nodes for a job, near its files

@@ -2,12 +2,12 @@
 
 use super::cat_stat::fields;
 use super::connection::{AccessArgs, CellConnection, Failures, about};
-use super::glob::matches;
 use super::listing::below;
 use crate::console;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use zonal_basics::glob;
 use zonal_native::{Attr, FileKind};
 use zonal_server::units::ByteSize;
 
@@ -156,7 +156,7 @@ impl Find {
             let then = u64::try_from(attr.mtime.seconds).unwrap_or(0);
             now.saturating_sub(then) / 86_400
         };
-        let holds = pattern.is_none_or(|pattern| matches(pattern, name.as_bytes()))
+        let holds = pattern.is_none_or(|pattern| glob::is_of(pattern, name.as_bytes()))
             && self
                 .kind
                 .as_ref()

@@ -3,7 +3,8 @@
 
 /// Whether a name matches a pattern. Time: at most the length of the pattern times that of the
 /// name.
-pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
+#[must_use]
+pub fn is_of(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut pos) = (0, 0);
     // Pattern position after the last star, and the name position up to which it matches.
     let mut star: Option<(usize, usize)> = None;
@@ -24,6 +25,12 @@ pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
         (at, pos) = (behind, taken + 1);
     }
     pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+/// Whether a name has a sign with a meaning in patterns.
+#[must_use]
+pub fn is_pattern(name: &[u8]) -> bool {
+    name.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
 /// Matches one byte; returns the next position in the pattern.
@@ -64,11 +71,11 @@ fn set(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{is_of, is_pattern};
 
     #[test]
     fn names_match_glob_patterns() {
-        for (pattern, name, is_of) in [
+        for (pattern, name, expected) in [
             ("*", "", true),
             ("*.c", "a.c", true),
             ("*.c", "a.c.d", false),
@@ -84,11 +91,12 @@ mod tests {
             (r"\*", "x", false),
             ("**", "x", true),
         ] {
-            let found = matches(pattern.as_bytes(), name.as_bytes());
-            assert_eq!(found, is_of, "{pattern} {name}");
+            let found = is_of(pattern.as_bytes(), name.as_bytes());
+            assert_eq!(found, expected, "{pattern} {name}");
         }
-        assert!(matches(b"?\xff*", b"a\xff\xfe"));
+        assert!(is_of(b"?\xff*", b"a\xff\xfe"));
+        assert!(is_pattern(b"set-*") && !is_pattern(b"set-1"));
         let hard = [b"*a".repeat(20), b"b".to_vec()].concat();
-        assert!(!matches(&hard, &b"a".repeat(5_000)));
+        assert!(!is_of(&hard, &b"a".repeat(5_000)));
     }
 }
