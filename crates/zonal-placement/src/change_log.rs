@@ -34,7 +34,7 @@ pub enum PlacementChange {
 
 /// Changes behind a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChangeList {
+pub struct LogChanges {
     /// The newest version.
     pub version: u64,
     /// Whether these are all changes behind the version that was asked for.
@@ -77,7 +77,7 @@ impl ChangeLog {
 
     /// The changes behind a version; `None` where there is nothing new.
     #[must_use]
-    pub fn since(&self, version: u64) -> Option<ChangeList> {
+    pub fn since(&self, version: u64) -> Option<LogChanges> {
         let newest = self.version();
         if version == newest {
             return None;
@@ -89,7 +89,7 @@ impl ChangeLog {
             false => self.changes.len(),
         };
         let changes = (self.first + 1..).zip(self.changes.iter().copied());
-        Some(ChangeList {
+        Some(LogChanges {
             version: newest,
             is_complete,
             changes: changes.skip(skipped).collect(),

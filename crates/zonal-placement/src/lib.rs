@@ -22,7 +22,7 @@ pub mod junction_homes;
 pub mod render;
 pub mod reservations;
 
-pub use change_log::{ChangeList, ChangeLog, PlacementChange};
+pub use change_log::{ChangeLog, LogChanges, PlacementChange};
 pub use cost::{UPLINK_WEIGHT, ZoneCost, costs, uplink_weight};
 pub use job_placer::{JobError, JobPlacement, JobPlacer, JobPolicy, JobRequest, NodeLoad};
 pub use job_table::{

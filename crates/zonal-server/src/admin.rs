@@ -208,7 +208,7 @@ impl Pages {
                     since,
                     until: Instant::now() + Duration::from_millis(wait_ms),
                 };
-                let Err(refused) = self.watchers.add(watcher) else {
+                let Some(refused) = self.watchers.add(watcher) else {
                     return Ok(());
                 };
                 arrived = refused.head;
@@ -341,7 +341,7 @@ mod tests {
                 stream
             })
             .collect();
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         assert!(get(address, "/health").ends_with("ok\n"));
         // One half-sent request is given 2 s.
         assert!(

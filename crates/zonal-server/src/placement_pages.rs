@@ -147,13 +147,13 @@ fn unchanged(version: u64) -> (u16, String) {
 }
 
 fn shown<T: Serialize>(answered: Result<T, ServiceRefusal>) -> (u16, String) {
-    match answered.as_ref().map(serde_json::to_string_pretty) {
+    match answered.map(|answer| serde_json::to_string_pretty(&answer)) {
         Ok(Ok(text)) => (200, format!("{text}\n")),
         Ok(Err(error)) => {
             let text = format!("the answer cannot be written: {error}");
             refused(&ServiceRefusal::new(RefusalKind::Unavailable, text))
         }
-        Err(refusal) => refused(refusal),
+        Err(refusal) => refused(&refusal),
     }
 }
 

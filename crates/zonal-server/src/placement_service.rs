@@ -21,8 +21,8 @@ use crate::map_cache::MapCache;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zonal_placement::{
-    ChangeLog, JobPlacer, JobRequest, JobTable, PlacementChange, Reservation, ReservationTable,
-    ZoneCost, costs,
+    ChangeLog, JobPlacement, JobPlacer, JobRequest, JobTable, PlacementChange, Reservation,
+    ReservationTable, ZoneCost, costs,
 };
 use zonal_types::{MapVersion, NodeId, ZoneId};
 use zonal_zonemap::{NodeState, TargetState, ZoneMap};
@@ -261,23 +261,7 @@ impl PlacementService {
             if let Some(id) = placed.reservation {
                 state.log.add(PlacementChange::Reserved(placed.zone, id));
             }
-            let nodes = placed.nodes.iter().map(|id| {
-                let address = map.node(*id).map_or("", |node| node.address.as_str());
-                PlacementNode {
-                    id: id.0,
-                    address: address.to_owned(),
-                }
-            });
-            Ok(PlaceAnswer {
-                zone: placed.zone.0,
-                nodes: nodes.collect(),
-                cost: placed.cost,
-                elsewhere: entries(&placed.elsewhere),
-                explanation: placed.explanation,
-                reservation: placed.reservation,
-                reserved_ms: placed.end_ms.saturating_sub(now),
-                map_version: map.version.0,
-            })
+            Ok(PlaceAnswer::of(map, placed, now))
         })
     }
 
@@ -333,6 +317,30 @@ impl PlacementService {
                 paths,
             })
         })
+    }
+}
+
+impl PlaceAnswer {
+    /// The answer for a placement that was chosen at `now_ms`.
+    #[must_use]
+    pub fn of(map: &ZoneMap, placed: JobPlacement, now_ms: u64) -> Self {
+        let nodes = placed.nodes.iter().map(|id| {
+            let address = map.node(*id).map_or("", |node| node.address.as_str());
+            PlacementNode {
+                id: id.0,
+                address: address.to_owned(),
+            }
+        });
+        Self {
+            zone: placed.zone.0,
+            nodes: nodes.collect(),
+            cost: placed.cost,
+            elsewhere: entries(&placed.elsewhere),
+            explanation: placed.explanation,
+            reservation: placed.reservation,
+            reserved_ms: placed.end_ms.saturating_sub(now_ms),
+            map_version: map.version.0,
+        }
     }
 }
 

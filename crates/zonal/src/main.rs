@@ -12,6 +12,7 @@ mod console;
 mod dump;
 mod exit;
 mod mount;
+mod placement_client;
 mod progress;
 mod running_cell;
 mod testbed;

@@ -12,6 +12,8 @@ use cell::{Cell, code, said, zonal};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -138,6 +140,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     page.compare("fs stat", &mut of_cell(&["fs", "stat", "/d/f", "/d"]));
     page.compare("fs du", &mut of_cell(&["fs", "du", "/d"]));
     page.compare("place", &mut of_cell(&["place", "/d/f", "/d"]));
+    page.compare("jobs", report_job(&cell, &mut of_cell(&["jobs"])));
     page.compare("status", &mut of_cell(&["status"]));
     page.compare("top", &mut of_cell(&["top", "--interval", "1"]));
     page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));
@@ -200,9 +203,29 @@ fn mounted(cell: &Cell, page: &mut Page) {
     page.compare("layout show", zonal().args(["layout", "show"]).arg(&file));
     page.compare("locate", zonal().arg("locate").arg(&file));
     page.compare("locate", zonal().args(["locate", "-r"]).arg(&dir));
+    let mut matrix = zonal();
+    matrix
+        .args(["locate", "--matrix", "--cell"])
+        .arg(cell.dir());
+    page.compare("locate", matrix.arg(&file));
     page.compare("status", zonal().args(["status", "--cell"]).arg(cell.dir()));
     let gone = zonal().arg("umount").arg(&path).output().unwrap();
     assert_eq!(code(&gone), 0, "{}", said(&gone));
+}
+
+/// Has the placement service record a job with traffic, for `command`.
+fn report_job<'a>(cell: &Cell, command: &'a mut Command) -> &'a mut Command {
+    let ask = |line: &str| {
+        let mut stream = TcpStream::connect(cell.address("manager", true)).unwrap();
+        write!(stream, "{line} HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let value = text.split("\"job\": ").nth(1).unwrap().split(',').next();
+        value.unwrap().to_owned()
+    };
+    let job = ask("POST /v1/jobs?name=j&user=u&zone=1&nodes=1");
+    ask(&format!("PUT /v1/jobs/{job}?in_zone_bytes=1"));
+    command
 }
 
 /// Commands of a testbed; false where this machine cannot have one.

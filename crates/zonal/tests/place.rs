@@ -79,6 +79,12 @@ fn a_job_is_placed_in_the_zone_of_its_bytes_or_told_why_not() {
         assert_eq!(told["cost"], 0, "{path}: {told}");
         assert_eq!(told["nodes"].as_array().unwrap().len(), 1);
     }
+    // From the root there is no common home: everything is walked.
+    let told = answer(&cell, &["/"]);
+    assert_eq!(
+        (&told["zone"], &told["bytes"]["2"]),
+        (&2.into(), &(3 << 20).into())
+    );
     // Most of the bytes of both are in zone 2.
     let told = answer(&cell, &["-r", "-n", "2", "/one", "/two"]);
     assert_eq!(
@@ -113,6 +119,13 @@ fn a_job_is_placed_in_the_zone_of_its_bytes_or_told_why_not() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.starts_with(begins), "{format}: {text}");
     }
+
+    let told = answer(&cell, &["/t*/f", "/o[mn]e"]);
+    assert_eq!(told["paths"], serde_json::json!(["/two/f", "/one"]));
+    let told = answer(&cell, &["/*/f"]);
+    assert_eq!(told["paths"], serde_json::json!(["/one/f", "/two/f"]));
+    refused(&cell, &["/three*"], 7, &["no path matches /three*"]);
+    refused(&cell, &["/one/f/*"], 7, &["no path matches"]);
 
     refused(&cell, &["/three"], 7, &["/three"]);
     refused(&cell, &["one"], 2, &["does not start with /", "Hint:"]);
@@ -167,10 +180,194 @@ fn a_path_that_the_asker_may_not_read_is_refused() {
     );
 }
 
+#[test]
+fn the_command_reserves_at_the_service_and_goes_on_without_it() {
+    let cell = bring_up("place-reserve");
+    fill(&cell, 1, "/one", 1 << 20);
+    // Both zones are idle, so the second job goes to the other.
+    let spread = ["--policy", "spread", "/one"];
+    let first = answer(&cell, &spread);
+    let second = answer(&cell, &spread);
+    assert_eq!((&first["zone"], &second["zone"]), (&1.into(), &2.into()));
+    let reserved = first["reserved_ms"].as_u64().unwrap();
+    assert!((1..=30_000).contains(&reserved), "{first}");
+    let id = first["reservation"].to_string();
+    let output = place(&cell, &["--release", &id]);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    refused(&cell, &["--release", &id], 7, &["it has ended"]);
+    let third = answer(&cell, &[&spread[..], &["--no-reserve"]].concat());
+    assert_eq!(
+        (&third["zone"], third.get("reservation")),
+        (&1.into(), None)
+    );
+    refused(&cell, &["/one", "--hold", "11 min"], 2, &["10 min"]);
+    let text = said(&place(&cell, &["/one", "--hold", "2 s"]));
+    assert!(text.contains("zonal place --release"), "{text}");
+
+    let silent = ["--service", "127.0.0.1:1"];
+    let output = place(&cell, &[&silent[..], &["/one"]].concat());
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        note.contains("does not answer") && note.contains("none is reserved"),
+        "{note}"
+    );
+    refused(
+        &cell,
+        &[&silent[..], &["--release", "1"]].concat(),
+        4,
+        &["Hint:"],
+    );
+}
+
+#[test]
+fn with_a_token_the_pages_tell_homes_and_commands_send_it() {
+    let cell = bring_up("place-token");
+    fill(&cell, 2, "/set-a", 1 << 20);
+    fill(&cell, 1, "/set-b", 1 << 20);
+    assert_eq!(code(&cell.down()), 0);
+    let token = "0123456789abcdef";
+    cell::write_secret(&cell.dir().join("manager/token"), token);
+    let config = cell.config("manager");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace("[admin]\n", "[admin]\ntoken_file = \"token\"\n");
+    let text = text.replace(
+        "[manager]\n",
+        "[manager]\nuplinks = { zone2 = \"1 gbit\", 1 = \"2 gbit\" }\n",
+    );
+    fs::write(&config, text).unwrap();
+    let output = zonal()
+        .args(["up", "--dir"])
+        .arg(cell.dir())
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+
+    assert_eq!(ask(&cell, "GET", "/v1/zones").0, 401);
+    assert!(answer(&cell, &["/set-a"])["reservation"].is_number());
+    let asked = |target: &str| {
+        ask_with(
+            &cell,
+            "GET",
+            target,
+            &format!("Authorization: Bearer {token}\r\n"),
+        )
+    };
+    let (code, told) = asked("/v1/locate?path=/set-%2a/x&path=/set-a");
+    assert_eq!(code, 200, "{told}");
+    let homes: Vec<(&str, u64)> = told["paths"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            (
+                entry["path"].as_str().unwrap(),
+                entry["home"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(homes, [("/set-a/x", 2), ("/set-b/x", 1), ("/set-a", 2)]);
+    // The uplink of zone 2 has half the rate: it weighs 2, that of zone 1 weighs 1.
+    let (_, told) = asked("/v1/locate?bytes=1:100");
+    assert_eq!(told["costs"][1]["cost"], 150, "{told}");
+    assert_eq!(asked("/v1/locate?path=/none").0, 404);
+    assert_eq!(asked("/v1/locate?path=none").0, 400);
+}
+
+#[test]
+fn jobs_are_listed_with_the_part_of_their_traffic_in_their_zone() {
+    let cell = bring_up("place-jobs");
+    let (_, placed) = ask(&cell, "POST", "/v1/place?nodes=2");
+    let start = format!(
+        "/v1/jobs?name=a%1bb&user=me&reservation={}",
+        placed["reservation"]
+    );
+    let (code, started) = ask(&cell, "POST", &start);
+    assert_eq!(code, 200, "{started}");
+    let page = format!("/v1/jobs/{}", started["job"]);
+    assert_eq!(
+        ask(
+            &cell,
+            "PUT",
+            &format!("{page}?in_zone_bytes=9&cross_zone_bytes=3")
+        )
+        .0,
+        200
+    );
+    let listed = |words: &[&str]| {
+        let mut command = zonal();
+        let output = command
+            .arg("jobs")
+            .args(words)
+            .arg("--cell")
+            .arg(cell.dir())
+            .output()
+            .unwrap();
+        assert_eq!(cell::code(&output), 0, "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told: serde_json::Value = serde_json::from_str(&listed(&["--json", "--running"])).unwrap();
+    assert_eq!(
+        (&told["running"], &told["jobs"][0]["nodes"]),
+        (&1.into(), &2.into())
+    );
+    let ended = format!("{page}?in_zone_bytes=10&cross_zone_bytes=30&state=failed");
+    assert_eq!(ask(&cell, "DELETE", &ended).0, 200);
+    assert_eq!(ask(&cell, "PUT", &page).0, 404);
+    let text = listed(&[]);
+    assert!(text.contains("25.0 %") && text.contains("failed"), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text}");
+    assert!(!listed(&["--running"]).contains("failed"));
+}
+
+#[test]
+fn requests_wait_for_a_change_and_hold_up_nobody() {
+    let cell = bring_up("place-watch");
+    let (_, told) = ask(&cell, "GET", "/v1/watch");
+    let since = told["version"].to_string();
+    let target = format!("/v1/watch?since={since}");
+    std::thread::scope(|scope| {
+        // More than the threads that answer.
+        let waiting: Vec<_> = (0..20)
+            .map(|_| scope.spawn(|| ask(&cell, "GET", &target)))
+            .collect();
+        // Clients that go away, and one whose time is over at once.
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(cell.address("manager", true)).unwrap();
+            write!(stream, "GET {target} HTTP/1.0\r\n\r\n").unwrap();
+        }
+        let (_, told) = ask(&cell, "GET", &format!("{target}&wait_ms=1"));
+        assert_eq!(told["changes"], serde_json::json!([]), "{told}");
+        fill(&cell, 2, "/two", 1);
+        for thread in waiting {
+            let (code, told) = thread.join().unwrap();
+            assert_eq!(
+                (code, &told["changes"][0]["kind"]),
+                (200, &"junctions".into()),
+                "{told}"
+            );
+        }
+    });
+    let (_, placed) = ask(&cell, "POST", "/v1/place");
+    let (_, told) = ask(&cell, "GET", &target);
+    let kinds: Vec<&str> = told["changes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|change| change["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["junctions", "reservation"]);
+    assert_eq!(told["changes"][1]["id"], placed["reservation"]);
+}
+
 /// A request to the manager's pages; its status code and JSON.
 fn ask(cell: &Cell, method: &str, target: &str) -> (u16, serde_json::Value) {
+    ask_with(cell, method, target, "")
+}
+
+fn ask_with(cell: &Cell, method: &str, target: &str, headers: &str) -> (u16, serde_json::Value) {
     let mut stream = TcpStream::connect(cell.address("manager", true)).unwrap();
-    write!(stream, "{method} {target} HTTP/1.0\r\n\r\n").unwrap();
+    write!(stream, "{method} {target} HTTP/1.0\r\n{headers}\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();

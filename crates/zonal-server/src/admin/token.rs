@@ -65,6 +65,12 @@ impl Token {
         Ok(Self(String::from_utf8_lossy(token).into_owned()))
     }
 
+    /// The value of an `Authorization` header with this token.
+    #[must_use]
+    pub fn header(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
     /// True where the value of an `Authorization` header is `Bearer` and this token.
     #[must_use]
     pub fn is_in(&self, authorization: &str) -> bool {

@@ -43,15 +43,15 @@ pub(super) struct Watchers {
 
 impl Watchers {
     /// Adds a request; gives it back where too many wait.
-    pub(super) fn add(&self, watcher: Watcher) -> Result<(), Watcher> {
+    pub(super) fn add(&self, watcher: Watcher) -> Option<Watcher> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() >= WATCHERS_MAX {
-            return Err(watcher);
+            return Some(watcher);
         }
         waiting.push(watcher);
         drop(waiting);
         self.wake();
-        Ok(())
+        None
     }
 
     /// Has the thread look at the requests now.

@@ -3,7 +3,7 @@
 use super::messages::{ChangesAnswer, JobAnswer, JobEntry, JobStart, JobsAnswer, WatchedChange};
 use super::{PlacementService, RefusalKind, ServiceRefusal, calendar_ms, now_ms};
 use zonal_placement::{
-    ChangeList, JOB_SILENCE_MS, JobState, JobTableError, JobTraffic, PlacementChange, StartedJob,
+    JOB_SILENCE_MS, JobState, JobTableError, JobTraffic, LogChanges, PlacementChange, StartedJob,
 };
 use zonal_types::ZoneId;
 use zonal_wire::ManagerRequest;
@@ -160,7 +160,7 @@ impl PlacementService {
     }
 }
 
-fn watch_answer(found: &ChangeList) -> ChangesAnswer {
+fn watch_answer(found: &LogChanges) -> ChangesAnswer {
     let changes = found.changes.iter().map(|(version, change)| {
         use PlacementChange as C;
         let (kind, change, zone, id) = match *change {

@@ -1,6 +1,6 @@
 //! `zonal fs`: files of a cell without a mount, for machines that have no FUSE.
 
-mod cat_stat;
+pub(super) mod cat_stat;
 pub(super) mod connection;
 mod copy_work;
 mod download;

@@ -1,10 +1,13 @@
 //! `zonal locate`: shows where files are stored, by the extended attribute `zonal.locate`.
 
+mod matrix;
 mod walk;
 
+use crate::cell::connection::CellArgs;
 use crate::console;
 use crate::exit::{FAILED, Failure, with_causes};
 use crate::mount::attributes;
+use crate::placement_client::ServiceArgs;
 use crate::progress::ProgressMeter;
 use anyhow::Context;
 use serde_json::Value;
@@ -12,6 +15,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use zonal_basics::byte_size;
 
+use matrix::ZoneCosts;
 use walk::TreeTotals;
 
 /// Show the home zone, bytes per zone, and targets of files
@@ -25,6 +29,14 @@ pub struct Locate {
     /// Add up all files below directories; a file with several names counts with each of them
     #[arg(long, short)]
     recursive: bool,
+    /// Show the cost of a job in each zone: bytes over uplinks, weighted by their rates. The cell
+    /// is that of --cell; the weights are those of the placement service, and equal without it
+    #[arg(long)]
+    matrix: bool,
+    #[command(flatten)]
+    cell: CellArgs,
+    #[command(flatten)]
+    service: ServiceArgs,
     /// As JSON: a list with one object a path
     #[arg(long)]
     json: bool,
@@ -49,10 +61,20 @@ impl Locate {
                 }
             }
         }
+        let matrix = match self.matrix {
+            true => Some(ZoneCosts::of(&self.cell, &self.service)?),
+            false => None,
+        };
+        if let Some(matrix) = &matrix {
+            found.iter_mut().for_each(|value| matrix.add_to(value));
+        }
         if self.json {
             console::json(format_args!("{:#}", Value::from(found)));
         } else {
             found.iter().for_each(print);
+            if let Some(matrix) = &matrix {
+                console::table(&matrix.rows(&found));
+            }
         }
         if failures > 0 {
             let text = format!("{failures} files or directories could not be read");

@@ -7,6 +7,7 @@ mod down;
 mod dump;
 mod fs;
 mod fsck;
+mod jobs;
 mod key;
 mod key_revoke;
 mod layout;
@@ -64,6 +65,7 @@ enum Command {
     Layout(layout::LayoutCommand),
     Locate(locate::Locate),
     Place(place::PlaceJob),
+    Jobs(jobs::Jobs),
     #[command(subcommand)]
     Meta(meta::Meta),
     #[command(subcommand)]
@@ -119,6 +121,7 @@ impl Cli {
             Command::Layout(command) => command.run(),
             Command::Locate(command) => command.run(),
             Command::Place(command) => command.run(),
+            Command::Jobs(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
             Command::Fs(command) => command.run(),

@@ -26,6 +26,8 @@ pub fn zonal() -> Command {
         .env_remove("ZONAL_CELL")
         .env_remove("ZONAL_KEY_FILE")
         .env_remove("ZONAL_LOG")
+        .env_remove("ZONAL_SERVICE")
+        .env_remove("ZONAL_TOKEN_FILE")
         .env_remove("ZONAL_RECORD");
     command
 }

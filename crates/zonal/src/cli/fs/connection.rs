@@ -5,6 +5,7 @@ use crate::console;
 use crate::exit::{FAILED, Failure, INTERRUPTED, NOT_FOUND, UNREACHABLE, down_hint, with_causes};
 use crate::mount::options::{MountSettings, transport};
 use crate::mount::zone_detection;
+use crate::placement_client::{PlacementClient, ServiceArgs};
 use std::path::{Path, PathBuf};
 use zonal_native::{
     ConnectError, ConnectOptions, Error, ErrorCode, Identity, Native, NodeId, Role, User,
@@ -66,6 +67,11 @@ impl AccessArgs {
     /// The zone map, from the manager.
     pub fn map(&self) -> anyhow::Result<ZoneMap> {
         self.cell.open()?.map()
+    }
+
+    /// The placement service of the cell, where its address is known.
+    pub fn placement(&self, args: &ServiceArgs) -> anyhow::Result<Option<PlacementClient>> {
+        PlacementClient::of(&self.cell.open()?, args)
     }
 
     /// Connects; `doing` is the command's name for the sessions.

@@ -7,7 +7,7 @@ use crate::progress::ProgressMeter;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use zonal_native::FileKind;
-use zonal_types::ZoneId;
+use zonal_types::{Ino, ZoneId};
 
 /// Permission to read, as access(2) has it.
 const READ: u32 = 4;
@@ -58,7 +58,9 @@ pub fn by_zone(
         let attr = attr.map_err(|error| about(error, "find", path))?;
         let readable = cell.native.access(&cell.user, path, READ);
         readable.map_err(|error| about(error, "read", path))?;
-        if attr.kind != FileKind::Directory || !recursive {
+        // Below the root there is no common home.
+        let is_walked = recursive || attr.ino == Ino::ROOT;
+        if attr.kind != FileKind::Directory || !is_walked {
             sum.add_file(cell, path)?;
             continue;
         }
