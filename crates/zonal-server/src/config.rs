@@ -285,6 +285,8 @@ pub struct AdminConfig {
     pub listen: SocketAddr,
     /// File of the token that requests must carry, if any.
     pub token_file: Option<PathBuf>,
+    /// For the manager's node: address of the placement service over gRPC, if any.
+    pub grpc: Option<SocketAddr>,
 }
 
 /// Config of one node, checked.

@@ -39,6 +39,7 @@ mod node_probe;
 pub mod peers;
 mod pending_reply;
 mod permits;
+mod placement_grpc;
 pub mod placement_pages;
 pub mod placement_service;
 mod rate_limited_log;

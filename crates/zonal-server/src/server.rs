@@ -38,7 +38,7 @@ use zonal_net::{
 };
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
-use admin_pages::{listen_admin, read_token, start_admin};
+use admin_pages::{AdminServers, listen_admin, read_token, start_admin};
 use cell_join::{JoinOutcome, join_cell};
 use credential::read_credential;
 use port_check::check_ports;
@@ -168,7 +168,7 @@ fn start_shard(role: &Arc<MetaRole>) -> Result<Vec<JoinHandle<()>>, ServerError>
 struct Running {
     revocations: Option<Revocations>,
     server: ServerHandle,
-    admin: Option<Admin>,
+    admin: Option<AdminServers>,
     node: Arc<ServerNode>,
     background: Vec<JoinHandle<()>>,
     checkpointers: Vec<Checkpointer>,
@@ -246,7 +246,7 @@ impl Running {
         )?;
         let revocations = start_revocations(config, &node, &peers, &server)?;
         let admin = start_admin(config, pages, &node, &server, token)?;
-        log_serving(config, admin.as_ref());
+        log_serving(config, admin.as_ref().map(|admin| &admin.pages));
         Ok(Some(Self {
             revocations,
             server,

@@ -32,6 +32,7 @@ const TIERS: [&[&str]; 7] = [
         "zonal-region",
         "zonal-net",
         "zonal-disk",
+        "zonal-grpc",
         "zonal-server",
         "zonal-fuse",
         "zonal-native",

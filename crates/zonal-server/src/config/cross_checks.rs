@@ -57,7 +57,8 @@ impl Source<'_> {
             )));
         }
         if let Some(admin) = &config.admin
-            && clash(admin.listen, config.listen)
+            && (clash(admin.listen, config.listen)
+                || admin.grpc.is_some_and(|grpc| clash(grpc, config.listen)))
         {
             return Err(self.together(format!(
                 "the admin pages cannot be at `listen`{place} as well: give them a port of their own"

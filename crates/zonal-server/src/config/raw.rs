@@ -54,6 +54,7 @@ pub(super) struct RawLimits {
 pub(super) struct RawAdmin {
     pub(super) listen: Spanned<String>,
     pub(super) token_file: Option<PathBuf>,
+    pub(super) grpc: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

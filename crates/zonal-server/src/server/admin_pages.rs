@@ -4,10 +4,12 @@ use crate::admin::{Admin, Token};
 use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
 use crate::node::ServerNode;
+use crate::placement_grpc::ServiceCalls;
 use crate::placement_pages::PlacementPages;
 use crate::placement_service::PlacementService;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use zonal_grpc::PlacementCallServer;
 use zonal_net::ServerHandle;
 use zonal_types::limits::REGION_BYTES_MAX;
 
@@ -36,13 +38,19 @@ pub(super) fn listen_admin(config: &NodeConfig) -> Result<Option<TcpListener>, S
     Ok(Some(listener))
 }
 
+/// The admin pages, and gRPC beside them.
+pub(super) struct AdminServers {
+    pub(super) pages: Admin,
+    _grpc: Option<PlacementCallServer>,
+}
+
 pub(super) fn start_admin(
     config: &NodeConfig,
     listener: Option<TcpListener>,
     node: &Arc<ServerNode>,
     server: &ServerHandle,
     token: Option<Token>,
-) -> Result<Option<Admin>, ServerError> {
+) -> Result<Option<AdminServers>, ServerError> {
     let connections = Arc::clone(server.metrics());
     let connections_max = config.limits.connections as u64;
     let regions = Arc::clone(server.regions());
@@ -84,14 +92,35 @@ pub(super) fn start_admin(
     let metrics = Arc::clone(&node.metrics);
     let address = listener.local_addr().unwrap_or(config.listen);
     let has_token = token.is_some();
-    let admin = Admin::start(listener, token, metrics, status, is_healthy);
-    let admin = admin.map_err(|source| ServerError::Listen { address, source })?;
+    let pages = Admin::start(listener, token.clone(), metrics, status, is_healthy);
+    let pages = pages.map_err(|source| ServerError::Listen { address, source })?;
+    let mut grpc = None;
     if let Some(manager) = node.manager.clone() {
         let map = Arc::clone(&node.map);
         let service = PlacementService::new(map, manager, config.uplinks.clone(), has_token);
-        admin.add_placement(PlacementPages::new(Arc::new(service)));
+        let service = Arc::new(service);
+        pages.add_placement(PlacementPages::new(Arc::clone(&service)));
+        if let Some(address) = config.admin.as_ref().and_then(|admin| admin.grpc) {
+            grpc = Some(start_grpc(address, token, service)?);
+        }
     }
-    Ok(Some(admin))
+    Ok(Some(AdminServers { pages, _grpc: grpc }))
+}
+
+/// Starts the placement service over gRPC.
+fn start_grpc(
+    address: SocketAddr,
+    token: Option<Token>,
+    service: Arc<PlacementService>,
+) -> Result<PlacementCallServer, ServerError> {
+    let listen = |source| ServerError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(listen)?;
+    let authorize = move |said: &str| token.as_ref().is_none_or(|token| token.is_in(said));
+    let calls = Arc::new(ServiceCalls::new(service));
+    let started =
+        PlacementCallServer::start(listener, Arc::new(authorize), calls).map_err(listen)?;
+    tracing::info!(address = %started.address(), "the placement service answers over gRPC");
+    Ok(started)
 }
 
 fn status(config: &NodeConfig, node: &ServerNode) -> serde_json::Value {
