@@ -112,7 +112,7 @@ fn number(text: &str) -> Option<u64> {
 #[test]
 fn the_page_of_limits_has_every_bound_of_all_crates_by_name() {
     let mut code = BTreeSet::new();
-    let crates = "types wire layout placement zonemap meta object client fsck driver flow wait region net disk server fuse mount offline";
+    let crates = "types wire layout placement zonemap meta object client fsck driver flow wait region net disk grpc server fuse mount offline";
     for of in crates.split(' ') {
         constants(&format!("{of}/src"), &mut code);
     }
