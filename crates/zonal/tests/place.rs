@@ -230,7 +230,10 @@ fn with_a_token_the_pages_tell_homes_and_commands_send_it() {
     cell::write_secret(&cell.dir().join("manager/token"), token);
     let config = cell.config("manager");
     let text = fs::read_to_string(&config).unwrap();
-    let text = text.replace("[admin]\n", "[admin]\ntoken_file = \"token\"\n");
+    let text = text.replace(
+        "[admin]\n",
+        "[admin]\ntoken_file = \"token\"\ngrpc = \"127.0.0.1:0\"\n",
+    );
     let text = text.replace(
         "[manager]\n",
         "[manager]\nuplinks = { zone2 = \"1 gbit\", 1 = \"2 gbit\" }\n",
@@ -243,6 +246,7 @@ fn with_a_token_the_pages_tell_homes_and_commands_send_it() {
         .unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
 
+    assert!(cell.log("manager").contains("answers over gRPC"));
     assert_eq!(ask(&cell, "GET", "/v1/zones").0, 401);
     assert!(answer(&cell, &["/set-a"])["reservation"].is_number());
     let asked = |target: &str| {
