@@ -1,12 +1,14 @@
-//! Messages of the manager and of commands. The first byte selects the kind; an accepted message
-//! encodes to as many bytes again.
+//! Messages of the manager, of commands and of agents. The first byte selects the kind; an accepted
+//! message encodes to as many bytes again.
 #![no_main]
 
 mod feed;
 
 use feed::{by_kind, feed};
 use libfuzzer_sys::fuzz_target;
-use zonal_wire::{AdminReply, AdminRequest, ManagerReply, ManagerRequest};
+use zonal_wire::{
+    AdminReply, AdminRequest, AgentReply, AgentRequest, ManagerReply, ManagerRequest,
+};
 
 fuzz_target!(|data: &[u8]| by_kind(
     data,
@@ -15,5 +17,7 @@ fuzz_target!(|data: &[u8]| by_kind(
         feed::<ManagerReply>,
         feed::<AdminRequest>,
         feed::<AdminReply>,
+        feed::<AgentRequest>,
+        feed::<AgentReply>,
     ]
 ));

@@ -82,6 +82,7 @@ fn operation(service: Service) -> &'static str {
         Service::Manager => "a request for the zone map",
         Service::Connection => "the handshake",
         Service::Admin => "a request to the server itself",
+        Service::Agent => "a request to an agent",
     }
 }
 

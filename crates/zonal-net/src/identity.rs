@@ -158,6 +158,7 @@ impl Peer {
             // The manager's node also has the root's shard.
             Service::Meta => roles.meta || roles.manager,
             Service::Storage => roles.storage,
+            Service::Agent => roles.agent,
             Service::Admin | Service::Connection => true,
         }
     }

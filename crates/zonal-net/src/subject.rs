@@ -2,7 +2,7 @@
 //! subjectAltName (RFC 5280, 4.2.1.6).
 //!
 //! ```text
-//! zonal://CELL/server/NODE[,NODE]...?roles=manager,meta,storage
+//! zonal://CELL/server/NODE[,NODE]...?roles=manager,meta,storage,agent
 //! zonal://CELL/admin/NAME
 //! zonal://CELL/client/NAME?path=/projects/a&read-only&uids=1000-1999&squash-root
 //! ```
@@ -30,6 +30,8 @@ pub struct ServerRoles {
     pub meta: bool,
     /// Storage: has targets.
     pub storage: bool,
+    /// Agent: runs commands of jobs.
+    pub agent: bool,
 }
 
 impl ServerRoles {
@@ -39,6 +41,7 @@ impl ServerRoles {
         (self.manager || !needed.manager)
             && (self.meta || !needed.meta)
             && (self.storage || !needed.storage)
+            && (self.agent || !needed.agent)
     }
 }
 
@@ -194,6 +197,7 @@ fn parse_roles(query: Option<&str>) -> Result<ServerRoles, SubjectError> {
             "manager" => found.manager = true,
             "meta" => found.meta = true,
             "storage" => found.storage = true,
+            "agent" => found.agent = true,
             _ => return Err(SubjectError("an unknown role")),
         }
     }
@@ -270,6 +274,7 @@ impl fmt::Display for ServerRoles {
             (self.manager, "manager"),
             (self.meta, "meta"),
             (self.storage, "storage"),
+            (self.agent, "agent"),
         ];
         let own: Vec<&str> = all
             .iter()
@@ -341,6 +346,8 @@ mod tests {
         for text in [
             "server/7?roles=manager,meta",
             "server/1?roles=storage",
+            "server/1?roles=storage,agent",
+            "server/9?roles=agent",
             "server/1,2,30?roles=manager,meta,storage",
             "admin/operator",
             "client/ci",

@@ -134,6 +134,7 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
                 manager: false,
                 meta: *meta,
                 storage: !targets.is_empty(),
+                agent: false,
             };
             let certified = peer.certified.as_ref();
             peer.role == Role::Server

@@ -267,6 +267,19 @@ pub struct StorageConfig {
     pub store: StoreConfig,
 }
 
+/// Config of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentConfig {
+    /// Ranks that run at the same time.
+    pub ranks: usize,
+    /// The node is to be used only where nothing else is left.
+    pub is_standby: bool,
+    /// The first user id, and group id, that commands run with.
+    pub user_min: u32,
+    /// Commands get no rights by running set-id programs.
+    pub no_new_privs: bool,
+}
+
 /// Bounds of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -334,6 +347,8 @@ pub struct NodeConfig {
     pub meta_role: Option<StoreConfig>,
     /// The storage role: a target.
     pub storage_role: Option<StorageConfig>,
+    /// The agent role: commands for jobs.
+    pub agent_role: Option<AgentConfig>,
     /// Folder for recordings of the changes to the node's stores. Not a key of the file: the
     /// command line sets it.
     pub record: Option<PathBuf>,
@@ -386,6 +401,7 @@ impl NodeConfig {
             ("manager", self.manager_role.is_some()),
             ("meta", self.meta_role.is_some()),
             ("storage", self.storage_role.is_some()),
+            ("agent", self.agent_role.is_some()),
         ];
         roles
             .iter()
@@ -401,6 +417,7 @@ impl NodeConfig {
             manager: self.manager_role.is_some(),
             meta: self.meta_role.is_some(),
             storage: self.storage_role.is_some(),
+            agent: self.agent_role.is_some(),
         }
     }
 

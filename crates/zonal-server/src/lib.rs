@@ -14,6 +14,7 @@
 
 mod access;
 pub mod admin;
+pub mod agent_role;
 mod client_traffic;
 pub mod clock;
 pub mod config;

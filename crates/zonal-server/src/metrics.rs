@@ -47,7 +47,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let tags = || (0..TAGS).map(|_| Operation::new()).collect();
         Self {
-            operations: [tags(), tags(), tags(), tags()],
+            operations: [tags(), tags(), tags(), tags(), tags()],
             gauges: Mutex::default(),
         }
     }
@@ -59,11 +59,12 @@ fn index(service: Service) -> Option<usize> {
         Service::Storage => Some(1),
         Service::Manager => Some(2),
         Service::Admin => Some(3),
+        Service::Agent => Some(4),
         Service::Connection => None,
     }
 }
 
-const SERVICES: [&str; 4] = ["meta", "storage", "manager", "admin"];
+const SERVICES: [&str; 5] = ["meta", "storage", "manager", "admin", "agent"];
 
 /// The bucket of a latency: the first one whose bound is not below it.
 fn bucket(us: u64) -> usize {

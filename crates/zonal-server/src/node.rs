@@ -1,6 +1,7 @@
 //! A node: hands each request to its role, measures it, and logs slow ones.
 
 use crate::access::{check_manager, check_meta, check_storage};
+use crate::agent_role::{AgentRole, ParkedPoll};
 use crate::control::Control;
 use crate::grants::{Grants, as_asked_by, as_seen_by};
 use crate::manager_role::ManagerRole;
@@ -18,8 +19,8 @@ use zonal_net::{Handler, Peer, ReplyBuilder, Role};
 use zonal_types::{Codec, ErrorCode, HolderNumber, NodeId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
-    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
-    Service, StorageReply, StorageRequest,
+    AdminReply, AdminRequest, AgentReply, AgentRequest, Header, ManagerReply, ManagerRequest,
+    MetaReply, MetaRequest, Service, StorageReply, StorageRequest,
 };
 
 /// The roles of a node behind one listener.
@@ -34,6 +35,8 @@ pub struct ServerNode {
     pub shard: Option<Arc<MetaRole>>,
     /// The storage role.
     pub storage: Option<Arc<StorageRole>>,
+    /// The agent role.
+    pub agent: Option<Arc<AgentRole>>,
     /// Answers requests of commands.
     pub control: Arc<Control>,
     /// Files that clients with a scope have open.
@@ -75,6 +78,9 @@ impl ServerNode {
     /// Ends waits, so that connections and background threads can end.
     pub fn stopping_roles(&self) {
         self.control.stop();
+        if let Some(agent) = &self.agent {
+            agent.stop();
+        }
         if let Some(shard) = &self.shard {
             shard.stop();
         }
@@ -97,6 +103,43 @@ impl ServerNode {
             failed,
             waits: false,
         })
+    }
+
+    /// Answers a request to the agent; the inner result is `None` where it is parked.
+    #[expect(clippy::option_option, reason = "not decoded, parked, done")]
+    fn agent(
+        &self,
+        peer: &Peer,
+        body: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Option<Option<FinishedRequest>> {
+        let parked: Option<Box<ParkedPoll>> =
+            reply.take_kept().and_then(|kept| kept.downcast().ok());
+        let request = AgentRequest::from_bytes(body).ok()?;
+        let (tag, name) = (request.tag(), request.name());
+        let waits = matches!(request, AgentRequest::Poll { .. });
+        let answer = match (&self.agent, parked) {
+            (Some(agent), Some(parked)) => agent.poll(*parked, true, reply),
+            (Some(agent), None) => agent.answer(peer, request, reply),
+            (None, _) => Some(AgentReply::Failed {
+                code: ErrorNumber(ErrorCode::WrongTarget),
+                detail: "no agent here".into(),
+            }),
+        };
+        let Some(answer) = answer else {
+            return Some(None);
+        };
+        reply.message(&answer);
+        let failed = match answer {
+            AgentReply::Failed { code, .. } => Some(code.0),
+            _ => None,
+        };
+        Some(Some(FinishedRequest {
+            tag,
+            name,
+            failed,
+            waits,
+        }))
     }
 
     fn manager(
@@ -276,6 +319,7 @@ fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
         Service::Meta => reply.message(&MetaReply::Failed { code }),
         Service::Storage => reply.message(&StorageReply::Failed { code, detail }),
         Service::Admin => reply.message(&AdminReply::Failed { code, detail }),
+        Service::Agent => reply.message(&AgentReply::Failed { code, detail }),
         Service::Manager | Service::Connection => {
             reply.message(&ManagerReply::Failed { code, detail });
         }
@@ -299,6 +343,11 @@ impl Handler for ServerNode {
                 Service::Storage => self.storage(peer, header, body, payload, reply),
                 Service::Admin => self.admin(peer, body, reply),
                 Service::Connection => None,
+                Service::Agent => {
+                    return self
+                        .agent(peer, body, reply)
+                        .map(|done| done.map(|done| (start, done)));
+                }
                 Service::Meta => {
                     let kept = reply.take_kept();
                     let was_parked = kept.is_some();

@@ -12,6 +12,7 @@ mod port_check;
 mod shard;
 
 use crate::admin::Admin;
+use crate::agent_role::AgentRole;
 use crate::config::NodeConfig;
 use crate::control::Control;
 use crate::error::ServerError;
@@ -220,15 +221,16 @@ impl Running {
             storage.traffic.set_zone(own.zone);
         }
         let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
-        let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
+        let agent = start_agent(config, &map, &mut background)?;
         let node = Arc::new(ServerNode {
             metrics: Arc::default(),
-            map,
             manager,
             shard,
             storage,
+            agent,
             control,
-            grants,
+            map: Arc::clone(&map),
+            grants: Grants::new(Arc::clone(&map), Arc::clone(&peers)),
             subjects: Subjects::default(),
             slow: config.limits.slow_operation.duration(),
         });
@@ -301,6 +303,24 @@ fn start_revocations(
             what: "a thread",
             source,
         })
+}
+
+/// Starts the agent, where the node has this role.
+fn start_agent(
+    config: &NodeConfig,
+    map: &Arc<MapCache>,
+    background: &mut Vec<JoinHandle<()>>,
+) -> Result<Option<Arc<AgentRole>>, ServerError> {
+    let Some(role) = &config.agent_role else {
+        return Ok(None);
+    };
+    let started = AgentRole::start(role.clone(), config.node, Arc::clone(map));
+    let (agent, thread) = started.map_err(|source| ServerError::System {
+        what: "a thread",
+        source,
+    })?;
+    background.push(thread);
+    Ok(Some(agent))
 }
 
 /// Starts the handler of commands, with the scrubs of the node's stores.

@@ -101,6 +101,16 @@ fn a_file_with_every_role_is_two_nodes() {
 }
 
 #[test]
+fn an_agent_has_its_defaults_and_is_a_role() {
+    let text = std::fs::read_to_string("../../deploy/agent.toml").unwrap();
+    let nodes = NodeConfig::parse(Path::new("agent.toml"), &text).unwrap();
+    assert_eq!(nodes[0].roles(), ["agent"]);
+    let agent = nodes[0].agent_role.as_ref().unwrap();
+    assert_eq!((agent.ranks, agent.user_min), (256, 1000));
+    assert!(!agent.is_standby && !agent.no_new_privs);
+}
+
+#[test]
 fn keys_of_a_table_apply_to_its_node_only() {
     let text = r#"
 cell = "00112233445566778899aabbccddeeff"

@@ -72,6 +72,26 @@ limits! {
     /// Bytes of an object, in whole chunks, that a target changes atomically; a longer range may be
     /// changed in part.
     STORAGE_STEP_BYTES: u64 = 67_108_864, "bytes";
+    /// Bytes of a command that an agent runs: arguments, environment and folder.
+    AGENT_COMMAND_BYTES_MAX: usize = 262_144, "bytes";
+    /// Ranks of one agent, as its config may have them.
+    AGENT_RANKS_MAX: usize = 1_024, "ranks";
+    /// Ranks of one agent by default.
+    AGENT_RANKS_DEFAULT: usize = 256, "ranks";
+    /// First user id, and group id, that an agent runs commands with by default.
+    AGENT_USER_MIN_DEFAULT: u32 = 1_000, "ids";
+    /// Jobs of one agent.
+    AGENT_JOBS_MAX: usize = 1_024, "jobs";
+    /// Output of one rank that waits for its asker.
+    AGENT_OUTPUT_BYTES_MAX: usize = 262_144, "bytes";
+    /// Output in one reply of an agent.
+    AGENT_EVENTS_BYTES_MAX: usize = 524_288, "bytes";
+    /// Standard input of one rank that waits for its process.
+    AGENT_STDIN_BYTES_MAX: usize = 65_536, "bytes";
+    /// How long an agent parks a poll.
+    AGENT_POLL_MS_MAX: u64 = 2_000, "ms";
+    /// How long a job lives without a poll of its asker.
+    AGENT_TERM_MS: u64 = 10_000, "ms";
     /// Supplementary groups of a caller.
     GROUPS_MAX: usize = 65_536, "groups";
     /// Slots of one session: mutations in flight of one client at one shard.

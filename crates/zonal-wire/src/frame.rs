@@ -4,7 +4,8 @@
 //!  offset size field              meaning
 //!       0    4 magic              "ZNL1"
 //!       4    2 version            1
-//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello), 5 admin
+//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello), 5 admin,
+//!                                  6 agent
 //!       7    1 kind               1 request, 2 reply
 //!       8    4 flags              bit 0: payload_crc is set; bit 1: room for the reply; others 0
 //!      12    4 body length        bytes of the encoded message
@@ -70,6 +71,8 @@ pub enum Service {
     Connection,
     /// The server's own state, for commands.
     Admin,
+    /// The agent that runs jobs on the node.
+    Agent,
 }
 
 impl Service {
@@ -80,6 +83,7 @@ impl Service {
             Self::Manager => 3,
             Self::Connection => 4,
             Self::Admin => 5,
+            Self::Agent => 6,
         }
     }
 
@@ -90,6 +94,7 @@ impl Service {
             3 => Self::Manager,
             4 => Self::Connection,
             5 => Self::Admin,
+            6 => Self::Agent,
             _ => return None,
         })
     }

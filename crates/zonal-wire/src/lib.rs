@@ -10,6 +10,7 @@
 
 pub mod activity;
 pub mod admin;
+pub mod agent;
 pub mod frame;
 pub mod lease;
 pub mod lock_ranges;
@@ -25,6 +26,7 @@ pub use admin::{
     AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubOf, ScrubReport, ScrubState,
     SessionEntry,
 };
+pub use agent::{AgentReply, AgentRequest, JobCommand, OutputStream, RankEvent, RankStatus};
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lease::{LeaseGrant, LeaseKind};
 pub use lock_ranges::{LockRanges, RangeOrigin};

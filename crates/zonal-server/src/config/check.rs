@@ -1,15 +1,18 @@
 //! From the raw config to a checked one: defaults and ranges.
 
-use super::raw::{RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
-use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig, UplinkRates};
+use super::raw::{RawAgent, RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
+use super::{
+    AgentConfig, ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig, UplinkRates,
+};
 use crate::units::{ByteSize, Millis};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
 use zonal_net::Transport;
 use zonal_types::limits::{
-    BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS,
-    SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SLOTS_MAX,
+    AGENT_RANKS_DEFAULT, AGENT_RANKS_MAX, AGENT_USER_MIN_DEFAULT, BLOCK_BYTES, CONNECTIONS_MAX,
+    INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT,
+    SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SLOTS_MAX,
 };
 use zonal_types::{CellId, NodeId, TargetId};
 use zonal_zonemap::SubnetTable;
@@ -202,6 +205,26 @@ impl Source<'_> {
         })
     }
 
+    fn agent(&self, raw: &RawAgent) -> Result<AgentConfig, ConfigError> {
+        let ranks = match &raw.ranks {
+            None => AGENT_RANKS_DEFAULT,
+            Some(value) => usize::try_from(*value.get_ref())
+                .ok()
+                .filter(|count| (1..=AGENT_RANKS_MAX).contains(count))
+                .ok_or_else(|| {
+                    let at = value.span().start;
+                    let allowed = format!("1 to {AGENT_RANKS_MAX}");
+                    self.range_error(at, "agent.ranks", value.get_ref(), allowed)
+                })?,
+        };
+        Ok(AgentConfig {
+            ranks,
+            is_standby: raw.standby,
+            user_min: raw.user_min.unwrap_or(AGENT_USER_MIN_DEFAULT),
+            no_new_privs: raw.no_new_privs,
+        })
+    }
+
     fn limits(&self, raw: &RawLimits) -> Result<Limits, ConfigError> {
         let connections = match &raw.connections {
             None => CONNECTIONS_MAX,
@@ -328,6 +351,7 @@ impl Source<'_> {
                 .as_ref()
                 .map(|raw| self.storage(raw))
                 .transpose()?,
+            agent_role: raw.agent.as_ref().map(|raw| self.agent(raw)).transpose()?,
             record: None,
         })
     }

@@ -18,7 +18,7 @@ impl Source<'_> {
         let first = self.node(raw)?;
         let second = self.second_node(raw, &first)?;
         if first.roles().is_empty() {
-            return Err(self.together("no role: add [manager], [meta] or [storage]"));
+            return Err(self.together("no role: add [manager], [meta], [storage] or [agent]"));
         }
         self.check_addresses(&first, "")?;
         let Some(second) = second else {

@@ -29,6 +29,7 @@ pub(super) struct RawNode {
     pub(super) manager: Option<RawManager>,
     pub(super) meta: Option<Spanned<RawMeta>>,
     pub(super) storage: Option<RawStorage>,
+    pub(super) agent: Option<RawAgent>,
 }
 
 pub(super) fn here() -> PathBuf {
@@ -111,4 +112,15 @@ pub(super) struct RawStorage {
     pub(super) log: Option<Spanned<ByteSize>>,
     pub(super) overlay: Option<Spanned<ByteSize>>,
     pub(super) cache: Option<Spanned<ByteSize>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgent {
+    pub(super) ranks: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) standby: bool,
+    pub(super) user_min: Option<u32>,
+    #[serde(default)]
+    pub(super) no_new_privs: bool,
 }

@@ -65,6 +65,7 @@ impl Source<'_> {
             manager_role: None,
             meta_role: Some(self.meta(meta)?),
             storage_role: None,
+            agent_role: None,
             ..first.clone()
         };
         if second.node == first.node {

@@ -1,14 +1,14 @@
 //! Every kind of message with its samples and its decoder, and the bytes of `testdata/*.hex`.
 
 use super::{
-    admin_replies, admin_requests, events, manager_replies, manager_requests, meta_replies,
-    meta_requests, storage_replies, storage_requests,
+    admin_replies, admin_requests, agent_replies, agent_requests, events, manager_replies,
+    manager_requests, meta_replies, meta_requests, storage_replies, storage_requests,
 };
 use zonal_testkit::from_hex;
 use zonal_types::Codec;
 use zonal_wire::{
-    AdminReply, AdminRequest, Event, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
-    StorageReply, StorageRequest,
+    AdminReply, AdminRequest, AgentReply, AgentRequest, Event, ManagerReply, ManagerRequest,
+    MetaReply, MetaRequest, StorageReply, StorageRequest,
 };
 
 /// Decodes, and where that succeeds encodes again and returns the result. Must not panic on any
@@ -56,6 +56,8 @@ pub fn kinds() -> Vec<Kind> {
         kind!(ManagerReply, manager_replies()),
         kind!(AdminRequest, admin_requests()),
         kind!(AdminReply, admin_replies()),
+        kind!(AgentRequest, agent_requests()),
+        kind!(AgentReply, agent_replies()),
     ]
 }
 

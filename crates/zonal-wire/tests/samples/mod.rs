@@ -6,8 +6,10 @@
 )]
 #![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
+mod agent;
 mod corpus;
 
+pub use agent::{agent_replies, agent_requests};
 pub use corpus::{Kind, corpus, corpus_path, kinds};
 
 use zonal_types::layout::{Component, ComponentKind};
@@ -75,6 +77,7 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         ("in_region", in_region),
         ("with_room", with_room),
         ("in_room", in_room),
+        ("agent", Header::request(Service::Agent, cell)),
     ]
 }
 

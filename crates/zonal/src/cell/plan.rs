@@ -31,6 +31,8 @@ pub struct CellShape {
     pub segment: ByteSize,
     /// Whether to make an authority, and credentials for each node and for commands.
     pub key: bool,
+    /// Whether storage nodes have an agent.
+    pub agent: bool,
 }
 
 /// File name of the commands' credential in the cell's folder.
@@ -89,15 +91,20 @@ fn nodes(shape: &CellShape) -> Vec<PlannedNode> {
     for zone in 1..=shape.zones {
         for index in 1..=shape.storage_nodes {
             target += 1;
-            let roles = format!(
+            let mut roles = format!(
                 "[storage]\ntarget = {target}\ncapacity = \"{}\"\nsegment = \"{}\"\n",
                 shape.capacity, shape.segment
             );
+            if shape.agent {
+                // The cell's credentials are its maker's, who may run anything here.
+                roles.push_str("\n[agent]\nuser_min = 0\n");
+            }
             nodes.push(PlannedNode {
                 name: format!("storage{zone}-{index}"),
                 zone,
                 kind: ServerRoles {
                     storage: true,
+                    agent: shape.agent,
                     ..ServerRoles::default()
                 },
                 roles,
@@ -350,6 +357,7 @@ mod tests {
             capacity: ByteSize(1 << 30),
             segment: ByteSize(64 << 20),
             key: false,
+            agent: false,
         };
         let names: Vec<String> = nodes(&shape).into_iter().map(|node| node.name).collect();
         assert_eq!(
@@ -376,6 +384,7 @@ mod tests {
             capacity: ByteSize(1 << 30),
             segment: ByteSize(64 << 20),
             key: false,
+            agent: false,
         };
         assert!(nodes(&shape).iter().all(|node| is_planned(&node.name)));
         for name in [

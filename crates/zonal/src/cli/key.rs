@@ -89,7 +89,7 @@ pub struct Create {
     /// For the server of this node; repeat for each node of one server
     #[arg(long, value_name = "N", group = "holder", requires = "roles", value_parser = clap::value_parser!(u32).range(1..))]
     node: Vec<u32>,
-    /// Roles of the server: manager, meta, storage
+    /// Roles of the server: manager, meta, storage, agent
     #[arg(
         long,
         value_name = "ROLE,...",
@@ -246,10 +246,11 @@ impl Create {
                 "manager" => roles.manager = true,
                 "meta" => roles.meta = true,
                 "storage" => roles.storage = true,
+                "agent" => roles.agent = true,
                 other => {
                     let text = format!("{other} is no role");
                     return Err(Failure::new(2, text)
-                        .hint("roles are manager, meta, storage")
+                        .hint("roles are manager, meta, storage, agent")
                         .into());
                 }
             }

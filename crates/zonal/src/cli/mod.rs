@@ -19,6 +19,7 @@ mod mount;
 mod mount_guard;
 mod output_args;
 mod place;
+mod rank;
 mod reference;
 mod scrub;
 mod server;
@@ -92,6 +93,10 @@ enum Command {
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
+    RankGuard(rank::RankGuard),
+    #[command(hide = true)]
+    RankProcess(rank::RankProcess),
+    #[command(hide = true)]
     MountGuard(mount_guard::MountGuard),
     #[command(hide = true)]
     CliReference(reference::CliReference),
@@ -138,6 +143,8 @@ impl Cli {
             Command::Dump(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
+            Command::RankGuard(command) => command.run(),
+            Command::RankProcess(command) => command.run(),
             Command::MountGuard(command) => command.run(),
             Command::CliReference(command) => command.run(),
         }

@@ -59,6 +59,10 @@ pub struct Up {
     /// Make a cell without keys: every user of this machine can read and change all of it
     #[arg(long)]
     no_key: bool,
+    /// Storage servers of a new cell run commands of jobs (`zonal run`), as this user or, for root,
+    /// as any
+    #[arg(long)]
+    agent: bool,
     /// Make a cell with keys, the default
     #[arg(long, hide = true, conflicts_with = "no_key")]
     key: bool,
@@ -113,6 +117,7 @@ impl Up {
                 capacity: self.capacity,
                 segment: self.segment,
                 key: !self.no_key,
+                agent: self.agent,
             };
             console::line(format_args!("making a cell in {}", dir.display()));
             plan::make(&dir, &shape)?

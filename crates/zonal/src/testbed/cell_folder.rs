@@ -1,7 +1,7 @@
 //! The cell of a testbed: a folder with config, store and credential for each node that serves.
 //!
 //! The first node of each rack has its zone's metadata server. The first of all also has the
-//! manager. The first `storage_nodes` of each rack have a target.
+//! manager. The first `storage_nodes` of each rack have a target. Each node has an agent.
 //!
 //! Connections prove who they are and then go
 //! in the clear: nobody else can reach the namespaces, and two cores have no time to encrypt.
@@ -57,17 +57,16 @@ fn servers(plan: &TestbedPlan, storage_nodes: u16) -> Vec<ServerPlan> {
             manager: (place.rack, place.index) == (1, 1),
             meta: place.index == 1,
             storage: place.index <= storage_nodes,
+            agent: true,
         };
         target += u32::from(roles.storage);
-        if roles != ServerRoles::default() {
-            let meta = roles.manager.then_some(beside_manager);
-            servers.push(ServerPlan {
-                place,
-                nodes: std::iter::once(id).chain(meta).collect(),
-                roles,
-                target,
-            });
-        }
+        let meta = roles.manager.then_some(beside_manager);
+        servers.push(ServerPlan {
+            place,
+            nodes: std::iter::once(id).chain(meta).collect(),
+            roles,
+            target,
+        });
     }
     servers
 }
@@ -109,6 +108,10 @@ fn config(cell: CellId, server: &ServerPlan, shape: &TestbedShape) -> String {
             "[storage]\ntarget = {}\ncapacity = \"{}\"\nsegment = \"64 MiB\"\n{STORE}",
             server.target, shape.capacity
         ));
+    }
+    if server.roles.agent {
+        // Commands on a testbed are root's.
+        add("[agent]\nuser_min = 0\n".to_owned());
     }
     text
 }
@@ -216,10 +219,12 @@ mod tests {
         assert_eq!(
             found,
             [
-                "r1n1 manager,storage,meta",
-                "r1n2 storage",
-                "r2n1 meta,storage",
-                "r2n2 storage"
+                "r1n1 manager,storage,agent,meta",
+                "r1n2 storage,agent",
+                "r1n3 agent",
+                "r2n1 meta,storage,agent",
+                "r2n2 storage,agent",
+                "r2n3 agent"
             ]
         );
     }
