@@ -169,8 +169,12 @@ impl AgentRole {
                 ranks,
                 size,
                 awaits_all,
+                input_rank,
                 command,
-            } => self.start_job(peer, &owner, (job, &ranks, size), (command, awaits_all)),
+            } => {
+                let ranks = (ranks.as_slice(), input_rank);
+                self.start_job(peer, &owner, (job, ranks, size), (command, awaits_all))
+            }
             AgentRequest::Poll {
                 job,
                 acked,
@@ -293,7 +297,7 @@ impl AgentRole {
         &self,
         peer: &Peer,
         owner: &JobOwner,
-        (job, ranks, size): (u64, &[u32], u32),
+        (job, (ranks, input_rank), size): (u64, (&[u32], Option<u32>), u32),
         (mut command, awaits_all): (JobCommand, bool),
     ) -> AgentReply {
         if command.bytes() > AGENT_COMMAND_BYTES_MAX {
@@ -313,7 +317,9 @@ impl AgentRole {
             let mut state = self.state();
             match state.is_stopping {
                 true => Err((ErrorCode::NotReady, "the server stops")),
-                false => state.table.start(clock::instant(), owner, (job, ranks)),
+                false => state
+                    .table
+                    .start(clock::instant(), owner, (job, ranks), input_rank),
             }
         };
         match started {
@@ -322,7 +328,7 @@ impl AgentRole {
             Err(refused) => return failed(refused),
         }
         tracing::info!(job = format_args!("{job:016x}"), ranks = ranks.len(), uid = command.user.uid, peer = %peer.endpoint, "a job begins");
-        let surroundings = self.surroundings(job, size);
+        let surroundings = self.surroundings(size);
         let mut rank_command = RankCommand {
             command: JobCommand {
                 environment: Vec::new(),
@@ -341,14 +347,13 @@ impl AgentRole {
     }
 
     /// Variables of all ranks of a job on this node.
-    fn surroundings(&self, job: u64, size: u32) -> Vec<String> {
+    fn surroundings(&self, size: u32) -> Vec<String> {
         let map = self.map.current();
         let zone = map
             .node(self.node)
             .map(|node| node.zone)
             .unwrap_or_default();
         vec![
-            format!("ZONAL_JOB={job:016x}"),
             format!("ZONAL_SIZE={size}"),
             format!("ZONAL_NODE={}", self.node),
             format!("ZONAL_ZONE={zone}"),

@@ -64,8 +64,9 @@ codec_enum! {
         Describe = 1,
         /// Starts ranks of a job of `size` ranks. `job`: a random number, which names it here.
         /// `awaits_all`: a rank ends with its last process; otherwise its first process ends it,
-        /// and what the command left running is killed.
-        Start = 10 { job: u64, ranks: Vec<u32>, size: u32, awaits_all: bool, command: JobCommand },
+        /// and what the command left running is killed. `input_rank`: the one rank whose standard
+        /// input `Stdin` fills; that of the others is empty.
+        Start = 10 { job: u64, ranks: Vec<u32>, size: u32, awaits_all: bool, input_rank: Option<u32>, command: JobCommand },
         /// Events from `acked` on; earlier ones are dropped. Where there are none, the reply comes
         /// within `wait_ms`. A job without polls is ended.
         Poll = 11 { job: u64, acked: u64, wait_ms: u32 },

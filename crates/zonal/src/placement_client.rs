@@ -21,10 +21,6 @@ use zonal_server::placement_service::{
 };
 use zonal_types::{NodeId, ZoneId};
 
-#[expect(
-    unused_imports,
-    reason = "for commands that start jobs and report their traffic"
-)]
 pub use job_reporter::JobReporter;
 
 /// Zones whose bytes one request carries: those with most of them.

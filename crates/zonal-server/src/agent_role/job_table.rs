@@ -93,6 +93,7 @@ impl JobTable {
         now: Instant,
         owner: &JobOwner,
         (number, ranks): (u64, &[u32]),
+        input_rank: Option<u32>,
     ) -> Result<JobStart, JobRefusal> {
         if ranks.is_empty() || ranks.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err((ErrorCode::Invalid, "ranks are not in rising order"));
@@ -127,7 +128,11 @@ impl JobTable {
         });
         job.polled = now;
         for rank in ranks {
-            job.ranks.insert(*rank, JobRank::default());
+            let state = JobRank {
+                stdin_end: input_rank != Some(*rank),
+                ..JobRank::default()
+            };
+            job.ranks.insert(*rank, state);
             job.running += 1;
         }
         self.ranks += ranks.len();
@@ -197,7 +202,7 @@ impl JobTable {
         let unknown = (ErrorCode::NotFound, "the rank does not run here");
         let rank = job.ranks.get_mut(&rank).ok_or(unknown)?;
         let behind = offset + bytes.len() as u64;
-        if rank.has_ended || rank.stdin_end {
+        if rank.has_ended {
             // Nobody reads it any more.
             return Ok(behind);
         }
@@ -206,11 +211,14 @@ impl JobTable {
         let fresh = known.and_then(|known| bytes.get(known..));
         let wrong = (ErrorCode::Invalid, "the position is not one of the rank's");
         let fresh = fresh.ok_or(wrong)?;
+        if rank.stdin_end && !fresh.is_empty() {
+            return Err((ErrorCode::Invalid, "the rank's standard input has ended"));
+        }
         let room = AGENT_STDIN_BYTES_MAX.saturating_sub(rank.stdin.len());
         let taken = &fresh[..fresh.len().min(room)];
         rank.stdin.extend(taken);
         rank.stdin_offset += taken.len() as u64;
-        rank.stdin_end = end && rank.stdin_offset == behind;
+        rank.stdin_end |= end && rank.stdin_offset == behind;
         Ok(rank.stdin_offset)
     }
 
@@ -345,8 +353,14 @@ mod tests {
     #[test]
     fn events_are_kept_until_they_are_acknowledged() {
         let (mut table, owner) = table();
-        assert_eq!(table.start(AT, &owner, (1, &[0])), Ok(JobStart::New));
-        assert_eq!(table.start(AT, &owner, (1, &[0])), Ok(JobStart::Repeated));
+        assert_eq!(
+            table.start(AT, &owner, (1, &[0]), Some(0)),
+            Ok(JobStart::New)
+        );
+        assert_eq!(
+            table.start(AT, &owner, (1, &[0]), Some(0)),
+            Ok(JobStart::Repeated)
+        );
         assert!(!table.is_due(1, 0));
         table.add_output((1, 0), OutputStream::Stdout, b"x");
         assert!(table.is_due(1, 0));
@@ -371,10 +385,10 @@ mod tests {
     #[test]
     fn a_job_is_its_owners_alone() {
         let (mut table, owner) = table();
-        table.start(AT, &owner, (1, &[0, 1])).unwrap();
+        table.start(AT, &owner, (1, &[0, 1]), Some(0)).unwrap();
         for subject in [None, Some("b".to_owned())] {
             let other = JobOwner { subject };
-            assert!(table.start(AT, &other, (1, &[2])).is_err());
+            assert!(table.start(AT, &other, (1, &[2]), Some(0)).is_err());
             assert_eq!(table.poll(AT, &other, (1, 0)), Err(UNKNOWN));
             assert_eq!(table.end(&other, 1), [0; 0]);
             assert!(table.running_of(&other, 1).is_err());
@@ -387,13 +401,17 @@ mod tests {
     #[test]
     fn bounds_of_ranks_and_output_hold() {
         let (mut table, owner) = table();
-        assert!(table.start(AT, &owner, (1, &[0, 1, 2, 3, 4])).is_err());
-        assert!(table.start(AT, &owner, (1, &[1, 1])).is_err());
-        assert!(table.start(AT, &owner, (1, &[])).is_err());
-        table.start(AT, &owner, (1, &[0, 1, 2])).unwrap();
-        assert!(table.start(AT, &owner, (2, &[0, 1])).is_err());
-        assert!(table.start(AT, &owner, (1, &[2, 3])).is_err());
-        table.start(AT, &owner, (1, &[3])).unwrap();
+        assert!(
+            table
+                .start(AT, &owner, (1, &[0, 1, 2, 3, 4]), Some(0))
+                .is_err()
+        );
+        assert!(table.start(AT, &owner, (1, &[1, 1]), Some(0)).is_err());
+        assert!(table.start(AT, &owner, (1, &[]), Some(0)).is_err());
+        table.start(AT, &owner, (1, &[0, 1, 2]), Some(0)).unwrap();
+        assert!(table.start(AT, &owner, (2, &[0, 1]), Some(0)).is_err());
+        assert!(table.start(AT, &owner, (1, &[2, 3]), Some(0)).is_err());
+        table.start(AT, &owner, (1, &[3]), Some(0)).unwrap();
         let piece = vec![7; 65_536];
         while table.has_room((1, 0)) {
             table.add_output((1, 0), OutputStream::Stderr, &piece);
@@ -408,7 +426,7 @@ mod tests {
     #[test]
     fn standard_input_is_taken_once_and_within_its_bound() {
         let (mut table, owner) = table();
-        table.start(AT, &owner, (1, &[0])).unwrap();
+        table.start(AT, &owner, (1, &[0]), Some(0)).unwrap();
         let mut give = |at, bytes: &[u8], end| table.give_stdin(&owner, (1, 0), (at, bytes, end));
         assert_eq!(give(0, b"ab", false), Ok(2));
         assert_eq!(give(0, b"abc", false), Ok(3));
@@ -427,7 +445,7 @@ mod tests {
     #[test]
     fn a_silent_askers_job_ends_and_is_forgotten() {
         let (mut table, owner) = table();
-        table.start(AT, &owner, (1, &[0, 1])).unwrap();
+        table.start(AT, &owner, (1, &[0, 1]), Some(0)).unwrap();
         let later = AT.plus_ms(AGENT_TERM_MS - 1);
         assert_eq!(table.expire(later), []);
         table.poll(later, &owner, (1, 0)).unwrap();
@@ -437,7 +455,7 @@ mod tests {
         assert_eq!(table.expire(over), [(1, 0)]);
         assert_eq!(table.expire(over), []);
         assert!(!table.is_wanted(1));
-        assert!(table.start(over, &owner, (1, &[2])).is_err());
+        assert!(table.start(over, &owner, (1, &[2]), Some(0)).is_err());
         table.add_output((1, 0), OutputStream::Stdout, b"unread");
         table.rank_ended((1, 0), OK);
         assert_eq!(table.ranks(), (0, 4));

@@ -32,6 +32,7 @@ pub fn agent_requests() -> Vec<AgentRequest> {
             ranks: vec![2, 3],
             size: 8,
             awaits_all: true,
+            input_rank: Some(2),
             command: command(),
         },
         A::Poll {

@@ -21,6 +21,7 @@ mod output_args;
 mod place;
 mod rank;
 mod reference;
+mod run;
 mod scrub;
 mod server;
 mod session;
@@ -67,6 +68,7 @@ enum Command {
     Locate(locate::Locate),
     Place(place::PlaceJob),
     Jobs(jobs::Jobs),
+    Run(run::RunJob),
     #[command(subcommand)]
     Meta(meta::Meta),
     #[command(subcommand)]
@@ -127,6 +129,7 @@ impl Cli {
             Command::Locate(command) => command.run(),
             Command::Place(command) => command.run(),
             Command::Jobs(command) => command.run(),
+            Command::Run(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
             Command::Fs(command) => command.run(),

@@ -1,6 +1,6 @@
 //! `zonal place`: a zone and nodes for a job, near its files.
 
-mod bytes;
+pub(super) mod bytes;
 mod nodes;
 mod patterns;
 

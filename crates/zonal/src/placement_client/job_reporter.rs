@@ -16,7 +16,6 @@ pub struct JobReporter {
     job: u64,
 }
 
-#[expect(dead_code, reason = "for commands that start jobs")]
 impl JobReporter {
     /// Time between two reports: a third of the silence after which the job is lost.
     pub const INTERVAL: Duration = Duration::from_millis(JOB_SILENCE_MS / 3);
@@ -27,11 +26,6 @@ impl JobReporter {
         // It is used up.
         start.reservation = None;
         Ok(Self { client, start, job })
-    }
-
-    /// The job's number.
-    pub fn job(&self) -> u64 {
-        self.job
     }
 
     /// Reports the traffic so far, at least each [`Self::INTERVAL`].

@@ -1,6 +1,6 @@
 //! Connection of a `zonal fs` command: its user, its failures and their hints.
 
-use crate::cell::connection::CellArgs;
+use crate::cell::connection::{CellArgs, CellHandle};
 use crate::console;
 use crate::exit::{FAILED, Failure, INTERRUPTED, NOT_FOUND, UNREACHABLE, down_hint, with_causes};
 use crate::mount::options::{MountSettings, transport};
@@ -64,6 +64,11 @@ fn name(doing: &str) -> String {
 }
 
 impl AccessArgs {
+    /// The cell, for calls to its servers.
+    pub fn cell(&self) -> anyhow::Result<CellHandle> {
+        self.cell.open()
+    }
+
     /// The zone map, from the manager.
     pub fn map(&self) -> anyhow::Result<ZoneMap> {
         self.cell.open()?.map()
