@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -92,15 +93,27 @@ class Testbed:
     def measure(self, processes, run):
         before = self.links()
         running = run(time.monotonic() + 0.5 + 0.05 * processes)
-        streams = [result(process) for process in running]
+        samples, is_over = [], threading.Event()
+        sampler = threading.Thread(target=self.sample, args=(samples, is_over))
+        sampler.start()
+        try:
+            streams = [result(process) for process in running]
+        finally:
+            is_over.set()
+            sampler.join()
         links = moved_on(before, self.links())
         moved = sum(stream["bytes"] for stream in streams)
         took = max(of["ended"] for of in streams) - min(of["begun"] for of in streams)
         crossed = sum(link["up_bytes"] for link in links.values() if link["uplink"])
         rates = [of["bytes"] / MIB / (of["ended"] - of["begun"]) for of in streams if of["bytes"]]
         return {"mib_per_s": moved / MIB / took, "sum_of_rates": sum(rates), "bytes": moved,
-                "seconds": took, "links": links,
+                "seconds": took, "links": links, "together": together(samples, streams),
                 "uplink_bytes": crossed, "uplink_share": crossed / moved}
+
+    def sample(self, samples, is_over):
+        """Looks at the links until the event, four times a second."""
+        while not is_over.wait(0.25):
+            samples.append((time.monotonic(), self.links()))
 
     def payload_rate(self, name):
         """MiB/s that full frames of TCP carry over a link at its rate."""
@@ -110,6 +123,19 @@ class Testbed:
     def traffic(self):
         """Bytes that targets counted, as `zonal status` of the cell has them."""
         return json.loads(self.exec("r1n1", self.zonal, "status", "--json"))["traffic"]
+
+
+def together(samples, streams):
+    """Payload of each link, MiB/s, while all streams ran; empty where that was too short."""
+    begun = max(of["begun"] for of in streams) + 0.3
+    ended = min(of["ended"] for of in streams)
+    inside = [sample for sample in samples if begun <= sample[0] <= ended]
+    if len(inside) < 4:
+        return {}
+    (first, before), (last, after) = inside[0], inside[-1]
+    moved = moved_on(before, after)
+    return {name: {way: link[f"{way}_payload"] / MIB / (last - first) for way in ("up", "down")}
+            for name, link in moved.items()}
 
 
 def rate_bits(text):
