@@ -1,4 +1,4 @@
-//! `zonal run` on a cell of two zones: output, exit codes, signals, rights; nothing is left running.
+//! `zonal run` on a cell of two zones: output, exit codes, signals, rights, and nothing left over.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
