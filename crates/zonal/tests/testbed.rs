@@ -617,3 +617,57 @@ fn testbeds_and_a_cell_are_beside_one_another() {
     beds[1].assert_gone();
     assert_eq!(code(&cell.status()), 0);
 }
+
+/// Bytes that went up from rack 2 since `before`.
+fn left_rack_2(bed: &Testbed, before: &BTreeMap<String, (u64, u64)>) -> u64 {
+    bed.bytes()["r2"].0 - before["r2"].0
+}
+
+#[test]
+fn jobs_run_near_their_files_and_mpi_starts_ranks_through_agents() {
+    if is_skipped() {
+        return;
+    }
+    let bed = Testbed::new("testbed-jobs");
+    bed.runs("up", &["--racks", "2", "--nodes", "2"]);
+    let zonal = env!("CARGO_BIN_EXE_zonal");
+    bed.shells(
+        "r2n1",
+        "mkdir $ZONAL_MOUNT/b && head -c 8M /dev/urandom >$ZONAL_MOUNT/b/f && sync $ZONAL_MOUNT/b/f",
+    );
+    let job = |how: &str| {
+        let script = "cat $ZONAL_MOUNT/b/f | wc -c; echo zone $ZONAL_ZONE";
+        let text = format!("{zonal} run {how} -n 2 --no-prefix -- sh -c '{script}'");
+        let before = bed.bytes();
+        let output = bed.shells("r1n1", &text);
+        let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        (lines, left_rack_2(&bed, &before))
+    };
+    let (lines, near) = job("--near /b");
+    assert_eq!(lines, ["8388608", "8388608", "zone 2", "zone 2"]);
+    assert!(near < MIB, "{near} bytes crossed");
+    let (lines, any) = job("--any");
+    assert_eq!(lines, ["8388608", "8388608", "zone 1", "zone 2"]);
+    assert!(any > 8 * MIB, "{any} bytes crossed");
+
+    // As ssh: the exit code and the words are those of the command line.
+    let shell = |words: &str| bed.shell("r1n1", &format!("{zonal} rsh {words}"));
+    let output = shell("10.77.2.2 'echo on $ZONAL_NODE; exit 3'");
+    assert_eq!((code(&output), output.stdout), (3, b"on 4\n".to_vec()));
+    assert_eq!(code(&shell("10.9.9.9 true")), 7);
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        eprintln!("no mpirun: not tried with Open MPI");
+        return;
+    }
+    let hosts = "10.77.1.1:1,10.77.1.2:1,10.77.2.1:1,10.77.2.2:1";
+    let mpirun = format!(
+        "mpirun --allow-run-as-root --mca plm_rsh_agent '{zonal} rsh' \
+         --mca oob_tcp_if_include 10.77.0.0/16 -H {hosts} -n 4 \
+         sh -c 'echo rank $OMPI_COMM_WORLD_RANK; ip -4 -o addr show eth0 | grep -o 10.77.[.0-9]*'"
+    );
+    let output = bed.shells("r1n1", &mpirun);
+    for text in ["rank 0", "rank 3", "10.77.1.2", "10.77.2.1", "10.77.2.2"] {
+        assert!(output.contains(text), "{text}: {output}");
+    }
+}

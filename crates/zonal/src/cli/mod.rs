@@ -69,6 +69,7 @@ enum Command {
     Place(place::PlaceJob),
     Jobs(jobs::Jobs),
     Run(run::RunJob),
+    Rsh(run::RemoteShell),
     #[command(subcommand)]
     Meta(meta::Meta),
     #[command(subcommand)]
@@ -130,6 +131,7 @@ impl Cli {
             Command::Place(command) => command.run(),
             Command::Jobs(command) => command.run(),
             Command::Run(command) => command.run(),
+            Command::Rsh(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
             Command::Fs(command) => command.run(),

@@ -5,6 +5,7 @@ mod command;
 mod job;
 mod output;
 mod plan;
+mod remote_shell;
 mod report;
 
 use super::fs::connection::AccessArgs;
@@ -17,6 +18,7 @@ use agents::CellAgents;
 use anyhow::Context;
 use job::JobSettings;
 use plan::{JobPlan, NodeChoice, PlanError};
+pub use remote_shell::RemoteShell;
 use report::ReportedJob;
 use serde_json::{Value, json};
 use std::ffi::OsString;
