@@ -35,3 +35,21 @@ pub trait EntryLog {
     /// The members as of the last applied entry.
     fn membership(&self) -> Membership;
 }
+
+impl<L: EntryLog> EntryLog for std::sync::Arc<L> {
+    fn first(&self) -> LogIndex {
+        (**self).first()
+    }
+    fn last(&self) -> LogIndex {
+        (**self).last()
+    }
+    fn term(&self, index: LogIndex) -> Option<Term> {
+        (**self).term(index)
+    }
+    fn entries(&self, from: LogIndex, to: LogIndex, max: u64) -> Result<Vec<LogEntry>, LogUnread> {
+        (**self).entries(from, to, max)
+    }
+    fn membership(&self) -> Membership {
+        (**self).membership()
+    }
+}

@@ -22,6 +22,8 @@ pub(crate) struct GuardedState<'a, L> {
     pub last: LogIndex,
     /// This member leads.
     pub leads: bool,
+    /// This member may have lost entries.
+    pub is_quarantined: bool,
 }
 
 /// Checks a message, and lowers the commit of a heartbeat to what this member has.
@@ -47,8 +49,13 @@ pub(crate) fn check<L: EntryLog>(
     match message.msg_type {
         MessageType::MsgAppend => check_append(message, state),
         MessageType::MsgHeartbeat => {
-            // A leader that believes this member to have more will learn better by a rejection.
-            message.commit = message.commit.min(state.last.0);
+            // A leader counts on what this member had acknowledged. Where that may be lost, an
+            // older entry may lie at the place of a committed one.
+            let known = match state.is_quarantined {
+                true => state.committed,
+                false => state.last,
+            };
+            message.commit = message.commit.min(known.0);
             Ok(())
         }
         MessageType::MsgAppendResponse => {

@@ -39,6 +39,10 @@ impl EntryLog for FixedLog {
 }
 
 fn member() -> GroupMember<FixedLog> {
+    started(false)
+}
+
+fn started(may_have_lost: bool) -> GroupMember<FixedLog> {
     let config = MemberConfig {
         group: 7,
         own: ReplicaId(1),
@@ -46,7 +50,7 @@ fn member() -> GroupMember<FixedLog> {
         seed: 1,
         election_ticks: 20,
         heartbeat_ticks: 4,
-        may_have_lost: false,
+        may_have_lost,
     };
     let vote = Vote {
         term: Term(4),
@@ -114,6 +118,19 @@ fn a_leader_with_another_log_is_refused() {
     }
     let diverged = ConsensusError::Diverged(LogIndex(6));
     assert_eq!(one.receive(&append), Err(diverged));
+}
+
+#[test]
+fn a_heartbeat_commits_nothing_that_may_have_come_back() {
+    for (may_have_lost, committed) in [(false, 9), (true, 6)] {
+        let mut one = started(may_have_lost);
+        let mut heartbeat = message(8);
+        if let Some(part) = &mut heartbeat.raft {
+            part.commit = LogIndex(9);
+        }
+        assert_eq!(one.receive(&heartbeat), Ok(()));
+        assert_eq!(one.committed(), LogIndex(committed));
+    }
 }
 
 proptest! {

@@ -14,6 +14,7 @@ mod append;
 mod cache_misses;
 pub mod checkpoint;
 mod free_space;
+pub mod held_records;
 #[cfg(test)]
 mod invariant_tests;
 mod read;
@@ -96,6 +97,8 @@ pub(crate) struct Tail {
     pub attempts: u64,
     /// Whether the last one failed.
     pub attempt_failed: bool,
+    /// Where the first record begins whose changes are applied later.
+    pub held_from: Option<held_records::RecordPlace>,
 }
 
 /// One durable ordered store. Shared by reference; every method locks what it needs.
@@ -158,6 +161,7 @@ impl Engine {
                 frozen_bytes: 0,
                 attempts: 0,
                 attempt_failed: false,
+                held_from: None,
             }),
             room: Condvar::new(),
             active_bytes: AtomicUsize::new(start.overlay.bytes()),

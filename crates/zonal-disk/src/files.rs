@@ -16,6 +16,6 @@ mod store_dir;
 pub mod stream;
 pub mod trusted_paths;
 
-pub(crate) use file_names::{COPIES, FILES, INDEX, LOCK, LOG, SUMS};
+pub(crate) use file_names::{COPIES, FILES, INDEX, LOCK, LOG, SUMS, VOTE};
 pub use store_dir::StoreDir;
 pub(crate) use store_dir::{NO_LINK, StoreFile};

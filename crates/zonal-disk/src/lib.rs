@@ -12,6 +12,7 @@
 //! 4. `engine`: the open store: appends, reads, views, checkpoints.
 //! 5. `segments`: the large files of a target.
 //! 6. `store`: formatting, opening, replay; stopped stores read and repaired.
+//! 7. `replica`: the log of a group's member, as records of a store; its vote.
 //!
 //! Costs: an append is one `pwrite` into the page cache (two at the end of a lap). A sync is one
 //! `fdatasync` shared by all waiting calls, plus one for each dirty segment in parallel.
@@ -28,10 +29,12 @@ pub mod engine;
 pub mod files;
 pub mod index;
 pub mod log;
+pub mod replica;
 pub mod segments;
 pub mod store;
 
 pub use engine::checkpoint::{Checkpoint, Checkpointer, spawn_checkpointer};
+pub use engine::held_records::RecordPlace;
 pub use engine::view::View;
 pub use engine::{Engine, EngineConfig, LogRoom, Stats};
 pub use files::disk::{DataSync, LogFile};
@@ -46,6 +49,7 @@ pub use index::index_copy::{CopyItem, walk_copy};
 pub use index::panic_guard::is_guarded;
 pub use index::raw_index::{IndexItem, walk_index};
 pub use log::record::{self, Lsn, Record};
+pub use replica::{ReplicaProgress, ReplicaStore, effect_of};
 pub use segments::{Segments, SegmentsConfig, Space};
 pub use store::read_only::{LogEnd, ReadStore, StoreDamage};
 pub use store::{read_only, repair, replay};

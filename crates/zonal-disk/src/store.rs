@@ -18,7 +18,7 @@ use crate::files::identity::{self, StoreIdentity, Stored};
 use crate::files::power_loss::{self, BootId, UnflushedWrites};
 use crate::files::start_marks;
 use crate::files::trusted_paths;
-use crate::files::{COPIES, INDEX, LOCK, LOG, NO_LINK, SUMS, StoreDir};
+use crate::files::{COPIES, INDEX, LOCK, LOG, NO_LINK, SUMS, StoreDir, VOTE};
 use crate::index::index_copy::IndexCopy;
 use crate::index::overlay::Overlay;
 use crate::index::{Index, IndexProgress};
@@ -26,7 +26,7 @@ use crate::log;
 use crate::store::replay::{Replay, open_parts_after};
 
 /// Files that an unfinished format may leave behind.
-const OURS: [&str; 10] = [
+const OURS: [&str; 12] = [
     LOCK,
     LOG,
     INDEX,
@@ -37,6 +37,8 @@ const OURS: [&str; 10] = [
     power_loss::TEMP_NAME,
     start_marks::FILE_NAME,
     start_marks::TEMP_NAME,
+    VOTE[0],
+    VOTE[1],
 ];
 const ZEROES: usize = 1 << 20;
 

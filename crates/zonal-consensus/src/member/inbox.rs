@@ -68,6 +68,7 @@ impl<L: EntryLog> GroupMember<L> {
             committed: self.committed(),
             last: self.last(),
             leads: self.node.raft.state == StateRole::Leader,
+            is_quarantined: self.quarantine.is_on(),
         };
         message_guard::check(&mut raft, &state)?;
         let asks_for_vote = matches!(

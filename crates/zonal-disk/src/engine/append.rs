@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use zonal_types::KvChange;
 
+use super::held_records::RecordPlace;
 use super::{Engine, Tail};
 use crate::files::error::DiskError;
 use crate::files::group_commit::lock;
@@ -57,6 +58,18 @@ impl Engine {
         note: &[u8],
         room: LogRoom,
     ) -> Result<Lsn, DiskError> {
+        let place = self.append_record(changes, note, room, false)?;
+        Ok(place.end)
+    }
+
+    /// Writes a record; holds it where its changes are to be applied later.
+    pub(super) fn append_record(
+        &self,
+        changes: Vec<KvChange>,
+        note: &[u8],
+        room: LogRoom,
+        is_held: bool,
+    ) -> Result<RecordPlace, DiskError> {
         let limit = log::payload_limit(self.capacity);
         let size = record::encoded_size(&changes, note);
         if size > limit {
@@ -100,7 +113,14 @@ impl Engine {
         guard.head = position + buffer.len() as u64;
         self.apply(changes);
         self.written.store(guard.head, Ordering::Release);
-        let lsn = Lsn(guard.head);
+        let place = RecordPlace {
+            start: Lsn(position),
+            end: Lsn(guard.head),
+            epoch: self.epoch,
+        };
+        if is_held && guard.held_from.is_none() {
+            guard.held_from = Some(place);
+        }
         let due = self.is_due(&guard);
         drop(guard);
         self.appends.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +128,7 @@ impl Engine {
         if due {
             self.signal.request();
         }
-        Ok(lsn)
+        Ok(place)
     }
 
     /// Waits while the log is three quarters full or the overlay is well over its bound, where a

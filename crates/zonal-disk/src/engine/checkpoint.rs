@@ -28,6 +28,7 @@ const COMMIT_SLACK: u64 = 4 << 20;
 pub struct Checkpoint<'a> {
     engine: &'a Engine,
     lsn: Lsn,
+    applied_epoch: u64,
     frozen: Option<Arc<Overlay>>,
     turn: MutexGuard<'a, Option<IndexCopy>>,
 }
@@ -46,7 +47,8 @@ impl Engine {
         self.begin_checkpoint().commit(before_commit)
     }
 
-    /// Freezes the overlay at the current head; waits for a running checkpoint.
+    /// Freezes the overlay at the current head, or at the first held record. Waits for a running
+    /// checkpoint.
     ///
     /// A caller that keeps state of its own beside the records takes its lock around this call, and
     /// nothing else. The records at or below [`Checkpoint::lsn`] are then exactly those that its
@@ -65,9 +67,11 @@ impl Engine {
             frozen
         });
         guard.frozen_bytes = frozen.bytes();
+        let (lsn, applied_epoch) = self.checkpoint_end(&guard);
         Checkpoint {
             engine: self,
-            lsn: Lsn(guard.head),
+            lsn,
+            applied_epoch,
             frozen: Some(frozen),
             turn,
         }
@@ -152,7 +156,7 @@ impl Checkpoint<'_> {
         } else {
             let mut progress = IndexProgress {
                 applied: self.lsn.0,
-                applied_epoch: engine.epoch,
+                applied_epoch: self.applied_epoch,
                 epoch: engine.epoch,
                 copy: 0,
                 store: engine.store,
