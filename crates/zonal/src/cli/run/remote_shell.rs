@@ -12,9 +12,9 @@ use zonal_types::NodeId;
 
 /// Run a command line on a node, as ssh does, for launchers of MPI
 ///
-/// HOST is the number of a node, or its address. The words are joined and run by `/bin/sh -c` in the
-/// root directory, as the user who asks. The command ends with its last process, so a daemon that
-/// goes into the background keeps it.
+/// HOST is the number of a node, or its address. The words are joined and run by `/bin/sh -c` in
+/// the root directory, as the user who asks. The command ends with its last process, so a daemon
+/// that goes into the background keeps it.
 ///
 /// Open MPI: `mpirun --mca plm_rsh_agent "zonal rsh" ...`. MPICH: `mpiexec -launcher ssh
 /// -launcher-exec FILE ...`, where FILE runs `exec zonal rsh "$@"`.
