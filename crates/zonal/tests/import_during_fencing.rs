@@ -6,7 +6,7 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, said, zonal};
+use cell::{Cell, code, kill, lives, said, zonal};
 use std::fs;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -61,8 +61,13 @@ fn an_import_waits_until_the_shard_has_named_fenced_clients() {
     let (shard, target) = (cell.pid("meta1"), cell.pid("storage1-1"));
     kill(target, "KILL");
     kill(shard, "KILL");
-    let _target = Server::start(&cell, "storage1-1");
+    // A server that is being killed still takes connections.
     let deadline = Instant::now() + Duration::from_secs(20);
+    while lives(target) || lives(shard) {
+        assert!(Instant::now() < deadline, "a killed server does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _target = Server::start(&cell, "storage1-1");
     while TcpStream::connect(cell.address("storage1-1", false)).is_err() {
         assert!(
             Instant::now() < deadline,
