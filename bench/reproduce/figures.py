@@ -9,6 +9,7 @@ from pathlib import Path
 
 import compared
 import cut
+import jobs
 import modelled
 import placed
 import racks
@@ -22,7 +23,11 @@ FIGURES = {
     "fig6": modelled.one_chunk,
     "fig9": placed.local_and_cross_rack,
     "fig10": placed.zones_and_cell,
+    "fig11": jobs.generate,
+    "fig12": jobs.sort,
     "fig13": placed.one_writer,
+    "fig14": jobs.small_images,
+    "fig15": jobs.large_images,
     "calibration": modelled.calibration,
     "dcfs1": compared.storage_servers,
     "zfs": compared.native_disk,
