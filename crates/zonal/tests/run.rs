@@ -394,7 +394,8 @@ fn signals_are_forwarded_and_nothing_is_left_running() {
     // An agent that stops, and one that is killed.
     for signal in ["TERM", "KILL"] {
         let (mut job, pids) = sleepers(&cell, &["--nodes", "6"], script, 1);
-        assert!(lives(pids[0]));
+        // A process that execs has no command line for a moment.
+        until("the rank's process lives", || lives(pids[0]));
         kill(cell.pid("storage2-1"), signal);
         until("ranks end with their agent", || !lives(pids[0]));
         assert_eq!(job.wait().unwrap().code(), Some(128 + 9), "{signal}");
