@@ -326,12 +326,18 @@ fn input_goes_to_the_first_rank_and_a_flood_is_bounded() {
         reader.read_line(&mut line).unwrap();
         ((child, reader), [line.trim().parse::<u32>().unwrap()])
     };
-    // `yes` sleeps in write once all buffers are full.
+    // `yes` never sleeps but in a write while all buffers are full.
     let state = |pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-        stat.contains("pipe_write") || stat == "0"
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.contains(" S ")
     };
-    until("the flood waits", || state(pids[0]));
+    let waits = |pid: u32| {
+        (0..10).all(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            state(pid)
+        })
+    };
+    until("the flood waits", || waits(pids[0]));
     let before = resident(cell.pid("storage1-1"));
     assert!(before < 300 << 20, "the agent has {before} bytes");
     let mut some = vec![0; 1 << 20];
