@@ -1,5 +1,5 @@
-//! Messages of the manager, of commands and of agents. The first byte selects the kind; an accepted
-//! message encodes to as many bytes again.
+//! Messages of the manager, of commands, agents and replicas. The first byte selects the kind; an
+//! accepted message encodes to as many bytes again.
 #![no_main]
 
 mod feed;
@@ -8,6 +8,7 @@ use feed::{by_kind, feed};
 use libfuzzer_sys::fuzz_target;
 use zonal_wire::{
     AdminReply, AdminRequest, AgentReply, AgentRequest, ManagerReply, ManagerRequest,
+    ReplicaReply, ReplicaRequest,
 };
 
 fuzz_target!(|data: &[u8]| by_kind(
@@ -19,5 +20,7 @@ fuzz_target!(|data: &[u8]| by_kind(
         feed::<AdminReply>,
         feed::<AgentRequest>,
         feed::<AgentReply>,
+        feed::<ReplicaRequest>,
+        feed::<ReplicaReply>,
     ]
 ));

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from cell import ZONAL, Cell
-from checks import true, write_all
+from checks import read, true, write_all
 
 COMES_BACK_SECONDS = 10
 
@@ -48,6 +48,19 @@ class OwnMounts(Cell):
             if re.search(r'^path = "(.*)"', text, re.M)[1] == path and os.path.exists(f"/proc/{pid}/exe"):
                 return pid
         raise AssertionError(f"{path} has no record")
+
+    def rests(self, path):
+        """Waits until a mount has nothing to send: its housekeeping sleeps without a time limit."""
+        task, end = f"/proc/{self.mount_pid(path)}/task", time.monotonic() + COMES_BACK_SECONDS
+        names = {thread: read(f"{task}/{thread}/comm") for thread in os.listdir(task)}
+        keeper, = (thread for thread, name in names.items() if name == b"housekeeping\n")
+        while True:
+            # The number of a futex call, and the pointer to its time limit.
+            call = read(f"{task}/{keeper}/syscall").split()
+            if len(call) > 4 and call[4] == b"0x0":
+                return
+            true(time.monotonic() < end, f"housekeeping of {path} does not rest")
+            time.sleep(0.01)
 
     def kill_mount_alone(self, path):
         """Unmounts, ignoring errors."""

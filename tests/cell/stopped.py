@@ -287,6 +287,8 @@ def _(c, d):
         fds = [os.open(f"{e}/queue", os.O_WRONLY | os.O_SYNC) for _ in places]
         writers = [lambda fd=fd, at=at: os.pwrite(fd, b"w" * 8192, at) for fd, at in zip(fds, places)]
         makers = [lambda at=at: os.mkdir(f"{e}/made-{at}") for at in places]
+        # Nothing but these writes makes the mount send them again.
+        c.rests(own)
         for what, kinds, calls in (("writer", ["storage"], writers), ("maker", ["meta", "manager"], makers)):
             with c.stopped(*kinds), concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
                 # The kernel lets them through one at a time.

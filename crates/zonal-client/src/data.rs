@@ -23,4 +23,5 @@ mod write;
 
 pub use fallocate::Reserve;
 pub use read::ReadInto;
+pub use send_window::WINDOW_BYTES as WRITE_WINDOW_BYTES;
 pub use statfs::Capacity;

@@ -38,7 +38,7 @@ pub mod transport;
 pub use cell::session::POLL_WAIT_MS;
 pub use cell::{ClientOptions, Link};
 pub use client::{Client, ClientCall};
-pub use data::Reserve;
+pub use data::{Reserve, WRITE_WINDOW_BYTES};
 pub use file::{File, ReportedFailures};
 pub use names::{LockOutcome, PolledEvents, RequeuedLock};
 pub use transport::{Cancellation, Message, Net, NetFailure, OperationContext, Run, ServerReply};

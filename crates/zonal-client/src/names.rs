@@ -11,6 +11,7 @@ mod locate;
 mod lock_retries;
 mod locks;
 mod open;
+mod root_names;
 mod xattrs;
 
 pub use directories::ListingPage;
@@ -18,6 +19,7 @@ pub use events::PolledEvents;
 pub use locate::Located;
 pub use locks::{LockOutcome, RequeuedLock};
 
+use crate::cell::session::Link;
 use crate::client::ClientCall;
 use crate::file::File;
 use crate::inode_cache::LeasedLookup;
@@ -44,6 +46,16 @@ pub enum LookupResult {
     Found(FoundEntry),
     /// The name does not exist; that may be cached for this long, ms.
     Absent(u32),
+}
+
+/// A name's entry, with or without attributes.
+pub(crate) enum NamedEntry {
+    /// The name exists.
+    Entry(Entry),
+    /// It does not exist; that may be cached for this long, ms.
+    Absent(u32),
+    /// It exists as far as the mirror of the root knows.
+    Mirrored(Entry),
 }
 
 /// An opened file.
@@ -85,34 +97,57 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(LookupResult::Absent(ms));
         }
         let link = self.reach(parent).await?;
-        match self.cached_lookup(&link, who, parent, &name) {
-            Some(LeasedLookup::Found(entry)) => {
-                return self.complete(entry).await.map(LookupResult::Found);
+        let found = match self.cached_lookup(&link, who, parent, &name) {
+            Some(LeasedLookup::Found(entry)) => NamedEntry::Entry(entry),
+            Some(LeasedLookup::Absent(ms)) => NamedEntry::Absent(ms),
+            None if parent == Ino::ROOT => {
+                let ask = async |call: &Self| call.look_up(&link, who, parent, &name).await;
+                let ask_mirror =
+                    async |call: &Self, mirror: &Link| call.mirrored_name(mirror, who, &name).await;
+                self.read_root(ask, ask_mirror).await?
             }
-            Some(LeasedLookup::Absent(ms)) => return Ok(LookupResult::Absent(ms)),
-            None => {}
+            None => self.look_up(&link, who, parent, &name).await?,
+        };
+        match found {
+            NamedEntry::Entry(entry) => self.complete(entry).await.map(LookupResult::Found),
+            NamedEntry::Absent(ms) => Ok(LookupResult::Absent(ms)),
+            NamedEntry::Mirrored(entry) => match self.complete(entry).await {
+                // Removed since, and only the root's shard knows what has the name now.
+                Err(ErrorCode::Stale) => Err(ErrorCode::TimedOut),
+                found => found.map(LookupResult::Found),
+            },
         }
-        let asked = self.asking(&link);
-        let of = (&*link, self.inode_cache.lease_request(self, &link));
+    }
+
+    /// Asks a shard for a name.
+    async fn look_up(
+        &self,
+        link: &Link,
+        who: &Credentials,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<NamedEntry, ErrorCode> {
+        let asked = self.asking(link);
+        let of = (link, self.inode_cache.lease_request(self, link));
         let request = MetaRequest::Lookup {
             who: who.clone(),
             parent,
             name: name.clone(),
         };
-        match self.meta(&link, &request).await {
+        match self.meta(link, &request).await {
             Ok(MetaReply::Entry { mut entry }) => {
                 let kept = (Some(&entry), entry.entry_ms);
-                self.inode_cache.keep_name(self, of, (parent, &name), kept);
-                self.limit_leases(&link, asked, &mut entry);
-                self.complete(entry).await.map(LookupResult::Found)
+                self.inode_cache.keep_name(self, of, (parent, name), kept);
+                self.limit_leases(link, asked, &mut entry);
+                Ok(NamedEntry::Entry(entry))
             }
             Ok(MetaReply::NoEntry { entry_ms }) => {
                 let kept = (None, entry_ms);
-                self.inode_cache.keep_name(self, of, (parent, &name), kept);
-                Ok(LookupResult::Absent(self.kernel_ms(&link, asked, entry_ms)))
+                self.inode_cache.keep_name(self, of, (parent, name), kept);
+                Ok(NamedEntry::Absent(self.kernel_ms(link, asked, entry_ms)))
             }
             Ok(_other) => Err(ErrorCode::Protocol),
-            Err(ErrorCode::NotFound) => Ok(LookupResult::Absent(0)),
+            Err(ErrorCode::NotFound) => Ok(NamedEntry::Absent(0)),
             Err(code) => Err(code),
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod mutex;
 pub(crate) mod net;
 pub(crate) mod operation;
 pub(crate) mod retry;
+pub(crate) mod root_silence;
 pub(crate) mod run;
 pub(crate) mod silent_servers;
 

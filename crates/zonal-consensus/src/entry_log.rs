@@ -32,8 +32,9 @@ pub trait EntryLog {
         max_bytes: u64,
     ) -> Result<Vec<LogEntry>, LogUnread>;
 
-    /// The members as of the last applied entry.
-    fn membership(&self) -> Membership;
+    /// The newest members that were written down, and the entry that made them so. Later than the
+    /// last applied entry after a start: a member must not forget the members that it has acted by.
+    fn membership(&self) -> (LogIndex, Membership);
 }
 
 impl<L: EntryLog> EntryLog for std::sync::Arc<L> {
@@ -49,7 +50,7 @@ impl<L: EntryLog> EntryLog for std::sync::Arc<L> {
     fn entries(&self, from: LogIndex, to: LogIndex, max: u64) -> Result<Vec<LogEntry>, LogUnread> {
         (**self).entries(from, to, max)
     }
-    fn membership(&self) -> Membership {
+    fn membership(&self) -> (LogIndex, Membership) {
         (**self).membership()
     }
 }

@@ -14,12 +14,18 @@ pub enum ConsensusError {
     /// The message is for another group or member.
     #[error("a message of another group, or for another member")]
     WrongGroup,
-    /// The sender is not a member.
-    #[error("replica {0} is not a member of the group")]
-    NoMember(ReplicaId),
     /// The term is further ahead than elections can have brought it.
     #[error("a message is of term {0}, far ahead of this member's")]
     FutureTerm(Term),
+    /// The sender's group ended with a recovery that it missed.
+    #[error("a message of generation {0} of the group, which a recovery has ended")]
+    OlderGeneration(u64),
+    /// The group went on without this member.
+    #[error("the group went on without this member, in generation {0}")]
+    Superseded(u64),
+    /// The generation is further ahead than recoveries can have brought it.
+    #[error("a message is of generation {0}, far ahead of this member's")]
+    FutureGeneration(u64),
     /// The leader's log contradicts an entry that this member knows as committed: it is not the
     /// same log.
     #[error("the leader's log differs from this one at entry {0}, which was committed")]

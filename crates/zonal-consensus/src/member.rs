@@ -79,6 +79,9 @@ pub struct MemberConfig {
     pub group: u64,
     /// This member.
     pub own: ReplicaId,
+    /// The generation of the group that the store is of: each recovery of a lost majority begins
+    /// another. 0: the store has nothing of a group yet.
+    pub generation: u64,
     /// Counts the openings of this member's store; 1 and up.
     pub life: u64,
     /// Where its election time-outs come from.
@@ -106,8 +109,22 @@ pub struct MemberWork {
     pub send: Vec<PeerMessage>,
     /// Apply.
     pub committed: Vec<LogEntry>,
-    /// The members after `committed`, where they changed.
-    pub members: Option<Membership>,
+    /// The members after entries of `committed` that change them: to be durable before anything is
+    /// sent.
+    pub members: Vec<(LogIndex, Membership)>,
+}
+
+/// How far another member is, as its leader knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberProgress {
+    /// The member.
+    pub member: ReplicaId,
+    /// Its log is the leader's up to here.
+    pub matched: LogIndex,
+    /// It was heard within an election time-out.
+    pub is_heard: bool,
+    /// It may have lost entries, and has not said that it was brought up to date.
+    pub is_ward: bool,
 }
 
 /// A member of a group, over its log.
@@ -118,11 +135,15 @@ pub struct GroupMember<L: EntryLog> {
     seed: u64,
     /// Ticks since the start.
     clock: u64,
+    /// The shell's clock in ticks: further than `clock` where the shell stood still.
+    time: u64,
     quarantine: Quarantine,
     lease: LeaderLease,
     flushes: FlushProgress,
     /// How far this member has flushed.
     flushed: LogIndex,
+    /// As follower: its log is the leader's up to here, as it has acknowledged in this term.
+    agreed: (Term, LogIndex),
     /// The log should be flushed up to here.
     flush_wanted: LogIndex,
     /// The shell was asked to flush up to here.
@@ -135,6 +156,8 @@ pub struct GroupMember<L: EntryLog> {
     lives: std::collections::BTreeMap<ReplicaId, u64>,
     /// Messages without a part of Raft.
     outbox: Vec<ReplicaId>,
+    /// The entry that made the members what they are.
+    members_since: LogIndex,
     ready: Option<Ready>,
     light: MemberWork,
 }
@@ -156,7 +179,7 @@ impl<L: EntryLog> GroupMember<L> {
         if config.own.0 == 0 || config.life == 0 || config.election_ticks < slowest {
             return Err(ConsensusError::BadConfig);
         }
-        let members = log.membership();
+        let (members_since, members) = log.membership();
         let last_term = log.term(log.last()).unwrap_or_default();
         if vote.term < last_term || !(members.is_sane() || members == Membership::default()) {
             return Err(ConsensusError::BadConfig);
@@ -175,6 +198,9 @@ impl<L: EntryLog> GroupMember<L> {
             min_election_tick: election_tick,
             max_election_tick: 2 * election_tick + 1,
             max_uncommitted_size: PENDING_BYTES_MAX,
+            // Followers learn of a commit by the next entry or heartbeat. A message of its own for
+            // each commit doubled the messages of an effect.
+            skip_bcast_commit: true,
             ..Config::default()
         };
         let view = RaftLogView {
@@ -194,16 +220,19 @@ impl<L: EntryLog> GroupMember<L> {
             config,
             seed: SplitMix64(config.seed ^ config.own.0.rotate_left(32) ^ config.life).bits(),
             clock: 0,
+            time: 0,
             quarantine: Quarantine::new(config.may_have_lost),
             lease: LeaderLease::default(),
             flushes: FlushProgress::default(),
             flushed,
+            agreed: (Term(0), LogIndex(0)),
             flush_wanted: flushed,
             flush_asked: flushed,
             cuts: 0,
             heard: (Term(0), 0),
             lives: std::collections::BTreeMap::new(),
             outbox: Vec::new(),
+            members_since,
             ready: None,
             light: MemberWork::default(),
         };
@@ -219,9 +248,16 @@ impl<L: EntryLog> GroupMember<L> {
         Ok(member)
     }
 
+    /// The shell's clock, in ticks since the start. A process that stood still has not ticked
+    /// meanwhile, but others have: its lease is judged by this clock.
+    pub fn set_time(&mut self, ticks: u64) {
+        self.time = self.time.max(ticks);
+    }
+
     /// One tick of the shell's clock.
     pub fn tick(&mut self) {
         self.clock += 1;
+        self.time = self.time.max(self.clock);
         let own = (self.config.own, self.clock);
         let patience = self.election_ticks() * 3;
         let members = self.members().clone();
@@ -234,12 +270,25 @@ impl<L: EntryLog> GroupMember<L> {
             self.outbox
                 .extend(members.all().filter(|one| *one != own.0));
         }
+        self.greet(&members);
         if self.may_vote() || self.node.raft.state == StateRole::Leader {
             self.node.tick();
             self.redraw();
         }
         if self.clock.is_multiple_of(self.election_ticks() * 4) {
             self.offer_again();
+        }
+    }
+
+    /// A member that starts tells the others its generation, before it may vote: one that knows a
+    /// later generation answers at once. Otherwise lost members that come back together would
+    /// elect a leader of their own.
+    fn greet(&mut self, members: &Membership) {
+        let is_new = self.clock <= self.election_ticks();
+        let is_due = self.clock % u64::from(self.config.heartbeat_ticks) == 1;
+        if is_new && is_due && self.config.generation != 0 && !self.quarantine.is_on() {
+            let own = self.config.own;
+            self.outbox.extend(members.all().filter(|one| *one != own));
         }
     }
 
@@ -341,10 +390,11 @@ impl<L: EntryLog> GroupMember<L> {
         }
     }
 
-    /// True while this member may answer reads by itself: it leads, and no other can.
+    /// True while this member may answer reads by itself: it leads, and no other can. A shell that
+    /// may have stood still calls [`Self::set_time`] first.
     #[must_use]
     pub fn has_lease(&self) -> bool {
-        let own = (self.config.own, self.clock);
+        let own = (self.config.own, self.time);
         self.role() == MemberRole::Leads
             && self.node.raft.lead_transferee.is_none()
             && self
@@ -362,6 +412,26 @@ impl<L: EntryLog> GroupMember<L> {
     #[must_use]
     pub fn members(&self) -> &Membership {
         &self.node.store().applied.members
+    }
+
+    /// As leader: how far the others are.
+    #[must_use]
+    pub fn others(&self) -> Vec<MemberProgress> {
+        let progress = self.node.raft.prs();
+        let others = progress
+            .iter()
+            .map(|(member, one)| (ReplicaId(*member), one));
+        let mut others: Vec<MemberProgress> = others
+            .filter(|(member, _)| *member != self.config.own)
+            .map(|(member, one)| MemberProgress {
+                member,
+                matched: LogIndex(one.matched),
+                is_heard: one.recent_active,
+                is_ward: self.quarantine.guards(member),
+            })
+            .collect();
+        others.sort_unstable_by_key(|one| one.member);
+        others
     }
 
     /// The log.
@@ -442,9 +512,19 @@ impl<L: EntryLog> GroupMember<L> {
         Ok(())
     }
 
+    fn change_members(&mut self, change: &MemberChange) -> Result<Membership, ConsensusError> {
+        let change = raft_bridge::to_raft_change(change);
+        let state = self.node.apply_conf_change(&change);
+        let state = state.map_err(|_| ConsensusError::Senseless("a change of members"))?;
+        let members = raft_bridge::membership(&state);
+        self.node.mut_store().applied.members = members.clone();
+        Ok(members)
+    }
+
     fn offered(&mut self, snapshot: &Snapshot) -> Option<SnapshotOffer> {
         let point = raft_bridge::snapshot_point(snapshot)?;
         self.node.mut_store().applied = point.clone();
+        self.members_since = point.index;
         self.cut(LogIndex(0));
         let from = ReplicaId(self.node.raft.leader_id);
         Some(SnapshotOffer { from, point })
@@ -453,13 +533,12 @@ impl<L: EntryLog> GroupMember<L> {
     /// Notes what the shell is about to apply, and carries out changes of the members.
     fn note_applied(&mut self, work: &mut MemberWork) -> Result<(), ConsensusError> {
         for entry in &work.committed {
-            if let EntryBody::Members { change, .. } = &entry.body {
-                let change = raft_bridge::to_raft_change(change);
-                let state = self.node.apply_conf_change(&change);
-                let state = state.map_err(|_| ConsensusError::Senseless("a change of members"))?;
-                let members = raft_bridge::membership(&state);
-                self.node.mut_store().applied.members = members.clone();
-                work.members = Some(members);
+            if let EntryBody::Members { change, .. } = &entry.body
+                && entry.index > self.members_since
+            {
+                let members = self.change_members(change)?;
+                self.members_since = entry.index;
+                work.members.push((entry.index, members));
             }
         }
         if let Some(last) = work.committed.last() {

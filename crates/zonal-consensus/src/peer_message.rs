@@ -1,7 +1,7 @@
 //! Messages between members of a group.
 //!
-//! A message has Raft's part in our own encoding. Beside it are the sender's life, its quarantine,
-//! its flushes, and the clock of the leader's lease.
+//! A message has Raft's part in our own encoding. Beside it are the sender's generation and life,
+//! its quarantine, its flushes, and the clock of the leader's lease.
 
 use zonal_types::codec::Blob;
 use zonal_types::codec_struct;
@@ -18,6 +18,8 @@ codec_struct! {
         from: ReplicaId,
         /// The receiver.
         to: ReplicaId,
+        /// The generation of the sender's group; 0: it has nothing of a group yet.
+        generation: u64,
         /// Counts the starts of the sender: later lives may know less than earlier ones.
         life: u64,
         /// The sender's term.
@@ -30,7 +32,7 @@ codec_struct! {
         clock: u64,
         /// The newest clock of this term's leader that the sender has seen.
         echo: u64,
-        /// The sender has flushed all entries up to here.
+        /// The sender has flushed all entries up to here, and they are those of its leader.
         flushed: LogIndex,
         /// The leader wants all entries up to here flushed.
         wanted: LogIndex,

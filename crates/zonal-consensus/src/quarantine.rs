@@ -2,8 +2,9 @@
 //!
 //! Raft counts on it that a member keeps what it acknowledged. A member whose power failed may have
 //! lost unflushed entries. Until a leader has brought it up to date it does not vote and does not
-//! stand. Where a majority of the group is in this state, no leader may be possible. Then members
-//! return to the vote, and the most complete of their logs becomes the group's.
+//! stand. Where the others are no majority, no leader is possible: two of three are in this state,
+//! or one of two. Then members return to the vote, and the most complete of their logs becomes the
+//! group's.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +54,7 @@ impl Quarantine {
         }
     }
 
-    /// One tick. Returns true where the quarantine has ended because a majority shares it.
+    /// One tick. Returns true where the quarantine has ended because the others are no majority.
     pub(crate) fn tick(
         &mut self,
         (own, clock): (ReplicaId, u64),
@@ -67,8 +68,9 @@ impl Quarantine {
         self.others
             .retain(|_, heard| clock.saturating_sub(*heard) <= patience);
         let shares = |member| member == own || self.others.contains_key(&member);
-        let majority = members.majority_of(|member| u64::from(shares(member))) == 1;
-        if majority && self.silent > patience {
+        let others_lead = members.majority_of(|member| u64::from(!shares(member))) == 1;
+        let nobody_leads = !others_lead && !members.voters.is_empty();
+        if nobody_leads && self.silent > patience {
             self.end();
             return true;
         }
@@ -97,6 +99,16 @@ impl Quarantine {
         }
     }
 
+    /// As leader: whether a member is in quarantine, as it said last.
+    pub(crate) fn guards(&self, member: ReplicaId) -> bool {
+        self.wards.contains_key(&member)
+    }
+
+    /// As leader: hears that a member is in quarantine no more.
+    pub(crate) fn unguard(&mut self, member: ReplicaId) {
+        self.wards.remove(&member);
+    }
+
     /// A new term: another leader's wards are not this one's.
     pub(crate) fn forget_wards(&mut self) {
         self.wards.clear();
@@ -118,6 +130,25 @@ mod tests {
         quarantine.hear(ReplicaId(2), true, 100);
         assert!(quarantine.tick((own, 101), &members, 30));
         assert!(!quarantine.is_on());
+    }
+
+    /// Of two members, one that had lost its power kept the other from leading for ever.
+    #[test]
+    fn one_of_two_ends_it_and_one_of_three_does_not() {
+        let own = ReplicaId(1);
+        let ends = |members: Membership| {
+            let mut quarantine = Quarantine::new(true);
+            (1..100).any(|clock| quarantine.tick((own, clock), &members, 30))
+        };
+        let of = |voters: &[u64]| Membership::of_voters(voters.iter().copied().map(ReplicaId));
+        assert!(ends(of(&[1, 2])));
+        assert!(!ends(of(&[1, 2, 3])));
+        assert!(!ends(Membership::default()));
+        let grows = Membership {
+            outgoing: vec![own],
+            ..of(&[1, 2, 3])
+        };
+        assert!(ends(grows), "its own vote alone counts as well");
     }
 
     #[test]

@@ -33,8 +33,8 @@ impl EntryLog for FixedLog {
     fn entries(&self, from: LogIndex, to: LogIndex, _: u64) -> Result<Vec<LogEntry>, LogUnread> {
         Ok((from.0..to.0.min(10)).map(entry).collect())
     }
-    fn membership(&self) -> Membership {
-        Membership::of_voters([1, 2, 3].map(ReplicaId))
+    fn membership(&self) -> (LogIndex, Membership) {
+        (LogIndex(0), Membership::of_voters([1, 2, 3].map(ReplicaId)))
     }
 }
 
@@ -46,6 +46,7 @@ fn started(may_have_lost: bool) -> GroupMember<FixedLog> {
     let config = MemberConfig {
         group: 7,
         own: ReplicaId(1),
+        generation: 1,
         life: 1,
         seed: 1,
         election_ticks: 20,
@@ -68,6 +69,7 @@ fn message(kind: u8) -> PeerMessage {
         group: 7,
         from: ReplicaId(2),
         to: ReplicaId(1),
+        generation: 1,
         life: 1,
         term: Term(5),
         is_quarantined: false,
@@ -87,19 +89,13 @@ fn message(kind: u8) -> PeerMessage {
 }
 
 #[test]
-fn strangers_and_other_groups_are_refused() {
+fn other_groups_and_future_terms_are_refused() {
     let mut one = member();
     let of_group = PeerMessage {
         group: 8,
         ..message(8)
     };
     assert_eq!(one.receive(&of_group), Err(ConsensusError::WrongGroup));
-    let of_stranger = PeerMessage {
-        from: ReplicaId(9),
-        ..message(8)
-    };
-    let stranger = ConsensusError::NoMember(ReplicaId(9));
-    assert_eq!(one.receive(&of_stranger), Err(stranger));
     let mut of_future = message(8);
     if let Some(part) = &mut of_future.raft {
         part.term = Term(1 << 40);
@@ -107,6 +103,43 @@ fn strangers_and_other_groups_are_refused() {
     let future = ConsensusError::FutureTerm(Term(1 << 40));
     assert_eq!(one.receive(&of_future), Err(future));
     assert_eq!(one.term(), Term(4));
+}
+
+/// A term is a number only: one that is far ahead costs nothing, and elections go on behind it.
+#[test]
+fn a_term_far_ahead_does_not_end_elections() {
+    let mut one = member();
+    let far = Term((1 << 32) - 1);
+    let mut heartbeat = message(8);
+    if let Some(part) = &mut heartbeat.raft {
+        part.term = far;
+    }
+    assert_eq!(one.receive(&heartbeat), Ok(()));
+    assert_eq!(one.term(), far);
+    let mut asked = Vec::new();
+    for _ in 0..200 {
+        one.tick();
+        while let Ok(Some(work)) = one.take_work() {
+            asked.extend(work.send.into_iter().filter_map(|sent| sent.raft));
+            assert!(one.finish().is_ok());
+        }
+    }
+    let later = asked.iter().any(|part| part.term == Term(far.0 + 1));
+    assert!(later, "it stands for the next term: {asked:?}");
+}
+
+/// A member on an older image of its store has a life that the others know to be over.
+#[test]
+fn messages_of_an_earlier_life_change_nothing() {
+    let mut one = member();
+    let newer = PeerMessage {
+        life: 5,
+        raft: None,
+        ..message(8)
+    };
+    assert_eq!(one.receive(&newer), Ok(()));
+    assert_eq!(one.receive(&message(8)), Ok(()));
+    assert_eq!(one.term(), Term(4), "a heartbeat of life 1 is not heard");
 }
 
 #[test]

@@ -254,6 +254,12 @@ impl Engine {
         self.group.failure()
     }
 
+    /// Counts the openings of the store.
+    #[must_use]
+    pub fn opening(&self) -> u64 {
+        self.epoch
+    }
+
     /// The fate of writes that were not flushed when the store was last open.
     #[must_use]
     pub fn past(&self) -> UnflushedWrites {

@@ -61,6 +61,7 @@ impl Replica {
         let config = MemberConfig {
             group: 1,
             own: self.own,
+            generation: 1,
             life: self.life,
             seed: self.life ^ self.own.0.rotate_left(8),
             election_ticks: 20,
@@ -119,7 +120,7 @@ impl Replica {
         for entry in &work.committed {
             if entry.index > store.applied().index {
                 let changes = effect_of(&entry.body).unwrap().changes;
-                store.apply(entry, changes, None);
+                store.apply(entry, changes);
             }
         }
         member.finish().unwrap();
@@ -210,7 +211,7 @@ impl Group {
             store.append(&work.append).unwrap();
             for entry in &work.append {
                 let changes = effect_of(&entry.body).unwrap().changes;
-                store.apply(entry, changes, None);
+                store.apply(entry, changes);
             }
             replica.flush = work.flush.or(replica.flush);
             assert!(work.vote.is_none() && work.committed.is_empty());

@@ -15,9 +15,11 @@
 
 mod first_of;
 mod ready_future;
+pub mod replica;
 pub mod shard;
 pub mod storage;
 
 pub use first_of::either;
 pub use ready_future::{NotReady, at_once};
+pub use replica::{ReplicaDriver, ReplicaEnd, ReplicaHost, ReplicaStatus};
 pub use shard::{ShardDriver, ShardHost, ShardPace, ShardParts};

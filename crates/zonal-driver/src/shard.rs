@@ -11,6 +11,7 @@ mod detached_directories;
 mod fences;
 mod host;
 mod housekeeping;
+mod load_reports;
 mod requests;
 mod waits;
 
@@ -35,6 +36,8 @@ pub struct ShardPace {
     pub deletions_ms: (u64, u64),
     /// First and longest back-off after a target did not take a fence, ms.
     pub fences_ms: (u64, u64),
+    /// Time between two load reports, ms.
+    pub load_ms: u64,
 }
 
 impl ShardPace {
@@ -44,6 +47,7 @@ impl ShardPace {
         detached_ms: 65_000,
         deletions_ms: (500, 60_000),
         fences_ms: (500, 5_000),
+        load_ms: 2_000,
     };
 }
 
@@ -70,6 +74,8 @@ struct State {
     has_deletions: bool,
     /// When to look for directories without an entry next.
     detached_at: Option<Instant>,
+    /// Requests since the start.
+    requests: u64,
 }
 
 /// A shard on its host.
@@ -117,6 +123,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 sleeps_until: None,
                 has_deletions: true,
                 detached_at: Some(now.instant.plus_ms(pace.detached_ms)),
+                requests: 0,
             }),
             waits: Waits::default(),
             is_stopping: AtomicBool::new(false),

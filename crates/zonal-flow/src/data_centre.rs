@@ -37,6 +37,9 @@ pub enum ModelError {
     /// Copies or blocks out of bounds.
     #[error("copies and blocks are 1 to {NODES_MAX}")]
     Copies,
+    /// More bytes than the model moves frame by frame.
+    #[error("frame by frame, all files together have 2^40 bytes at most")]
+    TooManyFrames,
     /// The placement code refused a file.
     #[error("the placement has no layout for a file")]
     Layout,
@@ -99,26 +102,31 @@ impl DataCentre {
         links
     }
 
-    fn all_nodes(&self) -> usize {
+    /// The number of a rack's node among all.
+    pub(crate) fn number_of(&self, rack: u32, node: u32) -> usize {
+        (rack * self.nodes + node) as usize
+    }
+
+    pub(crate) fn all_nodes(&self) -> usize {
         (self.racks as usize + 1) * self.nodes as usize
     }
 
-    /// Calls `add` for each link that bytes cross from one node's disk or memory to another's.
+    /// Calls `add` for each link that bytes cross from one node's memory to another's, in order.
     pub(crate) fn path(&self, from: usize, to: usize, mut add: impl FnMut(usize)) {
         if from == to {
             return;
         }
         add(3 * from + 1);
-        add(3 * to + 2);
         let nodes = self.nodes as usize;
         let (out, into) = (from / nodes, to / nodes);
         if out != into {
             let first = 3 * self.all_nodes();
             add(first + 2 * out);
-            add(first + 2 * into + 1);
             if self.core_rate.is_some() {
                 add(first + 2 * (self.racks as usize + 1));
             }
+            add(first + 2 * into + 1);
         }
+        add(3 * to + 2);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::data_centre::{DataCentre, ModelError};
 use crate::fair_rates::FlowTimes;
+use crate::frame_run::frame_times;
 use crate::transfers::{Architecture, Direction, Job, Workload, run_job};
 use zonal_types::Placement;
 use zonal_types::limits::SET_WIDTH_DEFAULT;
@@ -70,15 +71,30 @@ pub struct Prediction {
 /// # Errors
 /// Each [`ModelError`].
 pub fn point(x: u32, centre: &DataCentre, job: &Job) -> Result<PredictedPoint, ModelError> {
-    let times = run_job(centre, job)?;
+    Ok(point_of(x, job, run_job(centre, job)?))
+}
+
+/// Runs one job frame by frame as a point at `x`.
+///
+/// # Errors
+/// Each [`ModelError`].
+pub fn point_in_frames(
+    x: u32,
+    centre: &DataCentre,
+    job: &Job,
+) -> Result<PredictedPoint, ModelError> {
+    Ok(point_of(x, job, frame_times(centre, job)?))
+}
+
+fn point_of(x: u32, job: &Job, times: FlowTimes) -> PredictedPoint {
     let flows = f64::from(job.active_racks) * f64::from(job.active_nodes);
     let bytes = flows * job.bytes as f64;
-    Ok(PredictedPoint {
+    PredictedPoint {
         x,
         bytes,
         times,
         formula_seconds: None,
-    })
+    }
 }
 
 /// The data centre of the ZoneFS simulation: 40 nodes a rack, `racks` racks.
@@ -251,7 +267,7 @@ fn testbed() -> DataCentre {
     }
 }
 
-/// Lines of reads and writes of 16 MiB a node, by nodes of each active rack.
+/// Lines of reads and writes of 16 MiB a node, frame by frame, by nodes of each active rack.
 fn testbed_lines(
     places: [(&str, Architecture, Workload); 2],
     racks: u32,
@@ -264,7 +280,7 @@ fn testbed_lines(
                     direction,
                     ..job(architecture, workload, 16, (racks, nodes))
                 };
-                point(racks * nodes, &testbed(), &job)
+                point_in_frames(racks * nodes, &testbed(), &job)
             })?);
         }
     }
@@ -313,7 +329,7 @@ pub fn testbed_fig13() -> Result<Prediction, ModelError> {
     };
     let lines = [("zone placement", ZONE), ("node placement", NODE)].map(|(name, architecture)| {
         line(name, [2, 4], |readers| {
-            point(
+            point_in_frames(
                 readers,
                 &centre,
                 &job(architecture, Workload::OneWriter, 16, (1, readers)),

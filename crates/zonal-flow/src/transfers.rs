@@ -3,12 +3,14 @@
 
 use crate::data_centre::{DataCentre, ModelError};
 use crate::fair_rates::{FlowClass, FlowTimes, merged, run_flows};
+use crate::request_windows::{FilePart, REQUEST_BYTES_MAX};
 use std::collections::BTreeMap;
-use zonal_layout::{object_bytes, slot_of};
+use zonal_layout::{object_bytes, pieces, slot_of};
 use zonal_meta::layout_of_new_file;
 use zonal_types::limits::NODES_MAX;
 use zonal_types::{
-    CellId, Column, DataId, Layout, NodeId, PartitionId, Placement, StripePolicy, TargetId, ZoneId,
+    CellId, Column, Component, DataId, Layout, NodeId, PartitionId, Placement, StripePolicy,
+    TargetId, ZoneId,
 };
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
@@ -77,7 +79,7 @@ pub struct Job {
 }
 
 impl Job {
-    fn check(&self, centre: &DataCentre) -> Result<(), ModelError> {
+    pub(crate) fn check(&self, centre: &DataCentre) -> Result<(), ModelError> {
         centre.check()?;
         let racks_ok = (1..=centre.racks).contains(&self.active_racks);
         if !racks_ok || !(1..=centre.nodes).contains(&self.active_nodes) {
@@ -125,47 +127,57 @@ type Place = (u32, u32);
 type Columns = Vec<(usize, f64)>;
 
 /// The zone map of the data centre, and the files made so far.
-struct Files<'a> {
+pub(crate) struct Files<'a> {
     centre: &'a DataCentre,
     job: &'a Job,
     map: ZoneMap,
+    /// Files that each zone had before.
+    before: u64,
     made: BTreeMap<ZoneId, u64>,
     /// Copies and blocks that several nodes read.
-    common: Vec<Columns>,
+    common: Vec<Layout>,
 }
 
 impl<'a> Files<'a> {
-    fn new(centre: &'a DataCentre, job: &'a Job) -> Result<Self, ModelError> {
-        let (map, common) = (zone_map(centre, job.architecture)?, Vec::new());
-        let made = BTreeMap::new();
+    pub(crate) fn new(centre: &'a DataCentre, job: &'a Job) -> Result<Self, ModelError> {
         let mut files = Self {
             centre,
             job,
-            map,
-            made,
-            common,
+            map: zone_map(centre, job.architecture)?,
+            before: 0,
+            made: BTreeMap::new(),
+            common: Vec::new(),
         };
-        let shared = match job.workload {
+        files.begin(0)?;
+        Ok(files)
+    }
+
+    /// Begins anew, where each zone has made so many files before.
+    pub(crate) fn begin(&mut self, before: u64) -> Result<(), ModelError> {
+        self.before = before;
+        self.made.clear();
+        self.common.clear();
+        let shared = match self.job.workload {
             Workload::OneFile { copies } => copies,
             Workload::Image { blocks, copies } => blocks * copies,
             _ => 0,
         };
+        let (nodes, all) = (self.centre.nodes, self.centre.racks * self.centre.nodes);
         for number in 0..shared {
-            let all = centre.racks * centre.nodes;
             let at = number % all;
-            let columns = files.make((at / centre.nodes, at % centre.nodes))?;
-            files.common.push(columns);
+            let layout = self.make((at / nodes, at % nodes))?;
+            self.common.push(layout);
         }
-        Ok(files)
+        Ok(())
     }
 
     /// Makes a file by a client at this place.
-    fn make(&mut self, (rack, node): Place) -> Result<Columns, ModelError> {
+    fn make(&mut self, (rack, node): Place) -> Result<Layout, ModelError> {
         let (placement, home) = match self.job.architecture {
             Architecture::Placed(placement) => (placement, zone_of(rack)),
             Architecture::Separate => (Placement::Zone, zone_of(self.centre.racks)),
         };
-        let number = self.made.entry(home).or_default();
+        let number = self.made.entry(home).or_insert(self.before);
         *number += 1;
         let data_id = DataId::new(PartitionId(u32::from(home.0)), *number);
         let policy = StripePolicy {
@@ -174,7 +186,15 @@ impl<'a> Files<'a> {
         };
         let site = (home, NodeId(rack * self.centre.nodes + node + 1));
         let layout = layout_of_new_file(&self.map, &policy, site, data_id);
-        self.columns(&layout.map_err(|_error| ModelError::Layout)?)
+        layout.map_err(|_error| ModelError::Layout)
+    }
+
+    /// The node of a slot of the layout's stripe set.
+    fn node_of(&self, component: &Component, slot: u16) -> Result<usize, ModelError> {
+        let set = self.map.set(component.set).ok_or(ModelError::Layout)?;
+        let slot = set.slots.get(usize::from(slot)).ok_or(ModelError::Layout)?;
+        let target = self.map.target(slot.target).ok_or(ModelError::Layout)?;
+        Ok(target.node.0 as usize - 1)
     }
 
     /// The nodes of a file's objects, with their parts of its bytes.
@@ -188,52 +208,91 @@ impl<'a> Files<'a> {
             let bytes = object_bytes(component, self.job.bytes, column);
             let slot =
                 slot_of(component, column, set.width()).map_err(|_error| ModelError::Layout)?;
-            let slot = set.slots.get(usize::from(slot)).ok_or(ModelError::Layout)?;
-            let target = self.map.target(slot.target).ok_or(ModelError::Layout)?;
             if bytes > 0 {
                 let part = bytes as f64 / self.job.bytes as f64;
-                columns.push((target.node.0 as usize - 1, part));
+                columns.push((self.node_of(component, slot)?, part));
             }
         }
         Ok(columns)
     }
 
-    /// The flow of the active node at a place.
-    fn flow(&mut self, rack: u32, node: u32) -> Result<FlowClass, ModelError> {
+    /// A file's first bytes in file order, in parts of one request each.
+    fn parts(&self, layout: &Layout, bytes: u64) -> Result<Vec<FilePart>, ModelError> {
+        let width_of = |component: &Component| {
+            let set = self.map.set(component.set);
+            set.map_or(0, |set| set.width())
+        };
+        let pieces = pieces(layout, 0, bytes, width_of).map_err(|_error| ModelError::Layout)?;
+        let mut parts = Vec::new();
+        for piece in pieces {
+            let component = layout.components.get(piece.component);
+            let node = self.node_of(component.ok_or(ModelError::Layout)?, piece.slot)?;
+            let mut left = piece.length;
+            while left > 0 {
+                let bytes = left.min(REQUEST_BYTES_MAX);
+                parts.push(FilePart { node, bytes });
+                left -= bytes;
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The files of the active node at a place. An image is many, the others are one.
+    fn of_client(&mut self, rack: u32, node: u32) -> Result<Vec<Layout>, ModelError> {
         let (racks, nodes) = (self.centre.racks, self.centre.nodes);
         let number = rack * self.job.active_nodes + node;
-        let columns = match self.job.workload {
-            Workload::Own => self.make((rack, node))?,
-            Workload::NextRack => self.make(((rack + 1) % racks, node))?,
+        Ok(match self.job.workload {
+            Workload::Own => vec![self.make((rack, node))?],
+            Workload::NextRack => vec![self.make(((rack + 1) % racks, node))?],
             Workload::Shared => {
                 let step = if racks > 1 { 1 + node % (racks - 1) } else { 0 };
-                self.make(((rack + step) % racks, (node + 1) % nodes))?
+                vec![self.make(((rack + step) % racks, (node + 1) % nodes))?]
             }
-            Workload::OneWriter => self.make((0, 0))?,
+            Workload::OneWriter => vec![self.make((0, 0))?],
             Workload::OneFile { copies } => {
                 let copy = self.common.get((number % copies) as usize);
-                copy.cloned().unwrap_or_default()
+                copy.cloned().into_iter().collect()
             }
             Workload::Image { blocks, copies } => {
                 let copy = |block| block * copies + (number + block) % copies;
                 let blocks_read =
                     (0..blocks).filter_map(|block| self.common.get(copy(block) as usize));
-                let parts = blocks_read.flatten();
-                parts
-                    .map(|(node, part)| (*node, part / f64::from(blocks)))
-                    .collect()
+                blocks_read.cloned().collect()
             }
-        };
-        let client = (rack * nodes + node) as usize;
+        })
+    }
+
+    /// The bytes of the active node at a place, in file order, in parts of one request each.
+    pub(crate) fn parts_of_client(
+        &mut self,
+        rack: u32,
+        node: u32,
+    ) -> Result<Vec<FilePart>, ModelError> {
+        let layouts = self.of_client(rack, node)?;
+        let bytes = self.job.bytes / (layouts.len() as u64).max(1);
+        let mut parts = Vec::new();
+        for layout in &layouts {
+            parts.extend(self.parts(layout, bytes.max(1))?);
+        }
+        Ok(parts)
+    }
+
+    /// The flow of the active node at a place.
+    fn flow(&mut self, rack: u32, node: u32) -> Result<FlowClass, ModelError> {
+        let layouts = self.of_client(rack, node)?;
+        let client = self.centre.number_of(rack, node);
         let mut parts: BTreeMap<usize, f64> = BTreeMap::new();
-        for (at, part) in columns {
-            *parts.entry(3 * at).or_default() += part;
-            let (from, to) = match self.job.direction {
-                Direction::Read => (at, client),
-                Direction::Write => (client, at),
-            };
-            self.centre
-                .path(from, to, |link| *parts.entry(link).or_default() += part);
+        for layout in &layouts {
+            for (at, part) in self.columns(layout)? {
+                let part = part / layouts.len() as f64;
+                *parts.entry(3 * at).or_default() += part;
+                let (from, to) = match self.job.direction {
+                    Direction::Read => (at, client),
+                    Direction::Write => (client, at),
+                };
+                self.centre
+                    .path(from, to, |link| *parts.entry(link).or_default() += part);
+            }
         }
         Ok(FlowClass {
             parts: parts.into_iter().collect(),

@@ -7,8 +7,8 @@
 use proptest::prelude::*;
 use zonal_flow::presets::{self, Prediction, published_centre};
 use zonal_flow::{
-    Architecture, DataCentre, Direction, FlowClass, Job, ModelError, Workload, fair_rates, merged,
-    run_flows, run_job,
+    Architecture, DataCentre, Direction, FlowClass, Job, ModelError, Workload, fair_rates,
+    frame_times, merged, run_flows, run_job, runs_in_frames,
 };
 use zonal_types::Placement;
 
@@ -197,4 +197,79 @@ fn the_width_of_stripe_sets_changes_the_prediction() {
     };
     // Narrow sets are chosen by data id: some get more files than others.
     assert!(of(8) > 1.05 * of(64), "{} {}", of(8), of(64));
+}
+
+/// Four nodes behind links of 100 Mbit/s, two racks; each active node of the first has 16 MiB.
+fn small_job(placement: Placement, workload: Workload, direction: Direction) -> (DataCentre, Job) {
+    let centre = DataCentre {
+        nodes: 4,
+        node_rate: 12e6,
+        disk_rate: 1e9,
+        uplink_rate: 12e6,
+        core_rate: None,
+        ..published_centre(2)
+    };
+    let job = Job {
+        architecture: Architecture::Placed(placement),
+        workload,
+        direction,
+        bytes: 16 << 20,
+        active_racks: 1,
+        active_nodes: 4,
+    };
+    (centre, job)
+}
+
+#[test]
+fn frame_by_frame_one_full_link_has_its_fair_rate() {
+    let uplink = small_job(Placement::Zone, Workload::NextRack, Direction::Write);
+    let server = small_job(Placement::Node, Workload::OneWriter, Direction::Read);
+    for (centre, job) in [uplink, server] {
+        let fair = run_job(&centre, &job).unwrap().seconds;
+        let found = frame_times(&centre, &job).unwrap().seconds;
+        assert!((found / fair - 1.0).abs() < 0.02, "{found} {fair}");
+    }
+}
+
+#[test]
+fn frame_by_frame_a_file_on_the_own_node_takes_its_disk_only() {
+    let (centre, mut job) = small_job(Placement::Node, Workload::Own, Direction::Read);
+    job.active_nodes = 1;
+    let found = frame_times(&centre, &job).unwrap();
+    let disk = job.bytes as f64 / centre.disk_rate;
+    assert!((found.seconds - disk).abs() < 0.003, "{found:?}");
+}
+
+#[test]
+fn frame_by_frame_nodes_that_stripe_over_one_another_are_slower_than_fair() {
+    for direction in [Direction::Read, Direction::Write] {
+        let (centre, job) = small_job(Placement::Zone, Workload::Own, direction);
+        let fair = run_job(&centre, &job).unwrap().seconds;
+        let found = frame_times(&centre, &job).unwrap().seconds;
+        assert!(found > 1.1 * fair, "{found} {fair}");
+    }
+}
+
+#[test]
+fn frame_by_frame_the_width_of_stripe_sets_changes_the_prediction() {
+    let (centre, job) = small_job(Placement::Zone, Workload::Own, Direction::Write);
+    let narrow = DataCentre {
+        set_width: 1,
+        ..centre
+    };
+    let [wide, narrow] = [centre, narrow].map(|of| frame_times(&of, &job).unwrap().seconds);
+    assert!((narrow / wide - 1.0).abs() > 0.1, "{narrow} {wide}");
+}
+
+#[test]
+fn frame_by_frame_the_same_job_has_the_same_times_and_a_bound() {
+    let (centre, job) = small_job(Placement::Cell, Workload::Own, Direction::Read);
+    let times = runs_in_frames(&centre, &job, 3).unwrap();
+    assert_eq!(times.len(), 3);
+    assert_eq!(runs_in_frames(&centre, &job, 3).unwrap(), times);
+    let large = Job {
+        bytes: 1 << 40,
+        ..job
+    };
+    assert_eq!(frame_times(&centre, &large), Err(ModelError::TooManyFrames));
 }

@@ -21,12 +21,17 @@ const REPLIES_MAX: usize = 4;
 /// Time after which a change is seen at the latest.
 const TICK: Duration = Duration::from_millis(250);
 
+/// The answer to a call.
+type Answer<T> = Result<Response<T>, Status>;
+
 /// The functions behind the calls. None of them waits: they run on the runtime's one thread.
 #[expect(
     clippy::missing_errors_doc,
     reason = "each refuses as docs/placement-service.md lists"
 )]
 pub trait PlacementCalls: Send + Sync + 'static {
+    /// Whether calls are answered here; asked before each.
+    fn check(&self) -> Result<(), Status>;
     /// `ListZones`.
     fn list_zones(&self) -> ListZonesReply;
     /// `Locate`.
@@ -64,37 +69,30 @@ impl CallsService {
 
 #[tonic::async_trait]
 impl Placement for CallsService {
-    async fn list_zones(
-        &self,
-        _request: Request<ListZonesRequest>,
-    ) -> Result<Response<ListZonesReply>, Status> {
+    async fn list_zones(&self, _request: Request<ListZonesRequest>) -> Answer<ListZonesReply> {
+        self.calls.check()?;
         Ok(Response::new(self.calls.list_zones()))
     }
 
-    async fn locate(
-        &self,
-        request: Request<LocateRequest>,
-    ) -> Result<Response<LocateReply>, Status> {
+    async fn locate(&self, request: Request<LocateRequest>) -> Answer<LocateReply> {
+        self.calls.check()?;
         self.calls.locate(request.into_inner()).map(Response::new)
     }
 
-    async fn place(&self, request: Request<PlaceRequest>) -> Result<Response<PlaceReply>, Status> {
+    async fn place(&self, request: Request<PlaceRequest>) -> Answer<PlaceReply> {
+        self.calls.check()?;
         self.calls.place(request.into_inner()).map(Response::new)
     }
 
-    async fn release(
-        &self,
-        request: Request<ReleaseRequest>,
-    ) -> Result<Response<ReleaseReply>, Status> {
+    async fn release(&self, request: Request<ReleaseRequest>) -> Answer<ReleaseReply> {
+        self.calls.check()?;
         self.calls.release(request.get_ref()).map(Response::new)
     }
 
     type WatchStream = ReceiverStream<Result<WatchReply, Status>>;
 
-    async fn watch(
-        &self,
-        request: Request<WatchRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(&self, request: Request<WatchRequest>) -> Answer<Self::WatchStream> {
+        self.calls.check()?;
         let permit = Arc::clone(&self.watchers).try_acquire_owned();
         let permit = permit.map_err(|_| {
             Status::resource_exhausted(format!("{WATCH_CALLS_MAX} calls of Watch are open"))
@@ -105,30 +103,25 @@ impl Placement for CallsService {
         Ok(Response::new(ReceiverStream::new(take)))
     }
 
-    async fn start_job(
-        &self,
-        request: Request<StartJobRequest>,
-    ) -> Result<Response<JobReply>, Status> {
+    async fn start_job(&self, request: Request<StartJobRequest>) -> Answer<JobReply> {
+        self.calls.check()?;
         self.calls
             .start_job(request.into_inner())
             .map(Response::new)
     }
 
-    async fn report_job(
-        &self,
-        request: Request<ReportJobRequest>,
-    ) -> Result<Response<JobReply>, Status> {
+    async fn report_job(&self, request: Request<ReportJobRequest>) -> Answer<JobReply> {
+        self.calls.check()?;
         self.calls.report_job(request.get_ref()).map(Response::new)
     }
 
-    async fn end_job(&self, request: Request<EndJobRequest>) -> Result<Response<JobReply>, Status> {
+    async fn end_job(&self, request: Request<EndJobRequest>) -> Answer<JobReply> {
+        self.calls.check()?;
         self.calls.end_job(request.get_ref()).map(Response::new)
     }
 
-    async fn list_jobs(
-        &self,
-        _request: Request<ListJobsRequest>,
-    ) -> Result<Response<ListJobsReply>, Status> {
+    async fn list_jobs(&self, _request: Request<ListJobsRequest>) -> Answer<ListJobsReply> {
+        self.calls.check()?;
         Ok(Response::new(self.calls.list_jobs()))
     }
 }

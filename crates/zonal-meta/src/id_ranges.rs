@@ -104,9 +104,40 @@ codec_struct! {
     struct InodeRecord {
         /// No number from here on has been given.
         reserved: u64,
-        /// Inodes of the shard at the time of the reservation, for statfs.
+        /// Inodes of the partition.
         live_inodes: u64,
     }
+}
+
+impl InodeRecord {
+    fn of(stored: Option<&[u8]>) -> Result<Self, ErrorCode> {
+        match stored {
+            Some(bytes) => Self::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt),
+            None => Ok(Self {
+                reserved: FIRST,
+                live_inodes: 0,
+            }),
+        }
+    }
+}
+
+/// True for the key of a partition's record, which has its count of inodes.
+pub(crate) fn is_count(key: &[u8]) -> bool {
+    key.len() == 5
+        && key[4] == keys::TAG_IDS
+        && !key.starts_with(&keys::SHARD_PARTITION.to_be_bytes())
+}
+
+/// The record of a partition with one inode, and none of its numbers given.
+pub(crate) fn one_inode() -> Vec<u8> {
+    Counter::Inodes.record(FIRST, 1)
+}
+
+/// The record of a partition that gets or loses inodes, by the stored one.
+pub(crate) fn counted(stored: Option<&[u8]>, change: i64) -> Result<Vec<u8>, ErrorCode> {
+    let mut record = InodeRecord::of(stored)?;
+    record.live_inodes = record.live_inodes.saturating_add_signed(change);
+    Ok(record.to_bytes())
 }
 
 /// Reserved numbers of a partition that may be given.
@@ -141,9 +172,13 @@ impl IdRange {
         self.counter == counter
     }
 
-    /// The value to store.
-    pub fn record(&self, live_inodes: u64) -> Vec<u8> {
-        self.counter.record(self.reserved, live_inodes)
+    /// The value to store instead of this one.
+    pub fn record(&self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
+        let live_inodes = match self.counter {
+            Counter::Inodes => InodeRecord::of(stored)?.live_inodes,
+            Counter::Data => 0,
+        };
+        Ok(self.counter.record(self.reserved, live_inodes))
     }
 }
 
@@ -183,17 +218,15 @@ impl IdRanges {
         })
     }
 
-    /// Inodes of the shard when numbers were last reserved.
+    /// Inodes of all partitions.
     pub fn load_live_inodes(kv: &dyn KvRead, partitions: &[PartitionId]) -> Result<u64, ErrorCode> {
-        let mut newest = 0;
+        let mut all: u64 = 0;
         for partition in partitions {
-            if let Some(bytes) = kv.get(&keys::ids(*partition))? {
-                let record = InodeRecord::from_bytes(&bytes);
-                let record = record.map_err(|_error| ErrorCode::Corrupt)?;
-                newest = record.live_inodes.max(newest);
-            }
+            let stored = kv.get(&keys::ids(*partition))?;
+            let record = InodeRecord::of(stored.as_deref())?;
+            all = all.saturating_add(record.live_inodes);
         }
-        Ok(newest)
+        Ok(all)
     }
 }
 

@@ -125,7 +125,8 @@ impl Leases {
     /// which is later than its sending.
     pub fn grant(&mut self, directory: Ino, session: SessionId, now: Instant) -> u32 {
         self.sweep(now, SWEEP_AT_GRANT);
-        if self.is_blocked(directory, now) {
+        // A server that asks without a session hears of no recall: each change would wait for it.
+        if session == SessionId(0) || self.is_blocked(directory, now) {
             return 0;
         }
         let key = (directory, session);

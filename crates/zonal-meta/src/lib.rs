@@ -39,11 +39,14 @@ mod prefetch;
 mod recent_removals;
 pub mod repair;
 pub mod restore;
+pub mod root_mirror;
 mod scope_cache;
 mod session;
 mod session_list;
 mod session_requests;
 pub mod shard;
+pub mod shard_loads;
+mod spare_partitions;
 mod stripe_set_choice;
 pub mod stripe_set_references;
 mod tx;
@@ -51,8 +54,9 @@ mod tx;
 pub use config::{Caller, Now, ShardConfig};
 pub use durable_truncations::{DurableTruncations, FLUSHED_MAX};
 pub use outcome::{
-    Attempt, Deletion, Detached, JunctionChange, Outcome, PendingCall, Ticked, WaitOn,
+    Attempt, Deletion, Detached, JunctionChange, LostClient, Outcome, PendingCall, Ticked, WaitOn,
 };
 pub use prefetch::prefetch;
+pub use root_mirror::{RootFetch, RootMirror, RootReply, RootRequest};
 pub use shard::MetaShard;
 pub use stripe_set_choice::layout_of_new_file;

@@ -3,8 +3,8 @@
 use crate::config::Caller;
 use std::sync::Arc;
 use zonal_types::{
-    Attr, ErrorCode, Holder, Ino, Instant, KvChange, Layout, Name, SessionId, ShardId, Timestamp,
-    ZoneId,
+    Attr, ClientId, ErrorCode, Holder, Ino, Instant, KvChange, Layout, Name, SessionId, ShardId,
+    Timestamp, ZoneId,
 };
 use zonal_wire::{MetaReply, MetaRequest};
 pub use zonal_zonemap::JunctionChange;
@@ -159,8 +159,21 @@ pub struct Ticked {
     /// The reason why an inode that an ended session held could not be read. It stays until a start
     /// of the shard can read it.
     pub unread: Option<ErrorCode>,
+    /// Clients that sent nothing for the term of their session.
+    pub lost: Vec<LostClient>,
     /// Retry requests that wait for one of these.
     pub wake: Vec<WaitOn>,
     /// Retry all requests that wait for something else than events.
     pub recheck: bool,
+}
+
+/// A client whose session expired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostClient {
+    /// The client.
+    pub client: ClientId,
+    /// The zone that it claimed.
+    pub zone: ZoneId,
+    /// The name that it claimed.
+    pub name: String,
 }

@@ -125,7 +125,7 @@ impl MetaShard {
             Broken::Homeless { ino, data_id } => homeless(&mut tx, ino, data_id)?,
             Broken::Key { .. } | Broken::Ids { .. } | Broken::DataIds { .. } => {}
         }
-        Ok(tx.finish().effect)
+        Ok(tx.finish()?.effect)
     }
 }
 

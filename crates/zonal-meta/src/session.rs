@@ -9,6 +9,7 @@
 //! because a restart forgets requests without an effect.
 
 use crate::keys;
+use crate::outcome::LostClient;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -377,6 +378,16 @@ impl Sessions {
             };
             session.slots.insert(slot, new);
         }
+    }
+
+    /// The client of a session, as an event of its loss names it.
+    pub fn client(&self, id: SessionId) -> Option<LostClient> {
+        let record = &self.by_id.get(&id)?.record;
+        Some(LostClient {
+            client: record.identity.client,
+            zone: record.zone,
+            name: record.name.clone(),
+        })
     }
 
     /// Sessions whose client sent nothing for a term.

@@ -29,11 +29,15 @@ use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, PendingCall, Quest
 use crate::recent_removals::RecentRemovals;
 use crate::scope_cache::{ScopeCache, VisibleTree};
 use crate::session::Sessions;
+use crate::shard_loads::ShardLoads;
+use crate::spare_partitions::SparePartitions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use zonal_types::limits::PARTITIONS_PER_SHARD_MAX;
 use zonal_types::{
     ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId,
 };
+use zonal_wire::meta::ShardLoad;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{DirectoryTrafficTable, MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -88,6 +92,10 @@ pub struct MetaShard {
     pub(crate) has_remote_data: bool,
     /// Bytes that clients reported.
     pub(crate) directories: DirectoryTrafficTable,
+    /// Partitions without inodes.
+    pub(crate) spare: SparePartitions,
+    /// Loads of the zones' shards (root shard only).
+    pub(crate) loads: ShardLoads,
 }
 
 impl MetaShard {
@@ -95,11 +103,38 @@ impl MetaShard {
     pub fn set_map(&mut self, map: Arc<ZoneMap>) {
         let partitions = map.partitions_of(self.config.shard);
         if self.partitions != partitions {
+            self.spare.change(&self.partitions, &partitions);
             self.partitions = partitions;
             self.deletions.read_again();
         }
         self.sets.map_changed(&map);
         self.map = map;
+    }
+
+    /// Takes another shard's report of its load: inodes, and requests in its life. Only the root
+    /// shard uses it.
+    pub fn take_load(&mut self, shard: ShardId, load: (u64, u64), now: Instant) {
+        self.loads.report(&self.map, shard, load, now);
+    }
+
+    /// Loads of the zones' shards, as the root shard knows them.
+    #[must_use]
+    pub fn shard_loads(&self, now: Instant) -> Vec<ShardLoad> {
+        self.loads.list(&self.map, now)
+    }
+
+    /// True where the next first-level directory would share its partition with another, and the
+    /// shard may have more partitions.
+    #[must_use]
+    pub fn wants_partitions(&self) -> bool {
+        let count = u32::try_from(self.partitions.len()).unwrap_or(u32::MAX);
+        count < PARTITIONS_PER_SHARD_MAX && !self.spare.may_have()
+    }
+
+    /// Number of inodes.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        self.live_inodes
     }
 
     /// Handles one request. `attempt` comes from the last [`Outcome::Wait`] of the same request

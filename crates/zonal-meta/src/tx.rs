@@ -4,12 +4,14 @@
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
-use crate::id_ranges::{Counter, IdRange, IdRanges};
+use crate::id_ranges::{self, Counter, IdRange, IdRanges};
 use crate::inode::Inode;
 use crate::keys;
 use crate::open_files::OpenFiles;
 use crate::outcome::{Facts, JunctionChange, Question};
 use crate::recent_removals::{RecentRemovals, RemovedInode};
+use crate::shard_loads::ShardLoads;
+use crate::spare_partitions::SparePartitions;
 use crate::stripe_set_choice::StripeSetChooser;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -46,6 +48,10 @@ pub(crate) struct Env<'a> {
     pub sets: &'a StripeSetChooser,
     /// Files may lie in other zones.
     pub has_remote_data: bool,
+    /// Loads of the zones' shards.
+    pub loads: &'a ShardLoads,
+    /// Partitions without inodes.
+    pub spare: &'a SparePartitions,
 }
 
 /// A change of state in memory, applied when the request counts.
@@ -59,7 +65,11 @@ pub(crate) enum MemoryChange {
     Orphaned(Ino, BTreeSet<SessionId>),
     Unorphaned(Ino),
     Ids(PartitionId, IdRange),
-    InodeMade,
+    /// A first-level directory takes a partition, or leaves it.
+    PartitionTaken(PartitionId),
+    PartitionLeft(PartitionId),
+    /// So many inodes more, or less.
+    Inodes(i64),
     InodeGone(Box<RemovedInode>),
     InodeBack(Ino),
     /// The file was truncated: places of appends behind its end are void.
@@ -399,8 +409,9 @@ impl<'a> Tx<'a> {
         };
         let (sequence, reserved) = range.take()?;
         if reserved {
-            let value = range.record(self.env.live_inodes);
-            self.put(counter.key(partition), value);
+            let key = counter.key(partition);
+            let value = range.record(self.get(&key)?.as_deref())?;
+            self.put(key, value);
         }
         self.volatile.push(MemoryChange::Ids(partition, range));
         Ok(sequence)
@@ -431,7 +442,8 @@ impl<'a> Tx<'a> {
     }
 
     /// All changes, in key order. The keys from data ids to inodes follow the layouts.
-    pub fn finish(self) -> Finished {
+    pub fn finish(mut self) -> Result<Finished, ErrorCode> {
+        self.count_inodes()?;
         let mut raw = self.raw;
         let mut inodes = Vec::new();
         let mut indexed = Vec::new();
@@ -458,7 +470,7 @@ impl<'a> Tx<'a> {
         // Last: one inode may lose a data id that another inode gets.
         raw.extend(indexed);
         let effect = raw.into_iter().map(|(key, value)| KvChange { key, value });
-        Finished {
+        Ok(Finished {
             effect: effect.collect(),
             inodes,
             directories: self.directories,
@@ -466,7 +478,25 @@ impl<'a> Tx<'a> {
             junctions: self.junctions,
             after: self.after,
             call: self.call,
+        })
+    }
+
+    /// Stores how many inodes the partitions have after this request.
+    fn count_inodes(&mut self) -> Result<(), ErrorCode> {
+        let mut changes: BTreeMap<PartitionId, i64> = BTreeMap::new();
+        for (ino, cached) in &self.inodes {
+            let change = i64::from(cached.now.is_some()) - i64::from(cached.before.is_some());
+            if change != 0 {
+                *changes.entry(ino.partition()).or_default() += change;
+            }
         }
+        for (partition, change) in changes.into_iter().filter(|(_, change)| *change != 0) {
+            let key = Counter::Inodes.key(partition);
+            let value = id_ranges::counted(self.get(&key)?.as_deref(), change)?;
+            self.put(key, value);
+            self.volatile.push(MemoryChange::Inodes(change));
+        }
+        Ok(())
     }
 }
 

@@ -345,8 +345,8 @@ fn creating_costs_few_keys() {
     let (mut cell, mut client, home) = start();
     client.create(&mut cell, home, "first", 0o644).unwrap();
     client.create(&mut cell, home, "second", 0o644).unwrap();
-    // Entry, inode, index key of its data id, directory, slot.
-    assert_eq!(cell.last_effect.len(), 5);
+    // Entry, inode, index key of its data id, directory, slot, number of inodes.
+    assert_eq!(cell.last_effect.len(), 6);
     client.lookup(&mut cell, home, "second").unwrap();
     assert!(cell.last_effect.is_empty());
 }

@@ -272,6 +272,8 @@ impl ZonalFs {
         };
         let mask = self.change_begins(ctx, ino, (from, end))?;
         let reserved = block_on(call.reserve(&file, change.offset, change.length, how, keep));
+        // Its report to the shard may have failed.
+        self.signal.wake();
         let grows = reserved.is_ok() && !keep;
         let stale = self.page_tails.change_ends(ino, mask, (from, end), grows);
         self.dropped_unless(ino, stale, reserved)

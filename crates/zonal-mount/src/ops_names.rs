@@ -157,8 +157,10 @@ impl ZonalFs {
         let mut attr = None;
         if let Some(size) = set.size {
             let by_handle = set.fh.is_some();
-            let done = block_on(call.truncate(&who, ino, size, by_handle, set.kill_suidgid))
-                .inspect_err(|_| self.doubt_size(ino, false))?;
+            let done = block_on(call.truncate(&who, ino, size, by_handle, set.kill_suidgid));
+            // Bytes from before it may be gathered again.
+            self.signal.wake();
+            let done = done.inspect_err(|_| self.doubt_size(ino, false))?;
             attr = Some((done, 0));
         }
         let change = AttrChange {

@@ -144,6 +144,8 @@ impl ZonalFs {
         }
         let opened = block_on(call.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
+            // Bytes from before it may be gathered again.
+            self.signal.wake();
             match &opened {
                 Ok(_truncated) => {
                     self.page_tails.truncate(ino, 0);

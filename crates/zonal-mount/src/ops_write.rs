@@ -67,15 +67,16 @@ impl ZonalFs {
         let lost = file.tell_writer(&mut told);
         self.handle_errors.set(write.fh, told);
         lost?;
-        let drop = if write.from_cache {
-            self.write_back(&call, &file, write, data)?
+        let written = if write.from_cache {
+            self.write_back(&call, &file, write, data)
         } else if goes_round(write) {
-            self.write_round(&call, ctx, &file, write, data)?
+            self.write_round(&call, ctx, &file, write, data)
         } else {
-            self.write_pages(&call, ctx, &file, write, data)?
+            self.write_pages(&call, ctx, &file, write, data)
         };
+        // Also where it failed: its bytes stay gathered, and housekeeping sends them again.
         self.signal.wake();
-        Ok((write.size, drop))
+        Ok((write.size, written?))
     }
 
     /// Writes pages that a mapping has changed, except bytes changed by bypassing writes since the

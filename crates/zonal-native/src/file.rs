@@ -259,7 +259,10 @@ impl OpenFile {
     pub fn punch(&self, offset: u64, length: u64) -> Result<(), Error> {
         let call = self.begin_write()?;
         let punched = call.reserve(&self.file, offset, length, Reserve::Punch, true);
-        Ok(block_on(punched)?)
+        let punched = block_on(punched);
+        // Its report to the shard may have failed.
+        self.inner.signal.wake();
+        Ok(punched?)
     }
 
     fn attr(&self, call: &Call<'_>) -> Result<Attr, ErrorCode> {

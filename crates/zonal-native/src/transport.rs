@@ -83,6 +83,7 @@ fn operation(service: Service) -> &'static str {
         Service::Connection => "the handshake",
         Service::Admin => "a request to the server itself",
         Service::Agent => "a request to an agent",
+        Service::Replica => "a request to a replica",
     }
 }
 

@@ -102,6 +102,15 @@ impl Authority {
         format!("{}{}", self.key_pem, self.certificate_pem)
     }
 
+    /// Its certificate.
+    ///
+    /// # Errors
+    /// Where its file was not an authority's.
+    pub fn certificate(&self) -> Result<CertificateDer<'static>, CredentialError> {
+        CertificateDer::from_pem_slice(self.certificate_pem.as_bytes())
+            .map_err(|_error| CredentialError::Malformed("there is no certificate in it"))
+    }
+
     /// Its cell.
     #[must_use]
     pub fn cell(&self) -> CellId {

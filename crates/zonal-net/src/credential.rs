@@ -21,7 +21,7 @@ use crate::subject::{Subject, SubjectKind};
 /// which server it is.
 pub(crate) const SERVER_DNS_NAME: &str = "server.zonal";
 /// ALPN protocol name (RFC 7301).
-const PROTOCOL: &[u8] = b"zonal/1";
+pub(crate) const PROTOCOL: &[u8] = b"zonal/1";
 /// Bytes of a credential's file.
 pub const CREDENTIAL_BYTES_MAX: usize = 64 << 10;
 
@@ -85,16 +85,28 @@ impl Credential {
         let (subject, serial) = subject_of(&own)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(authority)?;
+        roots.add(authority.clone())?;
         let roots = Arc::new(roots);
         let callers: Arc<dyn ClientCertVerifier> =
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
                 .build()?;
+        let roots_of_callers = Arc::clone(&roots);
         let chain = vec![own.clone()];
-        let client = client_config(&provider, roots, chain.clone(), key.clone_key())?;
+        let client = client_config(&provider, roots, chain, key.clone_key())?;
         let server = match subject.kind {
             SubjectKind::Server { .. } => {
-                let callers = Arc::clone(&callers);
+                // A new node, which knows the authority's fingerprint alone, gets the certificate.
+                let chain = vec![own.clone(), authority];
+                let callers = match subject.roles().manager {
+                    // A new node has no certificate; it may make a claim, and nothing else.
+                    true => WebPkiClientVerifier::builder_with_provider(
+                        roots_of_callers,
+                        Arc::clone(&provider),
+                    )
+                    .allow_unauthenticated()
+                    .build()?,
+                    false => Arc::clone(&callers),
+                };
                 Some(Arc::new(server_config(&provider, callers, chain, key)?))
             }
             _ => None,

@@ -129,6 +129,11 @@ impl DelayLine {
         Some(Ok(bytes))
     }
 
+    /// Bytes of the frames that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.waiting.queue().bytes
+    }
+
     /// Ends the connection behind the frames that wait. False: none waits, and the caller ends it.
     pub(crate) fn end(&self) -> bool {
         let mut queue = self.waiting.queue();

@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use crc_fast::{CrcAlgorithm, Digest};
 use rustix::io::Errno;
+use rustls::ClientConfig;
 use zonal_types::ErrorCode;
 use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
 use zonal_wire::frame::{HEADER_BYTES, Header, PayloadAt};
@@ -188,16 +189,27 @@ impl Conn {
         credential: &Credential,
         time_limit: &TimeLimit,
     ) -> Result<(Subject, Serial), IoFail> {
-        let tls = self.tls.insert(Box::new(Tls::client(credential)?));
-        tls.shake_hands(&mut self.socket, time_limit)
+        self.encrypt_with(Arc::clone(credential.client_config()), time_limit)
     }
 
-    /// Encrypts all bytes from here on, where the client begins with TLS.
+    /// Encrypts all bytes from here on, as a client with this configuration.
+    pub(crate) fn encrypt_with(
+        &mut self,
+        config: Arc<ClientConfig>,
+        time_limit: &TimeLimit,
+    ) -> Result<(Subject, Serial), IoFail> {
+        let tls = self.tls.insert(Box::new(Tls::client(config)?));
+        let server = tls.shake_hands(&mut self.socket, time_limit)?;
+        server.ok_or(IoFail::Fault(Fault::Tls(TlsFault::Untrusted)))
+    }
+
+    /// Encrypts all bytes from here on, where the client begins with TLS. `None`: it has shown no
+    /// certificate.
     pub(crate) fn encrypt_as_server(
         &mut self,
         credential: &Credential,
         time_limit: &TimeLimit,
-    ) -> Result<(Subject, Serial), IoFail> {
+    ) -> Result<Option<(Subject, Serial)>, IoFail> {
         self.await_bytes(time_limit)?;
         let arrived = &self.inbuf[self.start..self.end];
         let Some(tls) = Tls::server(credential, arrived)? else {
@@ -276,12 +288,18 @@ impl Conn {
         Ok(())
     }
 
+    /// Notes how much of the request has left, where nobody has waited for its reply so far.
+    pub(crate) fn look_at_unsent(&mut self, time_limit: &TimeLimit) {
+        self.socket.look_at_unsent(time_limit);
+    }
+
     fn send_all(
         &mut self,
         slices: &mut [IoSlice<'_>],
         mut region: Option<BorrowedFd<'_>>,
         time_limit: &TimeLimit,
     ) -> Result<(), IoFail> {
+        self.socket.begin_frame();
         if let Some(tls) = &mut self.tls {
             self.bytes_out += tls.send(&mut self.socket, slices, time_limit)?;
             return Ok(());
@@ -410,6 +428,7 @@ impl Conn {
                 return Err(IoFail::Fault(Fault::Cut));
             }
             self.bytes_in += received as u64;
+            time_limit.received(received);
             rest = rest.get_mut(received..).unwrap_or_default();
         }
         Ok(())
@@ -437,6 +456,7 @@ impl Conn {
             count => {
                 self.end += count;
                 self.bytes_in += count as u64;
+                time_limit.received(count);
                 Ok(())
             }
         }

@@ -12,6 +12,7 @@ use crate::buffer::AlignedBuf;
 use crate::frame_io::{Conn, FrameOut, IoFail, PayloadOut, TimeLimit};
 use crate::identity::Peer;
 use crate::idle_connections::Resumer;
+use crate::join_token::{ClaimOutcome, TokenClaim};
 use crate::server::Shared;
 use crate::stream::Stream;
 
@@ -31,6 +32,12 @@ pub trait Handler: Send + Sync + 'static {
         payload: &[u8],
         reply: &mut ReplyBuilder,
     );
+
+    /// Answers the claim of a new node, which has a token and no credential yet. Called on the
+    /// stranger's thread, within the handshake's time limit.
+    fn claim(&self, _claim: &TokenClaim) -> ClaimOutcome {
+        ClaimOutcome::Unknown
+    }
 
     /// The server stops: calls that wait (long polls) must return soon.
     fn stopping(&self) {}

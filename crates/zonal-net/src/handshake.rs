@@ -6,10 +6,14 @@
 //!                            <-  HelloReply {version, cell, role, node, features}
 //!                                (or, at any point, Refused {code} and the end)
 //! ```
+//! A new node without a credential sends Claim {id, proof} in place of Hello; the server answers
+//! Claimed {outcome} and ends the connection.
+//!
 //! | connection | proof of identity before the first frame |
 //! | --- | --- |
 //! | TCP, both have credentials | TLS 1.3 with both certificates: each may claim its subject |
 //! | TCP, neither has one | none: loopback only |
+//! | TCP, a new node at a manager | TLS 1.3 with the manager's certificate, for one Claim |
 //! | Unix socket | the kernel names the peer's user id: root and the own user may claim anything |
 //!
 //! *Invariants*:
@@ -23,6 +27,8 @@ mod tests;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use rustls::ClientConfig;
+use zonal_types::limits::SEALED_BYTES_MAX;
 use zonal_types::{CellId, Codec, ErrorCode, NodeId, ZoneId, codec_enum, codec_struct};
 use zonal_wire::frame::{FEATURE_PLAIN, Header, Service};
 
@@ -30,6 +36,7 @@ use crate::address::Endpoint;
 use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::{Conn, FrameBounds, FrameOut, IoFail, TimeLimit};
 use crate::identity::{Identity, Peer, PeerCertificate, Role};
+use crate::join_token::{ClaimOutcome, TokenClaim};
 
 codec_struct! {
     /// The first message of a connection.
@@ -83,6 +90,16 @@ codec_enum! {
             /// The server's answer.
             reply: HelloReply,
         },
+        /// Client to server, first and last: a new node claims its credential.
+        Claim = 6 {
+            /// The claim.
+            claim: TokenClaim,
+        },
+        /// Server to client: the end of the connection.
+        Claimed = 7 {
+            /// The answer.
+            outcome: ClaimOutcome,
+        },
         /// Server to client at any time, also in place of a reply: the number of an `ErrorCode`.
         /// The server then closes the connection.
         Refused = 5 {
@@ -124,7 +141,7 @@ pub fn dial(
     };
     let head = Header::request(Service::Connection, own.cell);
     say(conn, head, &Handshake::Hello { hello }, time_limit).map_err(failed)?;
-    let (head, message) = hear(conn, time_limit).map_err(failed)?;
+    let (head, message) = hear(conn, FrameBounds::HANDSHAKE, time_limit).map_err(failed)?;
     let reply = match message {
         Handshake::HelloReply { reply } => reply,
         Handshake::Refused { code } => {
@@ -135,7 +152,9 @@ pub fn dial(
                 error => error,
             });
         }
-        Handshake::Hello { .. } => return Err(out_of_turn(endpoint)),
+        Handshake::Hello { .. } | Handshake::Claim { .. } | Handshake::Claimed { .. } => {
+            return Err(out_of_turn(endpoint));
+        }
     };
     check_reply(own, &reply, certified.as_deref(), node, endpoint)?;
     let features = reply.features & own.features;
@@ -192,8 +211,58 @@ fn check_reply(
     Ok(())
 }
 
-/// The server's side. `admit` decides about a client that has proved its identity. A refusal was
-/// already sent when this returns an error that calls for one.
+/// The side of a new node without a credential, which has a token: claims its credential, and
+/// nothing else.
+///
+/// # Errors
+/// Any that names the peer.
+pub(crate) fn claim(
+    conn: &mut Conn,
+    (config, cell): (Arc<ClientConfig>, CellId),
+    claim: TokenClaim,
+    endpoint: Endpoint,
+    time_limit: &TimeLimit,
+) -> Result<ClaimOutcome, NetError> {
+    let failed = |fail| name(fail, endpoint, time_limit);
+    conn.encrypt_with(config, time_limit).map_err(failed)?;
+    let head = Header::request(Service::Connection, cell);
+    say(conn, head, &Handshake::Claim { claim }, time_limit).map_err(failed)?;
+    let bounds = FrameBounds {
+        body: SEALED_BYTES_MAX + 64,
+        payload: 0,
+    };
+    match hear(conn, bounds, time_limit).map_err(failed)? {
+        (_, Handshake::Claimed { outcome }) => Ok(outcome),
+        (head, Handshake::Refused { code }) => Err(refusal(endpoint, code, cell, head.cell)),
+        _ => Err(out_of_turn(endpoint)),
+    }
+}
+
+/// The server's part of a claim: the peer has no certificate, so it may send nothing else.
+fn answer_claim(
+    conn: &mut Conn,
+    endpoint: Endpoint,
+    time_limit: &TimeLimit,
+    claim: impl FnOnce(&TokenClaim) -> ClaimOutcome,
+) -> Result<(), NetError> {
+    let failed = |fail| name(fail, endpoint, time_limit);
+    let (head, message) = hear(conn, FrameBounds::HANDSHAKE, time_limit).map_err(failed)?;
+    let Handshake::Claim { claim: made } = message else {
+        return Err(unauthenticated(endpoint, TlsFault::Absent));
+    };
+    let outcome = claim(&made);
+    say(
+        conn,
+        head.reply(),
+        &Handshake::Claimed { outcome },
+        time_limit,
+    )
+    .map_err(failed)
+}
+
+/// The server's side. `admit` decides about a client that has proved its identity. `claim` answers
+/// a new node, which has none yet; then there is no peer. A refusal was already sent when this
+/// returns an error that calls for one.
 ///
 /// # Errors
 /// Any that names the peer; those of `admit`.
@@ -202,8 +271,9 @@ pub fn answer(
     own: &Identity,
     time_limit: &TimeLimit,
     admit: impl FnOnce(&Peer) -> Result<(), NetError>,
-) -> Result<Peer, NetError> {
-    let outcome = answer_inner(conn, own, time_limit, admit);
+    claim: impl FnOnce(&TokenClaim) -> ClaimOutcome,
+) -> Result<Option<Peer>, NetError> {
+    let outcome = answer_inner(conn, own, time_limit, admit, claim);
     if let Err(error) = &outcome {
         match error {
             NetError::Lost { .. } | NetError::Local { .. } => {}
@@ -222,14 +292,19 @@ fn answer_inner(
     own: &Identity,
     time_limit: &TimeLimit,
     admit: impl FnOnce(&Peer) -> Result<(), NetError>,
-) -> Result<Peer, NetError> {
+    claim: impl FnOnce(&TokenClaim) -> ClaimOutcome,
+) -> Result<Option<Peer>, NetError> {
     let endpoint = conn.stream().endpoint();
     let failed = |fail| name(fail, endpoint, time_limit);
     let certified = match (endpoint, &own.credential) {
         (Endpoint::Tcp(_), Some(credential)) => {
-            let (subject, serial) = conn
+            let shown = conn
                 .encrypt_as_server(credential, time_limit)
                 .map_err(failed)?;
+            let Some((subject, serial)) = shown else {
+                answer_claim(conn, endpoint, time_limit, claim)?;
+                return Ok(None);
+            };
             Some(Arc::new(PeerCertificate { subject, serial }))
         }
         (Endpoint::Local { uid, .. }, _) if !is_trusted(uid) => {
@@ -237,7 +312,7 @@ fn answer_inner(
         }
         _ => None,
     };
-    let (head, message) = hear(conn, time_limit).map_err(failed)?;
+    let (head, message) = hear(conn, FrameBounds::HANDSHAKE, time_limit).map_err(failed)?;
     let Handshake::Hello { hello } = message else {
         return Err(out_of_turn(endpoint));
     };
@@ -283,7 +358,7 @@ fn answer_inner(
     if peer.features & FEATURE_PLAIN != 0 {
         conn.stop_encrypting();
     }
-    Ok(peer)
+    Ok(Some(peer))
 }
 
 /// True where a process of this user id may claim anything on a Unix socket: it could read this
@@ -332,15 +407,19 @@ fn say(
     conn.send(&FrameOut::message(header, &message.to_bytes()), time_limit)
 }
 
-fn hear(conn: &mut Conn, time_limit: &TimeLimit) -> Result<(Header, Handshake), IoFail> {
+fn hear(
+    conn: &mut Conn,
+    bounds: FrameBounds,
+    time_limit: &TimeLimit,
+) -> Result<(Header, Handshake), IoFail> {
     let mut body = Vec::new();
-    let header = conn.receive_head(FrameBounds::HANDSHAKE, &mut body, time_limit)?;
+    let header = conn.receive_head(bounds, &mut body, time_limit)?;
     if header.service != Service::Connection || header.tlv_bytes != 0 {
         return Err(IoFail::Fault(Fault::OutOfTurn));
     }
     let message =
         Handshake::from_bytes(&body).map_err(|error| IoFail::Fault(Fault::Message(error)))?;
-    let is_from_client = matches!(message, Handshake::Hello { .. });
+    let is_from_client = matches!(message, Handshake::Hello { .. } | Handshake::Claim { .. });
     if header.is_request != is_from_client {
         return Err(IoFail::Fault(Fault::OutOfTurn));
     }

@@ -156,7 +156,7 @@ impl Peer {
         match service {
             Service::Manager => roles.manager,
             // The manager's node also has the root's shard.
-            Service::Meta => roles.meta || roles.manager,
+            Service::Meta | Service::Replica => roles.meta || roles.manager,
             Service::Storage => roles.storage,
             Service::Agent => roles.agent,
             Service::Admin | Service::Connection => true,

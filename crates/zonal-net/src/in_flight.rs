@@ -1,12 +1,15 @@
 //! A call in flight: the request was sent, its reply is awaited; and cancelling it.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zonal_region::Memory;
 use zonal_types::Codec;
+use zonal_wait::Waiter;
 use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::address::{Address, Endpoint};
@@ -150,7 +153,7 @@ impl<'a> InFlight<'a> {
             Duration::from_millis(u64::from(request.header.deadline_ms))
         };
         request.header.deadline_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        let time_limit = TimeLimit::start(limit);
+        let time_limit = TimeLimit::of_call(limit);
         let (link, was_idle) = match pool.take_idle(to) {
             Some(link) => (link, true),
             None => pool.obtain(to, &time_limit, cancel.as_deref())?,
@@ -190,6 +193,38 @@ impl<'a> InFlight<'a> {
         }
     }
 
+    /// Sends a request on an idle connection; `None` where there is none. Never connects, so that
+    /// it does not wait for a server that is gone.
+    pub(crate) fn launch_on_idle(
+        pool: &'a Pool,
+        to: Address,
+        mut request: Request<'a>,
+        limit: Duration,
+    ) -> Result<Option<Self>, NetError> {
+        let Some(link) = pool.take_idle(to) else {
+            return Ok(None);
+        };
+        request.header.deadline_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let mut flight = Self {
+            pool,
+            to,
+            request,
+            time_limit: TimeLimit::of_call(limit),
+            link,
+            was_idle: false,
+            is_resent: false,
+            loan: None,
+            cancel: None,
+        };
+        flight.check_server()?;
+        if let Err(fail) = flight.send() {
+            // The others to this server are probably dead, too.
+            pool.forget_idle(to);
+            return Err(flight.named(&fail));
+        }
+        Ok(Some(flight))
+    }
+
     /// The server that was called.
     #[must_use]
     pub fn server(&self) -> Endpoint {
@@ -208,8 +243,7 @@ impl<'a> InFlight<'a> {
     /// # Errors
     /// Any that names the server; the connection is then closed.
     pub fn finish(mut self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
-        // The caller may have waited for another server until now.
-        self.time_limit.leave_at_least(ARRIVED);
+        self.catch_up();
         let outcome = self.receive(into);
         if outcome.is_ok()
             && let Some(loan) = self.loan.take()
@@ -231,6 +265,19 @@ impl<'a> InFlight<'a> {
             self.pool.forget_idle(self.to);
         }
         outcome
+    }
+
+    /// Looks at a late call whose caller has waited for another call until now. On a slow link its
+    /// request may have stood behind the other's, up to the server's answer to the other.
+    fn catch_up(&mut self) {
+        if self.time_limit.has_left(ARRIVED) {
+            return;
+        }
+        self.link.conn.look_at_unsent(&self.time_limit);
+        if let Some(answered) = self.pool.last_answer(self.to) {
+            self.time_limit.counts_from(answered);
+        }
+        self.time_limit.leave_at_least(ARRIVED);
     }
 
     fn receive(&mut self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
@@ -428,6 +475,42 @@ impl InFlight<'_> {
 }
 
 impl DetachedCall {
+    /// The address that was called.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.to
+    }
+
+    /// Waits until a reply begins to arrive, or a connection ends: of the first of these calls for
+    /// which that holds. `None` where `limit` passes first. Polls for a moment before it sleeps.
+    pub fn await_first<'a>(
+        calls: impl IntoIterator<Item = &'a Self>,
+        waiter: &mut Waiter,
+        limit: Duration,
+    ) -> Option<usize> {
+        let streams = calls.into_iter().map(|call| call.link.conn.stream());
+        let mut watched: Vec<PollFd<'_>> = streams
+            .map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN))
+            .collect();
+        let mut arrived = |limit: Duration| {
+            let limit = Timespec {
+                tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: limit.subsec_nanos().into(),
+            };
+            // A signal, or no memory: the caller asks again.
+            let found = poll(&mut watched, Some(&limit)).unwrap_or(0);
+            let is_there = |one: &PollFd<'_>| !one.revents().is_empty();
+            (found > 0)
+                .then(|| watched.iter().position(is_there))
+                .flatten()
+        };
+        waiter.look(|| arrived(Duration::ZERO)).or_else(|| {
+            let first = arrived(limit);
+            waiter.slept();
+            first
+        })
+    }
+
     /// A handle that cancels this call from another thread.
     pub fn canceller(&mut self) -> Canceller {
         let cancel = self.cancel.get_or_insert_default();

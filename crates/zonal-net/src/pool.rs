@@ -89,6 +89,8 @@ struct Host {
     /// Oldest first; taken from and returned to the back.
     idle: VecDeque<(Link, Instant)>,
     failed: Option<(Instant, io::ErrorKind)>,
+    /// Time of the last complete reply.
+    answered: Option<Instant>,
     is_own: Option<bool>,
     /// Last time that another process than the server answered on the Unix socket.
     unix_failed: Option<Instant>,
@@ -167,6 +169,24 @@ impl Pool {
     ) -> Result<InFlight<'a>, NetError> {
         add(&self.metrics.calls, 1);
         InFlight::launch(self, to, request, None)
+    }
+
+    /// As [`Self::start`], on an idle connection alone: `None` where there is none. It neither
+    /// connects nor sends a second time.
+    ///
+    /// # Errors
+    /// Any that names the server.
+    pub fn start_on_idle<'a>(
+        &'a self,
+        to: Address,
+        request: Request<'a>,
+        limit: Duration,
+    ) -> Result<Option<InFlight<'a>>, NetError> {
+        let started = InFlight::launch_on_idle(self, to, request, limit)?;
+        if started.is_some() {
+            add(&self.metrics.calls, 1);
+        }
+        Ok(started)
     }
 
     /// As [`Self::start`]; `canceller` ends the call from another thread at any time: while it
@@ -282,10 +302,12 @@ impl Pool {
     pub(crate) fn give_back(&self, to: Address, link: Link) {
         let mut hosts = self.hosts();
         let host = hosts.by_address.entry(to).or_default();
+        let now = Instant::now();
+        host.answered = Some(now);
         let surplus = if host.idle.len() >= self.config.idle_max {
             Some(link)
         } else {
-            host.idle.push_back((link, Instant::now()));
+            host.idle.push_back((link, now));
             None
         };
         let is_awaited = hosts.waiting > 0;
@@ -294,6 +316,11 @@ impl Pool {
             self.came_back.notify_all();
         }
         drop(surplus);
+    }
+
+    /// Time of the last complete reply of a server.
+    pub(crate) fn last_answer(&self, to: Address) -> Option<Instant> {
+        self.hosts().by_address.get(&to)?.answered
     }
 
     /// Closes the idle connections to a server after one of them turned out to be dead.

@@ -21,6 +21,7 @@ use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
 use crate::idle_connections::STAY;
+use crate::join_token::TokenClaim;
 use crate::metrics::add;
 use crate::pool::named;
 use crate::server::{ConnectionPlace, Shared};
@@ -33,8 +34,19 @@ pub(crate) fn begin(place: ConnectionPlace, stream: Arc<Stream>) -> ServeOutcome
     let mut conn = Conn::new(stream, is_checked);
     let time_limit = TimeLimit::start(shared.config.handshake_limit);
     let admit = |peer: &Peer| place.take(peer);
-    match answer(&mut conn, &shared.config.identity, &time_limit, admit) {
-        Ok(peer) => Box::new(ServerConnection::new(place, conn, peer)).serve(),
+    let claim = |claim: &TokenClaim| shared.handler.claim(claim);
+    match answer(
+        &mut conn,
+        &shared.config.identity,
+        &time_limit,
+        admit,
+        claim,
+    ) {
+        Ok(Some(peer)) => Box::new(ServerConnection::new(place, conn, peer)).serve(),
+        Ok(None) => {
+            end(&shared, &mut conn, Ok(()));
+            ServeOutcome::Ended
+        }
         Err(error) => {
             end(&shared, &mut conn, Err(error));
             ServeOutcome::Ended
@@ -176,7 +188,7 @@ impl ServerConnection {
             return Some(NextStep::Ended(Ok(())));
         }
         let patience = self.shared.config.patience;
-        let (arrived, room) = match self.receive(&TimeLimit::in_steps(patience, STAY)) {
+        let (arrived, room) = match self.receive(&TimeLimit::of_request(patience, STAY)) {
             Ok(arrived) => arrived,
             Err(IoFail::Closed(_)) => return Some(NextStep::Ended(Ok(()))),
             Err(fail) => return Some(NextStep::Ended(Err(self.give_up(&fail)))),
@@ -197,7 +209,10 @@ impl ServerConnection {
             return Some(NextStep::Parked);
         }
         self.reply.end_waits();
-        match self.reply.send(&mut self.conn, &TimeLimit::start(patience)) {
+        match self
+            .reply
+            .send(&mut self.conn, &TimeLimit::of_reply(patience))
+        {
             Ok(()) => add(&self.shared.metrics.frames_out, 1),
             Err(fail) => {
                 if matches!(fail, IoFail::TooLong { .. }) {
@@ -282,9 +297,11 @@ impl ServerConnection {
         let code = match fail {
             IoFail::Fault(Fault::Version) => ErrorCode::WrongVersion,
             IoFail::Fault(Fault::Cell) => ErrorCode::WrongCell,
-            IoFail::Fault(Fault::Cut) | IoFail::Broken(_) | IoFail::Closed(_) => {
-                return self.named(fail);
-            }
+            // A frame that a slow link holds up is no violation: its sender tries again.
+            IoFail::Fault(Fault::Cut)
+            | IoFail::Broken(_)
+            | IoFail::Closed(_)
+            | IoFail::TimedOut => return self.named(fail),
             // This process may have been out of descriptors or address space, so the peer may try
             // again.
             IoFail::Fault(Fault::Region(

@@ -171,6 +171,12 @@ impl Stream {
         }
     }
 
+    /// Bytes given to this socket that the peer has not taken; 0 where the system does not tell.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        let held_back = self.delay_line.as_ref().map_or(0, |line| line.bytes());
+        held_back + zonal_region::unsent_bytes(self.fd.as_fd()).unwrap_or(0)
+    }
+
     pub(crate) fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
         if let Some(line) = &self.delay_line
             && let Some(taken) = line.take(self.fd.as_fd(), slices)

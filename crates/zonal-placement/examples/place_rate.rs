@@ -1,10 +1,11 @@
-//! Prints how long a placement takes: 1,000 zones, 40,000 nodes, 100,000 junctions.
+//! Prints how long a placement takes: 1,000 zones, 40,000 nodes, 100,000 junctions. Before each, as
+//! many nodes report their CPU as would in 5 ms.
 //!
 //! `cargo run --release -p zonal-placement --example place_rate`
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use std::time::Instant;
-use zonal_placement::{JobPlacer, JobRequest, JunctionHomes};
+use zonal_placement::{JobPlacer, JobRequest, JunctionHomes, NodeLoad};
 use zonal_types::{NodeId, ZoneId};
 
 fn main() {
@@ -20,6 +21,15 @@ fn main() {
     }
     let mut times = Vec::new();
     for job in 0..20_000_u32 {
+        for report in 0..40_u32 {
+            let node = NodeId(40 + (job * 40 + report) % 40_000);
+            let used = u16::try_from(job.wrapping_mul(31 + report) % 1_000).unwrap_or(0);
+            let load = NodeLoad {
+                cpu_per_mille: used,
+                ..NodeLoad::default()
+            };
+            placer.set_load(node, load);
+        }
         let path = format!("/tree-{}/a/b", job.wrapping_mul(7_919) % 100_000);
         let start = Instant::now();
         let home = homes.home(&path).unwrap_or(ZoneId(1));

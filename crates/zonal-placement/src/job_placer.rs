@@ -6,6 +6,9 @@
 //! 3. The least loaded zone is taken: jobs a node, then mean CPU, then cost, then number.
 //! 4. In it the least loaded nodes are taken: jobs, then CPU, then number.
 //!
+//! CPU counts in steps of [`CPU_STEP`], as it never stands still: a smaller difference decides
+//! nothing.
+//!
 //! Nodes with a reservation or a running job count as nodes with one job more for each.
 
 use crate::cost::{UPLINK_WEIGHT, ZoneCost, costs};
@@ -17,6 +20,9 @@ use zonal_types::{NodeId, ZoneId};
 /// Zones are equally near if their costs differ by at most this part of all bytes.
 pub const NEARNESS: u64 = 8;
 
+/// Thousandths of CPU in which loads are compared.
+pub const CPU_STEP: u16 = 100;
+
 /// A node's load as its observer reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeLoad {
@@ -26,6 +32,19 @@ pub struct NodeLoad {
     pub cpu_per_mille: u16,
     /// Whether it is kept for the time when nothing else is left.
     pub is_standby: bool,
+}
+
+/// A zone's load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZoneLoad {
+    /// The zone.
+    pub zone: ZoneId,
+    /// Its nodes for jobs.
+    pub nodes: usize,
+    /// Jobs on them, reservations among them.
+    pub jobs: u64,
+    /// Mean of their used CPU, in thousandths.
+    pub cpu_per_mille: u64,
 }
 
 /// How a zone is chosen.
@@ -117,7 +136,8 @@ impl LoadedNode {
 
     fn order(&self) -> (bool, u64, u16, NodeId) {
         let standby = self.load.is_standby;
-        (standby, self.jobs(), self.load.cpu_per_mille, self.id)
+        let cpu = self.load.cpu_per_mille / CPU_STEP;
+        (standby, self.jobs(), cpu, self.id)
     }
 }
 
@@ -262,10 +282,15 @@ impl JobPlacer {
         &self.reservations
     }
 
-    /// Zones with the number of their nodes and their jobs, reservations among them.
-    pub fn zones(&self) -> impl Iterator<Item = (ZoneId, usize, u64)> {
+    /// All zones with their load.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneLoad> {
         let zones = self.zones.iter();
-        zones.map(|(id, zone)| (*id, zone.nodes.len(), zone.jobs))
+        zones.map(|(id, zone)| ZoneLoad {
+            zone: *id,
+            nodes: zone.nodes.len(),
+            jobs: zone.jobs,
+            cpu_per_mille: zone.cpu_per_mille(),
+        })
     }
 
     /// Ends a reservation early; `None` where there is none of this number.
@@ -310,7 +335,7 @@ impl JobPlacer {
         let order = |zone: &LoadedZone, cost: &ZoneCost| {
             (
                 zone.jobs_per_mille(),
-                zone.cpu_per_mille(),
+                zone.cpu_per_mille() / u64::from(CPU_STEP),
                 cost.bytes,
                 cost.zone,
             )
@@ -323,6 +348,10 @@ impl JobPlacer {
             "; its nodes have {} jobs, with reservations",
             zone.jobs
         ));
+        if zone.cpu > 0 {
+            let percent = zone.cpu_per_mille().div_ceil(10);
+            explanation.push_str(&format!(", and use {percent} percent of their CPU"));
+        }
         if with_standby {
             explanation.push_str("; standby nodes count, as no zone has enough others");
         }

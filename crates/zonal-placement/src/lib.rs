@@ -24,7 +24,9 @@ pub mod reservations;
 
 pub use change_log::{ChangeLog, LogChanges, PlacementChange};
 pub use cost::{UPLINK_WEIGHT, ZoneCost, costs, uplink_weight};
-pub use job_placer::{JobError, JobPlacement, JobPlacer, JobPolicy, JobRequest, NodeLoad};
+pub use job_placer::{
+    JobError, JobPlacement, JobPlacer, JobPolicy, JobRequest, NodeLoad, ZoneLoad,
+};
 pub use job_table::{
     JOB_SILENCE_MS, JobState, JobTable, JobTableError, JobTraffic, KnownJob, StartedJob,
 };

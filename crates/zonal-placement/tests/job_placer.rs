@@ -76,6 +76,44 @@ fn running_jobs_come_before_cpu_and_both_before_the_number() {
     placer.set_load(NodeId(102), load(1, 100));
     let placed = placer.place(&request(&[], 3), 0).unwrap();
     assert_eq!(placed.nodes, [NodeId(102), NodeId(101), NodeId(100)]);
+    // Both are in the same tenth, so the number decides.
+    placer = self::placer(1, 2);
+    placer.set_load(NodeId(100), load(0, 490));
+    placer.set_load(NodeId(101), load(0, 410));
+    let placed = placer.place(&request(&[], 2), 0).unwrap();
+    assert_eq!(placed.nodes, [NodeId(100), NodeId(101)]);
+}
+
+#[test]
+fn of_equally_near_zones_the_one_with_idle_nodes_is_taken() {
+    let mut placer = placer(3, 2);
+    let busy = |cpu_per_mille| NodeLoad {
+        cpu_per_mille,
+        ..NodeLoad::default()
+    };
+    let told = placer.place(&request(&[], 1), 0).unwrap().explanation;
+    assert!(!told.contains("CPU"), "{told}");
+    // Means: zone 1 600, zone 2 455, zone 3 no better than zone 2.
+    for (node, cpu) in [(100, 900), (101, 300), (200, 455), (201, 455), (300, 900)] {
+        placer.set_load(NodeId(node), busy(cpu));
+    }
+    let mut wanted = request(&[(1, 100), (2, 101), (3, 99)], 1);
+    wanted.reserve_ms = 0;
+    placer.release_ended(1_000_000);
+    let placed = placer.place(&wanted, 1_000_000).unwrap();
+    assert_eq!(placed.zone, ZoneId(2), "{placed:?}");
+    let told = &placed.explanation;
+    assert!(
+        told.ends_with(", and use 46 percent of their CPU"),
+        "{told}"
+    );
+    // Jobs come first, and far zones are not taken for their idle nodes.
+    placer.count_job(&[NodeId(200)], 1);
+    assert_eq!(placer.place(&wanted, 1_000_000).unwrap().zone, ZoneId(3));
+    wanted.bytes = [(ZoneId(1), 100)].into();
+    assert_eq!(placer.place(&wanted, 1_000_000).unwrap().zone, ZoneId(1));
+    let loads: Vec<u64> = placer.zones().map(|zone| zone.cpu_per_mille).collect();
+    assert_eq!(loads, [600, 455, 450]);
 }
 
 #[test]
@@ -130,7 +168,7 @@ fn a_reservation_that_is_never_used_ends() {
     let later = placer.place(&request(&[], 1), first.end_ms).unwrap();
     assert_eq!(later.nodes, first.nodes);
     assert_eq!(placer.reservations().len(), 1);
-    let jobs: Vec<u64> = placer.zones().map(|(_, _, jobs)| jobs).collect();
+    let jobs: Vec<u64> = placer.zones().map(|zone| zone.jobs).collect();
     assert_eq!(jobs, [1]);
 }
 
@@ -162,6 +200,6 @@ fn running_jobs_count_as_load_until_they_end() {
     assert_eq!(idle(&mut placer), [NodeId(100)]);
     // An end that is reported twice takes nothing from others.
     placer.count_job(&nodes, -1);
-    let jobs: Vec<u64> = placer.zones().map(|(_, _, jobs)| jobs).collect();
+    let jobs: Vec<u64> = placer.zones().map(|zone| zone.jobs).collect();
     assert_eq!(jobs, [0]);
 }

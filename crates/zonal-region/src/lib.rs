@@ -26,7 +26,9 @@ pub mod client_mappings;
 pub mod memory;
 pub mod region;
 mod shared_mmap;
+mod unsent_bytes;
 
 pub use client_mappings::{MapError, Mapping, Mappings, RegionPart};
 pub use memory::{Memory, Regions};
 pub use region::{Hold, Region};
+pub use unsent_bytes::unsent_bytes;

@@ -4,28 +4,40 @@
 //! | server | request | allowed for |
 //! | --- | --- | --- |
 //! | manager | `Join`, with the starts of its stores | the server of that node, in its roles |
-//! | manager | `Edit`, `Revoke` | commands |
+//! | manager | `CheckClock` | the server of that node |
+//! | manager | `ReportLoad` | the server of that node, with a target |
+//! | manager | `Digest` | the server of that node |
+//! | manager | `ClientLost` | servers with a shard |
+//! | manager | `NodeStates`, `Events` | commands and servers |
+//! | manager | `Edit`, `Revoke`, `WantShards`, join tokens | commands |
+//! | manager | `Claim`, in the handshake | the holder of a join token |
 //! | manager | the map, the subnets, the list of revoked certificates | every member |
 //! | shard | calls between shards (see below) | servers with a shard |
 //! | shard | any other request without a session of the sender | servers with a shard |
 //! | shard | `HasOpen`, `FencesOf` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
-//! | shard | `FileOf` | commands |
+//! | shard | `FileOf`, `GetShardLoads` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
 //! | shard | other requests with a session of the sender | every member, within its scope |
 //! | target | `Delete`, `Fence` | servers with a shard; other servers may send nothing |
 //! | target | other requests | every member; with a scope: `grants.rs` |
-//! | any | `NumberClaimed` | servers |
+//! | replica | messages of replicas, snapshots | servers with a shard |
+//! | replica | `Status`, `HandOver` | commands and servers with a shard |
+//! | any | `NumberClaimed`, `Heartbeat`, `Sightings` | servers |
 //! | any | health, scrubs, sessions, lists of objects, snapshots | commands |
 //!
 //! Calls between shards: `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`,
-//! `SettleDir`, `OpenSets`, `FirstLevel`. A member is a process with a credential of the cell.
+//! `SettleDir`, `OpenSets`, `FirstLevel`, `ReportShardLoad`, `MorePartitions`.
+//! A member is a process with a credential of the cell.
 //!
 //! By a Unix socket, and in a cell without keys, the role is the one that the peer claims.
 
+use crate::store_starts;
 use zonal_net::{Peer, Role, ServerRoles};
 use zonal_types::{ErrorCode, SessionId};
-use zonal_wire::{AdminRequest, Header, ManagerRequest, MetaRequest, StorageRequest};
+use zonal_wire::{
+    AdminRequest, Header, ManagerRequest, MetaRequest, ReplicaRequest, StorageRequest,
+};
 
 fn permitted(may: bool) -> Result<(), ErrorCode> {
     match may {
@@ -75,8 +87,12 @@ pub(crate) fn check_meta(
         | MetaRequest::HasOpen { .. }
         | MetaRequest::FencesOf { .. }
         | MetaRequest::OpenSets { .. }
-        | MetaRequest::FirstLevel { .. } => Err(ErrorCode::NotPermitted),
-        MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
+        | MetaRequest::FirstLevel { .. }
+        | MetaRequest::MorePartitions { .. }
+        | MetaRequest::ReportShardLoad { .. } => Err(ErrorCode::NotPermitted),
+        MetaRequest::EvictSession | MetaRequest::GetShardLoads => {
+            permitted(peer.role == Role::Tool)
+        }
         MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
         _ if header.session == SessionId(0) => Err(ErrorCode::UnknownSession),
@@ -99,13 +115,31 @@ pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(),
     })
 }
 
+/// Checks that a peer may send this request to a replica.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) fn check_replica(peer: &Peer, request: &ReplicaRequest) -> Result<(), ErrorCode> {
+    permitted(match request {
+        ReplicaRequest::Exchange { .. }
+        | ReplicaRequest::Starts { .. }
+        | ReplicaRequest::SnapshotBegin { .. }
+        | ReplicaRequest::SnapshotRead { .. } => peer.role == Role::Server && is_shards(peer),
+        ReplicaRequest::Status { .. } | ReplicaRequest::HandOver { .. } => {
+            peer.role == Role::Tool || (peer.role == Role::Server && is_shards(peer))
+        }
+    })
+}
+
 /// Checks that a role may send this request about the server itself.
 ///
 /// # Errors
 /// `NotPermitted`.
 pub(crate) fn check_admin(role: Role, request: &AdminRequest) -> Result<(), ErrorCode> {
     permitted(match request {
-        AdminRequest::NumberClaimed { .. } => role == Role::Server,
+        AdminRequest::NumberClaimed { .. }
+        | AdminRequest::Heartbeat
+        | AdminRequest::Sightings { .. } => role == Role::Server,
         _ => role == Role::Tool,
     })
 }
@@ -123,15 +157,32 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
         | ManagerRequest::JunctionsAt { .. }
         | ManagerRequest::GetRevoked { .. }
         | ManagerRequest::GetSubnets => true,
-        ManagerRequest::Edit { .. } | ManagerRequest::Revoke { .. } => peer.role == Role::Tool,
+        ManagerRequest::Digest { reporter, .. } => {
+            peer.role == Role::Server && peer.node == *reporter
+        }
+        ManagerRequest::ClientLost { .. } => peer.role == Role::Server && is_shards(peer),
+        ManagerRequest::NodeStates { .. } | ManagerRequest::Events { .. } => {
+            peer.role != Role::Client
+        }
+        ManagerRequest::Edit { .. }
+        | ManagerRequest::Revoke { .. }
+        | ManagerRequest::WantShards { .. }
+        | ManagerRequest::AddJoinToken { .. }
+        | ManagerRequest::JoinTokens
+        | ManagerRequest::RemoveJoinToken { .. } => peer.role == Role::Tool,
+        ManagerRequest::CheckClock { node, .. } => peer.role == Role::Server && peer.node == *node,
+        ManagerRequest::ReportLoad { node, .. } => {
+            peer.role == Role::Server && peer.node == *node && has_role(peer, |roles| roles.storage)
+        }
         ManagerRequest::Join {
             node,
             meta,
             targets,
+            starts,
             ..
         } => {
             let claimed = ServerRoles {
-                manager: false,
+                manager: starts.iter().any(|start| start.kind == store_starts::ROOT),
                 meta: *meta,
                 storage: !targets.is_empty(),
                 agent: false,
@@ -218,13 +269,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn only_a_node_with_a_target_reports_its_own_load() {
+        let report = |node| ManagerRequest::ReportLoad {
+            node: NodeId(node),
+            cpu_per_mille: 5,
+        };
+        let may = |role, subject, node| {
+            check_manager(&peer(role, 3, Some(subject)), &report(node)).is_ok()
+        };
+        assert!(may(Role::Server, "server/3?roles=meta,storage", 3));
+        assert!(!may(Role::Server, "server/3?roles=storage", 4));
+        assert!(!may(Role::Server, "server/3?roles=meta", 3));
+        assert!(!may(Role::Client, "client/a", 3));
+        assert!(!may(Role::Tool, "admin/a", 3));
+    }
+
+    #[test]
     fn only_commands_edit_the_map_and_revoke_certificates() {
         let edit = ManagerRequest::Edit {
             expected: MapVersion(1),
             edits: Blob(Vec::new()),
         };
         let revoke = ManagerRequest::Revoke { serials: vec![1] };
-        for request in [edit, revoke] {
+        let list = ManagerRequest::JoinTokens;
+        for request in [edit, revoke, list] {
             let no = Err(ErrorCode::NotPermitted);
             let client = peer(Role::Client, 0, Some("client/a"));
             assert_eq!(check_manager(&client, &request), no);
@@ -238,6 +306,20 @@ pub(crate) mod tests {
         };
         let client = peer(Role::Client, 0, Some("client/a"));
         assert_eq!(check_manager(&client, &get), Ok(()));
+    }
+
+    #[test]
+    fn messages_between_replicas_are_for_servers_with_a_shard_only() {
+        let shard = zonal_types::ShardId(1);
+        let begin = ReplicaRequest::SnapshotBegin { shard };
+        for request in [ReplicaRequest::Exchange { shard }, begin] {
+            let may = |role, subject| check_replica(&peer(role, 3, Some(subject)), &request);
+            assert_eq!(may(Role::Server, "server/3?roles=meta"), Ok(()));
+            let no = Err(ErrorCode::NotPermitted);
+            assert_eq!(may(Role::Server, "server/3?roles=storage"), no);
+            assert_eq!(may(Role::Client, "client/a"), no);
+            assert_eq!(may(Role::Tool, "admin/a"), no);
+        }
     }
 
     fn header(session: u64) -> Header {
@@ -264,6 +346,14 @@ pub(crate) mod tests {
             MetaRequest::DetachDir { ino },
             MetaRequest::DropDir { ino },
             MetaRequest::HasEntry { ino },
+            MetaRequest::MorePartitions {
+                shard: zonal_types::ShardId(1),
+            },
+            MetaRequest::ReportShardLoad {
+                shard: zonal_types::ShardId(1),
+                inodes: 1,
+                requests: 1,
+            },
             MetaRequest::SettleDir {
                 ino,
                 since: Timestamp::default(),

@@ -4,8 +4,9 @@
 //! holds none of these threads; one that reads slowly holds one, for a bounded time. Requests that
 //! wait for a change hold none ([`watchers`]).
 //!
-//! `/health` is for supervisors: 200 where every role serves, else 503. With a token configured,
-//! every request without it gets 401.
+//! `/health` is for supervisors: 200 where every role serves, else 503. At the manager it has lines
+//! about nodes of the cell that are not up, too. With a token configured, every request without it
+//! gets 401.
 
 mod http;
 mod request_heads;
@@ -32,6 +33,9 @@ pub type StatusSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// Source of `/health`: true where every role serves.
 pub type HealthSource = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Source of lines about the cell for `/health`; empty: all is well.
+pub type CellHealthSource = Box<dyn Fn() -> String + Send + Sync>;
 
 /// Threads that answer requests.
 const THREADS: usize = 4;
@@ -71,6 +75,7 @@ impl Admin {
             status,
             is_healthy,
             placement: OnceLock::new(),
+            cell_health: OnceLock::new(),
             refused: RateLimit::default(),
             watchers: Watchers::default(),
         });
@@ -112,6 +117,12 @@ impl Admin {
         let _ = self.pages.placement.set(pages);
     }
 
+    /// Adds the cell to `/health`.
+    pub fn add_cell_health(&self, source: CellHealthSource) {
+        // There is one call, at the start.
+        let _ = self.pages.cell_health.set(source);
+    }
+
     /// The address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -148,6 +159,8 @@ struct Pages {
     status: StatusSource,
     is_healthy: HealthSource,
     placement: OnceLock<PlacementPages>,
+    /// Lines about the cell for `/health`.
+    cell_health: OnceLock<CellHealthSource>,
     refused: RateLimit,
     watchers: Watchers,
 }
@@ -251,7 +264,10 @@ impl Pages {
         }
         Ok(match asked.path.as_str() {
             "/metrics" => (200, PROMETHEUS, self.metrics.prometheus()),
-            "/health" if (self.is_healthy)() => (200, PLAIN, "ok\n".to_owned()),
+            "/health" if (self.is_healthy)() => {
+                let cell = self.cell_health.get().map(|source| source());
+                (200, PLAIN, format!("ok\n{}", cell.unwrap_or_default()))
+            }
             "/health" => (
                 503,
                 PLAIN,

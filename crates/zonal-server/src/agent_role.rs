@@ -7,6 +7,7 @@
 //! | `rank_io` | pipes and guard of a running rank |
 //! | `rank_guard` | the process that ends all processes of its rank |
 //! | `rank_process` | the process that becomes the user, then the command |
+//! | `inherited_state` | the server's descriptors and limits, which the command must not have |
 //! | `rank_channel` | what these three hand on |
 //!
 //! One thread reads and writes the pipes of all ranks. A poll without events is parked, so that
@@ -14,6 +15,7 @@
 //!
 //! *Lock order*: `AgentRole::state` is taken last, and never held while a process is started.
 
+mod inherited_state;
 mod job_table;
 mod rank_channel;
 mod rank_guard;
@@ -26,6 +28,7 @@ pub use rank_process::{RANK_PROCESS, run_rank_process};
 
 use crate::clock;
 use crate::config::AgentConfig;
+use crate::cpu_use::CpuUse;
 use crate::map_cache::MapCache;
 use job_table::{JobOwner, JobStart, JobTable, RankId};
 use rank_channel::RankCommand;
@@ -52,6 +55,8 @@ pub struct AgentRole {
     config: AgentConfig,
     node: NodeId,
     map: Arc<MapCache>,
+    /// CPU use of the machine, where no other node is on it.
+    cpu: Option<Arc<CpuUse>>,
     state: Mutex<AgentState>,
     /// Wakes the thread.
     wake: OwnedFd,
@@ -113,10 +118,12 @@ impl AgentRole {
         config: AgentConfig,
         node: NodeId,
         map: Arc<MapCache>,
+        cpu: Option<Arc<CpuUse>>,
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
         let role = Arc::new(Self {
             node,
             map,
+            cpu,
             state: Mutex::new(AgentState {
                 table: JobTable::new(config.ranks),
                 ranks: BTreeMap::new(),
@@ -173,7 +180,8 @@ impl AgentRole {
                 command,
             } => {
                 let ranks = (ranks.as_slice(), input_rank);
-                self.start_job(peer, &owner, (job, ranks, size), (command, awaits_all))
+                let command = (command, awaits_all);
+                self.start_job((peer, &owner), (job, ranks, size), command, reply)
             }
             AgentRequest::Poll {
                 job,
@@ -214,9 +222,11 @@ impl AgentRole {
             Ok(running) => running,
             Err(refused) => return failed(refused),
         };
-        for rank in running {
-            if let Some(rank) = state.ranks.get(&(job, rank)) {
-                rank.signal(signal);
+        for id in running.into_iter().map(|rank| (job, rank)) {
+            match state.ranks.get(&id) {
+                Some(rank) => rank.signal(signal),
+                // It is being started.
+                None => state.table.add_early_signal(id, signal),
             }
         }
         AgentReply::Done
@@ -244,6 +254,7 @@ impl AgentRole {
             ranks_max: number(ranks_max),
             processors: processors.map_or(1, |count| number(count.get())),
             is_standby: self.config.is_standby,
+            cpu_per_mille: self.cpu.as_ref().and_then(|cpu| cpu.per_mille()),
         }
     }
 
@@ -279,8 +290,17 @@ impl AgentRole {
             reply.park(Box::new(parked));
             return None;
         }
+        // A server that was stopped comes late. The asker counts from when it asked.
+        let asked = now.min(parked.until);
         let polled = (parked.job, parked.acked);
-        let polled = state.table.poll(now, &parked.owner, polled);
+        let polled = state.table.poll(asked, &parked.owner, polled);
+        if polled.is_ok() {
+            for rank in state.table.renewal(asked, parked.job) {
+                if let Some(rank) = state.ranks.get(&(parked.job, rank)) {
+                    rank.renew();
+                }
+            }
+        }
         drop(state);
         // Acknowledged output made room.
         self.wake();
@@ -295,10 +315,10 @@ impl AgentRole {
 
     fn start_job(
         &self,
-        peer: &Peer,
-        owner: &JobOwner,
+        (peer, owner): (&Peer, &JobOwner),
         (job, (ranks, input_rank), size): (u64, (&[u32], Option<u32>), u32),
         (mut command, awaits_all): (JobCommand, bool),
+        reply: &ReplyBuilder,
     ) -> AgentReply {
         if command.bytes() > AGENT_COMMAND_BYTES_MAX {
             let detail = "the command and its environment are longer than an agent takes";
@@ -337,11 +357,16 @@ impl AgentRole {
             awaits_all,
             changes_user: own == 0,
             no_new_privs: self.config.no_new_privs,
+            term_ms: 0,
         };
         for rank in ranks {
             rank_command.command.environment =
                 environment(&command.environment, &surroundings, *rank);
-            self.start_rank((job, *rank), &rank_command);
+            if reply.is_peer_gone() {
+                // An asker that waits no longer may start the rank elsewhere.
+                self.end(owner, job);
+            }
+            self.start_rank((job, *rank), &mut rank_command);
         }
         AgentReply::Done
     }
@@ -360,7 +385,16 @@ impl AgentRole {
         ]
     }
 
-    fn start_rank(&self, id: RankId, command: &RankCommand) {
+    fn start_rank(&self, id: RankId, command: &mut RankCommand) {
+        {
+            let mut state = self.state();
+            command.term_ms = state.table.guard_term_ms(clock::instant(), id.0);
+            if let Some(signal) = state.table.early_end(id) {
+                state.table.rank_ended(id, RankStatus::Signalled { signal });
+                drop(state);
+                return self.wake();
+            }
+        }
         let started = RankIo::start(command);
         let mut state = self.state();
         match started {
@@ -368,6 +402,9 @@ impl AgentRole {
                 // It may have been ended meanwhile.
                 if !state.table.is_wanted(id.0) || state.is_stopping {
                     rank.kill();
+                }
+                for signal in state.table.take_early_signals(id) {
+                    rank.signal(signal);
                 }
                 state.ranks.insert(id, rank);
             }

@@ -317,14 +317,16 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Address that others connect to.
     pub advertise: SocketAddr,
-    /// Address of the manager.
-    pub manager: SocketAddr,
+    /// Addresses of managers, one at least.
+    pub managers: Vec<SocketAddr>,
     /// The node's folder.
     pub dir: PathBuf,
     /// File of the node's credential, if any.
     pub key_file: Option<PathBuf>,
     /// Protection of its TCP connections.
     pub transport: Transport,
+    /// Other nodes run on its machine, so that the machine's CPU says nothing of this node.
+    pub shares_machine: bool,
     /// The admin pages, if any.
     pub admin: Option<AdminConfig>,
     /// Lowest level logged.
@@ -335,6 +337,13 @@ pub struct NodeConfig {
     pub inline_bytes: u32,
     /// Owner and group of the root directory, when the manager's shard is formatted.
     pub root_owner: (u32, u32),
+    /// The node's shard has replicas: its store is that of a member of a group.
+    pub replicated: bool,
+    /// For a manager's node: replicas of each zone's shard, on nodes with the meta role. As many
+    /// managers have replicas of the root's shard with the map.
+    pub replicas: usize,
+    /// For the manager's node: shards of each zone, as long as no command asks for more.
+    pub shards: usize,
     /// For the manager's node: slots of a new stripe set, at most.
     pub set_width: u16,
     /// For the manager's node: the table of subnets.
@@ -427,6 +436,18 @@ impl NodeConfig {
             Some(recordings) => StoreDir::recorded(dir, recordings),
             None => StoreDir::plain(dir),
         }
+    }
+
+    /// The addresses of managers, for messages.
+    pub(crate) fn managers_text(&self) -> String {
+        let all: Vec<String> = self.managers.iter().map(SocketAddr::to_string).collect();
+        all.join(", ")
+    }
+
+    /// True where this node, one of several managers, makes their group where nobody has any: it is
+    /// the first in the list.
+    pub(crate) fn founds_managers(&self) -> bool {
+        self.manager_role.is_some() && self.managers.first() == Some(&self.advertise)
     }
 
     /// Folder of the manager's store.

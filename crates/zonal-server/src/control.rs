@@ -10,11 +10,13 @@ use crate::clock;
 use crate::meta_role::MetaRole;
 use crate::rate_limited_log::RateLimit;
 use crate::scrub::ScrubTask;
+use crate::shard_service::ShardService;
 use crate::storage_role::{Refused, StorageRole};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zonal_disk::View;
+use zonal_disk::replica::APPLIED_KEY;
 use zonal_net::Role;
 use zonal_object::{ObjectId, index_walk};
 use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
@@ -39,7 +41,7 @@ pub struct Control {
     me: (NodeId, SocketAddr),
     claimed: RateLimit,
     storage: Option<(Arc<StorageRole>, Arc<ScrubTask>)>,
-    shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
+    shard: Option<(ShardService, Option<Arc<ScrubTask>>)>,
     held: Mutex<(Option<HeldSnapshot>, bool)>,
     change: Condvar,
 }
@@ -48,7 +50,7 @@ impl Control {
     pub(crate) fn new(
         me: (NodeId, SocketAddr),
         storage: Option<(Arc<StorageRole>, Arc<ScrubTask>)>,
-        shard: Option<(Arc<MetaRole>, Arc<ScrubTask>)>,
+        shard: Option<(ShardService, Option<Arc<ScrubTask>>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
             me,
@@ -76,7 +78,7 @@ impl Control {
 
     fn scrubs(&self) -> impl Iterator<Item = &Arc<ScrubTask>> {
         let target = self.storage.as_ref().map(|(_, scrub)| scrub);
-        let shard = self.shard.as_ref().map(|(_, scrub)| scrub);
+        let shard = self.shard.as_ref().and_then(|(_, scrub)| scrub.as_ref());
         target.into_iter().chain(shard)
     }
 
@@ -120,26 +122,15 @@ impl Control {
                 after,
                 limit,
             } => {
-                let storage = self.target(*target)?.0;
                 let after = after.map(|(data_id, column)| ObjectId { data_id, column });
-                let limit = (*limit as usize).min(OBJECTS_LISTED_MAX);
-                let (found, end) = index_walk::objects(&*storage.engine, after, limit)?;
-                let objects = found.into_iter().map(|listed| ObjectEntry {
-                    data_id: listed.object.data_id,
-                    column: listed.object.column,
-                    object_bytes: listed.stat.object_bytes,
-                    allocated: listed.stat.allocated,
-                    truncate_seq: listed.stat.truncate_seq,
-                });
-                AdminReply::Objects {
-                    objects: objects.collect(),
-                    end,
-                }
+                self.objects(*target, after, *limit)?
             }
             AdminRequest::SnapshotBegin { shard } => self.begin_snapshot(*shard)?,
             AdminRequest::SnapshotRead { snapshot, after } => {
                 let view = self.view(*snapshot)?;
-                let (entries, end) = read(&view, &after.0)?;
+                let (mut entries, end) = read(&view, &after.0)?;
+                // The progress of this replica is none of the shard's contents.
+                entries.retain(|(key, _)| key.0 != APPLIED_KEY);
                 AdminReply::Entries { entries, end }
             }
             AdminRequest::ListSessions {
@@ -147,7 +138,7 @@ impl Control {
                 after,
                 limit,
             } => {
-                let role = self.shard(*shard)?.0;
+                let role = self.shard(*shard)?;
                 let (sessions, end) = role.sessions(*after, *limit);
                 AdminReply::Sessions { sessions, end }
             }
@@ -158,6 +149,7 @@ impl Control {
                 self.tell_claimed(*node, claimed_by);
                 AdminReply::Done
             }
+            AdminRequest::Heartbeat | AdminRequest::Sightings { .. } => return Err(unwatched()),
             AdminRequest::SnapshotEnd { snapshot } => {
                 let mut held = self.held();
                 held.0.take_if(|held| held.id == *snapshot);
@@ -168,16 +160,40 @@ impl Control {
         })
     }
 
-    /// Counts of the node's target and shard. The node adds the times of its operations.
+    fn objects(
+        &self,
+        target: TargetId,
+        after: Option<ObjectId>,
+        limit: u32,
+    ) -> Result<AdminReply, Refused> {
+        let storage = self.target(target)?.0;
+        let limit = (limit as usize).min(OBJECTS_LISTED_MAX);
+        let (found, end) = index_walk::objects(&*storage.engine, after, limit)?;
+        let objects = found.into_iter().map(|listed| ObjectEntry {
+            data_id: listed.object.data_id,
+            column: listed.object.column,
+            object_bytes: listed.stat.object_bytes,
+            allocated: listed.stat.allocated,
+            truncate_seq: listed.stat.truncate_seq,
+        });
+        Ok(AdminReply::Objects {
+            objects: objects.collect(),
+            end,
+        })
+    }
+
+    /// Counts of the node's target and shard. The node adds the times of its operations, and its
+    /// CPU use.
     fn activity(&self) -> NodeActivity {
         let storage = self.storage.as_ref();
         let clients = storage.map(|(storage, _)| storage.traffic.by_zone(storage.id()));
         let shard = self.shard.as_ref();
-        let directories = shard.map(|(shard, _)| shard.directory_traffic());
+        let serving = shard.and_then(|(shard, _)| shard.serving());
+        let directories = serving.map(|shard| shard.directory_traffic());
         NodeActivity {
             clients: clients.unwrap_or_default(),
             directories: directories.unwrap_or_default(),
-            operations: Vec::new(),
+            ..NodeActivity::default()
         }
     }
 
@@ -204,26 +220,48 @@ impl Control {
         }
     }
 
-    fn shard(&self, wanted: ShardId) -> Result<(&Arc<MetaRole>, &Arc<ScrubTask>), Refused> {
+    fn shard(&self, wanted: ShardId) -> Result<Arc<MetaRole>, Refused> {
+        let not_here = |detail| Refused {
+            code: ErrorCode::NotOwner,
+            detail,
+        };
         match &self.shard {
-            Some((shard, scrub)) if shard.identity().0 == wanted => Ok((shard, scrub)),
-            _ => Err(Refused {
-                code: ErrorCode::NotOwner,
-                detail: format!("shard {wanted} is not here"),
-            }),
+            Some((shard, _)) if shard.id() == wanted => shard
+                .serving()
+                .ok_or_else(|| not_here(format!("another replica of shard {wanted} leads"))),
+            _ => Err(not_here(format!("shard {wanted} is not here"))),
         }
+    }
+
+    fn shard_scrub(&self, wanted: ShardId) -> Result<&Arc<ScrubTask>, Refused> {
+        let here = self
+            .shard
+            .as_ref()
+            .filter(|(shard, _)| shard.id() == wanted);
+        let scrub = here.and_then(|(_, scrub)| scrub.as_ref());
+        scrub.ok_or_else(|| Refused {
+            code: ErrorCode::NotSupported,
+            detail: format!("shard {wanted} is not here, or has replicas: these are not scrubbed"),
+        })
     }
 
     fn scrub(&self, of: ScrubOf) -> Result<&Arc<ScrubTask>, Refused> {
         Ok(match of {
             ScrubOf::Target { target } => self.target(target)?.1,
-            ScrubOf::Shard { shard } => self.shard(shard)?.1,
+            ScrubOf::Shard { shard } => self.shard_scrub(shard)?,
         })
     }
 
     fn health(&self) -> Vec<RoleHealth> {
         let mut roles = Vec::new();
-        if let Some((shard, _)) = &self.shard {
+        let service = self.shard.as_ref().map(|(service, _)| service);
+        if let Some(ShardService::Group(replica)) = service
+            && replica.serving().is_none()
+        {
+            let role = format!("replica of shard {}", replica.shard());
+            roles.push(of_role(role, replica.is_healthy(), String::new()));
+        }
+        if let Some(shard) = service.and_then(ShardService::serving) {
             let (id, _) = shard.identity();
             let trouble = match shard.engine().failure() {
                 Some(why) => why.to_owned(),
@@ -245,7 +283,7 @@ impl Control {
     }
 
     fn begin_snapshot(self: &Arc<Self>, wanted: ShardId) -> Result<AdminReply, Refused> {
-        let shard = self.shard(wanted)?.0;
+        let shard = self.shard(wanted)?;
         let busy = || Refused {
             code: ErrorCode::Busy,
             detail: "another command reads a snapshot of this shard".into(),
@@ -318,6 +356,14 @@ impl Control {
     }
 }
 
+/// The refusal of requests of watches, which the node answers once it has a watch.
+fn unwatched() -> Refused {
+    Refused {
+        code: ErrorCode::NotReady,
+        detail: "this node does not watch".into(),
+    }
+}
+
 /// Status of a shard that refuses new names.
 const FULL: &str = "its disk is full: new names are refused until some are removed";
 
@@ -336,7 +382,7 @@ fn of_role(role: String, serves: bool, trouble: String) -> RoleHealth {
 
 type Entries = Vec<(Blob, Blob)>;
 
-fn read(view: &View, after: &[u8]) -> Result<(Entries, bool), ErrorCode> {
+pub(crate) fn read(view: &View, after: &[u8]) -> Result<(Entries, bool), ErrorCode> {
     let mut start = after.to_vec();
     if !start.is_empty() {
         start.push(0);

@@ -84,8 +84,8 @@ pub enum ServerError {
     /// The manager refused this node.
     #[error("the manager at {manager} refuses this node: {detail} ({code})")]
     JoinRefused {
-        /// The manager.
-        manager: SocketAddr,
+        /// Addresses of the managers.
+        manager: String,
         /// The error code.
         code: ErrorCode,
         /// The reason in words.

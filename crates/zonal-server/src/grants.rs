@@ -270,19 +270,20 @@ mod tests {
     use zonal_zonemap::ZoneMap;
     use zonal_zonemap::map::{Slot, SlotState, StripeSet};
 
-    fn grants() -> Grants {
+    fn pool() -> Arc<zonal_net::Pool> {
         let identity = zonal_net::Identity::new(
             zonal_types::CellId([3; 16]),
             Role::Server,
             zonal_types::NodeId(9),
             None,
         );
-        let pool = Arc::new(zonal_net::Pool::new(
-            identity,
-            zonal_net::PoolConfig::default(),
-        ));
+        let config = zonal_net::PoolConfig::default();
+        Arc::new(zonal_net::Pool::new(identity, config))
+    }
+
+    fn grants() -> Grants {
         let cell = zonal_types::CellId([3; 16]);
-        let peers = Arc::new(Peers::new(pool, cell));
+        let peers = Arc::new(Peers::new(pool(), cell));
         let map = Arc::new(MapCache::here(cell));
         map.publish(Arc::new(striped_over_two(cell)));
         Grants::new(map, peers)
@@ -404,10 +405,10 @@ mod tests {
     #[test]
     fn a_file_of_a_shard_that_is_not_known_yet_is_asked_for_again() {
         let cell = zonal_types::CellId([3; 16]);
-        let known = grants();
         let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let map = MapCache::of_manager(cell, nobody, Arc::clone(&known.peers));
-        let grants = Grants::new(Arc::new(map), known.peers);
+        let peers = Arc::new(Peers::new(pool(), cell).with_managers(&[nobody]));
+        let map = MapCache::of_managers(cell, Arc::clone(&peers));
+        let grants = Grants::new(Arc::new(map), peers);
         let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));
         let object = object(77);
         let (offset, length) = (0, 1);

@@ -4,6 +4,7 @@
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::map_cache::MapCache;
+use crate::node_clock;
 use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -53,12 +54,12 @@ pub(crate) fn join(
     request: &ManagerRequest,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<bool, ServerError> {
-    let Some(reply) = ask(config, peers, request, stop)? else {
+    let Some(reply) = ask(config, (peers, map), request, stop)? else {
         return Ok(false);
     };
     let ManagerReply::At { version } = reply else {
         return Err(ServerError::JoinRefused {
-            manager: config.manager,
+            manager: config.managers_text(),
             code: ErrorCode::Protocol,
             detail: format!("the manager answers {}", reply.name()),
         });
@@ -81,28 +82,39 @@ pub(crate) fn join(
 /// `JoinRefused`, or an error that waiting cannot cure (key, cell, version).
 fn ask(
     config: &NodeConfig,
-    peers: &Peers,
+    (peers, map): (&Peers, &MapCache),
     request: &ManagerRequest,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<Option<ManagerReply>, ServerError> {
     let mut pause = BackOff::new(PAUSE_MS);
     let mut complained: Option<Instant> = None;
     while !stop() {
-        let reason = match peers.manager(config.manager, request) {
+        let known = map.current();
+        let asked = node_clock::check(config.node, peers, &known);
+        let joined = asked.unwrap_or_else(|| peers.manager(&known, request));
+        let reason = match joined {
             Ok(ManagerReply::Failed { code, detail }) if is_final(code.0) => {
                 return Err(ServerError::JoinRefused {
-                    manager: config.manager,
+                    manager: config.managers_text(),
                     code: code.0,
                     detail,
                 });
             }
-            Ok(ManagerReply::Failed { detail, .. }) => detail,
+            Ok(ManagerReply::Failed { detail, .. }) => {
+                // One of several managers, which tells where the others are.
+                map.refresh();
+                detail
+            }
             Ok(reply) => return Ok(Some(reply)),
             Err(PeerError::Net(error)) if !error.is_retryable() => return Err(error.into()),
             Err(error) => chain(&error),
         };
         if complained.is_none_or(|when| when.elapsed() >= COMPLAIN) {
-            tracing::warn!(manager = %config.manager, reason, "waiting for the manager");
+            tracing::warn!(
+                manager = config.managers_text(),
+                reason,
+                "waiting for the manager"
+            );
             complained = Some(Instant::now());
         }
         std::thread::sleep(Duration::from_millis(pause.next_ms()));
@@ -113,7 +125,11 @@ fn ask(
 fn is_final(code: ErrorCode) -> bool {
     !matches!(
         code,
-        ErrorCode::NotReady | ErrorCode::Overloaded | ErrorCode::Io | ErrorCode::NoSpace
+        ErrorCode::NotReady
+            | ErrorCode::Overloaded
+            | ErrorCode::Io
+            | ErrorCode::NoSpace
+            | ErrorCode::NotOwner
     )
 }
 

@@ -19,6 +19,7 @@ mod client_traffic;
 pub mod clock;
 pub mod config;
 mod control;
+mod cpu_use;
 #[cfg(test)]
 mod crash_tests;
 pub mod error;
@@ -27,6 +28,7 @@ mod join;
 pub mod logging;
 #[cfg(test)]
 mod manager_grown_tests;
+pub mod manager_link;
 pub mod manager_role;
 #[cfg(test)]
 mod manager_tests;
@@ -36,21 +38,31 @@ mod meta_calls;
 mod meta_role;
 pub mod metrics;
 pub mod node;
+mod node_clock;
 mod node_probe;
+mod node_watch;
 pub mod peers;
 mod pending_reply;
+mod periodic_thread;
 mod permits;
 mod placement_grpc;
 pub mod placement_pages;
 pub mod placement_service;
 mod rate_limited_log;
+pub mod replica_recovery;
+pub mod replica_role;
 pub mod restore;
 mod revocations;
+mod root_names;
 mod scrub;
 mod scrub_record;
 #[cfg(test)]
 mod scrub_tests;
 pub mod server;
+pub mod shard_log;
+pub mod shard_service;
+mod spare_threads;
+mod starting_node;
 mod storage_io;
 pub mod storage_role;
 #[cfg(test)]
@@ -63,6 +75,8 @@ pub mod units;
 
 pub use config::NodeConfig;
 pub use error::ServerError;
-pub use manager_role::describe_revoked;
+pub use manager_role::{
+    describe_event, describe_join_token, describe_revoked, describe_wanted_shards,
+};
 pub use scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, describe as describe_scrub};
 pub use store_starts::describe as describe_start;

@@ -5,6 +5,7 @@ use crate::manager_role::ManagerRole;
 use crate::manager_tests::{failed, join, manager, manager_joins};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use zonal_driver::shard::Durability;
 use zonal_testkit::Scratch;
 use zonal_types::{Codec, Ino, MapVersion, PartitionId, ZoneId};
 use zonal_wire::{ManagerReply, ManagerRequest};
@@ -68,7 +69,9 @@ fn make_junctions(manager: &ManagerRole, first: u64, count: u64, settled: u64) -
             path: format!("/directory-{number}"),
             zone: ZoneId(1),
         };
-        let map = manager.append_junctions(Vec::new(), vec![add]).unwrap();
+        let map = manager
+            .append_junctions(Vec::new(), vec![add], Durability::Later)
+            .unwrap();
         if number % settled == settled - 1 {
             manager.settle(map).unwrap();
         }

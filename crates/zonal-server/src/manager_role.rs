@@ -7,18 +7,34 @@
 //! ([`MapCache::publish`] comes after the sync). Lock order: the root shard's mutex, then
 //! `ManagerRole::core`, then the engine's own.
 
+mod event_log;
+mod join_tokens;
 mod node_admission;
+mod node_states;
 mod revocation_list;
+mod shard_counts;
 
+use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
+use crate::node_clock::{self, ClockRefusal};
 use crate::node_probe::NodeProbe;
+use crate::shard_log::{ShardLog, ShardLogError};
 use crate::store_starts::{self, StoreStartError};
+use crate::timers::block_on;
+pub use event_log::describe as describe_event;
+pub use join_tokens::describe as describe_join_token;
+use join_tokens::{JoinTokenList, JoinTokenRefusal};
+use node_states::StateTable;
 use revocation_list::RevocationList;
 pub use revocation_list::describe as describe_revoked;
+use shard_counts::ShardCounts;
+pub use shard_counts::describe as describe_wanted_shards;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_disk::LogRoom;
-use zonal_disk::{DiskError, Engine};
+use zonal_driver::shard::Durability;
+use zonal_net::{ClaimOutcome, TokenClaim};
+use zonal_types::limits::SHARDS_PER_ZONE_MAX;
 use zonal_types::{
     CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, ShardId, TargetId, ZoneId,
 };
@@ -29,16 +45,65 @@ use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, SubnetT
 
 /// The manager role.
 pub struct ManagerRole {
-    engine: Arc<Engine>,
+    log: ShardLog,
     core: Mutex<Core>,
     /// Held during a join, from reading the map to changing it. Taken before `core`.
     joining: Mutex<()>,
-    published: Arc<MapCache>,
-    probe: Box<dyn NodeProbe>,
     revoked: RevocationList,
-    /// From the config.
-    subnets: SubnetTable,
+    shard_counts: ShardCounts,
+    tokens: JoinTokenList,
+    states: StateTable,
+    parts: Arc<ManagerParts>,
 }
+
+/// The parts of a manager that outlast its reign, where there are several managers.
+pub struct ManagerParts {
+    /// The cell.
+    pub cell: CellId,
+    /// Gets each durable map.
+    pub published: Arc<MapCache>,
+    /// Probes servers before others take their numbers.
+    pub probe: Box<dyn NodeProbe>,
+    /// Slots of a new stripe set.
+    pub set_width: u16,
+    /// The table of subnets.
+    pub subnets: SubnetTable,
+    /// Replicas of each shard.
+    pub replicas: usize,
+    /// Shards of each zone.
+    pub shards: usize,
+    /// Takes reports of nodes' loads.
+    pub(crate) load_sink: OnceLock<LoadSink>,
+}
+
+impl ManagerParts {
+    /// The parts as the config of a node has them.
+    pub(crate) fn of_config(
+        config: &NodeConfig,
+        published: Arc<MapCache>,
+        probe: impl NodeProbe + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            cell: config.cell,
+            published,
+            probe: Box::new(probe),
+            set_width: config.set_width,
+            subnets: config.subnets.clone(),
+            replicas: config.replicas,
+            shards: config.shards,
+            load_sink: OnceLock::new(),
+        })
+    }
+
+    /// Sets the receiver of reports of nodes' loads.
+    pub(crate) fn set_load_sink(&self, sink: LoadSink) {
+        // There is one call, at the start.
+        let _ = self.load_sink.set(sink);
+    }
+}
+
+/// Takes the used CPU of a node, in thousandths.
+pub(crate) type LoadSink = Box<dyn Fn(NodeId, u16) + Send + Sync>;
 
 /// Why the map did not change.
 #[derive(Debug, thiserror::Error)]
@@ -46,20 +111,33 @@ pub enum ManagerError {
     /// The edit was refused.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// The store failed.
+    /// The store failed, or the group's log takes no record.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Log(#[from] ShardLogError),
     /// The stored map is damaged.
     #[error("the stored zone map cannot be used: {0}")]
     Stored(ErrorCode),
     /// The zone already has a metadata server.
-    #[error("zone {zone} has its metadata on node {node} already")]
+    #[error(
+        "zone {zone} has its metadata on node {node} already, and wants no more. Hint: `zonal shard add {zone}` has it take another"
+    )]
     ShardTaken {
         /// The zone.
         zone: ZoneId,
-        /// Node of that server.
+        /// Node of one of its shards.
         node: NodeId,
     },
+    /// A zone has no more shards than the limit.
+    #[error("zone {zone} cannot have {shards} shards: {SHARDS_PER_ZONE_MAX} at most")]
+    TooManyShards {
+        /// The zone.
+        zone: ZoneId,
+        /// The number that was asked for.
+        shards: u16,
+    },
+    /// The map has no zone of this number.
+    #[error("the cell has no zone {0}. Hint: `zonal zone-map show` lists zones")]
+    UnknownZone(ZoneId),
     /// The number belongs to another node.
     #[error("node {node} is at {known}, another server at {claimed} claims its number: {why}")]
     NodeTaken {
@@ -118,6 +196,14 @@ pub enum ManagerError {
     /// Every number of a zone is in use.
     #[error("no number is free for a new zone")]
     ZonesFull,
+    /// There are as many managers as there are to be.
+    #[error(
+        "there are {replicas} managers already; `zonal shard remove 0 NODE` takes one out, [manager] replicas sets their number"
+    )]
+    ManagersFull {
+        /// Their number.
+        replicas: usize,
+    },
     /// The join contradicts itself.
     #[error("the join cannot be used: {0}")]
     Claim(&'static str),
@@ -136,6 +222,12 @@ pub enum ManagerError {
         "no more than 65,536 credentials can be revoked. Hint: a new authority (zonal key init) ends all of the old one"
     )]
     TooManyRevoked,
+    /// A new join token cannot be kept.
+    #[error(transparent)]
+    Token(#[from] JoinTokenRefusal),
+    /// The node's clock is wrong, or the manager's.
+    #[error(transparent)]
+    Clock(#[from] ClockRefusal),
     /// An address that cannot be dialled.
     #[error("\"{0}\" is not an address")]
     Address(String),
@@ -154,14 +246,19 @@ impl ManagerError {
             | Self::TargetTaken { .. } => ErrorCode::WrongTarget,
             Self::Edit(_)
             | Self::ShardTaken { .. }
+            | Self::ManagersFull { .. }
+            | Self::TooManyShards { .. }
             | Self::NoSubnet { .. }
             | Self::ZoneName(_)
             | Self::Address(_)
             | Self::Claim(_) => ErrorCode::Invalid,
+            Self::Token(error) => error.code(),
+            Self::UnknownZone(_) => ErrorCode::NotFound,
+            Self::Clock(_) => ErrorCode::Invalid,
             Self::Moving => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
             Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
-            Self::Disk(error) => error.code(),
+            Self::Log(error) => error.code(),
         }
     }
 }
@@ -171,37 +268,50 @@ impl ManagerRole {
     ///
     /// # Errors
     /// Where the stored map cannot be read or belongs to another cell.
-    pub fn open(
-        engine: Arc<Engine>,
-        cell: CellId,
-        published: Arc<MapCache>,
-        probe: Box<dyn NodeProbe>,
-    ) -> Result<Self, ManagerError> {
-        let core = Core::load(&*engine, cell).map_err(ManagerError::Stored)?;
-        published.publish(Arc::clone(core.durable()));
-        let revoked = RevocationList::open(&engine)?;
-        Ok(Self {
-            engine,
+    pub fn open(log: ShardLog, parts: Arc<ManagerParts>) -> Result<Self, ManagerError> {
+        let core = Core::load(&**log.engine(), parts.cell).map_err(ManagerError::Stored)?;
+        let revoked = RevocationList::open(log.engine())?;
+        let shard_counts = ShardCounts::open(log.engine(), parts.shards)?;
+        let tokens = JoinTokenList::open(log.engine())?;
+        let states = StateTable::open(log.engine())?;
+        let manager = Self {
+            log,
             revoked,
+            states,
+            tokens,
+            shard_counts,
             core: Mutex::new(core),
             joining: Mutex::new(()),
-            published,
-            probe,
-            subnets: SubnetTable::default(),
-        })
+            parts,
+        };
+        let map = manager.newest_map();
+        manager.settle(map)?;
+        Ok(manager)
     }
 
-    /// Sets the table of subnets.
+    /// Sets the width of new stripe sets.
+    ///
+    /// # Errors
+    /// Where the log fails.
+    pub fn set_width(&self, slots: u16) -> Result<(), ManagerError> {
+        self.edit(&[MapEdit::SetWidth { slots }], None).map(drop)
+    }
+
+    /// Its log, which is the root shard's too.
+    pub(crate) fn log(&self) -> &ShardLog {
+        &self.log
+    }
+
+    /// The parts that outlast its reign.
     #[must_use]
-    pub fn with_subnets(mut self, subnets: SubnetTable) -> Self {
-        self.subnets = subnets;
-        self
+    pub(crate) fn parts(&self) -> &Arc<ManagerParts> {
+        &self.parts
     }
 
     /// The engine of its store.
     #[cfg(test)]
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+    pub(crate) fn engine(&self) -> &zonal_disk::Engine {
+        self.log.engine()
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
@@ -224,7 +334,7 @@ impl ManagerRole {
         edits: &[MapEdit],
         expected: Option<MapVersion>,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
-        self.log(changes, (edits, Vec::new()), expected)
+        self.write(changes, (edits, Vec::new()), expected, Durability::Later)
     }
 
     /// As [`Self::append`], for changes of junctions with the root shard's changes.
@@ -235,21 +345,23 @@ impl ManagerRole {
         &self,
         changes: Vec<KvChange>,
         junctions: Vec<JunctionChange>,
+        durability: Durability,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
-        self.log(changes, (&[], junctions), None)
+        self.write(changes, (&[], junctions), None, durability)
     }
 
-    fn log(
+    fn write(
         &self,
         mut changes: Vec<KvChange>,
         (edits, junctions): (&[MapEdit], Vec<JunctionChange>),
         expected: Option<MapVersion>,
+        durability: Durability,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
         let mut core = self.core();
-        let mut planned = core.plan(&*self.engine, edits, junctions, expected)?;
+        let mut planned = core.plan(&**self.log.engine(), edits, junctions, expected)?;
         changes.append(&mut planned.changes);
         if !changes.is_empty() {
-            self.engine.append_with(changes, &[], LogRoom::Normal)?;
+            self.log.append(changes, LogRoom::Normal, durability)?;
         }
         core.logged(planned);
         Ok(Arc::clone(core.newest()))
@@ -260,18 +372,10 @@ impl ManagerRole {
     /// # Errors
     /// Where the log fails.
     pub fn settle(&self, map: Arc<ZoneMap>) -> Result<(), ManagerError> {
-        self.engine.sync_all()?;
+        self.log.flush_now()?;
         self.core().flushed(&map);
-        self.published.publish(map);
+        self.parts.published.publish(map);
         Ok(())
-    }
-
-    /// Sets the width of new stripe sets.
-    ///
-    /// # Errors
-    /// Where the log fails.
-    pub fn set_width(&self, slots: u16) -> Result<(), ManagerError> {
-        self.edit(&[MapEdit::SetWidth { slots }], None).map(drop)
     }
 
     /// Opens the default sets of a zone durably: shards may give them to files.
@@ -284,18 +388,28 @@ impl ManagerRole {
         Ok(map.opened(zone))
     }
 
+    /// Gives a shard more partitions durably, where it may have more.
+    ///
+    /// # Errors
+    /// Where the shard does not exist or the log fails.
+    pub fn add_partitions(&self, shard: ShardId) -> Result<MetaReply, ManagerError> {
+        let map = self.append(Vec::new(), &[MapEdit::AddPartitions { shard }], None)?;
+        self.settle(map)?;
+        Ok(MetaReply::Done)
+    }
+
     /// Changes of start records for removed stores: deletes the start and records the removal.
     fn records_of_removed(&self, edits: &[MapEdit]) -> Result<Vec<KvChange>, ManagerError> {
         let mut changes = Vec::new();
         for edit in edits {
-            let MapEdit::RemoveTarget { target } = edit else {
-                continue;
+            let (kind, id) = match edit {
+                MapEdit::RemoveTarget { target } => (store_starts::TARGET, target.0),
+                // The store of a replica that the node had before.
+                MapEdit::RemoveNode { node } => (store_starts::SHARD, node.0),
+                _ => continue,
             };
-            if let Some(known) = self.known_start(store_starts::TARGET, target.0)? {
-                changes.push(KvChange::remove(store_starts::key(
-                    store_starts::TARGET,
-                    target.0,
-                )));
+            if let Some(known) = self.known_start(kind, id)? {
+                changes.push(KvChange::remove(store_starts::key(kind, id)));
                 let gone = store_starts::removed_key(known.uuid);
                 changes.push(KvChange::put(gone, known.to_bytes()));
             }
@@ -315,6 +429,18 @@ impl ManagerRole {
         Ok(map)
     }
 
+    fn want_shards(&self, zone: ZoneId, shards: u16) -> Result<ManagerReply, ManagerError> {
+        let map = self.newest_map();
+        map.zone(zone).ok_or(ManagerError::UnknownZone(zone))?;
+        self.shard_counts.raise(&self.log, zone, shards)?;
+        let present = map.shards_of_zone(zone).count();
+        let wanted = self.shard_counts.wanted(zone).max(present);
+        Ok(ManagerReply::ShardCount {
+            wanted: u16::try_from(wanted).unwrap_or(u16::MAX),
+            present: u16::try_from(present).unwrap_or(u16::MAX),
+        })
+    }
+
     fn answer(&self, request: ManagerRequest) -> Result<ManagerReply, ManagerError> {
         Ok(match request {
             ManagerRequest::GetMap { .. }
@@ -322,7 +448,7 @@ impl ManagerRole {
             | ManagerRequest::Junction { .. }
             | ManagerRequest::Junctions { .. }
             | ManagerRequest::JunctionsAt { .. } => {
-                let answered = self.core().answer(&*self.engine, &request);
+                let answered = self.core().answer(&**self.log.engine(), &request);
                 let answered = answered.map_err(ManagerError::Stored)?;
                 answered.ok_or(ManagerError::Stored(ErrorCode::Protocol))?
             }
@@ -336,17 +462,57 @@ impl ManagerRole {
                 reply_of(&*self.edit(&edits, Some(expected))?)
             }
             ManagerRequest::GetSubnets => ManagerReply::Subnets {
-                subnets: self.subnets.message(self.core().durable()),
+                subnets: self.parts.subnets.message(self.core().durable()),
             },
+            ManagerRequest::WantShards { zone, shards } => self.want_shards(zone, shards)?,
             ManagerRequest::GetRevoked { have } => self.revoked.newer(have),
-            ManagerRequest::Revoke { serials } => self.revoked.add(&self.engine, &serials)?,
+            ManagerRequest::Revoke { serials } => self.revoked.add(&self.log, &serials)?,
+            ManagerRequest::Digest { .. }
+            | ManagerRequest::NodeStates { .. }
+            | ManagerRequest::Events { .. }
+            | ManagerRequest::ClientLost { .. } => self.answer_of_states(request)?,
+            ManagerRequest::AddJoinToken {
+                terms,
+                proof,
+                sealed,
+            } => {
+                let map = self.newest_map();
+                self.tokens.add(&self.log, &map, (terms, proof, sealed))?
+            }
+            ManagerRequest::CheckClock { node, clock_ms } => {
+                node_clock::judge(node, clock_ms, node_clock::now_ms())?;
+                reply_of(self.core().durable())
+            }
+            ManagerRequest::JoinTokens => self.tokens.list(),
+            ManagerRequest::RemoveJoinToken { id } => self.tokens.remove(&self.log, id)?,
+            ManagerRequest::ReportLoad {
+                node,
+                cpu_per_mille,
+            } => {
+                if let Some(take) = self.parts.load_sink.get() {
+                    take(node, cpu_per_mille.min(1_000));
+                }
+                reply_of(self.core().durable())
+            }
         })
+    }
+
+    /// Answers the claim of a new node.
+    #[must_use]
+    pub fn claim(&self, claim: &TokenClaim) -> ClaimOutcome {
+        self.tokens.claim(&self.log, claim)
     }
 
     /// Answers a request.
     #[must_use]
     pub fn handle(&self, request: ManagerRequest) -> ManagerReply {
-        self.answer(request).unwrap_or_else(|error| {
+        let answered = self.answer(request).and_then(|reply| {
+            // Of what the answer tells, all must be committed, and nobody else may lead.
+            let settled = block_on(self.log.settled(self.log.position()));
+            settled.map_err(|code| ManagerError::Log(ShardLogError::Group(code)))?;
+            Ok(reply)
+        });
+        answered.unwrap_or_else(|error| {
             tracing::warn!(%error, "a request to the manager is refused");
             ManagerReply::Failed {
                 code: ErrorNumber(error.code()),
@@ -364,6 +530,10 @@ fn is_for_tools(edit: &MapEdit) -> bool {
             | MapEdit::SetTargetState { .. }
             | MapEdit::UseTarget { .. }
             | MapEdit::RemoveTarget { .. }
+            | MapEdit::SetReplicas { .. }
+            | MapEdit::AddZone { .. }
+            | MapEdit::RenameZone { .. }
+            | MapEdit::RemoveNode { .. }
     )
 }
 

@@ -1,15 +1,17 @@
 //! The manager role on a real store in a temporary folder, without a network.
 
-use crate::manager_role::{ManagerError, ManagerRole};
+use crate::manager_role::{ManagerError, ManagerParts, ManagerRole};
 use crate::map_cache::MapCache;
 use crate::node_probe::{NodeProbe, ProbeResult};
+use crate::shard_log::ShardLog;
 use crate::store_starts::{SHARD, TARGET};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use zonal_disk::{Engine, StoreIdentity, StoreKind};
 use zonal_testkit::Scratch;
+use zonal_types::limits::SET_WIDTH_DEFAULT;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, ShardId, TargetId, ZoneId};
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart, SubnetZone};
 use zonal_zonemap::{MapEdit, SubnetEntry, SubnetTable, ZoneReference};
@@ -57,11 +59,28 @@ pub(crate) fn manager(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
 }
 
 fn manager_with_probe(dir: &Path) -> (ManagerRole, Arc<MapCache>, Arc<Answers>) {
+    manager_with(dir, SubnetTable::default(), 1)
+}
+
+fn manager_with(
+    dir: &Path,
+    subnets: SubnetTable,
+    shards: usize,
+) -> (ManagerRole, Arc<MapCache>, Arc<Answers>) {
     let cache = Arc::new(MapCache::here(CELL));
     let engine = engine(dir, StoreKind::Manager);
     let probe = Arc::<Answers>::default();
-    let asked = Box::new(Arc::clone(&probe));
-    let manager = ManagerRole::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
+    let parts = ManagerParts {
+        cell: CELL,
+        published: Arc::clone(&cache),
+        probe: Box::new(Arc::clone(&probe)),
+        set_width: SET_WIDTH_DEFAULT,
+        subnets,
+        replicas: 1,
+        shards,
+        load_sink: OnceLock::new(),
+    };
+    let manager = ManagerRole::open(ShardLog::own(engine), Arc::new(parts)).unwrap();
     (manager, cache, probe)
 }
 
@@ -538,6 +557,70 @@ fn what_was_revoked_stays_so_over_a_restart_and_is_asked_for_once() {
     assert_eq!(revoked(&manager, 0), (2, vec![7, 8, 9]));
 }
 
+#[test]
+fn a_zone_takes_as_many_shards_as_it_is_to_have_and_a_command_may_ask_for_more() {
+    let scratch = Scratch::new("roles");
+    let shard_joins =
+        |manager: &ManagerRole, node: u32| manager.join(join(node, 1, true, None), false);
+    let want = |manager: &ManagerRole, zone, shards| {
+        let zone = ZoneId(zone);
+        manager.handle(ManagerRequest::WantShards { zone, shards })
+    };
+    let count = |wanted, present| ManagerReply::ShardCount { wanted, present };
+    {
+        let (manager, ..) = manager_with(&scratch, SubnetTable::default(), 2);
+        manager_joins(&manager);
+        shard_joins(&manager, 11).unwrap();
+        let map = shard_joins(&manager, 12).unwrap();
+        let owners = map.shards_of_zone(ZoneId(1)).map(|shard| shard.node.0);
+        assert_eq!(owners.collect::<Vec<_>>(), [11, 12]);
+        let (first, second) = (map.shard_at(NodeId(11)), map.shard_at(NodeId(12)));
+        let (first, second) = (first.unwrap().id, second.unwrap().id);
+        assert_ne!(first, second);
+        assert!(!map.partitions_of(second).is_empty());
+        let refused = shard_joins(&manager, 13).unwrap_err();
+        assert!(
+            matches!(refused, ManagerError::ShardTaken { .. }),
+            "{refused}"
+        );
+        // They come back as what they are.
+        assert_eq!(shard_joins(&manager, 12).unwrap().version, map.version);
+        assert_eq!(want(&manager, 1, 3), count(3, 2));
+        assert_eq!(want(&manager, 1, 1), count(3, 2));
+        for (zone, shards) in [(9, 3), (1, 65)] {
+            let refused = want(&manager, zone, shards);
+            assert!(
+                matches!(refused, ManagerReply::Failed { .. }),
+                "{refused:?}"
+            );
+        }
+    }
+    let (manager, _cache) = manager(&scratch);
+    assert_eq!(want(&manager, 1, 0), count(3, 2));
+    let map = shard_joins(&manager, 13).unwrap();
+    assert_eq!(map.shards_of_zone(ZoneId(1)).count(), 3);
+    assert!(shard_joins(&manager, 14).is_err());
+}
+
+#[test]
+fn a_node_whose_clock_is_far_off_is_refused_before_it_joins() {
+    let scratch = Scratch::new("roles");
+    let (manager, _cache) = manager(&scratch);
+    let check = |clock_ms| {
+        let node = NodeId(2);
+        manager.handle(ManagerRequest::CheckClock { node, clock_ms })
+    };
+    let now = crate::node_clock::now_ms();
+    assert!(matches!(check(now), ManagerReply::At { .. }));
+    match check(now - 3_600_000) {
+        ManagerReply::Failed { code, detail } => {
+            assert_eq!(code.0, ErrorCode::Invalid);
+            assert!(detail.contains("behind the manager's"), "{detail}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A manager with a table of subnets.
 fn manager_with_subnets(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
     let entry = |subnet: &str, zone| SubnetEntry {
@@ -549,8 +632,8 @@ fn manager_with_subnets(dir: &Path) -> (ManagerRole, Arc<MapCache>) {
         entry("127.0.2.0/24", ZoneReference::Name("row".to_owned())),
         entry("127.0.3.0/24", ZoneReference::Name("zone9".to_owned())),
     ]);
-    let (manager, cache) = manager(dir);
-    (manager.with_subnets(table.unwrap()), cache)
+    let (manager, cache, _) = manager_with(dir, table.unwrap(), 1);
+    (manager, cache)
 }
 
 /// The join of a node that brings a target and may name its zone.

@@ -1,13 +1,12 @@
 //! Map cache: the newest zone map that this process knows.
 //!
-//! In the manager's process the manager publishes each durable map here. Elsewhere the map is
+//! In a manager's process the manager publishes each durable map here. Elsewhere the map is
 //! fetched at start, and when a request's header names a newer version. A header with a false
 //! version costs one fetch in [`REFETCH_MS`].
 
 use crate::clock;
 use crate::join::chain;
 use crate::peers::{PeerError, Peers};
-use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use zonal_types::{CellId, Instant, MapVersion};
@@ -21,8 +20,8 @@ const REFETCH_MS: u64 = 50;
 enum Origin {
     /// The manager is in this process and publishes.
     Here,
-    /// The manager at this address, which is fetched from.
-    Manager(SocketAddr, Arc<Peers>),
+    /// The managers, which are fetched from. Where one is in this process, it publishes too.
+    Managers(Arc<Peers>),
 }
 
 /// The map cache.
@@ -79,7 +78,7 @@ impl Drop for FetchTurn<'_> {
 }
 
 impl MapCache {
-    /// The cache of the manager's node: only [`Self::publish`] changes it.
+    /// The cache of the only manager's node: only [`Self::publish`] changes it.
     #[must_use]
     pub fn here(cell: CellId) -> Self {
         Self::new(cell, Origin::Here)
@@ -87,8 +86,18 @@ impl MapCache {
 
     /// The cache of any other node.
     #[must_use]
-    pub fn of_manager(cell: CellId, manager: SocketAddr, peers: Arc<Peers>) -> Self {
-        Self::new(cell, Origin::Manager(manager, peers))
+    pub fn of_managers(cell: CellId, peers: Arc<Peers>) -> Self {
+        Self::new(cell, Origin::Managers(peers))
+    }
+
+    /// Takes over an older map, where none is known: the addresses in it are good enough to find
+    /// others. Any answer of a manager replaces it.
+    pub(crate) fn remember(&self, mut map: ZoneMap) {
+        map.version = MapVersion(0);
+        let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if known.version == MapVersion(0) {
+            *known = Arc::new(map);
+        }
     }
 
     fn new(cell: CellId, origin: Origin) -> Self {
@@ -148,7 +157,7 @@ impl MapCache {
     }
 
     fn ask(&self) -> FetchOutcome {
-        let Origin::Manager(manager, peers) = &self.origin else {
+        let Origin::Managers(peers) = &self.origin else {
             return FetchOutcome::Answered;
         };
         let before = self.current().version;
@@ -156,9 +165,8 @@ impl MapCache {
             return FetchOutcome::JustBefore;
         };
         let ask = |request: &ManagerRequest| {
-            peers
-                .manager(*manager, request)
-                .map_err(MapFetchError::Peer)
+            let known = self.current();
+            peers.manager(&known, request).map_err(MapFetchError::Peer)
         };
         match Fetch::newer(self.current()).run(ask) {
             Ok(map) if map.cell == self.current().cell => self.publish(map),

@@ -2,9 +2,10 @@
 //!
 //! A request runs on the thread that received it. One that waits is a future without a thread,
 //! which the connection keeps ([`crate::pending_reply`]). Threads: housekeeping, deletions, fences,
-//! deferred calls, timers. All sleep until there is work; an idle shard wakes none of them.
+//! load reports, deferred calls, timers. All but the reports sleep until there is work.
 
 mod host;
+mod lost_clients;
 mod store_failures;
 #[cfg(test)]
 mod tests;
@@ -14,8 +15,10 @@ use crate::manager_role::ManagerRole;
 use crate::map_cache::MapCache;
 use crate::medium_health::MediumHealth;
 use crate::peers::Peers;
+use crate::shard_log::ShardLog;
 use crate::timers::block_on;
 pub use host::MetaHost;
+use lost_clients::LostClients;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +26,7 @@ use std::thread::JoinHandle;
 use store_failures::StoreFailures;
 use zonal_disk::Engine;
 use zonal_driver::{ShardDriver, ShardPace, ShardParts};
-use zonal_meta::ShardConfig;
+use zonal_meta::{LostClient, ShardConfig};
 use zonal_net::Subject;
 use zonal_types::{Epoch, ErrorCode, Holder, Ino, MapVersion, SessionId, ShardId};
 use zonal_wire::storage::ErrorNumber;
@@ -41,8 +44,8 @@ pub struct MetaRole {
 pub struct MetaRoleParts {
     /// The shard's config.
     pub config: ShardConfig,
-    /// Its store.
-    pub engine: Arc<Engine>,
+    /// Its log, with its store.
+    pub log: ShardLog,
     /// The manager beside it (the root shard's only).
     pub manager: Option<Arc<ManagerRole>>,
     /// The map cache.
@@ -64,7 +67,7 @@ impl MetaRole {
         let host = MetaHost {
             id: parts.config.shard,
             hash_bits: parts.config.hash_bits,
-            engine: parts.engine,
+            log: parts.log,
             manager: parts.manager,
             map: parts.map,
             peers: parts.peers,
@@ -74,6 +77,7 @@ impl MetaRole {
             failed: AtomicBool::new(false),
             medium_health: MediumHealth::default(),
             store_failed: StoreFailures::default(),
+            lost: LostClients::default(),
         };
         let driver = ShardDriver::open(ShardParts {
             config: parts.config,
@@ -100,6 +104,12 @@ impl MetaRole {
             })?,
             spawn("deletions", |role| block_on(role.driver.push_deletions()))?,
             spawn("fences", |role| block_on(role.driver.push_fences()))?,
+            spawn("load-reports", |role| {
+                // The root's shard has no first-level directory.
+                if role.identity().0 != ShardId(0) {
+                    block_on(role.driver.report_loads());
+                }
+            })?,
             spawn("later-calls", |role| {
                 let host = role.host();
                 host.later.run(&host.peers, &host.map);
@@ -114,7 +124,7 @@ impl MetaRole {
 
     /// Its store.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.host().engine
+        self.host().log.engine()
     }
 
     /// Health of its store's medium.
@@ -139,14 +149,20 @@ impl MetaRole {
         from: Option<&Arc<Holder>>,
         request: &MetaRequest,
     ) -> MetaReply {
+        let root = &self.host().peers.root;
+        if let Some(reply) = root.answer(from.map(Arc::as_ref), request) {
+            return reply;
+        }
         let mut reply = match request {
             MetaRequest::HasOpen {
                 subject,
                 data_id,
                 for_use,
             } => {
-                let place =
-                    holder_of(subject).and_then(|of| self.driver.may_use(&of, *data_id, *for_use));
+                let place = match holder_of(subject) {
+                    Ok(of) => self.driver.may_use(&of, *data_id, *for_use).await,
+                    Err(code) => Err(code),
+                };
                 place.map_or_else(failure, |place| MetaReply::MayUse { place })
             }
             _ => self.driver.serve(header, from, request).await,
@@ -164,6 +180,11 @@ impl MetaRole {
         let now = clock::instant();
         self.driver
             .with_shard(|shard| shard.sessions(after, limit, now))
+    }
+
+    /// Takes the clients whose sessions have expired since the last call.
+    pub(crate) fn take_lost_clients(&self) -> Vec<LostClient> {
+        self.host().lost.take()
     }
 
     /// Bytes that clients reported, by first-level directory.
@@ -197,8 +218,8 @@ impl MetaRole {
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let host = self.host();
         let own = self.driver.with_shard(|shard| shard.gauges());
-        let stats = host.engine.stats();
-        let overlay = host.engine.overlay_memory();
+        let stats = host.engine().stats();
+        let overlay = host.engine().overlay_memory();
         let named = |name: &str| format!("shard_{name}{{shard=\"{}\"}}", host.id);
         let mut gauges: Vec<(String, u64)> = own
             .into_iter()
@@ -211,7 +232,7 @@ impl MetaRole {
             (named("overlay_bytes_max"), overlay.1),
             (
                 named("index_cache_bytes_max"),
-                host.engine.index_cache_bytes(),
+                host.engine().index_cache_bytes(),
             ),
             (named("checkpoints_total"), stats.checkpoints),
             (named("flushes_total"), stats.flushes),
@@ -219,6 +240,11 @@ impl MetaRole {
             (named("full"), u64::from(self.is_full())),
             (named("healthy"), u64::from(self.is_healthy())),
         ]);
+        if host.id != ShardId(0) {
+            let (names, age_ms) = host.peers.root.figures();
+            gauges.push((named("root_mirror_names"), names));
+            gauges.push((named("root_mirror_age_ms"), age_ms));
+        }
         gauges.extend(directory_gauges(host.id, self.directory_traffic()));
         let failed = host.store_failed.gauges();
         gauges.extend(failed.map(|(name, value)| (named(name), value)));

@@ -47,7 +47,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let tags = || (0..TAGS).map(|_| Operation::new()).collect();
         Self {
-            operations: [tags(), tags(), tags(), tags(), tags()],
+            operations: [tags(), tags(), tags(), tags(), tags(), tags()],
             gauges: Mutex::default(),
         }
     }
@@ -60,11 +60,12 @@ fn index(service: Service) -> Option<usize> {
         Service::Manager => Some(2),
         Service::Admin => Some(3),
         Service::Agent => Some(4),
+        Service::Replica => Some(5),
         Service::Connection => None,
     }
 }
 
-const SERVICES: [&str; 5] = ["meta", "storage", "manager", "admin", "agent"];
+const SERVICES: [&str; 6] = ["meta", "storage", "manager", "admin", "agent", "replica"];
 
 /// The bucket of a latency: the first one whose bound is not below it.
 fn bucket(us: u64) -> usize {

@@ -1,26 +1,31 @@
 //! A node: hands each request to its role, measures it, and logs slow ones.
 
-use crate::access::{check_manager, check_meta, check_storage};
+use crate::access::check_admin;
+use crate::access::{check_manager, check_meta, check_replica, check_storage};
 use crate::agent_role::{AgentRole, ParkedPoll};
 use crate::control::Control;
+use crate::cpu_use::CpuUse;
 use crate::grants::{Grants, as_asked_by, as_seen_by};
-use crate::manager_role::ManagerRole;
+use crate::manager_link::ManagerService;
 use crate::map_cache::MapCache;
-use crate::meta_role::{MetaRole, ReplyFuture};
+use crate::meta_role::ReplyFuture;
 use crate::metrics::Metrics;
+use crate::node_watch::NodeWatch;
 use crate::peers::as_part_of;
 use crate::pending_reply;
+use crate::replica_role::ReplicaRole;
+use crate::shard_service::ShardService;
 use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use zonal_net::{Handler, Peer, ReplyBuilder, Role};
+use zonal_net::{ClaimOutcome, Handler, Peer, ReplyBuilder, Role, TokenClaim};
 use zonal_types::{Codec, ErrorCode, HolderNumber, NodeId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
     AdminReply, AdminRequest, AgentReply, AgentRequest, Header, ManagerReply, ManagerRequest,
-    MetaReply, MetaRequest, Service, StorageReply, StorageRequest,
+    MetaReply, MetaRequest, ReplicaReply, ReplicaRequest, Service, StorageReply, StorageRequest,
 };
 
 /// The roles of a node behind one listener.
@@ -30,21 +35,27 @@ pub struct ServerNode {
     /// The map cache.
     pub map: Arc<MapCache>,
     /// The manager role.
-    pub manager: Option<Arc<ManagerRole>>,
+    pub manager: Option<ManagerService>,
     /// The root's shard or a zone's.
-    pub shard: Option<Arc<MetaRole>>,
+    pub shard: Option<ShardService>,
     /// The storage role.
     pub storage: Option<Arc<StorageRole>>,
     /// The agent role.
     pub agent: Option<Arc<AgentRole>>,
     /// Answers requests of commands.
     pub control: Arc<Control>,
+    /// The node's watch over its neighbours.
+    pub(crate) watch: OnceLock<Arc<NodeWatch>>,
+    /// CPU use of the machine.
+    pub(crate) cpu: Arc<CpuUse>,
     /// Files that clients with a scope have open.
     pub(crate) grants: Grants,
     /// Proved identities of peers.
     pub(crate) subjects: Subjects,
     /// Requests that take longer are logged.
     pub slow: Duration,
+    /// The node has joined: it has all its roles.
+    pub(crate) is_whole: bool,
 }
 
 /// A finished request, for metrics and logs.
@@ -56,12 +67,26 @@ struct FinishedRequest {
     waits: bool,
 }
 
+impl FinishedRequest {
+    /// A request that was not a long poll.
+    fn at_once(tag: u8, name: &'static str, failed: Option<ErrorCode>) -> Self {
+        Self {
+            tag,
+            name,
+            failed,
+            waits: false,
+        }
+    }
+}
+
 /// A request to the shard that is not yet answered.
 struct PendingRequest {
     start: Instant,
     tag: u8,
     name: &'static str,
     waits: bool,
+    /// Of a shard with replicas, where it waits for a commit in most cases.
+    replica: Option<Arc<ReplicaRole>>,
     /// Name of the client that opens a session.
     client: Option<String>,
     answer: ReplyFuture,
@@ -86,23 +111,50 @@ impl ServerNode {
         }
     }
 
-    fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<FinishedRequest> {
+    /// Answers the requests of nodes that watch one another.
+    fn watched(
+        &self,
+        (peer, header): (&Peer, &Header),
+        request: &AdminRequest,
+    ) -> Option<AdminReply> {
+        check_admin(peer.role, request).ok()?;
+        if let (AdminRequest::Heartbeat, Some(watch)) = (request, self.watch.get()) {
+            watch.hear_of_map(header.map_version);
+        }
+        match (request, self.watch.get()) {
+            (AdminRequest::Heartbeat, _) => Some(AdminReply::Heartbeat {
+                serves: self.is_healthy(),
+            }),
+            (AdminRequest::Sightings { zone, sightings }, Some(watch)) => {
+                Some(watch.take_sightings((peer.node, *zone), sightings))
+            }
+            _ => None,
+        }
+    }
+
+    fn admin(
+        &self,
+        (peer, header): (&Peer, &Header),
+        body: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Option<FinishedRequest> {
         let request = AdminRequest::from_bytes(body).ok()?;
-        let mut answer = self.control.handle(peer.role, &request);
+        let watched = self.watched((peer, header), &request);
+        let mut answer = watched.unwrap_or_else(|| self.control.handle(peer.role, &request));
         if let AdminReply::Activity { activity } = &mut answer {
             activity.operations = self.metrics.operation_times();
+            activity.cpu_per_mille = self.cpu.per_mille();
         }
         reply.message(&answer);
         let failed = match answer {
             AdminReply::Failed { code, .. } => Some(code.0),
             _ => None,
         };
-        Some(FinishedRequest {
-            tag: request.tag(),
-            name: request.name(),
+        Some(FinishedRequest::at_once(
+            request.tag(),
+            request.name(),
             failed,
-            waits: false,
-        })
+        ))
     }
 
     /// Answers a request to the agent; the inner result is `None` where it is parked.
@@ -122,7 +174,7 @@ impl ServerNode {
             (Some(agent), Some(parked)) => agent.poll(*parked, true, reply),
             (Some(agent), None) => agent.answer(peer, request, reply),
             (None, _) => Some(AgentReply::Failed {
-                code: ErrorNumber(ErrorCode::WrongTarget),
+                code: ErrorNumber(self.lacks_role()),
                 detail: "no agent here".into(),
             }),
         };
@@ -158,7 +210,7 @@ impl ServerNode {
                     detail: "not for this role or node".into(),
                 }
             }
-            Some(manager) => as_seen_by(peer, manager.handle(as_asked_by(peer, request))),
+            Some(manager) => as_seen_by(peer, manager.handle(peer, as_asked_by(peer, request))),
             None => ManagerReply::Failed {
                 code: ErrorNumber(ErrorCode::WrongTarget),
                 detail: "no manager here".into(),
@@ -169,12 +221,41 @@ impl ServerNode {
             ManagerReply::Failed { code, .. } => Some(code.0),
             _ => None,
         };
-        Some(FinishedRequest {
-            tag,
-            name,
+        Some(FinishedRequest::at_once(tag, name, failed))
+    }
+
+    /// Answers a request to the shard's replica.
+    fn replica(
+        &self,
+        (peer, header): (&Peer, &Header),
+        body: &[u8],
+        payload: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Option<FinishedRequest> {
+        let request = ReplicaRequest::from_bytes(body).ok()?;
+        let shard = request.shard();
+        let here = self.shard.as_ref().and_then(ShardService::replica);
+        let answer = match here.filter(|replica| replica.shard() == shard) {
+            _ if let Err(code) = check_replica(peer, &request) => ReplicaReply::Failed {
+                code: ErrorNumber(code),
+                detail: "not for this role".into(),
+            },
+            Some(replica) => replica.handle((peer, header), &request, payload, reply),
+            None => ReplicaReply::Failed {
+                code: ErrorNumber(ErrorCode::NotOwner),
+                detail: format!("no replica of shard {shard} is here"),
+            },
+        };
+        reply.message(&answer);
+        let failed = match answer {
+            ReplicaReply::Failed { code, .. } => Some(code.0),
+            _ => None,
+        };
+        Some(FinishedRequest::at_once(
+            request.tag(),
+            request.name(),
             failed,
-            waits: false,
-        })
+        ))
     }
 
     /// Begins a request to the shard.
@@ -182,6 +263,8 @@ impl ServerNode {
         let request = MetaRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let waits = matches!(request, MetaRequest::PollEvents { .. });
+        let here = self.shard.as_ref().and_then(ShardService::replica);
+        let replica = here.filter(|_| !waits).cloned();
         let client = match &request {
             MetaRequest::OpenSession { name, .. } => Some(name.clone()),
             _ => None,
@@ -200,6 +283,7 @@ impl ServerNode {
             tag,
             name,
             waits,
+            replica,
             client,
             answer,
         })
@@ -212,7 +296,14 @@ impl ServerNode {
         (peer, header): (&Peer, &Header),
         reply: &mut ReplyBuilder,
     ) -> Option<(Instant, FinishedRequest)> {
-        let answer = match pending_reply::poll(&mut begun.answer, reply) {
+        let polled = match begun.replica.as_ref().filter(|_| !was_parked) {
+            Some(replica) => {
+                let calls = replica.begin_calls();
+                pending_reply::poll_briefly(&mut begun.answer, reply, calls)
+            }
+            None => pending_reply::poll(&mut begun.answer, reply),
+        };
+        let answer = match polled {
             Poll::Ready(answer) => answer,
             // The peer's end has resumed the request. Dropping it leaves nothing behind.
             Poll::Pending if was_parked && reply.is_peer_gone() => {
@@ -240,11 +331,20 @@ impl ServerNode {
             failed: match answer {
                 MetaReply::Failed { code } => Some(code.0),
                 MetaReply::StaleShard { .. } => Some(ErrorCode::StaleEpoch),
+                MetaReply::NotLeader { .. } => Some(ErrorCode::NotOwner),
                 _ => None,
             },
             waits: begun.waits,
         };
         Some((begun.start, done))
+    }
+
+    /// The error for requests to a role that is not here, or not yet.
+    fn lacks_role(&self) -> ErrorCode {
+        match self.is_whole {
+            true => ErrorCode::WrongTarget,
+            false => ErrorCode::NotReady,
+        }
     }
 
     /// The zone of a node; 0 where the map does not have it.
@@ -294,19 +394,19 @@ impl ServerNode {
                 outcome.err()
             }
             None => {
+                let code = self.lacks_role();
                 reply.message(&StorageReply::Failed {
-                    code: ErrorNumber(ErrorCode::WrongTarget),
+                    code: ErrorNumber(code),
                     detail: "no target here".into(),
                 });
-                Some(ErrorCode::WrongTarget)
+                Some(code)
             }
         };
-        Some(FinishedRequest {
-            tag: request.tag(),
-            name: request.name(),
+        Some(FinishedRequest::at_once(
+            request.tag(),
+            request.name(),
             failed,
-            waits: false,
-        })
+        ))
     }
 }
 
@@ -320,6 +420,7 @@ fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
         Service::Storage => reply.message(&StorageReply::Failed { code, detail }),
         Service::Admin => reply.message(&AdminReply::Failed { code, detail }),
         Service::Agent => reply.message(&AgentReply::Failed { code, detail }),
+        Service::Replica => reply.message(&ReplicaReply::Failed { code, detail }),
         Service::Manager | Service::Connection => {
             reply.message(&ManagerReply::Failed { code, detail });
         }
@@ -328,6 +429,11 @@ fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
 }
 
 impl Handler for ServerNode {
+    fn claim(&self, claim: &TokenClaim) -> ClaimOutcome {
+        let manager = self.manager.as_ref();
+        manager.map_or(ClaimOutcome::Unknown, |manager| manager.claim(claim))
+    }
+
     fn handle(
         &self,
         peer: &Peer,
@@ -341,8 +447,9 @@ impl Handler for ServerNode {
             let done = match header.service {
                 Service::Manager => self.manager(peer, body, reply),
                 Service::Storage => self.storage(peer, header, body, payload, reply),
-                Service::Admin => self.admin(peer, body, reply),
+                Service::Admin => self.admin((peer, header), body, reply),
                 Service::Connection => None,
+                Service::Replica => self.replica((peer, header), body, payload, reply),
                 Service::Agent => {
                     return self
                         .agent(peer, body, reply)

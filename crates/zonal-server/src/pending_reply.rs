@@ -1,8 +1,11 @@
 //! Pending replies: the connection keeps a reply that is not ready, without a thread.
 
 use crate::meta_role::ReplyFuture;
+use crate::replica_role::RequestCalls;
+use crate::timers::Unpark;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 use zonal_net::{ReplyBuilder, Resumer};
 use zonal_wire::MetaReply;
 
@@ -15,6 +18,36 @@ impl Wake for Resume {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.0.resume();
+    }
+}
+
+/// Time that a thread waits for the commit of a request before it parks the request: some round
+/// trips on a zone's switch. Parking costs two more wake-ups.
+const COMMIT_WAIT: Duration = Duration::from_millis(2);
+
+/// As [`poll`]; waits a moment on this thread for a reply that is pending, and makes the calls to
+/// other replicas that it depends on.
+pub(crate) fn poll_briefly(
+    answer: &mut ReplyFuture,
+    reply: &mut ReplyBuilder,
+    mut calls: RequestCalls,
+) -> Poll<MetaReply> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let until = Instant::now() + COMMIT_WAIT;
+    loop {
+        if let Poll::Ready(ready) = answer.as_mut().poll(&mut context) {
+            calls.end();
+            return Poll::Ready(ready);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            drop(calls);
+            return poll(answer, reply);
+        }
+        if !calls.carry(left) {
+            std::thread::park_timeout(left);
+        }
     }
 }
 

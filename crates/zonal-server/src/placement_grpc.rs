@@ -79,6 +79,12 @@ fn watch_reply(answer: ChangesAnswer) -> proto::WatchReply {
 }
 
 impl PlacementCalls for ServiceCalls {
+    fn check(&self) -> Result<(), Status> {
+        self.service
+            .check_leads()
+            .map_err(|refusal| status(&refusal))
+    }
+
     fn list_zones(&self) -> proto::ListZonesReply {
         let told = self.service.zones();
         let zones = told.zones.into_iter().map(|zone| proto::Zone {
@@ -87,6 +93,7 @@ impl PlacementCalls for ServiceCalls {
             nodes: zone.nodes as u64,
             jobs: zone.jobs,
             uplink_weight: zone.uplink_weight,
+            cpu_per_mille: zone.cpu_per_mille,
         });
         proto::ListZonesReply {
             map_version: told.map_version,

@@ -51,6 +51,10 @@ impl PlacementPages {
     /// Answers a request.
     #[must_use]
     pub fn answer(&self, method: &str, path: &str, query: &str) -> PageOutcome {
+        if let Err(refusal) = self.service.check_leads() {
+            let (code, text) = refused(&refusal);
+            return PageOutcome::Answer(code, text);
+        }
         if path == "/v1/watch" && matches!(method, "GET" | "HEAD") {
             return self.watch(query);
         }
@@ -131,6 +135,9 @@ impl PlacementPages {
     /// The answer at the end of a wait.
     #[must_use]
     pub fn after_wait(&self, since: u64) -> (u16, String) {
+        if let Err(refusal) = self.service.check_leads() {
+            return refused(&refusal);
+        }
         match self.service.changes(Some(since)) {
             Some(answer) => shown(Ok(answer)),
             None => unchanged(since),

@@ -3,7 +3,7 @@
 //! never in it.
 //!
 //! HTTP ([`crate::placement_pages`]) and gRPC are two forms of the same functions. The load of
-//! nodes is reservations and running jobs; servers do not report their CPU.
+//! nodes is reservations, running jobs, and the CPU use that the nodes report.
 //!
 //! Everything is in memory: a restart forgets reservations and jobs. Numbers and versions begin at
 //! the calendar time, so that none comes again after a restart.
@@ -16,13 +16,13 @@ mod reports;
 
 use crate::clock;
 use crate::config::UplinkRates;
-use crate::manager_role::ManagerRole;
+use crate::manager_link::ManagerService;
 use crate::map_cache::MapCache;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zonal_placement::{
-    ChangeLog, JobPlacement, JobPlacer, JobRequest, JobTable, PlacementChange, Reservation,
-    ReservationTable, ZoneCost, costs,
+    ChangeLog, JobError, JobPlacement, JobPlacer, JobRequest, JobTable, NodeLoad, PlacementChange,
+    Reservation, ReservationTable, ZoneCost, costs,
 };
 use zonal_types::{MapVersion, NodeId, ZoneId};
 use zonal_zonemap::{NodeState, TargetState, ZoneMap};
@@ -86,7 +86,7 @@ type Waker = Box<dyn Fn() + Send + Sync>;
 /// The placement service.
 pub struct PlacementService {
     map: Arc<MapCache>,
-    manager: Arc<ManagerRole>,
+    manager: ManagerService,
     uplinks: UplinkRates,
     /// Whether every caller has sent a token, so that names may be told.
     tells_names: bool,
@@ -165,7 +165,7 @@ impl PlacementService {
     #[must_use]
     pub fn new(
         map: Arc<MapCache>,
-        manager: Arc<ManagerRole>,
+        manager: ManagerService,
         uplinks: UplinkRates,
         tells_names: bool,
     ) -> Self {
@@ -195,6 +195,35 @@ impl PlacementService {
         let _ = self.waker.set(waker);
     }
 
+    /// Whether this node's manager leads; another one has the loads, reservations and jobs.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn check_leads(&self) -> Result<(), ServiceRefusal> {
+        match self.manager.serving() {
+            Some(_) => Ok(()),
+            None => Err(ServiceRefusal::new(
+                RefusalKind::Unavailable,
+                "another manager leads: ask at its admin pages",
+            )),
+        }
+    }
+
+    /// Takes the loads that nodes report to the manager.
+    pub fn take_loads(self: &Arc<Self>) {
+        let service = Arc::downgrade(self);
+        self.manager
+            .set_load_sink(Box::new(move |node, cpu_per_mille| {
+                if let Some(service) = service.upgrade() {
+                    let load = NodeLoad {
+                        cpu_per_mille,
+                        ..NodeLoad::default()
+                    };
+                    service.with_state(|_, state| state.placer.set_load(node, load));
+                }
+            }));
+    }
+
     /// Acts on the state as the newest map and the time have it.
     fn with_state<T>(&self, act: impl FnOnce(&ZoneMap, &mut PlacementState) -> T) -> T {
         let map = self.map.current();
@@ -218,14 +247,15 @@ impl PlacementService {
     pub fn zones(&self) -> ZonesAnswer {
         self.with_state(|map, state| {
             let weights: BTreeMap<ZoneId, u32> = state.placer.weights().iter().copied().collect();
-            let zones = state.placer.zones().map(|(id, nodes, jobs)| {
-                let zone = map.zones.iter().find(|zone| zone.id == id);
+            let zones = state.placer.zones().map(|load| {
+                let zone = map.zones.iter().find(|zone| zone.id == load.zone);
                 JobZone {
-                    zone: id.0,
+                    zone: load.zone.0,
                     name: zone.map_or_else(String::new, |zone| zone.name.clone()),
-                    nodes,
-                    jobs,
-                    uplink_weight: weights.get(&id).copied().unwrap_or_default(),
+                    nodes: load.nodes,
+                    jobs: load.jobs,
+                    cpu_per_mille: load.cpu_per_mille,
+                    uplink_weight: weights.get(&load.zone).copied().unwrap_or_default(),
                 }
             });
             ZonesAnswer {
@@ -254,10 +284,16 @@ impl PlacementService {
             }
         }
         self.with_state(|map, state| {
+            check_zones(map, query.bytes.keys())?;
             let now = now_ms();
             let placed = state.placer.place(&request, now);
-            let placed = placed
-                .map_err(|error| ServiceRefusal::new(RefusalKind::Conflict, error.to_string()))?;
+            let placed = placed.map_err(|error| {
+                let kind = match error {
+                    JobError::NoNodes => RefusalKind::Invalid,
+                    _ => RefusalKind::Conflict,
+                };
+                ServiceRefusal::new(kind, error.to_string())
+            })?;
             if let Some(id) = placed.reservation {
                 state.log.add(PlacementChange::Reserved(placed.zone, id));
             }
@@ -294,6 +330,7 @@ impl PlacementService {
             false => ("paths", paths_by_home(&paths)),
         };
         self.with_state(|map, state| {
+            check_zones(map, query.bytes.keys())?;
             let weights = state.placer.weights();
             let size = bytes.len().saturating_mul(weights.len());
             if size > MATRIX_ENTRIES_MAX {
@@ -344,6 +381,21 @@ impl PlaceAnswer {
     }
 }
 
+/// Refuses zones that the cell does not have.
+fn check_zones<'a>(
+    map: &ZoneMap,
+    mut zones: impl Iterator<Item = &'a ZoneId>,
+) -> Result<(), ServiceRefusal> {
+    let is_known = |zone: &ZoneId| map.zones.iter().any(|known| known.id == *zone);
+    match zones.find(|zone| !is_known(zone)) {
+        Some(zone) => {
+            let text = format!("there is no zone {zone}");
+            Err(ServiceRefusal::new(RefusalKind::Invalid, text))
+        }
+        None => Ok(()),
+    }
+}
+
 fn entries(costs: &[ZoneCost]) -> Vec<CostEntry> {
     let entries = costs.iter().map(|cost| CostEntry {
         zone: cost.zone.0,
@@ -387,7 +439,7 @@ pub fn job_nodes(map: &ZoneMap) -> Vec<(ZoneId, NodeId)> {
 
 #[cfg(test)]
 impl PlacementService {
-    pub(crate) fn manager_for_tests(&self) -> &ManagerRole {
-        &self.manager
+    pub(crate) fn manager_for_tests(&self) -> Arc<crate::manager_role::ManagerRole> {
+        self.manager.serving().unwrap()
     }
 }

@@ -10,40 +10,48 @@ mod cell_join;
 mod credential;
 mod port_check;
 mod shard;
+mod starting_manager;
 
 use crate::admin::Admin;
 use crate::agent_role::AgentRole;
 use crate::config::NodeConfig;
 use crate::control::Control;
+use crate::cpu_use::{self, CpuUse};
 use crate::error::ServerError;
 use crate::grants::Grants;
+use crate::manager_link::ManagerLink;
+use crate::manager_role::ManagerParts;
 use crate::map_cache::MapCache;
-use crate::meta_role::MetaRole;
 use crate::node::ServerNode;
 use crate::node_probe::NetNodeProbe;
+use crate::node_watch::NodeWatch;
 use crate::peers::Peers;
-use crate::revocations::{Revocations, RevokedSource};
+use crate::periodic_thread::PeriodicThread;
 use crate::scrub::{ScrubTask, Subject};
 use crate::scrub_record::ScrubPace;
+use crate::shard_service::ShardService;
 use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
+use crate::{revocations, root_names};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use zonal_disk::{Checkpointer, Engine, StoreIdentity, StoreKind};
-use zonal_net::{
-    ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
-};
+use zonal_net::{ListenConfig, Listeners, Pool, PoolConfig, Role, ServerHandle};
+use zonal_types::ShardId;
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
 use admin_pages::{AdminServers, listen_admin, read_token, start_admin};
-use cell_join::{JoinOutcome, join_cell};
+use cell_join::join_cell;
 use credential::read_credential;
 use port_check::check_ports;
-use shard::{open_shard, open_shard_store};
+pub(crate) use shard::is_without_shard;
+pub(crate) use shard::low_half;
+use shard::{NodeStores, open_shard_store, replica_folder, start_shard};
+use starting_manager::NodePorts;
 
 /// Formats the stores of a node that do not exist yet.
 ///
@@ -88,6 +96,10 @@ pub fn run(configs: &[NodeConfig], missing: MissingStores) -> Result<(), ServerE
     };
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(system)?;
     if missing == MissingStores::Format {
+        // A store of a role that is refused would be left.
+        for config in configs {
+            read_credential(config)?;
+        }
         configs.iter().try_for_each(format)?;
     }
     let stop = AtomicBool::new(false);
@@ -131,10 +143,11 @@ fn connect_to_cell(config: &NodeConfig, me: &zonal_net::Identity) -> (Arc<Peers>
         ..PoolConfig::default()
     };
     let pool = Arc::new(Pool::new(me.clone(), pool));
-    let peers = Arc::new(Peers::new(pool, config.cell));
+    let peers = Peers::new(pool, config.cell).with_managers(&config.managers);
+    let peers = Arc::new(peers);
     let map = match config.manager_role {
-        Some(_) => MapCache::here(config.cell),
-        None => MapCache::of_manager(config.cell, config.manager, Arc::clone(&peers)),
+        Some(_) if !config.replicated => MapCache::here(config.cell),
+        _ => MapCache::of_managers(config.cell, Arc::clone(&peers)),
     };
     (peers, Arc::new(map))
 }
@@ -157,17 +170,10 @@ fn log_serving(config: &NodeConfig, admin: Option<&Admin>) {
     );
 }
 
-/// Starts the shard's own threads.
-fn start_shard(role: &Arc<MetaRole>) -> Result<Vec<JoinHandle<()>>, ServerError> {
-    role.start().map_err(|source| ServerError::System {
-        what: "a thread",
-        source,
-    })
-}
-
 /// A running node. Fields are stopped in this order.
 struct Running {
-    revocations: Option<Revocations>,
+    /// Of credentials, and of the CPU's use.
+    periodic: Vec<PeriodicThread>,
     server: ServerHandle,
     admin: Option<AdminServers>,
     node: Arc<ServerNode>,
@@ -193,76 +199,76 @@ impl Running {
         let listen = listen_config(config);
         let probe = NetNodeProbe::new(me.clone(), config.cell);
         check_ports(config, &listen, &me, &probe)?;
-        let store = open_shard_store(config)?;
-        let target = storage_io::open(config, &map, &peers)?;
+        let stores = NodeStores {
+            shard: open_shard_store(config)?,
+            replica: replica_folder(config)?,
+            target: storage_io::open(config, &map, &peers)?,
+        };
         let listeners = Listeners::bind(&listen, &me)?;
 
-        let manager = match join_cell(config, (&store, &target), (&map, probe), &peers, stop)? {
-            JoinOutcome::Manager(manager) => Some(manager),
-            JoinOutcome::Node => None,
-            JoinOutcome::Stopped => return Ok(None),
+        let manager_parts = ManagerParts::of_config(config, Arc::clone(&map), probe);
+        let ports = (listeners, me);
+        let ports = NodePorts::open(config, &stores, &manager_parts, (&map, &peers), ports)?;
+        let joined = join_cell(config, &stores, (&map, manager_parts), &peers, stop);
+        let (manager, ports) = match joined.map(|outcome| ports.manager_of(outcome)) {
+            Ok(Some(manager)) => (manager, ports),
+            ended => {
+                ports.close();
+                return ended.map(|_stopped| None);
+            }
         };
-        let mut background = Vec::new();
-        let mut checkpointers = Vec::new();
-        let mut shard_engine = None;
-        let mut shard = None;
-        if let Some(store) = store {
-            let role = open_shard(config, &store, manager.clone(), &map, &peers)?;
-            background.extend(start_shard(&role)?);
-            shard_engine = Some(store.engine);
-            checkpointers.push(store.checkpointer);
-            shard = Some(role);
-        }
-        let storage = target.map(|target| {
+        let of_shard = (stores.shard, stores.replica);
+        let shard = start_shard(config, of_shard, manager.clone(), (&map, &peers))?;
+        let (mut background, mut checkpointers) = (shard.threads, shard.checkpointers);
+        let storage = stores.target.map(|target| {
             checkpointers.push(target.checkpointer);
             target.storage
         });
         if let (Some(storage), Some(own)) = (&storage, map.current().node(config.node)) {
             storage.traffic.set_zone(own.zone);
         }
-        let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
-        let agent = start_agent(config, &map, &mut background)?;
+        let of_shard = shard.service.clone();
+        let control = start_control(config, storage.clone(), of_shard, &mut background)?;
+        let cpu = Arc::default();
+        let agent = start_agent(config, &map, &cpu, &mut background)?;
+        let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
         let node = Arc::new(ServerNode {
             metrics: Arc::default(),
             manager,
-            shard,
+            shard: shard.service,
             storage,
             agent,
             control,
-            map: Arc::clone(&map),
-            grants: Grants::new(Arc::clone(&map), Arc::clone(&peers)),
+            watch: OnceLock::new(),
+            cpu,
+            map,
+            grants,
             subjects: Subjects::default(),
             slow: config.limits.slow_operation.duration(),
+            is_whole: true,
         });
-        let serving = ServerConfig {
-            connections_max: config.limits.connections,
-            ..ServerConfig::new(me)
-        };
         // The pages listen only now: while the server waited for a manager, they would not have
         // answered.
         let pages = listen_admin(config)?;
-        let server = serve(
-            listeners,
-            serving,
-            Arc::clone(&node) as Arc<dyn zonal_net::Handler>,
-        )?;
-        let revocations = start_revocations(config, &node, &peers, &server)?;
+        let (server, of_replica) = ports.serve(&node)?;
+        background.extend(of_replica);
         let admin = start_admin(config, pages, &node, &server, token)?;
+        let periodic = start_periodic(config, &node, &peers, &server)?;
         log_serving(config, admin.as_ref().map(|admin| &admin.pages));
         Ok(Some(Self {
-            revocations,
+            periodic,
             server,
             admin,
             node,
             background,
             checkpointers,
-            shard_engine,
+            shard_engine: shard.engine,
         }))
     }
 
     fn stop(self) {
         self.node.stopping_roles();
-        drop(self.revocations);
+        drop(self.periodic);
         self.server.shutdown();
         drop(self.admin);
         for thread in self.background {
@@ -283,38 +289,56 @@ impl Running {
     }
 }
 
-/// Starts the thread that keeps the list of revoked credentials, where credentials are used.
-fn start_revocations(
+/// Starts the threads that watch other nodes, measure the CPU's use, and fetch newer zone maps with
+/// lists of revoked credentials. Beside a zone's shard another one mirrors the root's names.
+fn start_periodic(
     config: &NodeConfig,
     node: &ServerNode,
     peers: &Arc<Peers>,
     server: &ServerHandle,
-) -> Result<Option<Revocations>, ServerError> {
-    if config.key_file.is_none() {
-        return Ok(None);
-    }
-    let source = match &node.manager {
-        Some(manager) => RevokedSource::Here(Arc::clone(manager)),
-        None => RevokedSource::Manager(config.manager, Arc::clone(peers)),
+) -> Result<Vec<PeriodicThread>, ServerError> {
+    let connections = NodeWatch::connections(peers);
+    let manager = ManagerLink {
+        here: node.manager.clone(),
+        peers: Arc::clone(peers),
+        map: Arc::clone(&node.map),
     };
-    Revocations::start(source, server.revoker(), Arc::clone(&node.map))
-        .map(Some)
-        .map_err(|source| ServerError::System {
-            what: "a thread",
-            source,
-        })
+    let of_node = (manager.clone(), node.shard.clone());
+    let watch = NodeWatch::new(config.node, Arc::clone(&node.map), connections, of_node);
+    let gauges = Arc::clone(&watch);
+    node.metrics.add_gauges(Box::new(move || gauges.gauges()));
+    // There is one call, at the start.
+    let _ = node.watch.set(Arc::clone(&watch));
+    let watching = watch.start();
+    let reports = node.storage.is_some() && !config.shares_machine;
+    let report = reports.then(|| (config.node, manager.clone()));
+    let measuring = cpu_use::start(Arc::clone(&node.cpu), report);
+    let of_zone = node.shard.as_ref().filter(|shard| shard.id() != ShardId(0));
+    let mirroring = of_zone.map(|_shard| {
+        let map = Arc::clone(&node.map);
+        root_names::start(Arc::clone(&manager.peers), map)
+    });
+    let keeping = revocations::start(manager, server.revoker(), Arc::clone(&node.map));
+    let threads = [watching, measuring, keeping].into_iter().chain(mirroring);
+    let threads: std::io::Result<Vec<PeriodicThread>> = threads.collect();
+    threads.map_err(|source| ServerError::System {
+        what: "a thread",
+        source,
+    })
 }
 
 /// Starts the agent, where the node has this role.
 fn start_agent(
     config: &NodeConfig,
     map: &Arc<MapCache>,
+    cpu: &Arc<CpuUse>,
     background: &mut Vec<JoinHandle<()>>,
 ) -> Result<Option<Arc<AgentRole>>, ServerError> {
     let Some(role) = &config.agent_role else {
         return Ok(None);
     };
-    let started = AgentRole::start(role.clone(), config.node, Arc::clone(map));
+    let cpu = (!config.shares_machine).then(|| Arc::clone(cpu));
+    let started = AgentRole::start(role.clone(), config.node, Arc::clone(map), cpu);
     let (agent, thread) = started.map_err(|source| ServerError::System {
         what: "a thread",
         source,
@@ -327,7 +351,7 @@ fn start_agent(
 fn start_control(
     config: &NodeConfig,
     storage: Option<Arc<StorageRole>>,
-    shard: Option<Arc<MetaRole>>,
+    shard: Option<ShardService>,
     background: &mut Vec<JoinHandle<()>>,
 ) -> Result<Arc<Control>, ServerError> {
     let mut start = |subject, pace| {
@@ -343,8 +367,13 @@ fn start_control(
         rate: SCRUB_RATE_DEFAULT,
         period_seconds: SCRUB_PERIOD_MS_DEFAULT / 1000,
     };
+    // A group's entries have checksums of their own, and other copies.
     let shard = match shard {
-        Some(shard) => Some((Arc::clone(&shard), start(Subject::Shard(shard), pace)?)),
+        Some(ShardService::Alone(role)) => {
+            let scrub = start(Subject::Shard(Arc::clone(&role)), pace)?;
+            Some((ShardService::Alone(role), Some(scrub)))
+        }
+        Some(group) => Some((group, None)),
         None => None,
     };
     if let Some(config) = &config.storage_role {

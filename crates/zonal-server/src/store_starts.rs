@@ -5,7 +5,7 @@
 //! mark is the one that was used last. A store that does not is a copy or an older image; it is
 //! refused before it can serve or change the map. See docs/rfcs/2026-11-21-starts-of-stores.md.
 
-use zonal_disk::start_marks::{self, StoredMark};
+use zonal_disk::start_marks::{self, Starts, StoredMark};
 use zonal_disk::{DiskError, StoreDir};
 use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, codec_struct};
@@ -19,6 +19,8 @@ pub(crate) const SHARD: u8 = 1;
 pub(crate) const TARGET: u8 = 2;
 /// Kind of the record of a removed target's store; the store's uuid follows in the key.
 const REMOVED: u8 = 3;
+/// The replica of the root's shard of one of several managers.
+pub(crate) const ROOT: u8 = 4;
 
 codec_struct! {
     /// The manager's record of a store.
@@ -111,6 +113,7 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     let known = StartRecord::from_bytes(value).ok()?;
     let kind = match *kind {
         SHARD => "shard of node",
+        ROOT => "manager on node",
         TARGET => "target",
         REMOVED => {
             let known = Described::new("store that was taken out of the cell");
@@ -142,6 +145,7 @@ pub(crate) fn judge(
 ) -> Result<(), StoreStartError> {
     let what = match store.kind {
         SHARD => "shard of node",
+        ROOT => "manager on node",
         TARGET => "target",
         other => return Err(StoreStartError::Kind(other)),
     };
@@ -180,19 +184,35 @@ pub(crate) fn begin(
     id: u32,
     uuid: [u8; 16],
 ) -> Result<StoreStart, DiskError> {
-    let found = start_marks::propose(dir)?;
+    Ok(of_marks(&start_marks::propose(dir)?, (kind, id, uuid)))
+}
+
+/// The starts of a store, of which none is proposed now.
+///
+/// # Errors
+/// Where the disk fails.
+pub(crate) fn known(
+    dir: &StoreDir,
+    kind: u8,
+    id: u32,
+    uuid: [u8; 16],
+) -> Result<StoreStart, DiskError> {
+    Ok(of_marks(&start_marks::known(dir)?, (kind, id, uuid)))
+}
+
+fn of_marks(found: &Starts, (kind, id, uuid): (u8, u32, [u8; 16])) -> StoreStart {
     let wire = |mark: &StoredMark| StartMark {
         number: mark.number,
         tag: mark.tag,
     };
-    Ok(StoreStart {
+    StoreStart {
         kind,
         id,
         uuid,
         mark: wire(found.proposed.last().unwrap_or(&found.taken)),
         taken: wire(&found.taken),
         proposed: found.proposed.iter().map(wire).collect(),
-    })
+    }
 }
 
 /// Notes in the store that the manager has taken the start.

@@ -4,6 +4,7 @@
 //! *Lock order*: `Timers::table` is taken last; wakers run outside of it.
 
 use crate::clock;
+use crate::replica_role::leave_to_others;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -132,7 +133,8 @@ impl Drop for Sleep<'_> {
     }
 }
 
-struct Unpark(Thread);
+/// Wakes a thread that is parked.
+pub(crate) struct Unpark(pub(crate) Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
@@ -148,7 +150,10 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
+            Poll::Pending => {
+                leave_to_others();
+                std::thread::park();
+            }
         }
     }
 }

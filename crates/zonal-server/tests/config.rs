@@ -64,7 +64,7 @@ fn a_manager_may_be_named_by_its_host() {
     let named = text.replace("127.0.0.1:7100", "localhost:7100");
     assert_ne!(named, text);
     let nodes = NodeConfig::parse(file, &named).unwrap();
-    assert_eq!(nodes[0].manager, "127.0.0.1:7100".parse().unwrap());
+    assert_eq!(nodes[0].managers, ["127.0.0.1:7100".parse().unwrap()]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_file_with_every_role_is_two_nodes() {
     assert_eq!(first.listen, "10.1.0.10:7100".parse().unwrap());
     assert_eq!(second.listen, "10.1.0.10:7101".parse().unwrap());
     assert_eq!(second.advertise, second.listen);
-    assert_eq!(second.manager, first.listen);
+    assert_eq!(second.managers, [first.listen]);
     let admin = |node: &NodeConfig| node.admin.as_ref().unwrap().listen.to_string();
     assert_eq!(admin(first), "127.0.0.1:7190");
     assert_eq!(admin(second), "127.0.0.1:7191");
@@ -137,7 +137,7 @@ listen = "127.0.0.1:7190"
     assert_eq!((first.inline_bytes, second.inline_bytes), (8192, 4096));
     assert_eq!((first.root_owner, second.root_owner), ((7, 0), (0, 0)));
     assert_eq!(second.advertise, "127.0.0.1:7201".parse().unwrap());
-    assert_eq!(first.manager, second.manager);
+    assert_eq!(first.managers, second.managers);
     assert_eq!(
         (first.admin.is_some(), second.admin.is_some()),
         (true, false)

@@ -112,10 +112,37 @@ impl VirtualDisk {
         self.power_losses.get()
     }
 
+    /// Counts a loss of power.
+    pub fn note_power_loss(&self) {
+        self.power_losses.set(self.power_losses.get() + 1);
+    }
+
     /// Makes all records and writes durable.
     pub fn sync(&self) {
         self.unsynced.borrow_mut().clear();
         self.unsynced_writes.borrow_mut().clear();
+    }
+
+    /// Takes all unsynced records back.
+    pub fn take_back(&self) {
+        let logged = std::mem::take(&mut *self.unsynced.borrow_mut());
+        for one in logged.iter().rev() {
+            self.apply(&one.undo);
+        }
+    }
+
+    /// Removes all keys, durably.
+    pub fn clear(&self) {
+        self.keys.borrow_mut().clear();
+        self.sync();
+    }
+
+    /// All keys with their values.
+    #[must_use]
+    pub fn contents(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let keys = self.keys.borrow();
+        let pairs = keys.iter().map(|(key, value)| (key.clone(), value.clone()));
+        pairs.collect()
     }
 
     /// Notes of records that no checkpoint has covered, for the start of a target.
@@ -214,7 +241,7 @@ impl VirtualDisk {
         rng: &mut SimRng,
         is_whole: impl Fn(&Self, &EffectRecord) -> bool,
     ) -> u64 {
-        self.power_losses.set(self.power_losses.get() + 1);
+        self.note_power_loss();
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());
         let mut torn = 0;
         for (segment, offset, before) in writes.iter().rev() {

@@ -36,6 +36,8 @@ pub struct FaultPlan {
     pub every_ms: u64,
     /// A killed server may lose unsynced data.
     pub power: bool,
+    /// All replicas of a shard may lose their power at a time.
+    pub group_power: bool,
     /// Disks are bad.
     pub media: bool,
     /// Clocks have errors.
@@ -53,6 +55,7 @@ impl FaultPlan {
         },
         every_ms: 0,
         power: false,
+        group_power: false,
         media: false,
         clocks: false,
         links: LinkFaults::NONE,
@@ -81,6 +84,7 @@ impl FaultPlan {
             },
             every_ms,
             power,
+            group_power: false,
             media,
             clocks: rng.chance(500),
             links,
@@ -169,14 +173,75 @@ impl Injector {
         self.world.clock.sleep(ms * 1_000_000).await;
     }
 
+    /// Whether a killed server may lose its power. A replica may where the run allows it of all, or
+    /// where the others have everything.
+    fn may_lose_power(&self, victim: usize) -> bool {
+        let world = &self.world;
+        if !world.replica_indices().contains(&victim) {
+            return self.plan.power;
+        }
+        let may_be_lost = self.plan.group_power || world.is_strong_without(victim);
+        world.is_group_grown() && may_be_lost
+    }
+
+    /// A fault of one of the replicas, of more kinds than those of other servers.
+    async fn replica_outage(&mut self, replicas: &[usize]) {
+        let world = self.world.clone();
+        let Some(victim) = self.rng.pick(replicas).copied() else {
+            return;
+        };
+        let address = world.address_of(victim);
+        let other = self.rng.pick(replicas).copied().unwrap_or(victim);
+        let other = world.address_of(other);
+        match self.rng.below(100) {
+            0..45 => {
+                self.count(FaultKind::Kill);
+                world.kill(victim);
+                if self.may_lose_power(victim) && self.rng.chance(400) {
+                    world.lose_power(victim, &mut self.rng);
+                }
+                self.last().await;
+                world.start(victim);
+            }
+            45..60 => {
+                self.count(FaultKind::CutServers);
+                world.network.cut(&address, &other, true);
+                self.last().await;
+                world.network.cut(&address, &other, false);
+            }
+            60..75 => {
+                self.count(FaultKind::CutOneWay);
+                world.network.cut_way(&address, &other, true);
+                self.last().await;
+                world.network.cut_way(&address, &other, false);
+            }
+            75..85 => {
+                self.count(FaultKind::Isolated);
+                world.network.isolate(&address, true);
+                self.last().await;
+                world.network.isolate(&address, false);
+            }
+            _ => {
+                self.count(FaultKind::PauseServer);
+                world.pause(victim, true);
+                self.last().await;
+                world.pause(victim, false);
+            }
+        }
+    }
+
     async fn outage(&mut self) {
         let world = self.world.clone();
+        let replicas = world.replica_indices();
+        if !replicas.is_empty() && self.rng.chance(700) {
+            return self.replica_outage(&replicas).await;
+        }
         let victim = self.server();
         match self.rng.below(100) {
             0..50 => {
                 self.count(FaultKind::Kill);
                 world.kill(victim);
-                if self.plan.power && self.rng.chance(700) {
+                if self.may_lose_power(victim) && self.rng.chance(700) {
                     world.lose_power(victim, &mut self.rng);
                 }
                 self.last().await;

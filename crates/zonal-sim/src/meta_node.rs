@@ -9,6 +9,7 @@ mod lent_ends;
 mod manager;
 pub(crate) mod peer_calls;
 mod planted_bugs;
+mod root_names;
 
 use crate::checker::reply_deadlines::ReplyDeadlines;
 use crate::clock::Group;
@@ -16,6 +17,7 @@ use crate::coverage::FaultKind;
 use crate::disk::VirtualDisk;
 use crate::net::{Network, SimReply, SimServer, Task};
 use crate::planted_bugs::Plant;
+use crate::replica_node::ReignLog;
 use host::SimulatedHost;
 use peer_calls::PeerCalls;
 use std::cell::{Cell, RefCell};
@@ -23,11 +25,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::{ShardDriver, ShardPace, ShardParts};
-use zonal_meta::ShardConfig;
+use zonal_meta::{RootMirror, ShardConfig};
 use zonal_types::{Codec, ErrorCode, Ino, KvRead, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::map_records::MAP_KEY;
-use zonal_zonemap::{EditError, MapEdit, ZoneMap};
+use zonal_zonemap::{EditError, MapEdit, Shard, ZoneMap};
 
 /// The newest map that the manager has made durable. All processes read it here.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
@@ -51,6 +53,8 @@ pub struct MetaParts {
     pub reply_deadlines: Rc<ReplyDeadlines>,
     /// The planted bug.
     pub plant: Plant,
+    /// The log of the shard's group, where the process has a replica that leads.
+    pub log: Option<ReignLog>,
 }
 
 /// A metadata process.
@@ -64,6 +68,8 @@ pub struct MetaNode {
     lent: RefCell<BTreeSet<(Ino, u64)>>,
     /// Requests that were given up and that a planted bug keeps.
     kept: RefCell<Vec<Task<MetaReply>>>,
+    /// The root, where a test wants it to be mirrored.
+    mirror: RefCell<RootMirror>,
 }
 
 /// Counts a request while it is being served.
@@ -96,6 +102,7 @@ impl MetaNode {
             map,
             reply_deadlines,
             plant,
+            log,
         } = parts;
         let mut is_new = true;
         disk.scan(&[], &MAP_KEY, &mut |_key, _value| {
@@ -114,12 +121,14 @@ impl MetaNode {
                 address,
                 network,
                 map,
+                leaders: Rc::default(),
             },
             group,
             disk,
             plant,
+            log,
             effects: Cell::new(0),
-            appended: Cell::new(0),
+            appended: Rc::default(),
             manager: RefCell::new(manager),
         };
         if let Some(known) = known {
@@ -137,11 +146,15 @@ impl MetaNode {
             plant,
             lent: RefCell::default(),
             kept: RefCell::default(),
+            mirror: RefCell::default(),
         });
-        let own = [node.clone(), node.clone(), node.clone()];
-        let [house, deletions, fences] = own;
+        let own = [node.clone(), node.clone(), node.clone(), node.clone()];
+        let [house, deletions, fences, loads] = own;
         clock.spawn(group, async move { house.driver.run_housekeeping().await });
         clock.spawn(group, async move { fences.driver.push_fences().await });
+        if node.driver.identity().0 != ShardId(0) {
+            clock.spawn(group, async move { loads.driver.report_loads().await });
+        }
         if plant != Plant::DeletionsAreLost {
             clock.spawn(
                 group,
@@ -153,6 +166,11 @@ impl MetaNode {
 
     fn host(&self) -> &SimulatedHost {
         self.driver.host()
+    }
+
+    /// Ends all waits and background tasks.
+    pub fn stop(&self) {
+        self.driver.stop();
     }
 
     /// Changes the map durably, where this process is the manager.
@@ -231,6 +249,10 @@ impl MetaNode {
         let asked = self
             .reply_deadlines
             .asked(&self.host().peers.network.clock, &header);
+        if let Some(reply) = self.mirrored(&request) {
+            asked.answered(request.name());
+            return reply;
+        }
         planted_bugs::change(self.plant, &mut header, &mut request);
         let _running = RunningRequest::begin(&self.running);
         if self.disk().is_full() && request.adds() {
@@ -245,6 +267,9 @@ impl MetaNode {
         let mut task: Task<MetaReply> =
             Box::pin(async move { node.driver.serve(&header, None, &request).await });
         let appended = &self.host().appended;
+        if let Some(log) = self.host().log.clone() {
+            task = log.watch(task, name, appended.clone());
+        }
         let watched = asked.watch(&mut task, appended);
         let reply = if self.plant == Plant::WaitsAreKept {
             let clock = &self.host().peers.network.clock;
@@ -256,7 +281,12 @@ impl MetaNode {
             self.kept.borrow_mut().push(task);
             return failed(ErrorCode::TimedOut);
         };
-        asked.answered(name);
+        // A group commits when a majority answers, whatever the deadline of a request or call.
+        let is_replicated = |shard: &Shard| shard.is_replicated();
+        let map = self.host().peers.map.borrow().clone();
+        if !map.shards.iter().any(is_replicated) {
+            asked.answered(name);
+        }
         reply
     }
 }

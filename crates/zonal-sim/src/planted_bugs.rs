@@ -60,10 +60,22 @@ pub enum Plant {
     CallsBeforeReply,
     /// Shards let a request wait past its deadline (invariant 9).
     DeadlinesAreIgnored,
+    /// Candidates count the vote of a replica that does not answer as given.
+    VotesAreAssumed,
+    /// Replicas acknowledge entries that a kill takes from them.
+    EntriesAreWrittenLate,
+    /// Leaders reply before the commit of what the reply depends on.
+    RepliesBeforeCommit,
+    /// Leaders reply without a look at their lease.
+    LeasesAreIgnored,
+    /// Replicas vote though they may have lost entries.
+    LossesAreUntold,
+    /// Replicas report a flush that they did not make.
+    FlushesAreForgotten,
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 24] = [
+pub const PLANTS: [(&str, Plant); 30] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -88,6 +100,12 @@ pub const PLANTS: [(&str, Plant); 24] = [
     ("lent-reused", Plant::LentIsReused),
     ("calls-before-reply", Plant::CallsBeforeReply),
     ("deadlines-ignored", Plant::DeadlinesAreIgnored),
+    ("votes-assumed", Plant::VotesAreAssumed),
+    ("entries-late", Plant::EntriesAreWrittenLate),
+    ("replies-before-commit", Plant::RepliesBeforeCommit),
+    ("leases-ignored", Plant::LeasesAreIgnored),
+    ("losses-untold", Plant::LossesAreUntold),
+    ("flushes-forgotten", Plant::FlushesAreForgotten),
 ];
 
 impl Plant {

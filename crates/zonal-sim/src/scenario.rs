@@ -25,6 +25,8 @@ const SAFETY_MS: u64 = 600_000;
 /// Simulated time after the last fault within which all programs must end, ms. It is several times
 /// a dead client's session (60 s) and the longest operation that waits for it (60 s).
 pub const LIVENESS_MS: u64 = 600_000;
+/// Least pause between two faults where shards have replicas, ms.
+const REPLICAS_EVERY_MS: u64 = 2_000;
 /// Interval between two checks of bounds, ms.
 const LOOK_MS: u64 = 2_000;
 /// Time after which sessions of killed clients are over, ms.
@@ -56,10 +58,12 @@ pub enum Scenario {
     /// Clients that take turns under a lock, and are away for longer than a session while they hold
     /// it; processes are killed.
     Fences,
+    /// The programs of `Kill` or of `Power` on a zone whose shard has three replicas.
+    Replicas,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 10] = [
+pub const SCENARIOS: [(&str, Scenario); 11] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -70,6 +74,7 @@ pub const SCENARIOS: [(&str, Scenario); 10] = [
     ("locks", Scenario::Locks),
     ("appends", Scenario::Appends),
     ("fences", Scenario::Fences),
+    ("replicas", Scenario::Replicas),
 ];
 
 impl Scenario {
@@ -139,6 +144,7 @@ impl Default for RunOptions {
 pub fn run(seed: u64, options: RunOptions) -> RunReport {
     let mut rng = SimRng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
+    let chosen = scenario;
     let meets_others = scenario.is_shared() || scenario == Scenario::Fences;
     let fewest = if meets_others { 2 } else { 1 };
     let size = CellSize {
@@ -151,14 +157,24 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         } else {
             LARGE
         },
+        replicas: 1,
+    };
+    let (size, scenario) = match scenario {
+        Scenario::Replicas => replicated(size, &mut rng),
+        scenario => (size, scenario),
     };
     let (power, media) = (scenario == Scenario::Power, scenario == Scenario::Media);
-    let plan = if options.faults {
+    let mut plan = if options.faults {
         FaultPlan::random(&mut rng, power, media)
     } else {
         FaultPlan::NONE
     };
-    let mut report = RunReport::new(seed, scenario);
+    if size.replicas > 1 {
+        plan.group_power = power;
+        // An election takes a second or two.
+        plan.every_ms = plan.every_ms.max(REPLICAS_EVERY_MS.min(plan.every_ms * 4));
+    }
+    let mut report = RunReport::new(seed, chosen);
     crate::coverage_marks::begin();
     match World::build(size, options.plant, plan.clocks, rng.fork(2)) {
         Ok(world) => {
@@ -186,6 +202,21 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     }
     report.coverage.marks = crate::coverage_marks::end();
     report
+}
+
+/// The cell of a run with replicas, and the scenario whose programs it has.
+fn replicated(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let size = CellSize {
+        zones: 1,
+        shards: 1,
+        replicas: 3,
+        ..size
+    };
+    let scenario = match rng.below(100) {
+        0..60 => Scenario::Kill,
+        _ => Scenario::Power,
+    };
+    (size, scenario)
 }
 
 struct Run {
@@ -253,6 +284,7 @@ impl Run {
             return;
         }
         healing::settle(world);
+        healing::check_replicas(world);
         names::check(world);
         bounds::check_servers(world);
         for what in world.complaints() {

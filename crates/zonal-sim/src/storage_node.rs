@@ -99,6 +99,7 @@ impl StorageNode {
             address: own.map(|node| node.address.clone()).unwrap_or_default(),
             network: network.clone(),
             map,
+            leaders: Rc::default(),
         };
         let host = SimDisk {
             clock: network.clock.clone(),

@@ -1,10 +1,12 @@
 //! The simulated cell: its processes and their disks, which outlive the processes.
 
 mod clients;
+mod replicas;
 mod servers;
 
 pub use clients::{DEADLINE_MS, RunningProgram};
 
+use crate::checker::group_history::GroupHistory;
 use crate::checker::reply_deadlines::ReplyDeadlines;
 use crate::checker::slot_epochs::ExecutedRequests;
 use crate::clock::{Group, VirtualClock};
@@ -15,12 +17,12 @@ use crate::net::Network;
 use crate::planted_bugs::Plant;
 use crate::rng::SimRng;
 use crate::storage_node;
-use servers::{Kind, Server, join};
+use servers::{Kind, Server, join, replica_server};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::TargetConfig;
-use zonal_types::{CellId, ErrorCode, ShardId, TargetId, ZoneId};
+use zonal_types::{CellId, ErrorCode, NodeId, ShardId, TargetId, ZoneId};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// Distance between the ids of two shards of one zone.
@@ -39,6 +41,8 @@ pub struct CellSize {
     pub clients: u64,
     /// Size of each target.
     pub target: TargetConfig,
+    /// Replicas of each zone's shard; 1: it has a log of its own.
+    pub replicas: u32,
 }
 
 impl CellSize {
@@ -51,6 +55,7 @@ impl CellSize {
             targets,
             clients,
             target: storage_node::LARGE,
+            replicas: 1,
         }
     }
 }
@@ -67,6 +72,8 @@ pub struct World {
     pub executed_requests: Rc<ExecutedRequests>,
     /// Checks how soon shards reply.
     pub reply_deadlines: Rc<ReplyDeadlines>,
+    /// Checks the log of the replicated shard.
+    pub history: Rc<GroupHistory>,
     servers: Vec<Server>,
     size: CellSize,
     plant: Plant,
@@ -84,6 +91,7 @@ impl World {
     pub fn complaints(&self) -> Vec<String> {
         let mut all = self.executed_requests.take();
         all.extend(self.reply_deadlines.take());
+        all.extend(self.history.take());
         all
     }
 
@@ -108,6 +116,23 @@ impl World {
             for turn in 0..size.shards {
                 let shard = ShardId(u32::from(zone) + u32::from(turn) * SHARDS_APART);
                 edits.push(join(node, ZoneId(zone), Some(shard), None));
+                if size.replicas > 1 {
+                    let replicas: Vec<u32> = (node..node + size.replicas).collect();
+                    for other in &replicas[1..] {
+                        edits.push(join(*other, ZoneId(zone), None, None));
+                    }
+                    edits.push(MapEdit::SetReplicas {
+                        shard,
+                        replicas: replicas.iter().copied().map(NodeId).collect(),
+                    });
+                    let first = node;
+                    let made = replicas.into_iter().map(|node| {
+                        replica_server(node, (shard, ZoneId(zone)), node == first, plant)
+                    });
+                    servers.extend(made);
+                    node += size.replicas;
+                    continue;
+                }
                 servers.push(Server::new(node, Kind::Meta(shard, ZoneId(zone))));
                 node += 1;
             }
@@ -134,6 +159,7 @@ impl World {
             map: Rc::new(RefCell::new(Arc::new(map))),
             executed_requests: Rc::default(),
             reply_deadlines: Rc::default(),
+            history: Rc::default(),
             servers,
             size,
             plant,
@@ -144,6 +170,7 @@ impl World {
             running: Cell::new(0),
             broken: RefCell::default(),
         });
+        world.show_disks();
         world.set_clocks(has_drift);
         for index in 0..world.servers.len() {
             world.start(index);

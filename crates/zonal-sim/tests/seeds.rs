@@ -68,6 +68,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "TruncateUnconfirmed",
         "LockAskedAgain",
         "MapReplaced",
+        // A root that is silent for longer than a change of its leader: tests/silent_root.rs.
+        "MirrorAsked",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
@@ -215,6 +217,12 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::FencesAreForgotten | Plant::LocksBeforeFences => {
             ("a fenced client", Scenario::Fences)
         }
+        Plant::VotesAreAssumed => ("lead in term", Scenario::Replicas),
+        Plant::EntriesAreWrittenLate => ("without entry", Scenario::Replicas),
+        Plant::RepliesBeforeCommit => ("is committed", Scenario::Replicas),
+        Plant::LeasesAreIgnored => ("answers as leader", Scenario::Replicas),
+        Plant::LossesAreUntold => ("may have lost entries", Scenario::Replicas),
+        Plant::FlushesAreForgotten => ("has not flushed", Scenario::Replicas),
         Plant::ClosesNameOwners | Plant::TakeBacksNameOwners => ("locks:", Scenario::Locks),
     }
 }

@@ -121,3 +121,22 @@ fn names_move_inside_of_a_shard_and_go_at_the_right_one() {
         Ok(())
     });
 }
+
+#[test]
+fn shards_get_more_partitions_as_they_get_directories() {
+    run_on(two_shards(), |world: Rc<World>| async move {
+        let client = world.connect(0, SimRng::new(3)).await?;
+        let mut partitions = BTreeSet::new();
+        let mut counts = BTreeSet::new();
+        for number in 0..100 {
+            let dir = make_dir(&client, Ino::ROOT, &format!("d{number}")).await?;
+            let below = make_dir(&client, dir, "below").await?;
+            assert!(partitions.insert(dir.partition()), "of {number}");
+            assert_eq!(below.partition(), dir.partition());
+            let map = world.map.borrow();
+            counts.insert(map.partitions_of(ShardId(1)).len());
+        }
+        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [16, 32, 64]);
+        client.begin().close().await
+    });
+}

@@ -121,6 +121,8 @@ marks! {
     /// An operation ended before the deadline of its request, because a server it needs did not
     /// answer.
     OperationOver,
+    /// A client read a name of the root in the mirror of its zone.
+    MirrorAsked,
     /// A truncation covered bytes that targets may or may not have.
     TruncationOfUnsure,
     /// A caller gave up an operation while it waited.

@@ -25,7 +25,7 @@ pub use ids::{
     MapVersion, NodeId, PartitionId, SessionId, ShardId, StripeSetId, TargetId, TraceId, ZoneId,
 };
 pub use layout::{Component, ComponentKind, FileData, Layout, Placement, Redundancy, StripePolicy};
-pub use name::{EscapedName, Name, OneLine, is_printable, is_title};
+pub use name::{EscapedName, Name, OneLine, is_printable, is_title, unescaped};
 pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

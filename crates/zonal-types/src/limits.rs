@@ -92,6 +92,8 @@ limits! {
     AGENT_POLL_MS_MAX: u64 = 2_000, "ms";
     /// How long a job lives without a poll of its asker.
     AGENT_TERM_MS: u64 = 10_000, "ms";
+    /// How long the guard of a rank keeps it without word from its agent that the asker polls.
+    AGENT_GUARD_TERM_MS: u64 = 11_000, "ms";
     /// Supplementary groups of a caller.
     GROUPS_MAX: usize = 65_536, "groups";
     /// Slots of one session: mutations in flight of one client at one shard.
@@ -139,6 +141,14 @@ limits! {
     ROOT_CONFIRM_MS: u64 = 300, "ms";
     /// How long listings of the root do not ask a server that gave no answer.
     ROOT_SILENCE_MS: u64 = 3_000, "ms";
+    /// How long a read of a name of the root waits for the root's shard, before it asks the mirror
+    /// of its zone. A change of the leader takes less, so that it shows nobody an older name.
+    ROOT_NAME_MS: u64 = 5_000, "ms";
+    /// How long a read of a name of the root waits for the silent shard of the root; one read in a
+    /// second does.
+    ROOT_PROBE_MS: u64 = 250, "ms";
+    /// First-level directories in the mirror of a zone.
+    ROOT_MIRROR_NAMES_MAX: usize = 100_000, "names";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.
@@ -190,8 +200,16 @@ limits! {
     SUBNETS_MAX: usize = 1_024, "subnets";
     /// Revoked credentials that a cell remembers.
     REVOKED_MAX: usize = 65_536, "certificates";
+    /// Difference between the clocks of a joining node and of the manager.
+    CLOCK_SKEW_MAX_MS: u64 = 120_000, "ms";
+    /// Join tokens that a manager keeps, used and expired ones among them.
+    JOIN_TOKENS_MAX: usize = 256, "tokens";
+    /// Sealed credential of a join token.
+    SEALED_BYTES_MAX: usize = 16 << 10, "bytes";
     /// Partitions of a new cell.
     PARTITIONS_DEFAULT: u32 = 64, "partitions";
+    /// Partitions of one shard; as many first-level directories have one of their own.
+    PARTITIONS_PER_SHARD_MAX: u32 = 1_024, "partitions";
     /// Age at which gathered writes are flushed.
     WRITE_BEHIND_AGE_MS: u64 = 5_000, "ms";
     /// Gathered writes of one mount, by default.
@@ -200,6 +218,14 @@ limits! {
     WRITE_BEHIND_FILE_BYTES_MAX: usize = 8_388_608, "bytes";
     /// Deadline of one request, by default.
     REQUEST_DEADLINE_MS: u64 = 10_000, "ms";
+    /// Nodes that keep the log of one shard.
+    SHARD_REPLICAS_MAX: usize = 5, "nodes";
+    /// Shards of one zone.
+    SHARDS_PER_ZONE_MAX: usize = 64, "shards";
+    /// How long one attempt waits for a replica of a shard that has several; a long poll waits its
+    /// own time more. Longer than an election, so that the next attempt finds a new leader; far
+    /// below a request's deadline, so that there is a next one.
+    REPLICA_ATTEMPT_MS: u64 = 1_500, "ms";
     /// Requests of one shard that call one other shard at a time; more wait without a thread.
     SHARD_CALLS_MAX: usize = 4, "requests";
     /// Requests of one shard that flush its log at a time; more wait without a thread.
@@ -218,6 +244,35 @@ limits! {
     SNAPSHOT_TERM_MS: u64 = 60_000, "ms";
     /// How long a manager probes the known address of a node before it accepts another address.
     HOLDER_ASKED_MS: u64 = 2_000, "ms";
+    /// Period of a node's heartbeats to each neighbour that it watches.
+    HEARTBEAT_MS: u64 = 1_000, "ms";
+    /// Age of an unanswered heartbeat at which its node is suspect.
+    HEARTBEAT_SUSPECT_MS: u64 = 2_000, "ms";
+    /// Age of an unanswered heartbeat at which its node counts as silent; also its deadline.
+    HEARTBEAT_SILENT_MS: u64 = 3_000, "ms";
+    /// Heartbeats of one node that wait for an answer at a time.
+    HEARTBEATS_IN_FLIGHT_MAX: usize = 32, "heartbeats";
+    /// Period of a node's sightings for the reporter of its zone, where nothing changes.
+    SIGHTINGS_MS: u64 = 2_000, "ms";
+    /// Sightings in one message.
+    SIGHTINGS_MAX: usize = 1_024, "sightings";
+    /// Least period of a zone's digests, where nothing changes.
+    DIGEST_MS: u64 = 1_000, "ms";
+    /// Bytes a second of all zones' digests and their replies at a manager: more zones send less
+    /// often.
+    DIGEST_BYTES_PER_SECOND: u64 = 45_000, "bytes";
+    /// Reporters of one zone whose digests a manager keeps.
+    ZONE_REPORTERS_MAX: usize = 4, "reporters";
+    /// Nodes of a silent zone to which the manager sends heartbeats itself, at a time.
+    SILENT_ZONE_HEARTBEATS_MAX: usize = 8, "nodes";
+    /// States of nodes in one reply.
+    NODE_STATES_LISTED_MAX: usize = 4_096, "nodes";
+    /// Events that a cell keeps.
+    EVENTS_MAX: u64 = 10_000, "events";
+    /// Events in one reply.
+    EVENTS_LISTED_MAX: usize = 512, "events";
+    /// Bytes of a client's name in an event.
+    EVENT_NAME_BYTES_MAX: usize = 128, "bytes";
     /// Bytes of a recording of a store's changes (`zonal server --record`).
     RECORDING_BYTES_MAX: u64 = 1_073_741_824, "bytes";
     /// First-level directories whose bytes a shard or a client counts by themselves.

@@ -71,6 +71,29 @@ impl std::fmt::Display for EscapedName<'_> {
     }
 }
 
+/// The bytes of a name or path that [`EscapedName`] printed; `None` where it did not.
+#[must_use]
+pub fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((plain, escape)) = rest.split_once('\\') {
+        out.extend_from_slice(plain.as_bytes());
+        rest = match escape.strip_prefix('\\') {
+            Some(rest) => {
+                out.push(b'\\');
+                rest
+            }
+            None => {
+                let digits = escape.strip_prefix('x')?.get(..2)?;
+                out.push(u8::from_str_radix(digits, 16).ok()?);
+                escape.get(3..)?
+            }
+        };
+    }
+    out.extend_from_slice(rest.as_bytes());
+    Some(out)
+}
+
 /// Prints untrusted text on one line of a terminal or a log: it makes no other line and has no
 /// effect on a terminal. The end of a line becomes `\n`, each byte of another character that is not
 /// [printable](is_printable) becomes `\xNN`. All else stays as it is, a backslash too.
@@ -132,6 +155,22 @@ impl Codec for Name {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn an_escaped_name_is_read_back() {
+        for name in [
+            &b"plain"[..],
+            b"a\\b\\x41",
+            b"\xff\n",
+            "Gr\u{f6}\u{202e}".as_bytes(),
+        ] {
+            let text = EscapedName(name).to_string();
+            assert_eq!(unescaped(&text).as_deref(), Some(name), "{text}");
+        }
+        for text in ["\\", "\\x", "\\x4", "\\xzz", "\\n", "\\x\u{e9}"] {
+            assert_eq!(unescaped(text), None, "{text}");
+        }
+    }
+
     #[test]
     fn untrusted_text_prints_on_one_line() {
         let text = OneLine("Größe \\ a\x1b[31m\tb\n\u{85}\u{202e}c").to_string();

@@ -61,12 +61,14 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Counts of one node: of its target, its shard and its process.
+    /// Counts of one node: of its target, its shard and its process. `cpu_per_mille`: used CPU of
+    /// its machine in the last seconds; `None`: not known yet.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub struct NodeActivity {
         clients: Vec<ClientZoneTraffic>,
         directories: Vec<DirectoryTraffic>,
         operations: Vec<OperationTimes>,
+        cpu_per_mille: Option<u16>,
     }
 }
 

@@ -6,6 +6,7 @@
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
 use crate::activity::NodeActivity;
+use crate::node_states::Sighting;
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Blob, ClientIdentity, Column, DataId, Epoch, MapVersion, NodeId, SessionId, ShardId, TargetId,
@@ -153,6 +154,11 @@ codec_enum! {
         Activity = 46,
         /// A server at `claimed_by` says that it is `node`. The node with this number logs it.
         NumberClaimed = 50 { node: NodeId, claimed_by: String },
+        /// A server of the cell asks whether this node works. Reply `Heartbeat`.
+        Heartbeat = 60,
+        /// Sightings of the sending node's neighbours, for the reporter of its zone. Reply `Done`;
+        /// `NotReady` from a node that is not the reporter.
+        Sightings = 61 { zone: ZoneId, sightings: Vec<Sighting> },
     }
 }
 
@@ -174,5 +180,7 @@ codec_enum! {
         /// `end`: nothing follows.
         Sessions = 40 { sessions: Vec<SessionEntry>, end: bool },
         Activity = 46 { activity: NodeActivity },
+        /// Whether all roles of the node serve.
+        Heartbeat = 60 { serves: bool },
     }
 }

@@ -86,8 +86,9 @@ codec_enum! {
         Failed = 0 { code: ErrorNumber, detail: String },
         Done = 1,
         /// `ranks` of `ranks_max` run; `processors` of the node. `is_standby`: to be used only
-        /// where nothing else is left.
-        Description = 2 { ranks: u32, ranks_max: u32, processors: u32, is_standby: bool },
+        /// where nothing else is left. `cpu_per_mille`: used CPU of its machine; `None`: not known,
+        /// or other nodes run on this machine.
+        Description = 2 { ranks: u32, ranks_max: u32, processors: u32, is_standby: bool, cpu_per_mille: Option<u16> },
         /// `next`: the position behind the events. `running`: ranks whose end is not among the
         /// events so far.
         Events = 11 { next: u64, running: u32, events: Vec<RankEvent> },

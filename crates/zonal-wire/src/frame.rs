@@ -5,7 +5,7 @@
 //!       0    4 magic              "ZNL1"
 //!       4    2 version            1
 //!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello), 5 admin,
-//!                                  6 agent
+//!                                  6 agent, 7 replica
 //!       7    1 kind               1 request, 2 reply
 //!       8    4 flags              bit 0: payload_crc is set; bit 1: room for the reply; others 0
 //!      12    4 body length        bytes of the encoded message
@@ -73,6 +73,8 @@ pub enum Service {
     Admin,
     /// The agent that runs jobs on the node.
     Agent,
+    /// A shard's replica, for others of its group.
+    Replica,
 }
 
 impl Service {
@@ -84,6 +86,7 @@ impl Service {
             Self::Connection => 4,
             Self::Admin => 5,
             Self::Agent => 6,
+            Self::Replica => 7,
         }
     }
 
@@ -95,6 +98,7 @@ impl Service {
             4 => Self::Connection,
             5 => Self::Admin,
             6 => Self::Agent,
+            7 => Self::Replica,
             _ => return None,
         })
     }

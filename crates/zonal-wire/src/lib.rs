@@ -16,6 +16,8 @@ pub mod lease;
 pub mod lock_ranges;
 pub mod manager;
 pub mod meta;
+pub mod node_states;
+pub mod replica;
 pub mod storage;
 
 pub use activity::{
@@ -31,10 +33,15 @@ pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lease::{LeaseGrant, LeaseKind};
 pub use lock_ranges::{LockRanges, RangeOrigin};
 pub use manager::{
-    JoinTarget, Junction, ManagerReply, ManagerRequest, StartMark, StoreStart, SubnetZone,
+    JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, ManagerReply, ManagerRequest, StartMark,
+    StoreStart, SubnetZone,
 };
 pub use meta::{
     AppendPlace, AttrChange, DirAfter, DirEntry, Entry, Event, LockKind, LockRange, MetaReply,
     MetaRequest, NewKind, SetTime,
 };
+pub use node_states::{
+    CellChange, CellEvent, KnownState, NodeState, Sighting, StateCause, Suspicion,
+};
+pub use replica::{ReplicaPart, ReplicaReply, ReplicaReport, ReplicaRequest};
 pub use storage::{ErrorNumber, ObjectRef, StorageReply, StorageRequest};

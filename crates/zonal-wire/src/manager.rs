@@ -2,8 +2,11 @@
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
+use crate::node_states::{CellEvent, KnownState, Suspicion};
 use crate::storage::ErrorNumber;
-use zonal_types::{Blob, Ino, MapVersion, NodeId, TargetId, ZoneId, codec_enum, codec_struct};
+use zonal_types::{
+    Blob, ClientId, Ino, MapVersion, NodeId, ShardId, TargetId, ZoneId, codec_enum, codec_struct,
+};
 
 codec_struct! {
     /// A target that a joining node serves.
@@ -30,7 +33,7 @@ codec_struct! {
     /// A store that a node has opened and wants to serve.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct StoreStart {
-        /// 1 shard, 2 target.
+        /// 1 shard, 2 target, 4 a manager's replica of the root's shard.
         kind: u8,
         /// Number of the shard's node or of the target.
         id: u32,
@@ -71,6 +74,33 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// A join token, as the manager knows it: a one-time secret for a new node.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct JoinTokenTerms {
+        /// Its name, which tells nothing of its secret.
+        id: [u8; 8],
+        /// End of its term, in seconds since 1970.
+        expires: u64,
+        /// The node that it is for.
+        node: NodeId,
+        /// The target that the node may bring; 0: none.
+        target: TargetId,
+        /// Roles of the node, with commas between them.
+        roles: String,
+    }
+}
+
+codec_struct! {
+    /// A join token in a manager's list.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct JoinTokenStatus {
+        terms: JoinTokenTerms,
+        /// A node has claimed its credential.
+        is_used: bool,
+    }
+}
+
 codec_enum! {
     /// A request to a manager.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +132,32 @@ codec_enum! {
         GetMapPart = 7 { version: MapVersion, offset: u64 },
         /// The table of subnets. Reply `Subnets`.
         GetSubnets = 10,
+        /// A node with a target reports the used CPU of its machine. Reply `At`.
+        ReportLoad = 11 { node: NodeId, cpu_per_mille: u16 },
+        /// Has a zone take nodes with `[meta]` until it has so many shards; a lower number than
+        /// before changes nothing. Reply `ShardCount`.
+        WantShards = 16 { zone: ZoneId, shards: u16 },
+        /// States of a zone's nodes from its reporter: those that are not up, and those of which it
+        /// does not know yet. All others are up. Only the reporter's server may. Reply
+        /// `DigestTaken`.
+        Digest = 20 { zone: ZoneId, reporter: NodeId, suspicions: Vec<Suspicion>, unknown: Vec<NodeId> },
+        /// States of nodes behind `after` (0: from the first) in order. Reply `NodeStates`.
+        NodeStates = 21 { after: NodeId },
+        /// Events behind number `after`, at most `limit`. Reply `Events`.
+        Events = 22 { after: u64, limit: u32 },
+        /// A shard lost a client: its session expired. Reply `At`.
+        ClientLost = 23 { shard: ShardId, zone: ZoneId, client: ClientId, name: String },
+        /// Keeps a sealed credential for the claim of a new node. `proof`: SHA-256 of the claim's
+        /// proof. Only admins may. Reply `JoinTokens` with this token.
+        AddJoinToken = 24 { terms: JoinTokenTerms, proof: [u8; 32], sealed: Blob },
+        /// All join tokens. Only admins may. Reply `JoinTokens`.
+        JoinTokens = 25,
+        /// Removes a join token: a later claim finds none. Only admins may. Reply `JoinTokens` with
+        /// the removed token, or without any.
+        RemoveJoinToken = 26 { id: [u8; 8] },
+        /// The clock of a node that is about to join, in milliseconds since 1970. Reply `At`;
+        /// `Invalid` where it is too far from the manager's.
+        CheckClock = 27 { node: NodeId, clock_ms: u64 },
     }
 }
 
@@ -126,5 +182,16 @@ codec_enum! {
         Junctions = 6 { version: u64, count: u64, junctions: Vec<Junction>, end: bool },
         /// The table of subnets, in the order of the manager's config.
         Subnets = 7 { subnets: Vec<SubnetZone> },
+        /// Shards that the zone is to have, and shards that it has.
+        ShardCount = 12 { wanted: u16, present: u16 },
+        /// States of nodes; `end`: nothing follows.
+        NodeStates = 16 { states: Vec<KnownState>, end: bool },
+        /// Events in the order of their numbers. `first`, `last`: the numbers of the oldest and the
+        /// newest event that the manager keeps; 0: none.
+        Events = 17 { first: u64, last: u64, events: Vec<CellEvent> },
+        /// A digest was taken; the next one without a change is due after this time.
+        DigestTaken = 18 { next_ms: u32 },
+        /// Join tokens, in the order of their names.
+        JoinTokens = 20 { tokens: Vec<JoinTokenStatus> },
     }
 }

@@ -128,6 +128,18 @@ codec_struct! {
 }
 
 codec_struct! {
+    /// Load of a shard, as the root's shard knows it. `directories`: its first-level directories.
+    /// The rest is `None` where it has not reported for a while, or, of the rate, reported once.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ShardLoad {
+        shard: ShardId,
+        directories: u64,
+        inodes: Option<u64>,
+        requests_per_second: Option<u64>,
+    }
+}
+
+codec_struct! {
     /// Place of an append in flight: `length` bytes behind the end of a file, given when
     /// `truncate_seq` was its last truncation.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,6 +356,24 @@ codec_enum! {
         /// Zone shard to root shard: the directory of the root's entry with this name. Reply
         /// `Child`.
         FirstLevel = 89 { name: Name },
+        /// Zone shard to root shard, every few seconds: number of its inodes, and of the requests
+        /// that it has answered since its start. Reply `Done`.
+        ReportShardLoad = 94 { shard: ShardId, inodes: u64, requests: u64 },
+        /// A shard to the root shard's process, which keeps the map: gives the shard more
+        /// partitions, where it may have more. Reply `Done`; the newer map has them.
+        MorePartitions = 96 { shard: ShardId },
+        /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
+        GetShardLoads = 95,
+
+        /// The root's attributes, from the mirror of a zone's shard, where `who` may do this in the
+        /// root (`mask`: as of `Access`; 0: anything). Reply `MirroredRoot`. This and the next two:
+        /// `Failed(NotFound)` says only that the mirror does not know.
+        MirroredRoot = 102 { who: Credentials, mask: u32 },
+        /// The first-level directory of this name, from the mirror. Reply `MirroredNames`.
+        MirroredName = 103 { who: Credentials, name: Name },
+        /// First-level directories behind `cookie`, from the mirror. The cookies are those of the
+        /// root's shard, but for names with the same hash. Reply `MirroredNames`.
+        MirroredNames = 104 { who: Credentials, cookie: u64, entries: u32 },
     }
 }
 
@@ -404,6 +434,9 @@ codec_enum! {
         /// To `Reclaim`: files on which others have taken locks. None of the sender's locks on them
         /// was reclaimed.
         Reclaimed = 6 { lost: Vec<Ino> },
+        /// Refused: the replica does not lead the shard's group. `leader`: node of the leading
+        /// replica; 0: not known.
+        NotLeader = 7 { leader: NodeId },
         Entry = 10 { entry: Entry },
         /// The name does not exist; its absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },
@@ -450,6 +483,14 @@ codec_enum! {
         /// The first-level directories of reported files, or the root for files in it. Files that
         /// are gone are missing.
         TrafficDirs = 46 { dirs: Vec<(DataId, Ino)> },
+        /// Loads of the zones' shards, in the order of their ids.
+        ShardLoads = 51 { loads: Vec<ShardLoad> },
+        /// The root's attributes and the value of its access ACL, as they were `age_ms` ago at
+        /// most; all later changes may be missing.
+        MirroredRoot = 59 { attr: Attr, acl: Option<Blob>, age_ms: u64 },
+        /// First-level directories, without attributes, as they were `age_ms` ago at most; `end`:
+        /// nothing follows.
+        MirroredNames = 60 { entries: Vec<DirEntry>, end: bool, age_ms: u64 },
     }
 }
 

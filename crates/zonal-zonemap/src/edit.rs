@@ -1,12 +1,14 @@
 //! Edits of the map. A list of edits makes one new version, or none where an edit is refused.
 
+mod partitions;
 mod stripe_sets;
+mod zones_and_nodes;
 
 use crate::change::MapChange;
-use crate::map::{Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap};
+use crate::map::{Node, NodeState, PartitionRange, Shard, Target, TargetState, ZoneMap};
 use thiserror::Error;
 use zonal_types::limits::{
-    MAP_BYTES_MAX, MAP_CHANGE_BYTES_MAX, NAME_BYTES_MAX, PARTITIONS_DEFAULT,
+    MAP_BYTES_MAX, MAP_CHANGE_BYTES_MAX, NAME_BYTES_MAX, SHARD_REPLICAS_MAX,
 };
 use zonal_types::{
     Epoch, ErrorCode, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
@@ -74,6 +76,37 @@ codec_enum! {
             /// Slots of a new set at most.
             slots: u16,
         },
+        /// Gives a shard as many partitions more as it has, up to a limit.
+        AddPartitions = 16 {
+            /// The shard.
+            shard: ShardId,
+        },
+        /// Sets the nodes that keep a shard's log. The order means nothing.
+        SetReplicas = 11 {
+            /// The shard.
+            shard: ShardId,
+            /// The nodes, each once, the shard's owner among them.
+            replicas: Vec<NodeId>,
+        },
+        /// Adds a zone without nodes.
+        AddZone = 24 {
+            /// Its number, which no zone has.
+            zone: ZoneId,
+            /// Its name; empty: `zone` and the number.
+            name: String,
+        },
+        /// Gives a zone another name.
+        RenameZone = 25 {
+            /// The zone.
+            zone: ZoneId,
+            /// Its new name.
+            name: String,
+        },
+        /// Removes a node that has neither a target nor a shard's replica, and keeps no map.
+        RemoveNode = 26 {
+            /// The node.
+            node: NodeId,
+        },
     }
 }
 
@@ -119,6 +152,33 @@ pub enum EditError {
     InUse {
         /// The target.
         target: TargetId,
+    },
+    /// A shard's replicas are too few, too many, twice on a node, or not on its owner.
+    #[error(
+        "shard {shard} needs 1 to {SHARD_REPLICAS_MAX} replicas, each on its own node, one on its owner (node {owner})"
+    )]
+    Replicas {
+        /// The shard.
+        shard: ShardId,
+        /// Its owner.
+        owner: NodeId,
+    },
+    /// A zone has the number, or another zone has the name.
+    #[error("zone {zone} has that number or name already")]
+    ZoneTaken {
+        /// The zone.
+        zone: ZoneId,
+    },
+    /// A zone's name that commands would take for a number, or that is empty.
+    #[error("a zone's name is neither empty nor a number")]
+    ZoneName,
+    /// A node cannot be removed while the cell needs it.
+    #[error("node {node} has {holds}")]
+    NodeInUse {
+        /// The node.
+        node: NodeId,
+        /// The role that needs it.
+        holds: String,
     },
     /// The edit names an item that does not exist.
     #[error("the edit names an unknown {what}")]
@@ -208,6 +268,11 @@ impl ZoneMap {
                 self.set_width = *slots;
                 Ok(())
             }
+            MapEdit::AddPartitions { shard } => self.add_partitions(*shard),
+            MapEdit::SetReplicas { shard, replicas } => self.set_replicas(*shard, replicas),
+            MapEdit::AddZone { zone, name } => self.add_zone(*zone, name),
+            MapEdit::RenameZone { zone, name } => self.rename_zone(*zone, name),
+            MapEdit::RemoveNode { node } => self.remove_node(*node),
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;
@@ -224,20 +289,7 @@ impl ZoneMap {
         address: &str,
     ) -> Result<(), EditError> {
         if self.zone(zone).is_none() {
-            let name = if name.is_empty() {
-                format!("zone{zone}")
-            } else {
-                name.to_owned()
-            };
-            insert(
-                &mut self.zones,
-                Zone {
-                    id: zone,
-                    name,
-                    default_sets: Vec::new(),
-                },
-                |zone| zone.id,
-            );
+            self.insert_zone(zone, name);
         }
         match self.nodes.iter_mut().find(|node| node.id == id) {
             Some(known) if known.zone != zone => Err(EditError::ZoneDiffers {
@@ -263,6 +315,11 @@ impl ZoneMap {
     }
 
     fn join_shard(&mut self, id: ShardId, zone: ZoneId, node: NodeId) {
+        let is_replica = |shard: &Shard| shard.is_replicated() && shard.replicas.contains(&node);
+        if self.shard(id).is_some_and(is_replica) {
+            // It came back: the group chooses its leader, not the map.
+            return;
+        }
         if id == ShardId(0) {
             self.managers = vec![node];
         }
@@ -285,8 +342,7 @@ impl ZoneMap {
             },
             |shard| shard.id,
         );
-        // The root shard has partition 0 alone; each further shard gets a quarter of the default
-        // number.
+        // The root shard has partition 0 alone; each further shard gets some at once.
         let first = self
             .partitions
             .last()
@@ -294,7 +350,7 @@ impl ZoneMap {
         let (first, count) = if id == ShardId(0) {
             (0, 1)
         } else {
-            (first.max(1), PARTITIONS_DEFAULT / 4)
+            (first.max(1), partitions::FIRST_PARTITIONS)
         };
         let range = PartitionRange {
             first: PartitionId(first),
@@ -302,6 +358,31 @@ impl ZoneMap {
             shard: id,
         };
         insert(&mut self.partitions, range, |range| range.first);
+    }
+
+    fn set_replicas(&mut self, id: ShardId, replicas: &[NodeId]) -> Result<(), EditError> {
+        if replicas.iter().any(|node| self.node(*node).is_none()) {
+            return Err(EditError::Unknown { what: "node" });
+        }
+        let found = self.shards.iter_mut().find(|shard| shard.id == id);
+        let shard = found.ok_or(EditError::Unknown { what: "shard" })?;
+        let mut sorted = replicas.to_vec();
+        sorted.sort_unstable();
+        // An owner that leaves hands its name to another replica. The epoch stays: the replicas
+        // decide among themselves which of them serves.
+        let owner = match (sorted.contains(&shard.node), sorted.first()) {
+            (false, Some(first)) if shard.is_replicated() => *first,
+            _ => shard.node,
+        };
+        if !Shard::has_sound_replicas(owner, &sorted) {
+            return Err(EditError::Replicas { shard: id, owner });
+        }
+        if id == ShardId(0) {
+            // The map lies beside the root's shard.
+            self.managers.clone_from(&sorted);
+        }
+        (shard.node, shard.replicas) = (owner, sorted);
+        Ok(())
     }
 
     fn join_targets(

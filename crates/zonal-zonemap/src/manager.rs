@@ -105,15 +105,19 @@ impl Manager {
         if map.cell != cell || !map.check().is_empty() {
             return Err(ErrorCode::Corrupt);
         }
-        let bytes = map.to_bytes().len();
-        let map = Arc::new(map);
-        Ok(Self {
+        Ok(Self::of(Arc::new(map)))
+    }
+
+    /// A manager that knows this map, which is durable, and no change before it.
+    #[must_use]
+    pub fn of(map: Arc<ZoneMap>) -> Self {
+        Self {
+            bytes: map.to_bytes().len(),
             newest: Arc::clone(&map),
             durable: map,
-            bytes,
             tail: Tail::default(),
             whole: None,
-        })
+        }
     }
 
     /// The map with all logged changes.
@@ -201,10 +205,6 @@ impl Manager {
         request: &ManagerRequest,
     ) -> Result<Option<ManagerReply>, ErrorCode> {
         let (found, end) = match request {
-            ManagerRequest::GetMap { have } => return Ok(Some(self.since(*have))),
-            ManagerRequest::GetMapPart { version, offset } => {
-                return Ok(Some(self.part(*version, *offset)));
-            }
             ManagerRequest::Junction { ino } => {
                 (junctions::by_ino(kv, *ino)?.into_iter().collect(), true)
             }
@@ -214,7 +214,7 @@ impl Manager {
                 let after = after.as_ref().map(|(path, ino)| (path.as_str(), *ino));
                 junctions::page(kv, after, limit)?
             }
-            _ => return Ok(None),
+            _ => return Ok(self.answer_of_map(request)),
         };
         let all = junctions::head(kv)?;
         Ok(Some(ManagerReply::Junctions {
@@ -223,6 +223,15 @@ impl Manager {
             junctions: found,
             end,
         }))
+    }
+
+    /// Answers a request for the map; `None` for other requests.
+    pub fn answer_of_map(&mut self, request: &ManagerRequest) -> Option<ManagerReply> {
+        match request {
+            ManagerRequest::GetMap { have } => Some(self.since(*have)),
+            ManagerRequest::GetMapPart { version, offset } => Some(self.part(*version, *offset)),
+            _ => None,
+        }
     }
 
     fn since(&mut self, have: MapVersion) -> ManagerReply {

@@ -13,12 +13,13 @@ mod check;
 mod placement;
 
 use std::collections::BTreeMap;
-use zonal_types::limits::{RESTORE_STEP, SET_WIDTH_DEFAULT};
+use zonal_types::limits::{RESTORE_STEP, SET_WIDTH_DEFAULT, SHARD_REPLICAS_MAX};
 use zonal_types::{
     CellId, Codec, Epoch, ErrorCode, Ino, MapVersion, NodeId, PartitionId, Reader, ShardId,
     StripeSetId, TargetId, ZoneId, codec_enum, codec_struct,
 };
 use zonal_wire::MetaReply;
+pub use zonal_wire::NodeState;
 
 codec_struct! {
     /// A leaf switch and the nodes on it.
@@ -31,23 +32,6 @@ codec_struct! {
         /// Stripe sets that new files use in turn, in rising order: together all serving targets of
         /// the zone.
         default_sets: Vec<StripeSetId>,
-    }
-}
-
-codec_enum! {
-    /// State of a node. All nodes are `Up` in this version.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum NodeState {
-        /// It serves.
-        Up = 1,
-        /// The manager has not heard of it for a while. Reserved.
-        Suspect = 2,
-        /// It does not serve. Reserved.
-        Down = 3,
-        /// It is being emptied. Reserved.
-        Draining = 4,
-        /// It was taken out of the cell. Reserved.
-        Out = 5,
     }
 }
 
@@ -106,8 +90,23 @@ codec_struct! {
         node: NodeId,
         /// Rises with each change of the owner.
         epoch: Epoch,
-        /// Nodes that keep its log; in this version only its owner.
+        /// Nodes that keep its log, in rising order, its owner among them. Where there are several,
+        /// they choose which of them leads.
         replicas: Vec<NodeId>,
+    }
+}
+
+impl Shard {
+    /// Whether several nodes keep its log, so that another than its owner may lead.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        self.replicas.len() > 1
+    }
+
+    /// Whether these nodes may keep the log of a shard of this owner.
+    pub(crate) fn has_sound_replicas(owner: NodeId, replicas: &[NodeId]) -> bool {
+        let is_rising = replicas.windows(2).all(|pair| pair[0] < pair[1]);
+        is_rising && replicas.len() <= SHARD_REPLICAS_MAX && replicas.contains(&owner)
     }
 }
 

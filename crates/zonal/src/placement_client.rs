@@ -31,20 +31,12 @@ const SENT_ZONES_MAX: usize = 256;
 pub struct ServiceArgs {
     /// Address of the placement service: that of the admin pages of the manager's node [default:
     /// from the cell's folder]
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "ZONAL_SERVICE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "IP:PORT")]
+    #[arg(env = "ZONAL_SERVICE", hide_env_values = true)]
     service: Option<SocketAddr>,
     /// File with the token of the admin pages [default: from the cell's folder]
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "ZONAL_TOKEN_FILE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "FILE")]
+    #[arg(env = "ZONAL_TOKEN_FILE", hide_env_values = true)]
     token_file: Option<PathBuf>,
 }
 
@@ -98,6 +90,12 @@ impl ServiceError {
 /// A client of the placement service.
 #[derive(Debug, Clone)]
 pub struct PlacementClient {
+    places: Vec<ServicePlace>,
+}
+
+/// The admin pages of a manager's node.
+#[derive(Debug, Clone)]
+struct ServicePlace {
     address: SocketAddr,
     token: Option<String>,
 }
@@ -110,31 +108,51 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
     Ok(token.header())
 }
 
+impl ServicePlace {
+    fn ask<T: DeserializeOwned>(&self, method: &str, target: &str) -> Result<T, ServiceError> {
+        let silent = |text: String| ServiceError::Silent(format!("{}: {text}", self.address));
+        let asked = http::ask(self.address, self.token.as_deref(), method, target);
+        let (code, body) = asked.map_err(silent)?;
+        if code != 200 {
+            let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+            let text = match value["error"].as_str() {
+                Some(error) => error.to_owned(),
+                None => format!("the admin pages at {} answer {code}", self.address),
+            };
+            return Err(ServiceError::Refused { code, text });
+        }
+        serde_json::from_slice(&body).map_err(|error| silent(error.to_string()))
+    }
+}
+
 impl PlacementClient {
     /// The client of a cell's service; `None` where no address is known.
     pub fn of(cell: &CellHandle, args: &ServiceArgs) -> anyhow::Result<Option<Self>> {
         let named = args.token_file.as_deref().map(read_token).transpose()?;
         if let Some(address) = args.service {
             let token = named;
-            return Ok(Some(Self { address, token }));
+            let places = vec![ServicePlace { address, token }];
+            return Ok(Some(Self { places }));
         }
         let Some(folder) = &cell.folder else {
             return Ok(None);
         };
         let nodes = folder.nodes()?.into_iter();
-        let manager = nodes.filter(|node| node.manager_role.is_some());
-        let Some(admin) = manager.filter_map(|node| node.admin).next() else {
-            return Ok(None);
-        };
-        let token = match (named, &admin.token_file) {
-            (Some(token), _) => Some(token),
-            (None, Some(path)) => Some(read_token(path)?),
-            (None, None) => None,
-        };
-        let address = admin.listen;
-        Ok(Some(Self { address, token }))
+        let managers = nodes.filter(|node| node.manager_role.is_some());
+        let mut places = Vec::new();
+        for admin in managers.filter_map(|node| node.admin) {
+            let token = match (&named, &admin.token_file) {
+                (Some(token), _) => Some(token.clone()),
+                (None, Some(path)) => Some(read_token(path)?),
+                (None, None) => None,
+            };
+            let address = admin.listen;
+            places.push(ServicePlace { address, token });
+        }
+        Ok((!places.is_empty()).then_some(Self { places }))
     }
 
+    /// Asks at one manager's node after another: the one that leads answers.
     fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -148,18 +166,19 @@ impl PlacementClient {
             true => path.to_owned(),
             false => format!("{path}?{query}"),
         };
-        let silent = |text: String| ServiceError::Silent(format!("{}: {text}", self.address));
-        let asked = http::ask(self.address, self.token.as_deref(), method, &target);
-        let (code, body) = asked.map_err(silent)?;
-        if code != 200 {
-            let value: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-            let text = match value["error"].as_str() {
-                Some(error) => error.to_owned(),
-                None => format!("the admin pages at {} answer {code}", self.address),
-            };
-            return Err(ServiceError::Refused { code, text });
+        let mut failed = ServiceError::Silent("no address of it is known".into());
+        for place in &self.places {
+            match place.ask(method, &target) {
+                Ok(answer) => return Ok(answer),
+                Err(
+                    error @ (ServiceError::Silent(_) | ServiceError::Refused { code: 503, .. }),
+                ) => {
+                    failed = error;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        serde_json::from_slice(&body).map_err(|error| silent(error.to_string()))
+        Err(failed)
     }
 
     /// Zones with their nodes for jobs.

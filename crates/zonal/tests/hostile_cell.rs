@@ -103,7 +103,7 @@ fn servers_survive_requests_that_no_client_sends() {
     let mut manager = Server::new(&pool, cell.address("manager", false), Service::Manager);
     let map = map_of(&mut manager);
     let address = |zone| {
-        let shard = map.shard_for_directory(zone, 0).unwrap();
+        let shard = map.shards_of_zone(zone).next().unwrap();
         map.node(shard.node).unwrap().address.parse().unwrap()
     };
     let target = map.targets[0].id;

@@ -8,7 +8,7 @@
 mod cell;
 mod testbed_rights;
 
-use cell::{Cell, code, said, zonal};
+use cell::{Cell, code, kill, said, zonal};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +16,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Shapes by command, as the page has them.
 fn shapes() -> BTreeMap<String, Vec<Value>> {
@@ -127,14 +128,10 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     let ran = of_cell(&["fs", "mkdir", "/d"]).output().unwrap();
     assert_eq!(code(&ran), 0, "{}", said(&ran));
     fs::write(here("bytes"), [7; 100_000]).unwrap();
-    page.compare(
-        "fs put",
-        of_cell(&["fs", "put"]).arg(here("bytes")).arg("/d/f"),
-    );
-    page.compare(
-        "fs get",
-        of_cell(&["fs", "get"]).arg("/d/f").arg(here("got")),
-    );
+    let mut put = of_cell(&["fs", "put"]);
+    page.compare("fs put", put.arg(here("bytes")).arg("/d/f"));
+    let mut get = of_cell(&["fs", "get"]);
+    page.compare("fs get", get.arg("/d/f").arg(here("got")));
     page.compare("fs ls", &mut of_cell(&["fs", "ls", "/d"]));
     page.compare("fs find", &mut of_cell(&["fs", "find", "/d"]));
     page.compare("fs stat", &mut of_cell(&["fs", "stat", "/d/f", "/d"]));
@@ -144,15 +141,17 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     page.compare("status", &mut of_cell(&["status"]));
     page.compare("top", &mut of_cell(&["top", "--interval", "1"]));
     page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));
-    page.compare("session ls", &mut of_cell(&["session", "ls"]));
+    for noun in ["session", "shard", "node", "token", "zone"] {
+        page.compare(&format!("{noun} ls"), &mut of_cell(&[noun, "ls"]));
+    }
+    page.compare("shard add", &mut of_cell(&["shard", "add", "1"]));
     page.compare("scrub status", &mut of_cell(&["scrub", "status"]));
     page.compare("key ls", &mut of_cell(&["key", "ls"]));
     page.compare(
         "key show",
         zonal().args(["key", "show"]).arg(here("cell.key")),
     );
-    page.compare("sim", zonal().args(["sim", "--seeds", "1"]));
-    page.compare("simulate", zonal().args(["simulate", "--racks", "2"]));
+    models(&mut page);
     page.compare(
         "target ls",
         &mut of_cell(&["target", "ls", "--target", "1"]),
@@ -169,6 +168,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
         of_cell(&["meta", "backup"]).arg("--to").arg(here("backup")),
     );
     mounted(&cell, &mut page);
+    plan_of_job(&mut page);
     let has_testbed = testbed(&here("testbed"), &mut page);
 
     let down = cell.down();
@@ -211,6 +211,40 @@ fn mounted(cell: &Cell, page: &mut Page) {
     page.compare("status", zonal().args(["status", "--cell"]).arg(cell.dir()));
     let gone = zonal().arg("umount").arg(&path).output().unwrap();
     assert_eq!(code(&gone), 0, "{}", said(&gone));
+}
+
+/// Commands that need no cell.
+fn models(page: &mut Page) {
+    page.compare("sim", zonal().args(["sim", "--seeds", "1"]));
+    page.compare("simulate", zonal().args(["simulate", "--racks", "2"]));
+}
+
+/// The plan of a job, in a cell with agents.
+fn plan_of_job(page: &mut Page) {
+    let cell = Cell::with_shape("json-run", (1, 2), &["--agent"]);
+    // One agent does not answer.
+    kill(cell.pid("storage1-2"), "KILL");
+    // The option that is added to the command belongs before the job's own words.
+    let mut plan = Command::new("sh");
+    plan.args(["-c", "exec \"$@\" -n 2 -- true", "sh"]);
+    plan.arg(zonal().get_program());
+    plan.args(["run", "--dry-run", "--cell"]).arg(cell.dir());
+    let plans = page.compare("run", &mut plan);
+    let events = || {
+        let mut events = zonal();
+        events.arg("events").arg("--cell").arg(cell.dir());
+        events
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while events().output().unwrap().stdout.is_empty() {
+        assert!(
+            Instant::now() < until,
+            "no event tells of the killed server"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    page.compare("events", &mut events());
+    assert_eq!(plans[0]["left_out"].as_array().unwrap().len(), 1);
 }
 
 /// Has the placement service record a job with traffic, for `command`.

@@ -12,22 +12,15 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use zonal_native::{
     CellId, ConnectOptions, Identity, Native, NodeId, OpenOptions, Role, User, ZoneId,
 };
-use zonal_testkit::Scratch;
 
 /// Brings up a cell of two zones with two storage nodes each.
 fn bring_up(name: &str) -> Cell {
-    let cell = Cell {
-        scratch: Scratch::new(name),
-    };
-    let mut up = zonal();
-    up.args(["up", "--zones", "2", "--storage-nodes", "2", "--no-key"]);
-    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
-    let output = up.output().unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
-    cell
+    Cell::with_shape(name, (2, 2), &["--no-key"])
 }
 
 /// Makes `/dir` homed in a zone, with a file of so many bytes and a directory that only root reads.
@@ -143,6 +136,19 @@ fn a_job_is_placed_in_the_zone_of_its_bytes_or_told_why_not() {
         &["hostfile", "Hint:"],
     );
     refused(&cell, &["/one", "--policy", "far"], 2, &["near"]);
+}
+
+#[test]
+fn no_matrix_is_shown_where_no_path_was_found() {
+    let cell = Cell::up("place-no-matrix");
+    let mut locate = zonal();
+    locate
+        .args(["locate", "--matrix", "--cell"])
+        .arg(cell.dir());
+    locate.args(["/no/such/a", "/no/such/b"]);
+    let output = locate.output().unwrap();
+    assert_eq!(code(&output), 1, "{}", said(&output));
+    assert!(output.stdout.is_empty(), "{}", said(&output));
 }
 
 #[test]
@@ -276,6 +282,56 @@ fn with_a_token_the_pages_tell_homes_and_commands_send_it() {
     assert_eq!(told["costs"][1]["cost"], 150, "{told}");
     assert_eq!(asked("/v1/locate?path=/none").0, 404);
     assert_eq!(asked("/v1/locate?path=none").0, 400);
+}
+
+#[test]
+fn a_job_goes_where_the_processors_are_idle() {
+    let cell = bring_up("place-cpu");
+    assert_eq!(code(&cell.down()), 0);
+    // As if only the nodes of zone 1 had a machine of their own.
+    for node in ["storage1-1", "storage1-2"] {
+        let config = cell.config(node);
+        let text = fs::read_to_string(&config).unwrap();
+        let alone = text.replace("shares_machine = true\n", "");
+        assert_ne!(text, alone);
+        fs::write(&config, alone).unwrap();
+    }
+    let mut up = zonal();
+    let output = up.args(["up", "--dir"]).arg(cell.dir()).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let is_over = AtomicBool::new(false);
+    let told = std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        for _ in 0..processors {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let told = loop {
+            let told = answer(&cell, &["/", "--policy", "spread", "--no-reserve"]);
+            if told["zone"] == 2 || Instant::now() > deadline {
+                break told;
+            }
+        };
+        is_over.store(true, Ordering::Relaxed);
+        told
+    });
+    assert_eq!(told["zone"], 2, "{told}");
+    let (_, told) = ask(&cell, "GET", "/v1/zones");
+    let cpu = |index: usize| told["zones"][index]["cpu_per_mille"].as_u64().unwrap();
+    assert!(cpu(0) > 0 && cpu(1) == 0, "{told}");
+    let mut top = zonal();
+    top.args(["top", "--json", "--interval", "1", "--cell"]);
+    let output = top.arg(cell.dir()).output().unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let nodes = told["nodes"].as_array().unwrap();
+    assert!(
+        nodes.iter().all(|node| node["cpu_per_mille"].is_number()),
+        "{told:#}"
+    );
 }
 
 #[test]

@@ -13,7 +13,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use zonal_testkit::Scratch;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -21,15 +20,7 @@ fn is_root() -> bool {
 
 /// Brings up a cell of two zones with two storage nodes each, which have agents.
 fn bring_up(name: &str, more: &[&str]) -> Cell {
-    let cell = Cell {
-        scratch: Scratch::new(name),
-    };
-    let mut up = zonal();
-    up.args(["up", "--zones", "2", "--storage-nodes", "2", "--agent"]);
-    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
-    let output = up.args(more).output().unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
-    cell
+    Cell::with_shape(name, (2, 2), &[&["--agent"], more].concat())
 }
 
 fn command(cell: &Cell, words: &[&str]) -> Command {
@@ -64,6 +55,11 @@ fn ends(cell: &Cell, words: &[&str], number: i32, texts: &[&str]) {
     }
 }
 
+/// Words of a job that runs a script of a shell; its output comes as it is.
+fn script<'a>(options: &[&'a str], text: &'a str) -> Vec<&'a str> {
+    [options, &["--no-prefix", "--", "sh", "-c", text]].concat()
+}
+
 fn sorted(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
@@ -80,8 +76,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Starts a job whose ranks each print the number of a process that would run for long.
 fn sleepers(cell: &Cell, words: &[&str], script: &str, ranks: usize) -> (Child, Vec<u32>) {
-    let mut job = command(cell, words);
-    job.args(["--no-prefix", "--", "sh", "-c", script]);
+    let mut job = command(cell, &self::script(words, script));
     let mut child = job.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let pids = lines
@@ -105,30 +100,10 @@ fn ranks_run_in_one_zone_and_their_output_and_codes_come_back() {
     assert_eq!(code(&output), 2, "{}", said(&output));
     let out = String::from_utf8(output.stdout).unwrap();
     assert_eq!(sorted(&out), ["[0] 0 of 3", "[1] 1 of 3", "[2] 2 of 3"]);
-    let zones = runs(
-        &cell,
-        &[
-            "-n",
-            "4",
-            "--no-prefix",
-            "--",
-            "sh",
-            "-c",
-            "echo $ZONAL_ZONE",
-        ],
-    );
-    assert_eq!(sorted(&zones), ["1"; 4]);
-    let all = [
-        "--any",
-        "-n",
-        "4",
-        "--no-prefix",
-        "--",
-        "sh",
-        "-c",
-        "echo $ZONAL_ZONE",
-    ];
-    assert_eq!(sorted(&runs(&cell, &all)), ["1", "1", "2", "2"]);
+    let zones = |options| runs(&cell, &script(options, "echo $ZONAL_ZONE"));
+    assert_eq!(sorted(&zones(&["-n", "4"])), ["1"; 4]);
+    let any = zones(&["--any", "-n", "4"]);
+    assert_eq!(sorted(&any), ["1", "1", "2", "2"]);
     // The service knows them, with their nodes and their ends.
     let mut list = zonal();
     list.args(["jobs", "--json", "--cell"]).arg(cell.dir());
@@ -140,15 +115,7 @@ fn ranks_run_in_one_zone_and_their_output_and_codes_come_back() {
     assert_eq!(states.iter().filter(|state| **state == "failed").count(), 1);
     assert_eq!(states.iter().filter(|state| **state == "done").count(), 2);
     // Nodes 6 and 7 are those of zone 2.
-    let nodes = [
-        "--nodes",
-        "7,6",
-        "--no-prefix",
-        "--",
-        "sh",
-        "-c",
-        "echo $ZONAL_RANK $ZONAL_NODE",
-    ];
+    let nodes = script(&["--nodes", "7,6"], "echo $ZONAL_RANK $ZONAL_NODE");
     assert_eq!(sorted(&runs(&cell, &nodes)), ["0 7", "1 6"]);
     check_streams_and_environment(&cell);
 }
@@ -174,10 +141,7 @@ fn check_streams_and_environment(cell: &Cell) {
     );
 
     // The environment and the folder are the asker's.
-    let mut job = command(
-        cell,
-        &["--no-prefix", "--", "sh", "-c", "echo $COLOUR; pwd; umask"],
-    );
+    let mut job = command(cell, &script(&[], "echo $COLOUR; pwd; umask"));
     let output = job
         .env("COLOUR", "blue")
         .current_dir("/tmp")
@@ -228,7 +192,7 @@ fn a_plan_that_cannot_be_met_says_why() {
         &cell,
         &["-n", "600", "--", "true"],
         1,
-        &["has room for 256"],
+        &["600 ranks are asked for, and zone 1 has room for 512"],
     );
     ends(&cell, &["--near", "/none", "--", "true"], 7, &["/none"]);
     ends(
@@ -256,15 +220,7 @@ fn check_standby_nodes(cell: &Cell) {
     let mut up = zonal();
     let output = up.arg("up").arg("--dir").arg(cell.dir()).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    let nodes = [
-        "-n",
-        "4",
-        "--no-prefix",
-        "--",
-        "sh",
-        "-c",
-        "echo $ZONAL_NODE",
-    ];
+    let nodes = script(&["-n", "4"], "echo $ZONAL_NODE");
     assert_eq!(sorted(&runs(cell, &nodes)), ["5"; 4]);
     let output = run(
         cell,
@@ -296,10 +252,7 @@ fn zonal_down_one(cell: &Cell, node: &str) {
 #[test]
 fn input_goes_to_the_first_rank_and_a_flood_is_bounded() {
     let cell = bring_up("run-input", &[]);
-    let mut job = command(
-        &cell,
-        &["-n", "2", "--no-prefix", "--", "sh", "-c", "wc -c"],
-    );
+    let mut job = command(&cell, &script(&["-n", "2"], "wc -c"));
     let mut child = job
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -317,9 +270,8 @@ fn input_goes_to_the_first_rank_and_a_flood_is_bounded() {
     assert!(child.wait().unwrap().success());
 
     // Nobody reads the output for a while: the agent holds a bounded part of it.
-    let script = "echo $$; exec yes";
     let (mut child, pids) = {
-        let mut job = command(&cell, &["--no-prefix", "--", "sh", "-c", script]);
+        let mut job = command(&cell, &script(&[], "echo $$; exec yes"));
         let mut child = job.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut reader = BufReader::with_capacity(16, child.stdout.take().unwrap());
@@ -412,26 +364,90 @@ fn signals_are_forwarded_and_nothing_is_left_running() {
 }
 
 #[test]
+fn signals_during_the_start_reach_all_ranks() {
+    let cell = bring_up("run-early-signals", &[]);
+    // With the first line of output, most ranks are not started yet.
+    let words = ["--nodes", "4,5", "-n", "60"];
+    // Two signals that are pending at once are one to the kernel.
+    let (once, twice) = (128 + 2, 128 + 9);
+    for (signals, codes) in [
+        (&["TERM"][..], &[128 + 15][..]),
+        (&["INT", "INT"], &[once, twice]),
+    ] {
+        let script = "[ $ZONAL_RANK != 0 ] || echo $$; exec sleep 600";
+        let (mut job, pids) = sleepers(&cell, &words, script, 1);
+        let asker = own_child(job.id());
+        for signal in signals {
+            signal_one(asker, signal);
+        }
+        let code = job.wait().unwrap().code().unwrap();
+        assert!(codes.contains(&code), "{signals:?}: {code}");
+        until("ranks end", || !lives(pids[0]));
+        until("the agents have no rank", || {
+            ["storage1-1", "storage1-2"]
+                .iter()
+                .all(|node| children(cell.pid(node)).is_empty())
+        });
+    }
+}
+
+fn signal_one(pid: u32, signal: &str) {
+    let pid = pid.to_string();
+    let mut kill = Command::new("kill");
+    let status = kill.arg(format!("-{signal}")).arg(pid).status();
+    assert!(status.unwrap().success());
+}
+
+/// Numbers of the processes that all threads of a process have started.
+fn children(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")));
+    let lists: Vec<String> = lists.map(Result::unwrap_or_default).collect();
+    let numbers = lists.iter().flat_map(|list| list.split_whitespace());
+    numbers.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_command_inherits_nothing_of_the_servers_process() {
+    // A server with a descriptor, limits and a priority that a service manager could give it.
+    let text = "exec 9</etc/passwd; ulimit -n 4000
+        { echo -500 >/proc/self/oom_score_adj; } 2>/dev/null
+        trap '' INT QUIT HUP USR1
+        exec nice -n -5 \"$@\"";
+    let mut up = Command::new("sh");
+    up.args(["-c", text, "sh"]).arg(zonal().get_program());
+    let cell = Cell::made_by(up, "run-inherited", (2, 2), &["--agent"]);
+    let server = Path::new("/proc").join(cell.pid("storage1-1").to_string());
+    let file = fs::read_link(server.join("fd/9")).unwrap();
+    assert_eq!(file, Path::new("/etc/passwd"));
+    let limits = fs::read_to_string(server.join("limits")).unwrap();
+    assert!(limits.contains("4000"), "{limits}");
+
+    // The C library keeps two signals for itself, which it may ignore.
+    let ignored = runs(
+        &cell,
+        &script(&["--nodes", "4"], "grep SigIgn /proc/$$/status"),
+    );
+    let ignored = ignored.trim().trim_start_matches("SigIgn:").trim();
+    let ignored = u64::from_str_radix(ignored, 16).unwrap();
+    assert_eq!(ignored & !(0b11 << 31), 0, "{ignored:x}");
+
+    let text = "ls /proc/$$/fd; ulimit -Sn; nice; cat /proc/$$/oom_score_adj";
+    assert_eq!(
+        runs(&cell, &script(&["--nodes", "4"], text)),
+        "0\n1\n2\n1024\n0\n0\n"
+    );
+}
+
+#[test]
 fn a_dead_node_is_reported_and_its_ranks_move() {
     let cell = bring_up("run-retry", &[]);
     let mark = cell.dir().join("mark");
-    let script = format!(
+    let text = format!(
         "echo $$; if [ $ZONAL_NODE = 6 ]; then sleep 600; fi; echo on $ZONAL_NODE >{}",
         mark.display()
     );
-    let mut job = command(
-        &cell,
-        &[
-            "--nodes",
-            "6",
-            "--retry",
-            "--no-prefix",
-            "--",
-            "sh",
-            "-c",
-            &script,
-        ],
-    );
+    let mut job = command(&cell, &script(&["--nodes", "6", "--retry"], &text));
     let mut child = job
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -451,6 +467,67 @@ fn a_dead_node_is_reported_and_its_ranks_move() {
         "{text}"
     );
     assert_eq!(fs::read_to_string(&mark).unwrap(), "on 7\n");
+}
+
+#[test]
+fn a_job_keeps_its_start_where_the_manager_is_started_anew() {
+    let cell = bring_up("run-recorded-anew", &[]);
+    let (mut job, _) = sleepers(&cell, &["--nodes", "4"], "echo $$; exec sleep 600", 1);
+    let begun = Instant::now();
+    kill(cell.pid("manager"), "TERM");
+    let mut up = zonal();
+    let output = up.arg("up").arg("--dir").arg(cell.dir()).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let least = u64::try_from(begun.elapsed().as_millis()).unwrap();
+    signal_one(own_child(job.id()), "TERM");
+    assert_eq!(job.wait().unwrap().code(), Some(128 + 15));
+    let mut list = zonal();
+    let listed = list.args(["jobs", "--json", "--cell"]).arg(cell.dir());
+    let listed = listed.output().unwrap();
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let job = &listed["jobs"][0];
+    let time = |name: &str| job[name].as_u64().unwrap();
+    assert_eq!(job["state"], "failed");
+    assert!(time("ended_ms") - time("started_ms") >= least, "{job}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_reported() {
+    let cell = bring_up("run-full-output", &[]);
+    let mut shell = zonal();
+    shell.args(["rsh", "--cell"]).arg(cell.dir());
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    shell.args(["4", "echo hi; exec sleep 600"]).stdout(full);
+    let output = shell.output().unwrap();
+    assert_eq!(code(&output), 128 + 9);
+    assert!(
+        said(&output).contains("zonal: standard output: No space"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn a_rank_of_a_stopped_server_is_gone_before_its_copy_starts() {
+    let cell = bring_up("run-stopped-server", &[]);
+    let first = cell.dir().join("first");
+    // The copy looks for the process that has the rank on the other node.
+    let text = format!(
+        "if [ $ZONAL_NODE = 6 ]; then echo $$ >{0}; echo $$; exec sleep 600; fi
+         if kill -0 $(cat {0}) 2>/dev/null; then echo both; else echo alone; fi",
+        first.display()
+    );
+    let mut job = command(&cell, &script(&["--nodes", "6", "--retry"], &text));
+    let mut child = job.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let pid: u32 = lines.next().unwrap().unwrap().parse().unwrap();
+    let server = cell.pid("storage2-1");
+    signal_one(server, "STOP");
+    let copy = lines.next().unwrap().unwrap();
+    signal_one(server, "CONT");
+    assert_eq!(copy, "alone");
+    assert!(child.wait().unwrap().success());
+    assert!(!lives(pid));
 }
 
 #[test]
@@ -498,6 +575,15 @@ fn agents_serve_holders_of_a_credential_within_its_scope() {
         text.starts_with("uid=65534(nobody) gid=65534(nogroup) groups=65534"),
         "{text}"
     );
+    // Servers without an agent are named as what they are.
+    let output = with(&own, &["--chdir", "/", "--dry-run", "--", "id"]);
+    let text = said(&output);
+    assert!(text.contains("it has no agent: its credential"), "{text}");
+    // Its streams are its own, and can be opened again.
+    let text = "id -G; echo again >/dev/stdout; echo wrong >/dev/stderr; cat /dev/stdin";
+    let output = with(&own, &script(&["--chdir", "/"], text));
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert_eq!(said(&output), "65534\nagain\nwrong\n");
     let other = key("other", &["--uid-range", "1000-1999"]);
     let output = with(&other, &["--chdir", "/", "--", "id"]);
     assert_eq!(code(&output), 1, "{}", said(&output));
@@ -515,11 +601,8 @@ fn agents_serve_holders_of_a_credential_within_its_scope() {
     );
 
     // The first process has changed its user for good.
-    let script = "cat /proc/self/status";
-    let output = with(
-        &own,
-        &["--chdir", "/", "--no-prefix", "--", "sh", "-c", script],
-    );
+    let words = script(&["--chdir", "/"], "cat /proc/self/status");
+    let output = with(&own, &words);
     let text = said(&output);
     assert!(text.contains("Uid:\t65534\t65534\t65534\t65534"), "{text}");
     assert!(text.contains("Gid:\t65534\t65534\t65534\t65534"), "{text}");

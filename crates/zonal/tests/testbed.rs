@@ -6,128 +6,21 @@
 #![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 mod cell;
+mod testbed_folder;
 mod testbed_rights;
 
 use cell::{Cell, code, kill, lives, said, zonal};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use zonal_testkit::Scratch;
+use testbed_folder::{Testbed, is_skipped, until};
 
 const MIB: u64 = 1 << 20;
-
-/// Said visibly where this machine cannot have a testbed.
-fn is_skipped() -> bool {
-    static MISSING: LazyLock<Option<&str>> = LazyLock::new(testbed_rights::missing);
-    if let Some(why) = *MISSING {
-        eprintln!("SKIPPED: no testbed here: {why}");
-    }
-    MISSING.is_some()
-}
-
-/// A testbed in a folder of its own, removed when dropped.
-struct Testbed {
-    scratch: Scratch,
-}
-
-impl Testbed {
-    fn new(name: &str) -> Self {
-        Self {
-            scratch: Scratch::new(name),
-        }
-    }
-
-    fn dir(&self) -> PathBuf {
-        self.scratch.join("bed")
-    }
-
-    fn command(&self, word: &str) -> Command {
-        // No command may hang the tests.
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", "60", env!("CARGO_BIN_EXE_zonal"), "testbed"]);
-        command.arg(word).arg("--dir").arg(self.dir());
-        command.env_remove("ZONAL_TESTBED").env_remove("ZONAL_CELL");
-        command
-    }
-
-    fn run(&self, word: &str, arguments: &[&str]) -> Output {
-        self.command(word).args(arguments).output().unwrap()
-    }
-
-    fn runs(&self, word: &str, arguments: &[&str]) -> String {
-        let output = self.run(word, arguments);
-        assert_eq!(code(&output), 0, "{word} {arguments:?}: {}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Runs a shell's command in a node.
-    fn shell(&self, node: &str, text: &str) -> Output {
-        self.run("exec", &[node, "--", "sh", "-c", text])
-    }
-
-    fn shells(&self, node: &str, text: &str) -> String {
-        let output = self.shell(node, text);
-        assert_eq!(code(&output), 0, "{node}, {text}: {}", said(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn status(&self) -> Value {
-        let output = self.run("status", &["--json"]);
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    /// Bytes of each link, up and down.
-    fn bytes(&self) -> BTreeMap<String, (u64, u64)> {
-        let status = self.status();
-        let links = status["links"].as_array().unwrap().iter();
-        let number = |link: &Value, key: &str| link[key].as_u64().unwrap();
-        links
-            .map(|link| {
-                let name = link["name"].as_str().unwrap().to_owned();
-                (name, (number(link, "up_bytes"), number(link, "down_bytes")))
-            })
-            .collect()
-    }
-
-    fn pid(&self, node: &str, process: &str) -> u32 {
-        let status = self.status();
-        let mut nodes = status["nodes"].as_array().unwrap().iter();
-        let node = nodes.find(|found| found["name"] == node).unwrap();
-        u32::try_from(node[process].as_u64().unwrap()).unwrap()
-    }
-
-    /// Whether the servers of all nodes answer, asked in a node.
-    fn is_well(&self, node: &str) -> bool {
-        let zonal = env!("CARGO_BIN_EXE_zonal");
-        self.run("exec", &[node, "--", zonal, "status"])
-            .status
-            .success()
-    }
-
-    /// Fails if anything of the testbed is on this machine.
-    fn assert_gone(&self) {
-        assert!(!self.dir().exists(), "the folder is left");
-        let dir = self.dir().display().to_string();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(&dir), "{mounts}");
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).into_owned();
-            assert!(!line.contains(&dir), "a process is left: {line}");
-        }
-    }
-}
-
-impl Drop for Testbed {
-    fn drop(&mut self) {
-        self.run("down", &[]);
-    }
-}
 
 /// Names in the machine's list of network namespaces that belong to testbeds of this id.
 fn namespaces(id: &str) -> Vec<String> {
@@ -135,15 +28,6 @@ fn namespaces(id: &str) -> Vec<String> {
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let start = format!("zonal-{id}-");
     names.filter(|name| name.starts_with(&start)).collect()
-}
-
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within 30 s: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[test]
@@ -256,9 +140,50 @@ fn commands_have_their_exit_codes(bed: &Testbed) {
     assert_eq!(sleeping.wait().unwrap().signal(), Some(15));
 }
 
+/// Waits until the rack's server knows all first-level directories.
+fn wait_for_mirror(bed: &Testbed) {
+    let ask = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/7190; \
+               printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3; cat <&3'";
+    let names = bed.shells("r2n1", "ls $ZONAL_MOUNT | wc -l");
+    let line = format!(" {}", names.trim());
+    until("the rack knows the root's names", || {
+        let page = bed.shells("r2n1", ask);
+        let mut lines = page.lines();
+        let name = "zonal_shard_root_mirror_names";
+        lines.any(|known| known.starts_with(name) && known.ends_with(&line))
+    });
+}
+
+/// Nodes of the rack use their own directory by its absolute path, for longer than any lease lasts.
+fn a_cut_rack_goes_on_by_absolute_paths(bed: &Testbed) {
+    let script = "test \"$(cat $ZONAL_MOUNT/own/kept)\" = kept && ls $ZONAL_MOUNT/own && \
+                  date >$ZONAL_MOUNT/own/new && sync $ZONAL_MOUNT/own/new && \
+                  ls $ZONAL_MOUNT && rm $ZONAL_MOUNT/own/new";
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(7) {
+        for node in ["r2n1", "r2n2"] {
+            let since = Instant::now();
+            let listed = bed.shells(node, script);
+            assert!(
+                listed.contains("kept") && listed.contains("own"),
+                "{listed}"
+            );
+            // The first waits five seconds for the root's shard.
+            let took = since.elapsed();
+            assert!(took < Duration::from_secs(9), "{node}: {took:?}");
+        }
+    }
+}
+
 fn a_cut_rack_is_alone_until_it_is_healed(bed: &Testbed) {
+    bed.shells(
+        "r2n1",
+        "mkdir $ZONAL_MOUNT/own && echo kept >$ZONAL_MOUNT/own/kept",
+    );
+    wait_for_mirror(bed);
     bed.runs("cut", &["r2"]);
     let cut = bed.bytes();
+    a_cut_rack_goes_on_by_absolute_paths(bed);
     assert!(!bed.is_well("r1n1"));
     bed.shells("r1n2", "echo near >$ZONAL_MOUNT/a/near");
     let status = bed.status();
@@ -497,7 +422,6 @@ fn bad_input_is_refused_and_nothing_is_made() {
 
 /// A folder with a `tc` that takes rules as `does` says, to be the first of PATH.
 fn false_tc(scratch: &Path, does: &str) -> String {
-    use std::os::unix::fs::PermissionsExt;
     let folder = scratch.join("bin");
     let real = Command::new("sh").args(["-c", "command -v tc"]).output();
     let real = String::from_utf8(real.unwrap().stdout).unwrap();
@@ -656,18 +580,60 @@ fn jobs_run_near_their_files_and_mpi_starts_ranks_through_agents() {
     let output = shell("10.77.2.2 'echo on $ZONAL_NODE; exit 3'");
     assert_eq!((code(&output), output.stdout), (3, b"on 4\n".to_vec()));
     assert_eq!(code(&shell("10.9.9.9 true")), 7);
-    if Command::new("mpirun").arg("--version").output().is_err() {
-        eprintln!("no mpirun: not tried with Open MPI");
+    assert_eq!(code(&shell("-x 3 true")), 0);
+    run_by_open_mpi(&bed);
+    run_by_mpich(&bed);
+}
+
+/// Whether a launcher of MPI is installed.
+fn has_launcher(program: &str, name: &str) -> bool {
+    let version = Command::new(program).arg("--version").output();
+    let is_there = version.is_ok_and(|output| said(&output).contains(name));
+    if !is_there {
+        eprintln!("SKIPPED: no {program} of {name}");
+    }
+    is_there
+}
+
+/// Compares the output of four ranks, one a node, each with its number and its address.
+fn check_ranks(output: &str) {
+    for text in ["rank 0", "rank 3", "10.77.1.2", "10.77.2.1", "10.77.2.2"] {
+        assert!(output.contains(text), "{text}: {output}");
+    }
+}
+
+fn run_by_open_mpi(bed: &Testbed) {
+    if !has_launcher("mpirun", "Open MPI") {
         return;
     }
+    let zonal = env!("CARGO_BIN_EXE_zonal");
     let hosts = "10.77.1.1:1,10.77.1.2:1,10.77.2.1:1,10.77.2.2:1";
     let mpirun = format!(
         "mpirun --allow-run-as-root --mca plm_rsh_agent '{zonal} rsh' \
          --mca oob_tcp_if_include 10.77.0.0/16 -H {hosts} -n 4 \
          sh -c 'echo rank $OMPI_COMM_WORLD_RANK; ip -4 -o addr show eth0 | grep -o 10.77.[.0-9]*'"
     );
-    let output = bed.shells("r1n1", &mpirun);
-    for text in ["rank 0", "rank 3", "10.77.1.2", "10.77.2.1", "10.77.2.2"] {
-        assert!(output.contains(text), "{text}: {output}");
+    check_ranks(&bed.shells("r1n1", &mpirun));
+}
+
+fn run_by_mpich(bed: &Testbed) {
+    if !has_launcher("mpiexec.hydra", "HYDRA") {
+        return;
     }
+    // The option names a file, not a command line.
+    let launcher = bed.scratch.join("rsh");
+    let zonal = env!("CARGO_BIN_EXE_zonal");
+    fs::write(&launcher, format!("#!/bin/sh\nexec {zonal} rsh \"$@\"\n")).unwrap();
+    fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
+    let hosts = "10.77.1.1,10.77.1.2,10.77.2.1,10.77.2.2";
+    let mpiexec = |words: &str| {
+        let launcher = launcher.display();
+        format!(
+            "mpiexec.hydra -launcher ssh -launcher-exec {launcher} -hosts {hosts} -n 4 -ppn 1 {words}"
+        )
+    };
+    let words = "sh -c 'echo rank $PMI_RANK; ip -4 -o addr show eth0 | grep -o 10.77.[.0-9]*'";
+    check_ranks(&bed.shells("r1n1", &mpiexec(words)));
+    let failing = mpiexec("sh -c 'exit $((PMI_RANK == 2 ? 9 : 0))'");
+    assert_eq!(code(&bed.shell("r1n1", &failing)), 9);
 }

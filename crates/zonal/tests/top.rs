@@ -19,15 +19,7 @@ use zonal_native::{User, ZoneId};
 use zonal_testkit::Scratch;
 
 fn two_zones(name: &str) -> Cell {
-    let cell = Cell {
-        scratch: Scratch::new(name),
-    };
-    let mut up = zonal();
-    up.args(["up", "--zones", "2", "--storage-nodes", "1", "--no-key"]);
-    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
-    let output = up.output().unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
-    cell
+    Cell::with_shape(name, (2, 1), &["--no-key"])
 }
 
 fn document(cell: &Cell) -> Value {

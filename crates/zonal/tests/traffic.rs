@@ -15,7 +15,6 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use zonal_native::{CellId, ConnectOptions, Identity, Native, NodeId, OpenOptions, Role};
 use zonal_native::{User, ZoneId};
-use zonal_testkit::Scratch;
 
 const MIB: usize = 1 << 20;
 
@@ -70,14 +69,7 @@ fn scraped(cell: &Cell) -> BTreeMap<String, u64> {
 
 #[test]
 fn bytes_are_counted_by_the_zone_of_the_client() {
-    let cell = Cell {
-        scratch: Scratch::new("traffic"),
-    };
-    let mut up = zonal();
-    up.args(["up", "--zones", "2", "--storage-nodes", "1", "--no-key"]);
-    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
-    let output = up.output().unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
+    let cell = Cell::with_shape("traffic", (2, 1), &["--no-key"]);
 
     let (here, there) = (connect(&cell, 1), connect(&cell, 2));
     here.mkdir(&User::root(), "/top", 0o755).unwrap();
@@ -171,14 +163,7 @@ fn of_directory(status: &Value, path: &str) -> [u64; 4] {
 
 #[test]
 fn bytes_are_counted_by_first_level_directory() {
-    let cell = Cell {
-        scratch: Scratch::new("traffic-by-directory"),
-    };
-    let mut up = zonal();
-    up.args(["up", "--zones", "2", "--storage-nodes", "1", "--no-key"]);
-    up.args(["--capacity", "1 GiB", "--dir"]).arg(cell.dir());
-    let output = up.output().unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
+    let cell = Cell::with_shape("traffic-by-directory", (2, 1), &["--no-key"]);
 
     let (here, there) = (connect(&cell, 1), connect(&cell, 2));
     for path in ["/one", "/two", "/two/sub"] {

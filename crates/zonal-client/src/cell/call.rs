@@ -56,9 +56,12 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         Self::new(self.client, self.context.is_awaited(), cancellation)
     }
 
-    /// A part of this operation that ends after `ms`, answered or not.
+    /// A part of this operation that ends after `ms`, answered or not. A part of a part does not
+    /// outlast it.
     pub(crate) fn briefly(&self, ms: u64) -> Self {
-        let end = self.client.cell().net.now().plus_ms(ms);
+        let own = self.client.cell().net.now().plus_ms(ms);
+        let outer = self.context.ends().filter(|_| self.context.is_brief());
+        let end = outer.map_or(own, |outer| own.min(outer.all));
         let cancellation = self.context.cancellation().clone();
         Self {
             client: self.client,
@@ -81,7 +84,17 @@ impl<'a, C: SessionOwner> Call<'a, C> {
     }
 
     /// Sends a request.
-    pub(crate) fn start(&self, address: &str, mut message: Message<'_>) -> SentRequest<C::Net> {
+    pub(crate) fn start(&self, address: &str, message: Message<'_>) -> SentRequest<C::Net> {
+        self.start_at(address, address, message)
+    }
+
+    /// Sends a request to one process of a server, at `address`. Silences are the server's.
+    pub(crate) fn start_at(
+        &self,
+        server: &str,
+        address: &str,
+        mut message: Message<'_>,
+    ) -> SentRequest<C::Net> {
         let at = self.client.cell().net.now();
         if self.context.cancellation().is_set() {
             let pending = Err(NetFailure::Refused(ErrorCode::Interrupted));
@@ -95,14 +108,14 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         let limit = &mut message.header.deadline_ms;
         *limit = self
             .context
-            .limit(&self.client.cell().silent_servers, address, at, *limit);
+            .limit(&self.client.cell().silent_servers, server, at, *limit);
         let pending = self
             .client
             .cell()
             .net
             .start(&self.context, address, &message);
         if let Err(failure) = &pending {
-            self.note(address, at, Some(*failure));
+            self.note(server, at, Some(*failure));
         }
         SentRequest {
             pending,
@@ -127,6 +140,34 @@ impl<'a, C: SessionOwner> Call<'a, C> {
             .await;
         self.note(address, sent.at, outcome.as_ref().err().copied());
         outcome
+    }
+
+    /// As [`Self::finish`], for a caller that judges the reply: [`Self::note_received`] follows.
+    pub(crate) async fn receive(
+        &self,
+        sent: SentRequest<C::Net>,
+    ) -> (Option<Instant>, Result<ServerReply, NetFailure>) {
+        match sent.pending {
+            Ok(pending) => {
+                let net = &self.client.cell().net;
+                let outcome = net.finish(&self.context, pending, None).await;
+                (Some(sent.at), outcome)
+            }
+            // Noted when it was to be sent.
+            Err(failure) => (None, Err(failure)),
+        }
+    }
+
+    /// Notes what a request that was sent at `at` says about its server.
+    pub(crate) fn note_received(
+        &self,
+        server: &str,
+        at: Option<Instant>,
+        failure: Option<NetFailure>,
+    ) {
+        if let Some(at) = at {
+            self.note(server, at, failure);
+        }
     }
 
     /// As [`Self::finish`], into a sink.

@@ -7,11 +7,18 @@ use crate::cell::owner::SessionOwner;
 use crate::transport::mutex::lock;
 use crate::transport::net::{Message, Net, NetFailure};
 use crate::transport::retry::{failure_code, is_passing};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
+use zonal_basics::const_u32;
+use zonal_types::limits::REPLICA_ATTEMPT_MS;
+use zonal_types::{CellId, Codec, ErrorCode, Instant, MapVersion, NodeId};
 use zonal_wire::{ManagerReply, Service};
-use zonal_zonemap::{Fetch, FetchError, ZoneMap};
+use zonal_zonemap::{Fetch, FetchError, KnownManager, ZoneMap};
+
+/// Least time between two checks of the map after failures, ms.
+const CHECK_PAUSE_MS: u64 = 500;
+/// How long a check waits for a manager, ms.
+const CHECK_WAIT_MS: u64 = 300;
 
 /// The map, and hints of newer ones.
 pub(crate) struct CachedMap {
@@ -21,8 +28,9 @@ pub(crate) struct CachedMap {
     /// A target did not answer at the address in the map.
     is_doubted: AtomicBool,
     refreshing: async_lock::Mutex<()>,
-    /// Index of the manager that answered last.
-    answered: AtomicUsize,
+    /// Begin of the last check after a failure.
+    checked: Mutex<Option<Instant>>,
+    manager: KnownManager,
 }
 
 impl CachedMap {
@@ -33,7 +41,8 @@ impl CachedMap {
             hint: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
             refreshing: async_lock::Mutex::new(()),
-            answered: AtomicUsize::new(0),
+            checked: Mutex::default(),
+            manager: KnownManager::default(),
         }
     }
 }
@@ -96,27 +105,47 @@ impl<C: SessionOwner> Call<'_, C> {
         }
     }
 
+    /// After a server could not be reached: fetches a newer map where it may be elsewhere now. One
+    /// caller asks each [`CHECK_PAUSE_MS`], or any where a server named a newer map. Each waits
+    /// only briefly, as managers may be silent too.
+    pub(crate) async fn check_map(&self) {
+        if !self.cell().map_is_old() {
+            let now = self.cell().net.now();
+            let mut checked = lock(&self.cell().map.checked);
+            if checked.is_some_and(|last| now.ms_since(last) < CHECK_PAUSE_MS) {
+                return;
+            }
+            *checked = Some(now);
+        }
+        // The next failure checks again.
+        self.briefly(CHECK_WAIT_MS).refresh_map().await.ok();
+    }
+
     /// Fetches the map from the first manager that answers, if it is newer than `have` (0: any
     /// version). The manager that answered last is asked first.
     pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
         let mut last = ErrorCode::Unreachable;
-        let first = self.cell().map.answered.load(Ordering::Relaxed);
-        let places = 0..self.cell().options.managers.len();
-        for place in places.clone().cycle().skip(first).take(places.len()) {
-            let Some(manager) = self.cell().options.managers.get(place) else {
-                continue;
-            };
-            match self.fetch_map_from(manager, have).await {
+        let cell = self.cell();
+        let managers = cell.map.manager.order(&cell.map(), &cell.options.managers);
+        let is_among_several = managers.len() > 1;
+        for manager in &managers {
+            match self.fetch_map_from(manager, is_among_several, have).await {
                 Ok(map) => {
-                    self.cell().map.answered.store(place, Ordering::Relaxed);
+                    cell.map.manager.answered(manager);
                     return self.take_map(map);
                 }
                 Err(MapFetchFailure::Silent(failure)) => {
                     let server = format!("manager at {manager}");
-                    self.cell()
-                        .net
+                    cell.net
                         .complain(self.context(), &server, "GetMap", failure);
                     last = failure_code(failure);
+                }
+                // It is not a manager any more, or another one leads.
+                Err(MapFetchFailure::Answer(FetchError::Refused { code, .. }))
+                    if is_among_several
+                        && matches!(code, ErrorCode::NotOwner | ErrorCode::WrongTarget) =>
+                {
+                    last = ErrorCode::NotReady;
                 }
                 Err(MapFetchFailure::Answer(error)) => return Err(error.code()),
             }
@@ -127,6 +156,7 @@ impl<C: SessionOwner> Call<'_, C> {
     async fn fetch_map_from(
         &self,
         manager: &str,
+        is_among_several: bool,
         have: MapVersion,
     ) -> Result<Arc<ZoneMap>, MapFetchFailure> {
         let mut fetch = match have {
@@ -134,7 +164,10 @@ impl<C: SessionOwner> Call<'_, C> {
             _ => Fetch::newer(self.cell().map()),
         };
         loop {
-            let header = self.header(Service::Manager);
+            let mut header = self.header(Service::Manager);
+            if is_among_several {
+                header.deadline_ms = header.deadline_ms.min(const_u32(REPLICA_ATTEMPT_MS));
+            }
             let message = Message {
                 node: NodeId(0),
                 header,

@@ -55,9 +55,15 @@ impl ClientOptions {
     /// Default options for a mount in `zone` whose manager listens at `manager`.
     #[must_use]
     pub fn new(manager: &str, zone: ZoneId, client: ClientId) -> Self {
+        Self::of_managers(vec![manager.to_owned()], zone, client)
+    }
+
+    /// As [`Self::new`], where several managers are known.
+    #[must_use]
+    pub fn of_managers(managers: Vec<String>, zone: ZoneId, client: ClientId) -> Self {
         Self {
             cell: CellId::default(),
-            managers: vec![manager.to_owned()],
+            managers,
             zone,
             node: NodeId(0),
             client,

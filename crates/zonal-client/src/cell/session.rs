@@ -1,9 +1,11 @@
 //! Sessions at shards: opens them, reclaims held state at a restarted shard, and handles their
 //! loss.
 //!
-//! [`link`] is the state at one shard; [`request`] sends requests in a session.
+//! [`link`] is the state at one shard; [`request`] sends requests in a session, [`attempt`] one
+//! attempt to the replica that leads.
 
 pub(crate) mod abandoned_appends;
+mod attempt;
 mod identity;
 mod idle_sessions;
 mod lease_renewal;

@@ -53,6 +53,10 @@ impl<N: Net> ClientCall<'_, N> {
     /// # Errors
     /// None at present.
     pub async fn statfs(&self, ino: Ino) -> Result<Capacity, ErrorCode> {
+        // Shards get partitions as they get directories. Without a manager the cell answers.
+        if self.map().shard_of(ino.partition()).is_none() {
+            self.try_refresh_map().await.ok();
+        }
         let map = self.map();
         let own = map.shard_of(ino.partition());
         let zone = own.filter(|own| own.id != ShardId(0)).map(|own| own.zone);

@@ -134,10 +134,12 @@ impl<N: Net> ClientCall<'_, N> {
         match code {
             ErrorCode::StaleTruncate if follows_truncations => self.refetch(file).await.map(drop),
             ErrorCode::StaleEpoch | ErrorCode::WrongTarget => self.try_refresh_map().await,
-            ErrorCode::Unreachable
-            | ErrorCode::TimedOut
-            | ErrorCode::NotReady
-            | ErrorCode::Overloaded => {
+            // Its server may have come up at another address.
+            ErrorCode::Unreachable | ErrorCode::TimedOut => {
+                self.check_map().await;
+                Ok(())
+            }
+            ErrorCode::NotReady | ErrorCode::Overloaded => {
                 if self.map_is_old() {
                     self.try_refresh_map().await?;
                 }

@@ -1,5 +1,6 @@
 //! Attributes: values from the shard with this mount's unreported writes laid over them.
 
+use crate::cell::session::Link;
 use crate::client::ClientCall;
 use crate::transport::net::Net;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, FileKind, Ino};
@@ -64,10 +65,23 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some((attr, attr_ms)) = self.inode_cache.leased_attr(self, &link, ino) {
             return Ok(self.lay_own_writes(attr, attr_ms));
         }
-        let asked = self.asking(&link);
-        let of = (&*link, self.inode_cache.lease_request(self, &link));
+        if ino != Ino::ROOT {
+            return self.fetch_attributes(&link, ino).await;
+        }
+        let ask = async |call: &Self| call.fetch_attributes(&link, ino).await;
+        let ask_mirror = async |call: &Self, mirror: &Link| {
+            let root = call.mirrored_root(mirror, &Credentials::root(), 0).await?;
+            Ok(self.lay_own_writes(root.attr, 0))
+        };
+        self.read_root(ask, ask_mirror).await
+    }
+
+    /// Asks a shard for the attributes of an inode.
+    async fn fetch_attributes(&self, link: &Link, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
+        let asked = self.asking(link);
+        let of = (link, self.inode_cache.lease_request(self, link));
         let reply = match self
-            .meta(&link, &MetaRequest::GetAttr { ino, data: false })
+            .meta(link, &MetaRequest::GetAttr { ino, data: false })
             .await
         {
             Err(ErrorCode::Stale) => {
@@ -81,7 +95,7 @@ impl<N: Net> ClientCall<'_, N> {
         match reply {
             MetaReply::Attr { attr, attr_ms, .. } => {
                 self.inode_cache.keep_attr(self, of, Ino(0), &attr, attr_ms);
-                Ok(self.lay_own_writes(attr, self.kernel_ms(&link, asked, attr_ms)))
+                Ok(self.lay_own_writes(attr, self.kernel_ms(link, asked, attr_ms)))
             }
             _other => Err(ErrorCode::Protocol),
         }
@@ -121,8 +135,19 @@ impl<N: Net> ClientCall<'_, N> {
         if self.permits(&link, who, ino, mask) {
             return Ok(());
         }
-        let who = who.clone();
-        let request = MetaRequest::Access { who, ino, mask };
+        let request = MetaRequest::Access {
+            who: who.clone(),
+            ino,
+            mask,
+        };
+        if ino == Ino::ROOT {
+            let ask = async |call: &Self| call.meta(&link, &request).await.map(|_done| ());
+            let ask_mirror = async |call: &Self, mirror: &Link| {
+                let root = call.mirrored_root(mirror, who, mask).await;
+                root.map(|_may| ())
+            };
+            return self.read_root(ask, ask_mirror).await;
+        }
         match self.meta(&link, &request).await {
             // The kernel has checked the permission by the attributes that it has.
             Err(ErrorCode::Stale) if self.ghost(ino).is_some() => Ok(()),

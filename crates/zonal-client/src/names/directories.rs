@@ -121,10 +121,10 @@ impl<N: Net> ClientCall<'_, N> {
         let link = self.reach(dir).await?;
         let of = (&*link, self.inode_cache.lease_request(self, &link));
         let (asked, listing) = match self.cached_listing(&link, who, dir, part) {
-            Some(listing) => (self.asking(&link), listing),
+            Some(listing) => (Some(self.asking(&link)), listing),
             None => {
-                let (asked, listing) = self.list(&link, who, dir, part).await?;
-                if part.plus {
+                let (asked, listing) = self.list_or_mirror(&link, who, dir, part).await?;
+                if part.plus && asked.is_some() {
                     let page = (&*listing.entries, listing.end);
                     self.inode_cache
                         .keep_page(self, of, (dir, part.cookie), page);
@@ -149,12 +149,17 @@ impl<N: Net> ClientCall<'_, N> {
         let others = others.map(|item| item.entry.ino).filter(|_| plus);
         let mut elsewhere = self.listed_attributes(others.collect()).await;
         // Behind the last wait, so that a listing is not kept past an event.
-        if is_kept && cookie == 0 {
+        if let Some(asked) = asked
+            && is_kept
+            && cookie == 0
+        {
             self.inode_cache
                 .note_listed(self, &link, asked, dir, &entries);
         }
         for item in entries.iter_mut().filter(|_| plus) {
-            self.limit_leases(&link, asked, &mut item.entry);
+            if let Some(asked) = asked {
+                self.limit_leases(&link, asked, &mut item.entry);
+            }
             let own = item.entry.attr.map(|attr| {
                 let attr_ms = item.entry.attr_ms;
                 self.lay_own_writes(attr, attr_ms)
@@ -164,6 +169,30 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         Ok((entries, end))
+    }
+
+    /// As [`Self::list`], or from the mirror of the root: then it was not asked for at the shard,
+    /// and nothing of it may be cached.
+    async fn list_or_mirror(
+        &self,
+        link: &Link,
+        who: &Credentials,
+        dir: Ino,
+        part: ListingPage,
+    ) -> Result<(Option<RequestStart>, Listing), ErrorCode> {
+        let ask = async |call: &Self| {
+            let (asked, listing) = call.list(link, who, dir, part).await?;
+            Ok((Some(asked), listing))
+        };
+        if dir != Ino::ROOT {
+            return ask(self).await;
+        }
+        let ask_mirror = async |call: &Self, mirror: &Link| {
+            let page = (part.cookie, part.entries);
+            let listing = call.mirrored_listing(mirror, who, page).await?;
+            Ok((None, listing))
+        };
+        self.read_root(ask, ask_mirror).await
     }
 
     /// Gets a page from the prefetched listings or from the shard.
@@ -248,6 +277,9 @@ impl<N: Net> ClientCall<'_, N> {
     /// # Errors
     /// Those of the shard.
     pub async fn parent(&self, ino: Ino) -> Result<Ino, ErrorCode> {
+        if ino == Ino::ROOT {
+            return Ok(Ino::ROOT);
+        }
         let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::Parent { ino }).await? {
             MetaReply::Parent { parent } => Ok(parent),

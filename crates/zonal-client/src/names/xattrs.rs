@@ -1,5 +1,6 @@
 //! Extended attributes: the shard keeps them and checks permissions.
 
+use crate::cell::session::Link;
 use crate::client::ClientCall;
 use crate::transport::net::Net;
 use zonal_types::limits::xattr_flags::CAPABILITY_NAME;
@@ -23,7 +24,19 @@ impl<N: Net> ClientCall<'_, N> {
             ino,
             name: Blob(name.to_vec()),
         };
-        match self.meta(&link, &request).await {
+        let reply = match ino {
+            Ino::ROOT => {
+                let ask = async |call: &Self| call.meta(&link, &request).await;
+                let ask_mirror = async |call: &Self, mirror: &Link| {
+                    let root = call.mirrored_root(mirror, who, 0).await?;
+                    root.xattr(name)
+                        .map(|value| MetaReply::Text { text: Blob(value) })
+                };
+                self.read_root(ask, ask_mirror).await
+            }
+            _ => self.meta(&link, &request).await,
+        };
+        match reply {
             Ok(MetaReply::Text { text }) => Ok(text.0),
             Ok(_other) => Err(ErrorCode::Protocol),
             // The kernel asks for the ACL of a directory that a process stands in.
@@ -38,9 +51,23 @@ impl<N: Net> ClientCall<'_, N> {
     /// Those of the shard.
     pub async fn listxattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<Vec<u8>>, ErrorCode> {
         let link = self.reach(ino).await?;
-        let who = who.clone();
-        let request = MetaRequest::ListXattr { who, ino };
-        match self.meta(&link, &request).await {
+        let request = MetaRequest::ListXattr {
+            who: who.clone(),
+            ino,
+        };
+        let reply = match ino {
+            Ino::ROOT => {
+                let ask = async |call: &Self| call.meta(&link, &request).await;
+                let ask_mirror = async |call: &Self, mirror: &Link| {
+                    let root = call.mirrored_root(mirror, who, 0).await?;
+                    let names = root.xattr_names()?.into_iter().map(Blob).collect();
+                    Ok(MetaReply::Names { names })
+                };
+                self.read_root(ask, ask_mirror).await
+            }
+            _ => self.meta(&link, &request).await,
+        };
+        match reply {
             Ok(MetaReply::Names { names }) => Ok(names.into_iter().map(|name| name.0).collect()),
             Ok(_other) => Err(ErrorCode::Protocol),
             Err(ErrorCode::Stale) if self.ghost(ino).is_some() => Ok(Vec::new()),

@@ -7,7 +7,7 @@
 //! A silence begins as a suspicion. A second request in vain confirms it. Any answer of the server
 //! ends it. After [`ROOT_SILENCE_MS`] the server is asked again.
 //!
-//! *Bound*: the servers of the map.
+//! *Bound*: the servers and shards of the map.
 
 use super::mutex::lock;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(crate) struct ListingSilence {
     pub(crate) is_confirmed: bool,
 }
 
-/// Servers without an answer to a listing, by address.
+/// Servers without an answer to a listing, by name: see [`super::silent_servers`].
 #[derive(Debug, Default)]
 pub(crate) struct ListingSilences {
     servers: Mutex<BTreeMap<String, ListingSilence>>,

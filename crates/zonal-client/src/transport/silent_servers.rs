@@ -6,8 +6,12 @@
 //! waiting caller start a silence. The mount's own threads may wait for long operations, and always
 //! use their full deadline. A silence ends with any answer of the server, and after some time,
 //! because the server may be slow.
+//!
+//! A server is named by its address. The replicas of a shard are one server, named by the shard:
+//! only the leader's answer ends its silence.
 
 use crate::transport::listing_silences::ListingSilences;
+use crate::transport::root_silence::RootSilence;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +32,8 @@ pub(crate) struct SilentServers {
     is_any: AtomicBool,
     /// Servers without an answer to a listing of the root.
     pub(crate) listings: ListingSilences,
+    /// The root's shard without an answer to a read of a name.
+    pub(crate) root: RootSilence,
 }
 
 /// How long a call waits for a silent server, ms.
@@ -50,6 +56,7 @@ impl SilentServers {
     /// Ends a silence: the server has answered.
     pub(crate) fn end(&self, server: &str) {
         self.listings.end(server);
+        self.root.end(server);
         if self.is_any.load(Ordering::Relaxed) {
             let mut until = self.lock();
             until.remove(server);

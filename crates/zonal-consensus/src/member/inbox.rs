@@ -1,7 +1,7 @@
 //! Messages that reach a member.
 
-use raft::StateRole;
 use raft::eraftpb::MessageType;
+use raft::{ProgressState, SnapshotStatus, StateRole};
 
 use super::GroupMember;
 use crate::entry::{LogIndex, ReplicaId};
@@ -11,21 +11,28 @@ use crate::message_guard::{self, GuardedState};
 use crate::peer_message::PeerMessage;
 use crate::raft_bridge;
 
+/// How far ahead of a member's generation a message may be.
+const GENERATION_LEAP_MAX: u64 = 1 << 16;
+
 impl<L: EntryLog> GroupMember<L> {
-    /// Takes in a message of another member.
+    /// Takes in a message of another member. The shell has made sure that it is the sender's,
+    /// and that the sender may belong to the group. A leader may have joined by entries that this
+    /// member does not have yet.
     ///
     /// # Errors
-    /// The message is refused, and has changed nothing: it is another group's, no member's, or
-    /// makes no sense.
+    /// The message is refused, and has changed nothing: it is another group's, or makes no sense.
+    /// After `Superseded` this member must not go on.
     pub fn receive(&mut self, message: &PeerMessage) -> Result<(), ConsensusError> {
         if message.group != self.config.group || message.to != self.config.own {
             return Err(ConsensusError::WrongGroup);
         }
         let from = message.from;
-        let is_known = self.members().has(from) || self.members().voters.is_empty();
-        if from == self.config.own || !is_known {
-            return Err(ConsensusError::NoMember(from));
+        if from == self.config.own || from.0 == 0 {
+            return Err(ConsensusError::Senseless(
+                "a message of this member to itself",
+            ));
         }
+        self.check_generation(message)?;
         // An earlier life may have acknowledged what this one has lost.
         let known = self.lives.get(&from).copied().unwrap_or(0);
         if message.life < known {
@@ -37,10 +44,32 @@ impl<L: EntryLog> GroupMember<L> {
         if message.is_quarantined && self.node.raft.state == StateRole::Leader {
             self.guard_ward(from, message.life);
         }
+        if !message.is_quarantined {
+            self.quarantine.unguard(from);
+        }
         self.hear_raft(message)?;
         self.hear_rest(message);
         self.redraw();
         Ok(())
+    }
+
+    /// Refuses members of another generation. Those of an older one are told, and must not go on.
+    /// A member that has nothing of a group yet may join any.
+    fn check_generation(&mut self, message: &PeerMessage) -> Result<(), ConsensusError> {
+        let (theirs, own) = (message.generation, self.config.generation);
+        if theirs == own || theirs == 0 || own == 0 {
+            return Ok(());
+        }
+        if theirs < own {
+            if !self.outbox.contains(&message.from) {
+                self.outbox.push(message.from);
+            }
+            return Err(ConsensusError::OlderGeneration(theirs));
+        }
+        Err(match theirs - own {
+            0..=GENERATION_LEAP_MAX => ConsensusError::Superseded(theirs),
+            _ => ConsensusError::FutureGeneration(theirs),
+        })
     }
 
     /// Forgets how far the log of a member went that may have lost entries.
@@ -80,6 +109,9 @@ impl<L: EntryLog> GroupMember<L> {
         if asks_for_vote && !self.may_vote() {
             return Ok(());
         }
+        if raft.msg_type == MessageType::MsgHeartbeatResponse && raft.term == self.term().0 {
+            self.note_snapshot_taken(message.from, raft.commit);
+        }
         let term = self.term();
         // Refused by the library: a message of somebody who left, and the like.
         let _ = self.node.step(raft);
@@ -87,6 +119,18 @@ impl<L: EntryLog> GroupMember<L> {
             self.quarantine.forget_wards();
         }
         Ok(())
+    }
+
+    /// As leader: a member that was offered a snapshot has taken it in, as what it has committed
+    /// shows. It has started anew and acknowledges nothing by itself: the library would wait.
+    fn note_snapshot_taken(&mut self, member: ReplicaId, committed: u64) {
+        let progress = self.node.raft.prs().get(member.0);
+        let is_taken = progress.is_some_and(|one| {
+            one.state == ProgressState::Snapshot && committed >= one.pending_snapshot
+        });
+        if is_taken {
+            self.node.report_snapshot(member.0, SnapshotStatus::Finish);
+        }
     }
 
     /// Takes in what every message tells besides.

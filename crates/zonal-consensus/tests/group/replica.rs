@@ -95,8 +95,8 @@ impl EntryLog for SharedLog {
             .collect()
     }
 
-    fn membership(&self) -> Membership {
-        self.0.borrow().members.clone()
+    fn membership(&self) -> (LogIndex, Membership) {
+        (LogIndex(0), self.0.borrow().members.clone())
     }
 }
 
@@ -135,6 +135,7 @@ impl Replica {
         let config = MemberConfig {
             group: 7,
             own: self.own,
+            generation: 1,
             life: disk.life,
             seed,
             election_ticks: 20,
@@ -232,7 +233,7 @@ impl Replica {
             disk.cut(LogIndex(first.index.0 - 1));
             disk.entries.extend(work.append);
         }
-        if let Some(members) = work.members {
+        if let Some((_, members)) = work.members.into_iter().next_back() {
             disk.members = members;
         }
         if work.flush.is_some() {

@@ -114,6 +114,14 @@ fn save(store: &StoreDir, starts: &Starts) -> Result<(), DiskError> {
         .map_err(|error| DiskError::io("write the starts", error))
 }
 
+/// The marks of a store.
+///
+/// # Errors
+/// When the medium fails.
+pub fn known(store: &StoreDir) -> Result<Starts, DiskError> {
+    load(store.path())
+}
+
 /// Begins a start of `store`, which is open. The last of the returned proposals is the mark of this
 /// start.
 ///

@@ -53,6 +53,10 @@ impl<H: ShardHost> ShardDriver<H> {
     /// Sends all targets their fences in parallel; true where each has acknowledged them. A target
     /// that does not answer delays no other.
     async fn tell_all(&self, fences: Fences) -> bool {
+        let position = self.host.position();
+        if self.host.settled(position).await.is_err() {
+            return false;
+        }
         let fences: Vec<(TargetId, Vec<Fence>)> = fences.into_iter().collect();
         let mut is_told = true;
         for some in fences.chunks(AT_ONCE) {

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use zonal_meta::{JunctionChange, Now};
+use zonal_meta::{JunctionChange, LostClient, Now};
 use zonal_types::{ErrorCode, Instant, KvChange, KvRead, MapVersion, ShardId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
@@ -14,7 +14,7 @@ use zonal_zonemap::ZoneMap;
 pub enum Durability {
     /// At a later flush.
     Later,
-    /// Before [`ShardHost::append`] returns.
+    /// Before [`ShardHost::settled`] lets any reply leave that was decided after it.
     AtOnce,
 }
 
@@ -23,6 +23,8 @@ pub enum Durability {
 pub trait ShardHost {
     /// The shard's ordered store.
     type Store: KvRead;
+    /// A place in the shard's log.
+    type Position: Copy;
 
     /// The store, with all records that were appended.
     fn store(&self) -> &Self::Store;
@@ -50,6 +52,12 @@ pub trait ShardHost {
     /// # Errors
     /// `NotOwner` where the manager is elsewhere; the reason where the map cannot be changed.
     fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode>;
+
+    /// Gives a shard more partitions, where the manager is in this process.
+    ///
+    /// # Errors
+    /// As [`Self::open_sets`].
+    fn more_partitions(&self, shard: ShardId) -> Result<MetaReply, ErrorCode>;
 
     /// Checks that the store serves.
     ///
@@ -80,6 +88,17 @@ pub trait ShardHost {
         junctions: Vec<JunctionChange>,
         durability: Durability,
     ) -> Result<Option<Arc<ZoneMap>>, ErrorCode>;
+
+    /// The place of the last appended record. Called under the shard's mutex.
+    fn position(&self) -> Self::Position;
+
+    /// Waits until no failure of a server can take back the records up to this place, and this
+    /// process alone decides for the shard. Replies that depend on them may leave then. A shard
+    /// without other replicas is always so far.
+    ///
+    /// # Errors
+    /// `NotOwner` where another process decides for the shard now.
+    fn settled(&self, upto: Self::Position) -> impl Future<Output = Result<(), ErrorCode>>;
 
     /// Makes all appended records durable.
     ///
@@ -123,6 +142,8 @@ pub enum ShardNote<'a> {
     /// The session has ended, and a removed file that it had open cannot be read: the file keeps
     /// its space.
     UnreadOrphan(ErrorCode),
+    /// A client sent nothing for the term of its session.
+    ClientLost(LostClient),
     /// Deletions cannot be read; the driver retries.
     UnreadDeletions(ErrorCode),
     /// Directories without an entry cannot be read.

@@ -42,6 +42,9 @@ impl<H: ShardHost> ShardDriver<H> {
             self.host.note(ShardNote::UnreadOrphan(code));
         }
         self.log(&mut state, ticked.effect, Vec::new())?;
+        for client in ticked.lost {
+            self.host.note(ShardNote::ClientLost(client));
+        }
         self.wake(&ticked.wake, ticked.recheck);
         Ok(())
     }

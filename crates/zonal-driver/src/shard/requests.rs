@@ -22,7 +22,7 @@ struct ReceivedRequest<'a> {
 
 /// The next step of a request, taken without the mutex.
 enum Step<'a, H: ShardHost> {
-    Reply(LoggedReply),
+    Reply(LoggedReply<H::Position>),
     Wait {
         attempt: Abandon<'a, H>,
         wait: Wait<'a>,
@@ -32,12 +32,16 @@ enum Step<'a, H: ShardHost> {
         shard: ShardId,
         question: MetaRequest,
         call: PendingCall,
+        /// The question depends on records up to here.
+        position: H::Position,
     },
 }
 
 /// A reply whose effect is in the log.
-struct LoggedReply {
+struct LoggedReply<P> {
     reply: MetaReply,
+    /// The reply depends on records up to here.
+    position: P,
     /// Map to publish before the reply leaves.
     map: Option<Arc<ZoneMap>>,
     /// True where the log must be flushed before the reply leaves.
@@ -103,6 +107,9 @@ impl<H: ShardHost> ShardDriver<H> {
         if let Some(reply) = self.answer_without_shard(header, request).await {
             return reply;
         }
+        if matches!(request, MetaRequest::MakeDetachedDir { .. }) {
+            self.get_partitions().await;
+        }
         let known = self.host.map().version;
         if header.map_version > known {
             self.host.seek_map(known).await;
@@ -141,7 +148,9 @@ impl<H: ShardHost> ShardDriver<H> {
                     shard,
                     question,
                     call,
+                    position,
                 } => {
+                    self.host.settled(position).await?;
                     let reply = self.host.call_shard(shard, &question).await;
                     self.resume(asked, call, reply.unwrap_or_else(failed))?
                 }
@@ -153,17 +162,38 @@ impl<H: ShardHost> ShardDriver<H> {
     ///
     /// # Errors
     /// The client may not, or the store cannot be read.
-    pub fn may_use(
+    pub async fn may_use(
         &self,
         of: &Holder,
         data_id: DataId,
         for_use: FileUse,
     ) -> Result<Option<BytesPlace>, ErrorCode> {
         self.host.check_health()?;
-        let mut state = self.lock();
-        self.adopt_map(&mut state);
-        let (kv, now) = (self.host.store(), self.host.now());
-        state.shard.may_use(kv, now, of, data_id, for_use)
+        let (place, position) = {
+            let mut state = self.lock();
+            self.adopt_map(&mut state);
+            let (kv, now) = (self.host.store(), self.host.now());
+            let place = state.shard.may_use(kv, now, of, data_id, for_use)?;
+            (place, self.host.position())
+        };
+        self.host.settled(position).await?;
+        Ok(place)
+    }
+
+    /// Asks for more partitions where no partition is spare for a first-level directory. Without an
+    /// answer, the directory shares one.
+    async fn get_partitions(&self) {
+        let is_wanted = {
+            let mut state = self.lock();
+            self.adopt_map(&mut state);
+            state.shard.wants_partitions()
+        };
+        if is_wanted {
+            let request = MetaRequest::MorePartitions { shard: self.id };
+            if let Ok(MetaReply::Done) = self.host.call_shard(ShardId(0), &request).await {
+                self.host.seek_map(self.host.map().version).await;
+            }
+        }
     }
 
     fn begin(&self, asked: ReceivedRequest<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {
@@ -173,6 +203,7 @@ impl<H: ShardHost> ShardDriver<H> {
             request,
         } = asked;
         let mut state = self.lock();
+        state.requests = state.requests.saturating_add(1);
         self.adopt_map(&mut state);
         match request {
             MetaRequest::MakeDetachedDir { .. } if state.detached_at.is_none() => {
@@ -218,6 +249,8 @@ impl<H: ShardHost> ShardDriver<H> {
         reply: MetaReply,
     ) -> Result<Step<'_, H>, ErrorCode> {
         let mut state = self.lock();
+        // The other shard may have got partitions, which its answer names.
+        self.adopt_map(&mut state);
         let (kv, now) = (self.host.store(), self.host.now());
         let outcome = state.shard.resume(kv, now, call, reply);
         self.carry_out(state, asked.request, outcome)
@@ -245,6 +278,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 self.wake_for_deadline(&state);
                 Ok(Step::Reply(LoggedReply {
                     must_flush: state.flushed.is_missing(request, &reply),
+                    position: self.host.position(),
                     reply,
                     map,
                     after,
@@ -279,18 +313,21 @@ impl<H: ShardHost> ShardDriver<H> {
                     shard,
                     question,
                     call,
+                    position: self.host.position(),
                 })
             }
         }
     }
 
-    async fn conclude(&self, logged: LoggedReply) -> Result<MetaReply, ErrorCode> {
+    async fn conclude(&self, logged: LoggedReply<H::Position>) -> Result<MetaReply, ErrorCode> {
         let LoggedReply {
             reply,
+            position,
             map,
             must_flush,
             after,
         } = logged;
+        self.host.settled(position).await?;
         if let Some(map) = map {
             self.host.publish(map).await?;
         }
@@ -319,23 +356,27 @@ impl<H: ShardHost> ShardDriver<H> {
                 }))
             }
             MetaRequest::OpenSets { zone } => Some(self.host.open_sets(*zone)),
+            MetaRequest::MorePartitions { shard } => Some(self.host.more_partitions(*shard)),
             // A target that starts.
             MetaRequest::FencesOf {
                 target,
                 after,
                 holder,
             } => {
-                let state = self.lock();
-                Some(Ok(state.shard.fences_of(*target, (*after, *holder))))
+                let (reply, position) = {
+                    let state = self.lock();
+                    let reply = state.shard.fences_of(*target, (*after, *holder));
+                    (reply, self.host.position())
+                };
+                Some(self.host.settled(position).await.map(|()| reply))
             }
             // A tool without a session.
-            MetaRequest::StatFs if header.session == SessionId(0) => {
-                let gauges = self.lock().shard.gauges();
-                let found = gauges.iter().find(|(name, _)| *name == "inodes");
-                Some(Ok(MetaReply::StatFs {
-                    inodes: found.map_or(0, |(_, value)| *value),
-                    names_left: u64::MAX,
-                }))
+            MetaRequest::StatFs if header.session == SessionId(0) => Some(Ok(MetaReply::StatFs {
+                inodes: self.lock().shard.inodes(),
+                names_left: u64::MAX,
+            })),
+            MetaRequest::ReportShardLoad { .. } | MetaRequest::GetShardLoads => {
+                Some(Ok(self.answer_about_loads(header, request)))
             }
             _ => None,
         }

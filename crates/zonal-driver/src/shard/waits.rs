@@ -24,6 +24,8 @@ pub(super) enum Key {
     Deletions,
     /// Clients to fence.
     Fences,
+    /// The end of the pause between load reports.
+    LoadReports,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +79,7 @@ impl Waits {
     /// Ends all waits.
     pub(super) fn wake_all(&self) {
         let first = WaitOn::Events(SessionId(0));
-        self.wake_range((Key::Request(first), 0), (Key::Fences, u64::MAX));
+        self.wake_range((Key::Request(first), 0), (Key::LoadReports, u64::MAX));
     }
 
     fn wake_range(&self, first: (Key, u64), last: (Key, u64)) {

@@ -51,7 +51,7 @@ pub(crate) fn make_detached(
     };
     let kind = FileKind::Directory;
     let rights = new_inode::with_default(kind, mode & 0o7777, 0, owner.1, default);
-    let partition = new_inode::partition_for_directory(tx, Ino(0))?;
+    let partition = new_inode::partition_of_subtree(tx)?;
     let ino = tx.new_ino(partition)?;
     let home = tx.env.config.zone;
     let mut inode = Inode::new(ino, kind, Ino::ROOT, home, tx.now.wall);
@@ -61,7 +61,6 @@ pub(crate) fn make_detached(
     inode.set(FLAG_DETACHED, true);
     new_inode::set_acls(tx, &mut inode, &rights);
     tx.save(inode);
-    tx.volatile.push(MemoryChange::InodeMade);
     save_detached(tx, ino, token);
     Ok(MetaReply::Detached { ino })
 }
@@ -124,6 +123,8 @@ pub(crate) fn drop_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     }
     tx.remove(keys::detached(ino));
     super::remove::delete(tx, &dir)?;
+    tx.volatile
+        .push(MemoryChange::PartitionLeft(ino.partition()));
     Ok(MetaReply::Done)
 }
 

@@ -7,7 +7,7 @@
 //! lost.
 
 use super::{Result, entry, mkdir::Mkdir, new_inode, rename::Place};
-use crate::dentry::{Dentry, siphash};
+use crate::dentry::Dentry;
 use crate::inode::Inode;
 use crate::outcome::{JunctionChange, Question};
 use crate::permission::{EXEC, Victim, WRITE, check, is_root, may_delete};
@@ -31,9 +31,9 @@ pub(crate) fn mkdir(
     let zone = new_inode::home_zone(tx, &dir, request.zone)?;
     let kind = FileKind::Directory;
     let Some((shard, ino)) = tx.facts.made else {
-        let turn = siphash(request.name.as_bytes());
-        let shard = tx.env.map.shard_for_directory(zone, turn);
-        let shard = shard.ok_or(ErrorCode::NotReady)?.id;
+        let (map, now) = (tx.env.map, tx.now.instant);
+        let shard = tx.env.loads.least_loaded(map, zone, now);
+        let shard = shard.ok_or(ErrorCode::NotReady)?;
         let default = new_inode::default_acl(tx, &dir)?;
         let rights = new_inode::rights(tx, who, &dir, kind, mode, 0)?;
         let set_gid = rights.mode & crate::permission::S_ISGID;

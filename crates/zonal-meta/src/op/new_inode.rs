@@ -113,11 +113,7 @@ pub(crate) fn inode(
     rights: &Rights,
     site: CreationSite,
 ) -> Result<Inode> {
-    let partition = if kind == FileKind::Directory {
-        partition_for_directory(tx, dir.ino)?
-    } else {
-        dir.ino.partition()
-    };
+    let partition = dir.ino.partition();
     let ino = tx.new_ino(partition)?;
     assert!(tx.is_ours(ino), "new inode {ino} belongs to another shard");
     let home = home_zone(tx, dir, site.zone)?;
@@ -134,7 +130,6 @@ pub(crate) fn inode(
         FileKind::Directory => inode.policy = dir.policy,
         _ => {}
     }
-    tx.volatile.push(MemoryChange::InodeMade);
     Ok(inode)
 }
 
@@ -150,12 +145,16 @@ pub(crate) fn set_acls(tx: &mut Tx<'_>, inode: &mut Inode, rights: &Rights) {
     }
 }
 
-/// The partition of a new directory: directories take the shard's partitions in turn, so that a
-/// split moves a share of them. Files follow their directory.
-pub(crate) fn partition_for_directory(tx: &Tx<'_>, parent: Ino) -> Result<PartitionId> {
+/// The partition of a new first-level directory: one without inodes. Where there is none, first-
+/// level directories share the shard's partitions in turn. All that is below has the same.
+pub(crate) fn partition_of_subtree(tx: &mut Tx<'_>) -> Result<PartitionId> {
+    if let Some(spare) = tx.env.spare.find(tx.kv())? {
+        tx.volatile.push(MemoryChange::PartitionTaken(spare));
+        return Ok(spare);
+    }
     let partitions = tx.env.partitions;
-    if tx.env.config.is_root() || partitions.is_empty() {
-        return Ok(parent.partition());
+    if partitions.is_empty() {
+        return Err(ErrorCode::NotOwner);
     }
     let turn = to_usize(tx.env.live_inodes % partitions.len() as u64);
     partitions.get(turn).copied().ok_or(ErrorCode::NotOwner)

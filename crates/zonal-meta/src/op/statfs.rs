@@ -1,5 +1,4 @@
-//! Statfs: the approximate number of inodes. Counted in memory, and stored whenever numbers are
-//! reserved.
+//! Statfs: the number of inodes. Counted in memory, and stored with each change of it.
 
 use super::Result;
 use crate::tx::Tx;

@@ -49,7 +49,7 @@ impl MetaShard {
         );
         dir.mode = 0o700;
         tx.save(dir);
-        Ok((ino, tx.finish().effect))
+        Ok((ino, tx.finish()?.effect))
     }
 
     /// Makes a file in `lost_found` for bytes that have no inode; no changes where they have one.
@@ -79,7 +79,7 @@ impl MetaShard {
         inode.truncate_size = found.size;
         tx.save(inode);
         link(&mut tx, dir, &found.name, ino, FileKind::File)?;
-        Ok(tx.finish().effect)
+        Ok(tx.finish()?.effect)
     }
 
     /// Sets an inode's size, bytes allocated at targets and truncation number to what the targets
@@ -108,7 +108,7 @@ impl MetaShard {
             inline_data::truncate_to_fit(&mut tx, &mut inode)?;
             tx.save(inode);
         }
-        Ok(tx.finish().effect)
+        Ok(tx.finish()?.effect)
     }
 
     /// Gives a first-level directory its entry in the root. Called on the root shard.
@@ -128,7 +128,7 @@ impl MetaShard {
             return Err(ErrorCode::Exists);
         }
         link(&mut tx, root, name, ino, FileKind::Directory)?;
-        Ok(tx.finish().effect)
+        Ok(tx.finish()?.effect)
     }
 
     /// The inode that a name in a directory of this shard leads to.

@@ -44,7 +44,7 @@ pub(super) fn reserve_again(
     counter: Counter,
     partition: PartitionId,
 ) -> Result<Vec<KvChange>> {
-    let mut last = counter.first();
+    let (mut last, mut live) = (counter.first(), 0);
     let mut note = |number: u64| last = number.max(last);
     let note_layout = |layout: &Layout, note: &mut dyn FnMut(u64)| {
         let ids = layout.data_ids().filter(|id| id.partition() == partition);
@@ -61,6 +61,7 @@ pub(super) fn reserve_again(
         Counter::Inodes => scan(keys::TAG_INODE, &mut |key, _value| {
             if let Some(ino) = keys::ino_of(key) {
                 note(ino.sequence());
+                live += 1;
             }
         })?,
         Counter::Data => {
@@ -81,6 +82,6 @@ pub(super) fn reserve_again(
             })?;
         }
     }
-    let value = counter.record(last.saturating_add(IDS_MARGIN), 0);
+    let value = counter.record(last.saturating_add(IDS_MARGIN), live);
     Ok(vec![KvChange::put(counter.key(partition), value)])
 }

@@ -3,6 +3,7 @@
 
 use super::failed;
 use crate::config::{Caller, Now};
+use crate::id_ranges::is_count;
 use crate::op;
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{MetaShard, opened_by};
@@ -35,9 +36,10 @@ impl MetaShard {
         let (mut effect, mut held) = (Vec::new(), BTreeSet::new());
         for ino in told.keys().filter(|_ino| is_first) {
             let mut tx = self.tx(kv, now, session);
-            if op::remove::reclaim_orphan(&mut tx, *ino).is_ok() {
+            if op::remove::reclaim_orphan(&mut tx, *ino).is_ok()
+                && let Ok(finished) = tx.finish()
+            {
                 held.insert(*ino);
-                let finished = tx.finish();
                 effect.extend(finished.effect);
                 self.apply(session, now.instant, finished.volatile);
             }
@@ -131,11 +133,22 @@ impl MetaShard {
         inos: &[Ino],
     ) -> (Vec<KvChange>, Option<ErrorCode>) {
         let (mut effect, mut unread) = (Vec::new(), None);
+        // The store does not have the counts of those before.
+        let mut counts: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         for ino in inos {
             let mut tx = self.tx(kv, now, session);
-            match op::open::release_orphan(&mut tx, *ino) {
-                Ok(()) => {
-                    let finished = tx.finish();
+            for (key, value) in &counts {
+                tx.put(key.clone(), value.clone());
+            }
+            let released = op::open::release_orphan(&mut tx, *ino);
+            match released.and_then(|()| tx.finish()) {
+                Ok(finished) => {
+                    let put = finished
+                        .effect
+                        .iter()
+                        .filter(|change| is_count(&change.key));
+                    let put = put.filter_map(|change| Some((&change.key, change.value.as_ref()?)));
+                    counts.extend(put.map(|(key, value)| (key.clone(), value.clone())));
                     effect.extend(finished.effect);
                     self.apply(session, now.instant, finished.volatile);
                 }

@@ -151,6 +151,7 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::FirstLevel { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::GetAttr { .. }
+            | MetaRequest::GetXattr { .. }
             | MetaRequest::SetAttr { .. }
             | MetaRequest::SetPolicy { .. }
     )

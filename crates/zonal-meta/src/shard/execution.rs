@@ -33,6 +33,8 @@ impl MetaShard {
             inline_bytes: self.config.inline_bytes,
             sets: &self.sets,
             has_remote_data: self.has_remote_data,
+            loads: &self.loads,
+            spare: &self.spare,
         };
         Tx::new(env, kv, now, session)
     }
@@ -55,7 +57,10 @@ impl MetaShard {
             let result = dispatch::run(&mut tx, request);
             let directory = lease_grants::directory_after(&mut tx, request);
             let lease = tx.lease;
-            let finished = tx.finish();
+            let finished = match tx.finish() {
+                Ok(finished) => finished,
+                Err(code) => return self.fail(caller, request, code, &waited),
+            };
             if let Some((shard, ask, asked)) = finished.call {
                 self.leases.finish(&waited.changes);
                 let call = PendingCall {
@@ -240,6 +245,7 @@ impl MetaShard {
         self.scopes
             .note_changes(&finished.inodes, !finished.directories.is_empty());
         self.apply(caller.session, now, finished.volatile);
+        self.loads.note(&self.map, &finished.junctions);
         if let Some(kept) = kept {
             let Caller {
                 session,
@@ -274,10 +280,13 @@ impl MetaShard {
                 MemoryChange::Unorphaned(ino) => {
                     self.opens.orphans.remove(&ino);
                 }
+                MemoryChange::PartitionTaken(partition) => self.spare.taken(partition),
+                MemoryChange::PartitionLeft(partition) => self.spare.left(partition),
                 MemoryChange::Ids(partition, range) => self.ids.set(partition, range),
-                MemoryChange::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
+                MemoryChange::Inodes(change) => {
+                    self.live_inodes = self.live_inodes.saturating_add_signed(change);
+                }
                 MemoryChange::InodeBack(ino) => {
-                    self.live_inodes = self.live_inodes.saturating_add(1);
                     assert!(
                         self.recent.get(ino).is_some(),
                         "inode {ino} comes back, whose objects may be deleted"
@@ -293,7 +302,6 @@ impl MetaShard {
                     if !removed.inode.is_dir() {
                         self.recent.keep(*removed, now);
                     }
-                    self.live_inodes = self.live_inodes.saturating_sub(1);
                     self.tickets.inode_gone(ino);
                     self.ends.ended(ino);
                     self.woken.insert(WaitOn::End(ino));

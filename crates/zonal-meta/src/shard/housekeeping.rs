@@ -19,6 +19,8 @@ impl MetaShard {
         self.leases.sweep(now.instant, 4096);
         let mut effect = Vec::new();
         let mut ending = self.sessions.expired(now.instant);
+        let expired: BTreeSet<SessionId> = ending.iter().copied().collect();
+        let mut lost_clients = Vec::new();
         ending.extend(std::mem::take(&mut self.doomed));
         ending.extend(std::mem::take(&mut self.late));
         if ending.len() > ENDED_AT_ONCE {
@@ -38,6 +40,8 @@ impl MetaShard {
         for session in ending {
             if self.sessions.contains(session) {
                 zonal_types::mark!(SessionExpired);
+                let is_lost = expired.contains(&session);
+                lost_clients.extend(self.sessions.client(session).filter(|_| is_lost));
                 if let Some(begun) = self.begin_ending(now, session) {
                     effect.extend(begun);
                     continue;
@@ -55,6 +59,7 @@ impl MetaShard {
         Ticked {
             effect,
             unread,
+            lost: lost_clients,
             wake: std::mem::take(&mut self.woken).into_iter().collect(),
             recheck: std::mem::take(&mut self.recheck),
         }

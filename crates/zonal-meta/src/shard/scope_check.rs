@@ -477,8 +477,15 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::FencesOf { .. }
             | MetaRequest::OpenSets { .. }
             | MetaRequest::FirstLevel { .. }
+            // Answered by the mirror, before the shard.
+            | MetaRequest::MirroredRoot { .. }
+            | MetaRequest::MirroredName { .. }
+            | MetaRequest::MirroredNames { .. }
             // Sent by commands.
-            | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
+            | MetaRequest::FileOf { .. }
+            | MetaRequest::ReportShardLoad { .. }
+            | MetaRequest::MorePartitions { .. }
+            | MetaRequest::GetShardLoads => return Err(ErrorCode::NotPermitted),
         }
         Ok(VisibleTree {
             dir: self.resolved()?.dir,

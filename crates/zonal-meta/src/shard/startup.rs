@@ -7,7 +7,7 @@ use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
 use crate::fences::Fencing;
-use crate::id_ranges::IdRanges;
+use crate::id_ranges::{self, IdRanges};
 use crate::inode::Inode;
 use crate::inode_records;
 use crate::keys;
@@ -16,6 +16,8 @@ use crate::open_files::OpenFiles;
 use crate::recent_removals::RecentRemovals;
 use crate::scope_cache::ScopeCache;
 use crate::session::Sessions;
+use crate::shard_loads::ShardLoads;
+use crate::spare_partitions::SparePartitions;
 use crate::stripe_set_choice::StripeSetChooser;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +52,8 @@ impl MetaShard {
             root.uid = config.root_uid;
             root.gid = config.root_gid;
             changes.push(KvChange::put(keys::inode(Ino::ROOT), root.to_bytes()));
+            let count = keys::ids(Ino::ROOT.partition());
+            changes.push(KvChange::put(count, id_ranges::one_inode()));
         }
         changes
     }
@@ -79,6 +83,14 @@ impl MetaShard {
         sessions.ids().for_each(|id| events.open(id));
         let mut opens = OpenFiles::default();
         opens.orphans = load_orphans(kv, &partitions)?;
+        let loads = match config.is_root() {
+            true => ShardLoads::load(kv)?,
+            false => ShardLoads::default(),
+        };
+        let spare = match config.is_root() {
+            true => SparePartitions::default(),
+            false => SparePartitions::load(kv, &partitions)?,
+        };
         let mut shard = Self {
             live_inodes: IdRanges::load_live_inodes(kv, &partitions)?,
             leases: Leases::new(now, sessions.silent.clone()),
@@ -108,6 +120,8 @@ impl MetaShard {
             sets: StripeSetChooser::default(),
             has_remote_data: kv.get(&keys::remote_data())?.is_some(),
             directories: DirectoryTrafficTable::default(),
+            loads,
+            spare,
         };
         shard.resume_ending(now);
         Ok(shard)

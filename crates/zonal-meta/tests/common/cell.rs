@@ -8,7 +8,7 @@
 use super::{Client, none, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_meta::{Attempt, Caller, JunctionChange, MetaShard, Now, Outcome, ShardConfig};
+use zonal_meta::{Attempt, Caller, JunctionChange, MetaShard, Now, Outcome, ShardConfig, keys};
 use zonal_testkit::Rng;
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Credentials, ErrorCode, Holder, Ino, Instant, KvChange,
@@ -257,9 +257,35 @@ impl Cell {
     }
 
     pub fn assert_sound(&self) {
+        self.assert_consistent();
+        self.assert_counted();
+    }
+
+    /// Checks the stores as `zonal fsck` does.
+    pub fn assert_consistent(&self) {
         for (index, store) in self.stores.iter().enumerate() {
             let broken = store.shard.check(&store.kv);
             assert!(broken.is_empty(), "shard {index}: {broken:#?}");
+        }
+    }
+
+    /// Checks that shards know the number of their inodes, also after a restart.
+    fn assert_counted(&self) {
+        for (index, store) in self.stores.iter().enumerate() {
+            let inode = |key: &Vec<u8>| key.len() == 13 && key[4] == keys::TAG_INODE;
+            let stored = store.kv.keys().filter(|key| inode(key)).count();
+            assert_eq!(
+                store.shard.inodes(),
+                stored as u64,
+                "inodes of shard {index}"
+            );
+            let (config, map) = (store.config.clone(), self.map.clone());
+            let again = MetaShard::load(config, map, &store.kv, self.now.instant).unwrap();
+            assert_eq!(
+                again.inodes(),
+                stored as u64,
+                "shard {index}, started again"
+            );
         }
     }
 

@@ -205,17 +205,18 @@ pub struct Native {
 }
 
 impl Native {
-    /// Connects to the cell whose manager listens at `manager` (IP:PORT), with this identity.
+    /// Connects to the cell whose managers listen at `managers` (IP:PORT, with commas between
+    /// them; one is enough), with this identity.
     ///
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(
-        manager: &str,
+        managers: &str,
         identity: Identity,
         options: ConnectOptions,
     ) -> Result<Self, ConnectError> {
         let mut core = options.core;
-        core.managers = vec![manager.to_owned()];
+        core.managers = managers.split(',').map(str::to_owned).collect();
         core.cell = identity.cell;
         let regions = Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS);
         let pool = Pool::new(

@@ -19,6 +19,8 @@ pub(crate) struct Socket {
     receive_limit: Option<Duration>,
     send_limit: Option<Duration>,
     waiter: Waiter,
+    /// Bytes of the frame sent last that the peer had not taken at the last look.
+    unsent: usize,
     /// The peer may send descriptors of regions.
     pub(super) takes_regions: bool,
     pub(super) region: Option<OwnedFd>,
@@ -52,9 +54,28 @@ impl Socket {
             // send set its own.
             send_limit: Some(Duration::ZERO),
             waiter: Waiter::default(),
+            unsent: 0,
             takes_regions: false,
             region: None,
         }
+    }
+
+    /// Begins a frame: the peer has taken all before it.
+    pub(super) fn begin_frame(&mut self) {
+        self.unsent = 0;
+    }
+
+    /// Starts a call's time limit anew where bytes of its request have left since the last look,
+    /// and some have not. (Once all have left, the limit counts from the look before.)
+    pub(super) fn look_at_unsent(&mut self, time_limit: &TimeLimit) {
+        if self.unsent == 0 || !time_limit.follows_sending() {
+            return;
+        }
+        let unsent = self.stream.unsent_bytes();
+        if 0 < unsent && unsent < self.unsent {
+            time_limit.sent();
+        }
+        self.unsent = unsent;
     }
 
     /// Sends some of the bytes; a region's descriptor goes along with the first.
@@ -77,9 +98,16 @@ impl Socket {
                 None => self.stream.send(slices, SendFlags::empty()),
             };
             match sent {
-                Ok(count) => return Ok(count),
+                Ok(count) => {
+                    self.unsent += count;
+                    if count < slices.iter().map(|slice| slice.len()).sum() {
+                        // The send waited for room.
+                        time_limit.sent();
+                    }
+                    return Ok(count);
+                }
                 // The time limit alone decides when time is up.
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::INTR | Errno::AGAIN) => self.look_at_unsent(time_limit),
                 Err(errno) => return Err(SocketFail::System(errno)),
             }
         }
@@ -114,7 +142,7 @@ impl Socket {
             });
             match received {
                 Ok(count) => return Ok(count),
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::INTR | Errno::AGAIN) => self.look_at_unsent(time_limit),
                 Err(errno) => return Err(SocketFail::System(errno)),
             }
         }
@@ -138,7 +166,7 @@ impl Socket {
             };
             match received {
                 Ok(count) => return Ok(count),
-                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::INTR | Errno::AGAIN) => self.look_at_unsent(time_limit),
                 Err(errno) => return Err(SocketFail::System(errno)),
             }
         }

@@ -14,7 +14,10 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustls::{AlertDescription, CertificateError, ClientConnection, Connection, ServerConnection};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection,
+    ServerConnection,
+};
 
 use super::socket::{Socket, SocketFail};
 use super::{IoFail, TimeLimit};
@@ -41,8 +44,7 @@ pub(super) struct Tls {
 
 impl Tls {
     /// The client's side; its first bytes carry the handshake.
-    pub(super) fn client(credential: &Credential) -> Result<Self, IoFail> {
-        let config = Arc::clone(credential.client_config());
+    pub(super) fn client(config: Arc<ClientConfig>) -> Result<Self, IoFail> {
         let session = ClientConnection::new(config, server_name());
         Self::new(session.map(Connection::from))
     }
@@ -74,12 +76,12 @@ impl Tls {
         })
     }
 
-    /// Runs the handshake; returns the peer's certificate.
+    /// Runs the handshake; returns the peer's certificate. `None`: a client without one.
     pub(super) fn shake_hands(
         &mut self,
         socket: &mut Socket,
         time_limit: &TimeLimit,
-    ) -> Result<(Subject, Serial), IoFail> {
+    ) -> Result<Option<(Subject, Serial)>, IoFail> {
         while self.session.is_handshaking() {
             self.flush(socket, time_limit)
                 .map_err(|fail| fail.named(true))?;
@@ -90,10 +92,8 @@ impl Tls {
         self.flush(socket, time_limit)
             .map_err(|fail| fail.named(true))?;
         let certificates = self.session.peer_certificates().unwrap_or_default();
-        let certificate = certificates
-            .first()
-            .ok_or(IoFail::Fault(Fault::Tls(TlsFault::Untrusted)))?;
-        subject_of(certificate).map_err(|_error| IoFail::Fault(Fault::Tls(TlsFault::Subject)))
+        let subject = certificates.first().map(subject_of).transpose();
+        subject.map_err(|_error| IoFail::Fault(Fault::Tls(TlsFault::Subject)))
     }
 
     /// Sends all of the bytes, encrypted.

@@ -24,6 +24,17 @@ fn handshake_messages_round_trip_and_prefixes_are_refused() {
         Handshake::Hello { hello },
         Handshake::HelloReply { reply },
         Handshake::Refused { code: 203 },
+        Handshake::Claim {
+            claim: TokenClaim {
+                id: [1; 8],
+                proof: [2; 32],
+            },
+        },
+        Handshake::Claimed {
+            outcome: ClaimOutcome::Sealed {
+                sealed: zonal_types::Blob(vec![3; 9]),
+            },
+        },
     ] {
         let bytes = message.to_bytes();
         assert!(bytes.len() <= FrameBounds::HANDSHAKE.body);

@@ -59,6 +59,7 @@ impl Handler for Echo {
             }
             b"who" => reply.message(&format!("{:?} {} {}", peer.role, peer.node, peer.endpoint)),
             b"close" => reply.close_after(),
+            b"long" => reply.payload_mut(7 << 17).fill(7),
             b"park" => match reply.take_kept() {
                 None => {
                     self.parked.lock().unwrap().extend(reply.resumer());

@@ -10,11 +10,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::limits::{
-    AGENT_EVENTS_BYTES_MAX, AGENT_JOBS_MAX, AGENT_OUTPUT_BYTES_MAX, AGENT_STDIN_BYTES_MAX,
-    AGENT_TERM_MS,
+    AGENT_EVENTS_BYTES_MAX, AGENT_GUARD_TERM_MS, AGENT_JOBS_MAX, AGENT_OUTPUT_BYTES_MAX,
+    AGENT_STDIN_BYTES_MAX, AGENT_TERM_MS,
 };
 use zonal_types::{Blob, ErrorCode, Instant};
 use zonal_wire::{OutputStream, RankEvent, RankStatus};
+
+/// Numbers of signals that ask a process to end.
+const INTERRUPT: u8 = 2;
+const KILL: u8 = 9;
+const TERM: u8 = 15;
 
 /// A job's number and a rank in it.
 pub(super) type RankId = (u64, u32);
@@ -45,12 +50,16 @@ struct JobRank {
     stdin: VecDeque<u8>,
     stdin_offset: u64,
     stdin_end: bool,
+    /// Signals that came before the rank's process was there.
+    early_signals: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Job {
     owner: JobOwner,
     polled: Instant,
+    /// When its guards were told of a poll.
+    renewed: Instant,
     ranks: BTreeMap<u32, JobRank>,
     events: VecDeque<RankEvent>,
     /// Position of the first of `events`.
@@ -67,6 +76,12 @@ pub(super) struct JobTable {
     ranks: usize,
     ranks_max: usize,
 }
+
+/// Time between two words to a guard that the asker polls. The guard's term is longer than the
+/// job's by as much.
+const RENEWAL_MS: u64 = AGENT_GUARD_TERM_MS - AGENT_TERM_MS;
+/// Signals that are kept for a rank whose process is not there yet; later ones are dropped.
+const EARLY_SIGNALS_MAX: usize = 16;
 
 const UNKNOWN: JobRefusal = (
     ErrorCode::NotFound,
@@ -120,6 +135,7 @@ impl JobTable {
         let job = self.jobs.entry(number).or_insert_with(|| Job {
             owner: owner.clone(),
             polled: now,
+            renewed: now,
             ranks: BTreeMap::new(),
             events: VecDeque::new(),
             first: 0,
@@ -182,6 +198,23 @@ impl JobTable {
             events.push(event.clone());
         }
         Ok((acked + events.len() as u64, job.running, events))
+    }
+
+    /// Running ranks whose guards are to be told that the asker polls, at most once in
+    /// [`RENEWAL_MS`].
+    pub(super) fn renewal(&mut self, now: Instant, number: u64) -> Vec<u32> {
+        let job = self.jobs.get_mut(&number).filter(|job| !job.is_ending);
+        match job {
+            Some(job) if now >= job.renewed.plus_ms(RENEWAL_MS) => job.renewed = now,
+            _ => return Vec::new(),
+        }
+        self.running(number)
+    }
+
+    /// Rest of the term for a guard that is started now.
+    pub(super) fn guard_term_ms(&self, now: Instant, number: u64) -> u64 {
+        let polled = self.jobs.get(&number).map_or(now, |job| job.polled);
+        AGENT_GUARD_TERM_MS.saturating_sub(now.ms_since(polled))
     }
 
     /// Whether a poll from `acked` on has a reply already.
@@ -322,6 +355,34 @@ impl JobTable {
         running
     }
 
+    /// Keeps a signal for a rank whose process is not there yet.
+    pub(super) fn add_early_signal(&mut self, (number, rank): RankId, signal: u8) {
+        let job = self.jobs.get_mut(&number);
+        if let Some(rank) = job.and_then(|job| job.ranks.get_mut(&rank))
+            && rank.early_signals.len() < EARLY_SIGNALS_MAX
+        {
+            rank.early_signals.push(signal);
+        }
+    }
+
+    /// Takes the signals that were kept for a rank.
+    pub(super) fn take_early_signals(&mut self, (number, rank): RankId) -> Vec<u8> {
+        let job = self.jobs.get_mut(&number);
+        let rank = job.and_then(|job| job.ranks.get_mut(&rank));
+        rank.map_or(Vec::new(), |rank| std::mem::take(&mut rank.early_signals))
+    }
+
+    /// The signal that ends a rank before its process is started; `None`: it is to be started.
+    pub(super) fn early_end(&self, (number, rank): RankId) -> Option<u8> {
+        let Some(job) = self.jobs.get(&number).filter(|job| !job.is_ending) else {
+            return Some(KILL);
+        };
+        let signals = job.ranks.get(&rank).map(|rank| rank.early_signals.iter());
+        let mut ends = signals.into_iter().flatten();
+        ends.find(|signal| [INTERRUPT, TERM].contains(signal))
+            .copied()
+    }
+
     /// Whether a job may be started still: it is known and not ending.
     pub(super) fn is_wanted(&self, number: u64) -> bool {
         self.jobs.get(&number).is_some_and(|job| !job.is_ending)
@@ -380,6 +441,22 @@ mod tests {
         assert_eq!(table.end(&owner, 1), [0; 0]);
         assert_eq!(table.ranks(), (0, 4));
         assert_eq!(table.poll(AT, &owner, (1, 2)), Err(UNKNOWN));
+    }
+
+    #[test]
+    fn signals_wait_for_ranks_that_are_being_started() {
+        let (mut table, owner) = table();
+        table.start(AT, &owner, (1, &[0, 1]), None).unwrap();
+        assert_eq!(table.early_end((1, 0)), None);
+        table.add_early_signal((1, 0), 10);
+        assert_eq!(table.early_end((1, 0)), None);
+        assert_eq!(table.take_early_signals((1, 0)), [10]);
+        assert_eq!(table.take_early_signals((1, 0)), [0; 0]);
+        table.add_early_signal((1, 0), 15);
+        assert_eq!(table.early_end((1, 0)), Some(15));
+        assert_eq!(table.early_end((1, 1)), None);
+        table.end(&owner, 1);
+        assert_eq!(table.early_end((1, 1)), Some(9));
     }
 
     #[test]
@@ -449,6 +526,10 @@ mod tests {
         let later = AT.plus_ms(AGENT_TERM_MS - 1);
         assert_eq!(table.expire(later), []);
         table.poll(later, &owner, (1, 0)).unwrap();
+        assert_eq!(table.renewal(later, 1), [0, 1]);
+        assert_eq!(table.renewal(later, 1), [0; 0]);
+        let left = table.guard_term_ms(later.plus_ms(4_000), 1);
+        assert_eq!(left, AGENT_GUARD_TERM_MS - 4_000);
         assert_eq!(table.expire(AT.plus_ms(AGENT_TERM_MS)), []);
         table.rank_ended((1, 1), OK);
         let over = later.plus_ms(AGENT_TERM_MS);

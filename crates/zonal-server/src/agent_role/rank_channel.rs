@@ -31,6 +31,8 @@ codec_struct! {
         changes_user: bool,
         /// The process and its children get no rights by running set-id programs.
         no_new_privs: bool,
+        /// Milliseconds from the guard's start on in which it must get a renewal.
+        term_ms: u64,
     }
 }
 
@@ -126,6 +128,8 @@ pub(super) fn is_too_long(bytes: &[u8]) -> bool {
 
 /// The order to send a signal to the rank, and to kill all of it.
 pub(super) const SIGNAL: u8 = b's';
+/// Word that the asker polls, from which the guard's term begins anew.
+pub(super) const RENEW: u8 = b'r';
 /// The order to kill all processes of the rank.
 pub(super) const KILL: u8 = b'k';
 
@@ -147,6 +151,7 @@ mod tests {
             awaits_all: false,
             changes_user: true,
             no_new_privs: false,
+            term_ms: 1,
         };
         let (here, there) = UnixStream::pair().unwrap();
         let (reads, writes) = rustix::pipe::pipe().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! All processes of a rank are below the guard: it adopts those whose parents have ended. The agent
 //! holds the other end of the guard's channel. Where that end is closed, by an order or by the
-//! agent's death, the guard ends the rank.
+//! agent's death, the guard ends the rank. It does so by its own clock as well, where no word comes
+//! that the asker polls. An agent that is stopped cannot end the rank itself.
 //!
 //! *Invariants*:
 //! 1. The guard reports a status and ends when no process of the rank is left, not before.
@@ -11,10 +12,11 @@
 //! 3. The guard has one thread, so that all children are that thread's.
 
 use super::rank_channel::{
-    KILL, RankCommand, SIGNAL, StandardStreams, own_channel, receive, send, send_status, status,
+    KILL, RENEW, RankCommand, SIGNAL, StandardStreams, own_channel, receive, send, send_status,
+    status,
 };
 use super::rank_process::RANK_PROCESS;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
     set_child_subreaper, waitid, waitpid,
@@ -25,6 +27,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use zonal_types::limits::AGENT_GUARD_TERM_MS;
 use zonal_wire::RankStatus;
 
 /// The hidden subcommand that runs this.
@@ -49,6 +52,8 @@ struct GuardedRank {
     first: Pid,
     /// How it ended.
     status: Option<RankStatus>,
+    /// The rank is to end then, unless its term begins anew.
+    deadline: Instant,
 }
 
 /// Runs the subcommand.
@@ -56,6 +61,7 @@ struct GuardedRank {
 /// # Errors
 /// The channel or the system fails; the processes of the rank are killed then.
 pub fn run_rank_guard() -> io::Result<()> {
+    let begun = Instant::now();
     let channel = own_channel()?;
     let (ended, wakes) = UnixStream::pair()?;
     ended.set_nonblocking(true)?;
@@ -67,6 +73,7 @@ pub fn run_rank_guard() -> io::Result<()> {
             let mut rank = GuardedRank {
                 first,
                 status: None,
+                deadline: begun + Duration::from_millis(command.term_ms.min(AGENT_GUARD_TERM_MS)),
             };
             let ending = rank.watch(&channel, &ended, command.awaits_all);
             rank.end(ending.unwrap_or(Ending::Kill))
@@ -131,7 +138,15 @@ impl GuardedRank {
                 PollFd::new(&channel, PollFlags::IN),
                 PollFd::new(&ended, PollFlags::IN),
             ];
-            match poll(&mut list, None) {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Ending::Term);
+            }
+            let wait = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            };
+            match poll(&mut list, Some(&wait)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -148,6 +163,9 @@ impl GuardedRank {
                     if let Some(signal) = Signal::from_named_raw(i32::from(order[0])) {
                         self.signal(signal, &others);
                     }
+                }
+                Ok(1..) if order[0] == RENEW => {
+                    self.deadline = Instant::now() + Duration::from_millis(AGENT_GUARD_TERM_MS);
                 }
                 Ok(1..) if order[0] == KILL => return Ok(Ending::Kill),
                 _ => return Ok(Ending::Term),

@@ -1,10 +1,11 @@
 //! Pipes and the guard of one running rank, as the agent holds them.
 
-use super::rank_channel::{self, KILL, RankCommand, SIGNAL};
+use super::rank_channel::{self, KILL, RENEW, RankCommand, SIGNAL};
 use super::rank_guard::RANK_GUARD;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{OFlags, fchown, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Gid, Uid};
 use std::io::{self, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -54,6 +55,14 @@ impl RankIo {
         let (input, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stdout, output) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, error) = pipe_with(PipeFlags::CLOEXEC)?;
+        if command.changes_user {
+            // The user opens them again as /dev/stdin, /dev/stdout and /dev/stderr.
+            let user = &command.command.user;
+            let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+            for pipe in [&input, &output, &error] {
+                fchown(pipe, Some(uid), Some(gid))?;
+            }
+        }
         let (channel, there) = UnixStream::pair()?;
         let mut program = Command::new("/proc/self/exe");
         program
@@ -91,21 +100,27 @@ impl RankIo {
         }
     }
 
-    /// Sends an order. The channel always has room: orders are few and short, and a guard that is
-    /// gone needs none.
-    fn order(&self, bytes: &[u8]) {
-        if let Some(channel) = &self.channel {
-            let _ = (&**channel).write(bytes);
-        }
+    /// Sends an order; false where the channel is full, as its guard does not read. A guard that is
+    /// gone needs no orders.
+    fn order(&self, bytes: &[u8]) -> bool {
+        let channel = self.channel.as_ref();
+        channel.is_none_or(|channel| (&**channel).write(bytes).is_ok())
+    }
+
+    /// Tells the guard that the asker polls.
+    pub(super) fn renew(&self) {
+        let _ = self.order(&[RENEW]);
     }
 
     pub(super) fn signal(&self, signal: u8) {
-        self.order(&[SIGNAL, signal]);
+        let _ = self.order(&[SIGNAL, signal]);
     }
 
     /// Has the guard kill all processes of the rank.
     pub(super) fn kill(&self) {
-        self.order(&[KILL]);
+        if !self.order(&[KILL]) {
+            self.leave();
+        }
     }
 
     /// Has the guard end all processes of the rank, with time to clean up.

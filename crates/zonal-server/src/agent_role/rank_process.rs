@@ -5,7 +5,9 @@
 //!    nor folder.
 //! 2. The order is groups, group, user; afterwards no right to change them back is left.
 //! 3. The process is alone in a new session, and dies with its guard.
+//! 4. Nothing of the server's process reaches the command: see `inherited_state`.
 
+use super::inherited_state::drop_inherited_state;
 use super::rank_channel::{RankCommand, StandardStreams, own_channel, receive, send_status};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -58,6 +60,7 @@ fn become_command(
     let command = &rank.command;
     let prepared = || -> Result<(), (&str, io::Error)> {
         setsid().map_err(|errno| ("new session", errno.into()))?;
+        drop_inherited_state().map_err(|error| ("server's limits", error))?;
         umask(Mode::from_raw_mode(command.umask & 0o777));
         if rank.changes_user {
             become_user(&command.user).map_err(|errno| ("change the user", errno.into()))?;

@@ -9,10 +9,13 @@
 //! | a server, or a process without a credential | nothing |
 //!
 //! "Any user" means one from `user_min` of node.toml on. The rule holds for groups, too: lower ones
-//! are left out, as membership in a group of the system can be as much as root. An agent that is
-//! not root runs commands of its own user only, with the groups of its own process.
+//! are left out, as membership in a group of the system can be as much as root. A credential for a
+//! range of users gets none below 1000 whatever `user_min` says: its holder chooses the groups that
+//! it names. An agent that is not root runs commands of its own user only, with the groups of its
+//! own process.
 
 use zonal_net::{Peer, Role};
+use zonal_types::limits::AGENT_USER_MIN_DEFAULT;
 use zonal_types::{Credentials, ErrorCode, Scope};
 
 /// A refusal with its reason.
@@ -43,9 +46,12 @@ pub(super) fn check_peer(peer: &Peer) -> Result<(), RightsRefusal> {
 pub(super) fn user(
     asked: &Credentials,
     scope: Option<&Scope>,
-    (own, user_min): (u32, u32),
+    (own, mut user_min): (u32, u32),
 ) -> Result<Credentials, RightsRefusal> {
     let uid = asked.uid;
+    if scope.is_some_and(|scope| scope.uids.is_some()) {
+        user_min = user_min.max(AGENT_USER_MIN_DEFAULT);
+    }
     if let Some(scope) = scope {
         if scope.squashes_root && uid == 0 {
             return refuse("the credential does not run commands as root");
@@ -130,6 +136,22 @@ mod tests {
             ..asked(1500)
         };
         assert!(user(&low, None, (0, 1000)).is_err());
+    }
+
+    #[test]
+    fn a_range_of_users_never_gets_users_or_groups_of_the_system() {
+        let scope = Scope {
+            uids: Some((0, 1999)),
+            ..Scope::default()
+        };
+        let found = user(&asked(1500), Some(&scope), (0, 0)).unwrap();
+        assert_eq!(found.groups, [1000, 2000]);
+        for (uid, gid) in [(1500, 0), (1500, 6), (0, 1000), (999, 1000)] {
+            let low = Credentials { gid, ..asked(uid) };
+            assert!(user(&low, Some(&scope), (0, 0)).is_err(), "{uid} {gid}");
+        }
+        // Another scope, and none, may what `user_min` says.
+        assert!(user(&asked(0), Some(&Scope::default()), (0, 0)).is_ok());
     }
 
     #[test]

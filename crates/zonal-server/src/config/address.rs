@@ -1,10 +1,14 @@
-//! Addresses of a config: numeric where a server listens, numeric or a host name for the manager.
+//! Addresses of a config: numeric where a server listens, numeric or a host name for managers.
 
 use super::ConfigError;
 use super::check::Source;
+use super::raw::RawNode;
 use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use toml::Spanned;
+
+/// Addresses of managers in a config.
+const MANAGER_ADDRESSES_MAX: usize = 16;
 
 impl Source<'_> {
     /// Parses a numeric address. An address that a server binds and advertises must mean the same
@@ -20,7 +24,40 @@ impl Source<'_> {
         })
     }
 
-    /// Parses the manager's address. Of the several addresses of a host, uses the first of the
+    /// The addresses of managers: of `manager_addresses` or `manager_address`; without both, a
+    /// manager's own.
+    pub(super) fn managers(
+        &self,
+        raw: &RawNode,
+        listen: SocketAddr,
+        advertise: SocketAddr,
+    ) -> Result<Vec<SocketAddr>, ConfigError> {
+        let list = match (&raw.manager_address, &raw.manager_addresses) {
+            (Some(_), Some(_)) => {
+                return Err(self.together(
+                    "`manager_address` and `manager_addresses` exclude one another: write all in the second",
+                ));
+            }
+            (Some(one), None) => return Ok(vec![self.manager_address(one, listen)?]),
+            (None, None) if raw.manager.is_some() => return Ok(vec![advertise]),
+            (None, None) => {
+                return Err(self.together("`manager_address` or `manager_addresses` is missing"));
+            }
+            (None, Some(list)) => list,
+        };
+        if !(1..=MANAGER_ADDRESSES_MAX).contains(&list.get_ref().len()) {
+            let found = format!("a list of {}", list.get_ref().len());
+            let allowed = format!("1 to {MANAGER_ADDRESSES_MAX} addresses");
+            let at = list.span().start;
+            return Err(self.range_error(at, "manager_addresses", &found, allowed));
+        }
+        let addresses = list.get_ref().iter();
+        addresses
+            .map(|address| self.manager_address(address, listen))
+            .collect()
+    }
+
+    /// Parses a manager's address. Of the several addresses of a host, uses the first of the
     /// family that this server listens with.
     pub(super) fn manager_address(
         &self,

@@ -12,7 +12,7 @@ use zonal_net::Transport;
 use zonal_types::limits::{
     AGENT_RANKS_DEFAULT, AGENT_RANKS_MAX, AGENT_USER_MIN_DEFAULT, BLOCK_BYTES, CONNECTIONS_MAX,
     INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT,
-    SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SLOTS_MAX,
+    SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SHARDS_PER_ZONE_MAX, SLOTS_MAX,
 };
 use zonal_types::{CellId, NodeId, TargetId};
 use zonal_zonemap::SubnetTable;
@@ -163,6 +163,32 @@ impl Source<'_> {
         fitting.ok_or_else(|| self.range_error(at, "manager.set_width", &slots, allowed))
     }
 
+    fn replicas(&self, manager: Option<&RawManager>) -> Result<usize, ConfigError> {
+        let Some(replicas) = manager.and_then(|manager| manager.replicas.as_ref()) else {
+            return Ok(1);
+        };
+        let asked = *replicas.get_ref();
+        match usize::try_from(asked) {
+            Ok(count) if [1, 3, 5].contains(&count) => Ok(count),
+            _ => {
+                let at = replicas.span().start;
+                Err(self.range_error(at, "manager.replicas", &asked, "1, 3 or 5"))
+            }
+        }
+    }
+
+    fn shards(&self, manager: Option<&RawManager>) -> Result<usize, ConfigError> {
+        let Some(shards) = manager.and_then(|manager| manager.shards.as_ref()) else {
+            return Ok(1);
+        };
+        let asked = *shards.get_ref();
+        let count = usize::try_from(asked).ok();
+        let count = count.filter(|count| (1..=SHARDS_PER_ZONE_MAX).contains(count));
+        let at = shards.span().start;
+        let allowed = format!("1 to {SHARDS_PER_ZONE_MAX}");
+        count.ok_or_else(|| self.range_error(at, "manager.shards", &asked, allowed))
+    }
+
     fn storage(&self, raw: &RawStorage) -> Result<StorageConfig, ConfigError> {
         let target = *raw.target.get_ref();
         if target == 0 {
@@ -299,11 +325,7 @@ impl Source<'_> {
             Some(advertise) => self.address("advertise", advertise)?,
             None => listen,
         };
-        let manager = match (&raw.manager, &raw.manager_address) {
-            (_, Some(address)) => self.manager_address(address, listen)?,
-            (Some(_), None) => advertise,
-            (None, None) => return Err(self.together("`manager_address` is missing")),
-        };
+        let managers = self.managers(raw, listen, advertise)?;
         // Beside [manager], [meta] belongs to the second node.
         let meta = raw.meta.as_ref().map(Spanned::get_ref);
         let meta = meta.filter(|_| raw.manager.is_none());
@@ -322,15 +344,22 @@ impl Source<'_> {
             zone: self.zone(raw)?,
             listen,
             advertise,
-            manager,
+            managers,
             dir: clean(&folder.join(&raw.dir)),
             key_file: raw.key_file.as_ref().map(|file| beside(folder, file)),
             transport: self.transport(raw.transport.as_ref())?,
+            shares_machine: raw.shares_machine,
             admin: admin.transpose()?,
             log_level: self.log_level(&raw.log)?,
             limits: self.limits(&raw.limits)?,
             inline_bytes: self.inline(inline)?,
             root_owner: self.root_owner(raw)?,
+            replicated: match (&raw.manager, meta) {
+                (Some(manager), _) => manager.replicated,
+                (None, meta) => meta.is_some_and(|meta| meta.replicated),
+            },
+            replicas: self.replicas(raw.manager.as_ref())?,
+            shards: self.shards(raw.manager.as_ref())?,
             set_width: self.set_width(raw.manager.as_ref())?,
             subnets: match &raw.manager {
                 Some(manager) => self.subnets(manager)?,

@@ -17,10 +17,13 @@ pub(super) struct RawNode {
     pub(super) listen: Spanned<String>,
     pub(super) advertise: Option<Spanned<String>>,
     pub(super) manager_address: Option<Spanned<String>>,
+    pub(super) manager_addresses: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default = "here")]
     pub(super) dir: PathBuf,
     pub(super) key_file: Option<PathBuf>,
     pub(super) transport: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) shares_machine: bool,
     #[serde(default)]
     pub(super) log: RawLog,
     #[serde(default)]
@@ -68,6 +71,10 @@ pub(super) struct RawManager {
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
     pub(super) set_width: Option<Spanned<u64>>,
+    pub(super) replicas: Option<Spanned<u64>>,
+    pub(super) shards: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) replicated: bool,
     #[serde(default)]
     pub(super) subnets: Vec<RawSubnet>,
     pub(super) uplink_rate: Option<Spanned<UplinkRate>>,
@@ -90,6 +97,8 @@ pub(super) struct RawMeta {
     pub(super) overlay: Option<Spanned<ByteSize>>,
     pub(super) cache: Option<Spanned<ByteSize>>,
     pub(super) inline: Option<Spanned<ByteSize>>,
+    #[serde(default)]
+    pub(super) replicated: bool,
     /// Accepted here only so that the error can name the right table.
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,

@@ -12,7 +12,8 @@
 //!    address as that node. A copied store has the right identity, and the manager might take its
 //!    start.
 //! 3. A refused join changes nothing: neither the map nor a start record.
-//! 4. The manager's own node is joined only by its own process.
+//! 4. The only manager's own node is joined only by its own process. One of several managers has a
+//!    start record as a zone's shard has, and joins at the manager that leads.
 //! 5. A node that names no zone gets one by its address, from the table of subnets, or is refused.
 //!
 //! The manager probes the old address before it takes `ManagerRole::joining`, because probing a
@@ -87,6 +88,9 @@ impl Newcomer {
         if self.meta && !is_manager {
             stores.push((store_starts::SHARD, self.node.0));
         }
+        if self.is_manager() {
+            stores.push((store_starts::ROOT, self.node.0));
+        }
         let mut started: Vec<(u8, u32)> = self
             .starts
             .iter()
@@ -109,6 +113,13 @@ impl Newcomer {
             return Err(ManagerError::Claim("a target has two identities"));
         }
         Ok(())
+    }
+
+    /// True for one of several managers.
+    fn is_manager(&self) -> bool {
+        self.starts
+            .iter()
+            .any(|start| start.kind == store_starts::ROOT)
     }
 
     fn has(&self, kind: u8, id: u32, uuid: [u8; 16]) -> bool {
@@ -161,11 +172,15 @@ impl ManagerRole {
         let newcomer = Newcomer::of(request, root)?;
         for _try in 0..TRIES {
             let to_ask = |map: &ZoneMap| {
-                let is_asked = !root && !is_managers(map, newcomer.node);
+                let is_asked = !root && !self.is_only_managers(map, newcomer.node);
                 left(map, newcomer.node, newcomer.address).filter(|_| is_asked)
             };
             let asked = to_ask(&self.newest_map());
-            let ask = |address| self.probe.probe(newcomer.node, address, newcomer.address);
+            let ask = |address| {
+                self.parts
+                    .probe
+                    .probe(newcomer.node, address, newcomer.address)
+            };
             let found = asked.map(ask);
             let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
             let map = self.newest_map();
@@ -188,7 +203,7 @@ impl ManagerRole {
         }
         check_targets(known, &newcomer)?;
         if newcomer.zone == ZoneId(0) {
-            find_zone(known, &self.subnets, &mut newcomer)?;
+            find_zone(known, &self.parts.subnets, &mut newcomer)?;
         }
         let mut changes = Vec::new();
         for start in &newcomer.starts {
@@ -201,7 +216,8 @@ impl ManagerRole {
             let why = "it is still there: one of the two is a copy, or was not stopped";
             return Err(newcomer.taken(node.address.clone(), why));
         }
-        let shard = shard_of(known, &newcomer, root)?;
+        let wanted = self.shard_counts.wanted(newcomer.zone);
+        let shard = shard_of(known, &newcomer, root, (wanted, self.parts.replicas))?;
         tracing::info!(
             node = newcomer.node.0,
             zone = newcomer.zone.0,
@@ -213,10 +229,12 @@ impl ManagerRole {
             zone: newcomer.zone,
             zone_name: newcomer.zone_name,
             address: newcomer.address.to_string(),
-            shard,
+            shard: shard.owned(),
             targets: newcomer.targets,
         };
-        let map = self.append(changes, &[join], None)?;
+        let mut edits = vec![join];
+        edits.extend(shard.joins());
+        let map = self.append(changes, &edits, None)?;
         // Also where nothing changed: this may be the repetition of a request that did not get so
         // far.
         self.settle(Arc::clone(&map))?;
@@ -229,15 +247,17 @@ impl ManagerRole {
             return Ok(());
         };
         let taken = |why| Err(newcomer.taken(node.address.clone(), why));
-        if is_managers(map, node.id) {
-            return taken("it is the manager's own");
+        if self.is_only_managers(map, node.id) {
+            return taken("it is the only manager's own");
         }
         let targets = map.targets.iter().filter(|target| target.node == node.id);
         let mut own: Vec<(u8, u32, [u8; 16])> = targets
             .map(|target| (store_starts::TARGET, target.id.0, target.uuid))
             .collect();
-        let shard = self.known_start(store_starts::SHARD, node.id.0)?;
-        own.extend(shard.map(|known| (store_starts::SHARD, node.id.0, known.uuid)));
+        for kind in [store_starts::SHARD, store_starts::ROOT] {
+            let shard = self.known_start(kind, node.id.0)?;
+            own.extend(shard.map(|known| (kind, node.id.0, known.uuid)));
+        }
         let is_own = |(kind, id, uuid): &(u8, u32, [u8; 16])| newcomer.has(*kind, *id, *uuid);
         if !own.is_empty() && !own.iter().any(is_own) {
             return taken("it is known with another store, formatted apart from this one");
@@ -245,12 +265,18 @@ impl ManagerRole {
         Ok(())
     }
 
+    /// True for the node of the only manager.
+    fn is_only_managers(&self, map: &ZoneMap, node: NodeId) -> bool {
+        let root = map.shard(ShardId(0));
+        !self.log.is_of_group() && root.is_some_and(|root| root.node == node)
+    }
+
     pub(super) fn known_start(
         &self,
         kind: u8,
         id: u32,
     ) -> Result<Option<StartRecord>, ManagerError> {
-        let stored = self.engine.get(&store_starts::key(kind, id));
+        let stored = self.log.engine().get(&store_starts::key(kind, id));
         let stored = stored.map_err(ManagerError::Stored)?;
         let known = stored
             .map(|bytes| StartRecord::from_bytes(&bytes))
@@ -260,7 +286,10 @@ impl ManagerRole {
 
     /// The change that takes a start; `None` where it is taken already.
     fn take_start(&self, store: &StoreStart) -> Result<Option<KvChange>, ManagerError> {
-        let removed = self.engine.get(&store_starts::removed_key(store.uuid));
+        let removed = self
+            .log
+            .engine()
+            .get(&store_starts::removed_key(store.uuid));
         if removed.map_err(ManagerError::Stored)?.is_some() {
             return Err(StoreStartError::Removed { id: store.id }.into());
         }
@@ -273,10 +302,6 @@ impl ManagerRole {
         let is_new = known.as_ref() != Some(&next);
         Ok(is_new.then(|| KvChange::put(store_starts::key(store.kind, store.id), next.to_bytes())))
     }
-}
-
-fn is_managers(map: &ZoneMap, node: NodeId) -> bool {
-    map.shard(ShardId(0)).is_some_and(|root| root.node == node)
 }
 
 /// Checks that each target is on the node and in the store that the map has.
@@ -329,9 +354,13 @@ fn find_zone(
             ZoneReference::Name(name) => newcomer.zone_name.clone_from(name),
         }
     }
-    newcomer.zone = match zone_named(map, &newcomer.zone_name)? {
-        Some(zone) => zone,
-        None => {
+    let known = map.node(newcomer.node);
+    newcomer.zone = match (zone_named(map, &newcomer.zone_name)?, known) {
+        (Some(zone), _) => zone,
+        // Its zone was renamed, and the node's config still has the old name. A node does not
+        // change its zone, so the name can mean no other.
+        (None, Some(known)) => known.zone,
+        (None, None) => {
             let free = subnets.free_zone(map, &newcomer.zone_name);
             free.ok_or(ManagerError::ZonesFull)?
         }
@@ -339,28 +368,84 @@ fn find_zone(
     Ok(())
 }
 
-/// The shard that the newcomer brings.
+/// The shard that a newcomer brings.
+enum NewcomersShard {
+    /// None.
+    None,
+    /// A shard that it owns.
+    Owned(ShardId),
+    /// A replica of a shard, with the replicas as they are to be.
+    Replica(ShardId, Vec<NodeId>),
+}
+
+impl NewcomersShard {
+    fn owned(&self) -> Option<ShardId> {
+        match self {
+            Self::Owned(shard) => Some(*shard),
+            Self::None | Self::Replica(..) => None,
+        }
+    }
+
+    fn joins(self) -> Option<MapEdit> {
+        match self {
+            Self::Replica(shard, replicas) => Some(MapEdit::SetReplicas { shard, replicas }),
+            Self::None | Self::Owned(_) => None,
+        }
+    }
+}
+
+/// The root's shard, of which one of several managers brings a replica.
+fn root_of(known: &ZoneMap, node: NodeId, replicas: usize) -> Result<NewcomersShard, ManagerError> {
+    let Some(root) = known.shard(ShardId(0)) else {
+        // The manager that leads before anybody has joined is the first.
+        return Ok(NewcomersShard::Owned(ShardId(0)));
+    };
+    if root.replicas.contains(&node) {
+        return Ok(NewcomersShard::None);
+    }
+    if root.replicas.len() >= replicas {
+        return Err(ManagerError::ManagersFull { replicas });
+    }
+    let mut all = root.replicas.clone();
+    all.push(node);
+    Ok(NewcomersShard::Replica(root.id, all))
+}
+
+/// The shard that the newcomer brings. A zone has `wanted` shards at least, each with up to
+/// `replicas` replicas. A shard that lacks replicas goes before a new one.
 fn shard_of(
     known: &ZoneMap,
     newcomer: &Newcomer,
     root: bool,
-) -> Result<Option<ShardId>, ManagerError> {
+    (wanted, replicas): (usize, usize),
+) -> Result<NewcomersShard, ManagerError> {
     if root {
-        return Ok(Some(ShardId(0)));
+        return Ok(NewcomersShard::Owned(ShardId(0)));
+    }
+    if newcomer.is_manager() {
+        return root_of(known, newcomer.node, replicas);
     }
     if !newcomer.meta {
-        return Ok(None);
+        return Ok(NewcomersShard::None);
     }
     if let Some(own) = known.shard_at(newcomer.node) {
-        return Ok(Some(own.id));
+        return Ok(NewcomersShard::Owned(own.id));
     }
-    // One a zone, to detect a server with the wrong zone in its configuration. Nothing else depends
-    // on it.
-    match known.shards_of_zone(newcomer.zone).next() {
-        Some(other) => Err(ManagerError::ShardTaken {
+    if known.replica_at(newcomer.node).is_some() {
+        return Ok(NewcomersShard::None);
+    }
+    let of_zone = || known.shards_of_zone(newcomer.zone);
+    if let Some(shard) = of_zone().find(|shard| shard.replicas.len() < replicas) {
+        let mut all = shard.replicas.clone();
+        all.push(newcomer.node);
+        return Ok(NewcomersShard::Replica(shard.id, all));
+    }
+    match of_zone().next() {
+        // To detect a server with the wrong zone in its configuration.
+        Some(other) if of_zone().count() >= wanted => Err(ManagerError::ShardTaken {
             zone: newcomer.zone,
             node: other.node,
         }),
-        None => Ok(Some(new_shard(known, newcomer.zone))),
+        _ => Ok(NewcomersShard::Owned(new_shard(known, newcomer.zone))),
     }
 }

@@ -7,12 +7,14 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use zonal_disk::{Engine, LogRoom};
+use zonal_driver::shard::Durability;
 use zonal_types::describe::{Described, Field};
 use zonal_types::limits::REVOKED_MAX;
 use zonal_types::{Codec, ErrorCode, KvChange, KvRead, codec_struct};
 use zonal_wire::ManagerReply;
 
 use super::ManagerError;
+use crate::shard_log::ShardLog;
 
 /// Key of the list, behind the scrub's record.
 pub(crate) const REVOKED_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf3];
@@ -79,7 +81,7 @@ impl RevocationList {
     /// Adds serial numbers.
     pub(super) fn add(
         &self,
-        engine: &Engine,
+        log: &ShardLog,
         serials: &[u64],
     ) -> Result<ManagerReply, ManagerError> {
         // Held while logging: lists are logged in the order of their versions.
@@ -94,8 +96,8 @@ impl RevocationList {
                 serials: all.into_iter().collect(),
             };
             let change = KvChange::put(REVOKED_KEY.to_vec(), next.to_bytes());
-            engine.append_with(vec![change], &[], LogRoom::Normal)?;
-            engine.sync_all()?;
+            log.append(vec![change], LogRoom::Normal, Durability::Later)?;
+            log.flush_now()?;
             *list = next;
         }
         Ok(ManagerReply::Revoked {

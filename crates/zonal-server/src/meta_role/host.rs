@@ -4,6 +4,7 @@
 //! thread. So is a request that waits for its [permit](crate::permits) to call another shard, to
 //! flush or to fetch the map.
 
+use super::lost_clients::LostClients;
 use super::store_failures::StoreFailures;
 use crate::clock;
 use crate::manager_role::{ManagerError, ManagerRole};
@@ -12,9 +13,11 @@ use crate::medium_health::MediumHealth;
 use crate::meta_calls::{DeferredCalls, call_target};
 use crate::peers::Peers;
 use crate::permits::Permits;
+use crate::shard_log::{ShardLog, ShardLogError};
 use crate::timers::Timers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use zonal_consensus::LogIndex;
 use zonal_disk::{DiskError, Engine, LogRoom};
 use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
@@ -34,7 +37,7 @@ const TARGETS_AT_ONCE: usize = 32;
 pub struct MetaHost {
     pub(super) id: ShardId,
     pub(super) hash_bits: u32,
-    pub(super) engine: Arc<Engine>,
+    pub(super) log: ShardLog,
     pub(super) manager: Option<Arc<ManagerRole>>,
     pub(super) map: Arc<MapCache>,
     pub(super) peers: Arc<Peers>,
@@ -45,27 +48,32 @@ pub struct MetaHost {
     pub(super) failed: AtomicBool,
     pub(super) medium_health: MediumHealth,
     pub(super) store_failed: StoreFailures,
+    pub(super) lost: LostClients,
 }
 
 impl MetaHost {
+    pub(super) fn engine(&self) -> &Engine {
+        self.log.engine()
+    }
+
     pub(super) fn is_healthy(&self) -> bool {
-        !self.failed.load(Ordering::Acquire) && !self.engine.failed()
+        !self.failed.load(Ordering::Acquire) && !self.engine().failed()
     }
 
     /// True where any one record fits into the log besides those that wait for it.
     fn log_has_reserve(&self) -> bool {
-        let stats = self.engine.stats();
+        let stats = self.engine().stats();
         stats.log_used <= stats.log_capacity / 16 * 15
     }
 
     /// True where the shard refuses new names, for want of space.
     pub(super) fn is_full(&self) -> bool {
-        self.engine.is_short(META_HEADROOM_BYTES)
+        self.engine().is_short(META_HEADROOM_BYTES)
     }
 
     /// Approximate number of new names that fit; 0 where they are refused.
     pub(super) fn names_left(&self) -> u64 {
-        self.engine.room_left(META_HEADROOM_BYTES) / NAME_BYTES
+        self.engine().room_left(META_HEADROOM_BYTES) / NAME_BYTES
     }
 
     fn try_append(
@@ -76,25 +84,23 @@ impl MetaHost {
     ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
-                Some(manager.append_junctions(effect, junctions)?)
+                Some(manager.append_junctions(effect, junctions, durability)?)
             }
             _ => {
-                self.engine.append_with(effect, &[], LogRoom::Reserve)?;
+                self.log.append(effect, LogRoom::Reserve, durability)?;
                 None
             }
         };
-        if durability == Durability::AtOnce {
-            self.engine.sync_all()?;
-        }
         Ok(map)
     }
 }
 
 impl ShardHost for MetaHost {
     type Store = Engine;
+    type Position = LogIndex;
 
     fn store(&self) -> &Engine {
-        &self.engine
+        self.engine()
     }
 
     fn now(&self) -> Now {
@@ -128,6 +134,12 @@ impl ShardHost for MetaHost {
         manager.open_sets(zone).map_err(|error| error.code())
     }
 
+    fn more_partitions(&self, shard: ShardId) -> Result<MetaReply, ErrorCode> {
+        let manager = self.manager.as_ref().ok_or(ErrorCode::NotOwner)?;
+        let added = manager.add_partitions(shard);
+        added.map_err(|error| error.code())
+    }
+
     fn check_health(&self) -> Result<(), ErrorCode> {
         if self.is_healthy() {
             Ok(())
@@ -143,25 +155,30 @@ impl ShardHost for MetaHost {
         if reads {
             return Ok(());
         }
+        if self.log.is_congested() {
+            return Err(ErrorCode::Overloaded);
+        }
         if request.adds() {
-            if !self.engine.has_room(META_HEADROOM_BYTES) {
+            if !self.engine().has_room(META_HEADROOM_BYTES) {
                 return Err(ErrorCode::NoSpace);
             }
-            return Ok(self.engine.wait_for_room()?);
+            return Ok(self.engine().wait_for_room()?);
         }
-        match self.engine.wait_for_room() {
+        match self.engine().wait_for_room() {
             Err(DiskError::LogFull) if self.log_has_reserve() => Ok(()),
             result => Ok(result?),
         }
     }
 
     fn has_reserve(&self) -> bool {
-        self.engine.wait_for_room().is_ok() || (self.is_healthy() && self.log_has_reserve())
+        !self.log.is_congested()
+            && (self.engine().wait_for_room().is_ok()
+                || (self.is_healthy() && self.log_has_reserve()))
     }
 
     fn prefetch(&self, request: &MetaRequest) {
-        if self.engine.is_cold() {
-            zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
+        if self.engine().is_cold() {
+            zonal_meta::prefetch(self.engine(), self.hash_bits, request);
         }
     }
 
@@ -173,21 +190,35 @@ impl ShardHost for MetaHost {
     ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
         let appended = self.try_append(effect, junctions, durability);
         appended.map_err(|error| {
-            tracing::error!(%error, "the shard stops serving: its log takes no record");
-            self.medium_health.medium(&error.to_string());
-            self.failed.store(true, Ordering::Release);
-            match error {
-                ManagerError::Disk(error) => error.code(),
+            let code = match &error {
+                ManagerError::Log(error) => error.code(),
                 _ => ErrorCode::Io,
+            };
+            self.failed.store(true, Ordering::Release);
+            if code != ErrorCode::NotOwner {
+                tracing::error!(%error, "the shard stops serving: its log takes no record");
+                self.medium_health.medium(&error.to_string());
             }
+            code
         })
     }
 
+    fn position(&self) -> LogIndex {
+        self.log.position()
+    }
+
+    async fn settled(&self, upto: LogIndex) -> Result<(), ErrorCode> {
+        self.log.settled(upto).await
+    }
+
     async fn flush(&self) -> Result<(), ErrorCode> {
-        let position = self.engine.head();
-        let _permit = self.permits.flush().await;
-        let flushed = self.engine.sync(position);
-        Ok(flushed.inspect_err(|error| self.medium_health.medium(&error.to_string()))?)
+        let flushed = self.log.flush(&self.permits).await;
+        flushed.map_err(|error| {
+            if let ShardLogError::Disk(_) = error {
+                self.medium_health.medium(&error.to_string());
+            }
+            error.code()
+        })
     }
 
     async fn publish(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
@@ -210,6 +241,11 @@ impl ShardHost for MetaHost {
             && self.manager.is_some()
         {
             return self.open_sets(*zone);
+        }
+        if let MetaRequest::FirstLevel { name } = request
+            && let Some(ino) = self.peers.root.first_level_in_silence(name)
+        {
+            return Ok(MetaReply::Child { ino: Some(ino) });
         }
         let Some(_permit) = self.permits.call(shard, &self.timers).await else {
             return Err(ErrorCode::TimedOut);
@@ -255,6 +291,7 @@ impl ShardHost for MetaHost {
                 tracing::error!(%code, "a session has ended, and a removed file that it had open cannot be read: it keeps its space. \
                     Hint: zonal fsck --repair, in the stopped cell");
             }
+            ShardNote::ClientLost(client) => self.lost.add(client),
             ShardNote::UnreadDeletions(code) => tracing::error!(%code, "deletions cannot be read"),
             ShardNote::UnreadDetached(code) => {
                 tracing::error!(%code, "directories without an entry cannot be read");

@@ -1,6 +1,7 @@
 //! Access to a shard, and background work of a shard that has to wait.
 
 use super::*;
+use crate::shard_log::ShardLog;
 use std::time::Duration;
 use zonal_disk::{LogRoom, StoreKind};
 use zonal_meta::keys;
@@ -35,7 +36,7 @@ fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: ShardPace) -> Arc<MetaR
     let pool = Arc::new(Pool::new(own, PoolConfig::default()));
     let parts = MetaRoleParts {
         config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
-        engine: crate::manager_tests::engine(dir, StoreKind::Shard),
+        log: ShardLog::own(crate::manager_tests::engine(dir, StoreKind::Shard)),
         manager: None,
         map,
         peers: Arc::new(Peers::new(pool, CELL)),

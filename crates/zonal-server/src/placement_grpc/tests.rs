@@ -3,6 +3,7 @@
 use super::*;
 use crate::admin::Token;
 use crate::config::UplinkRates;
+use crate::manager_link::ManagerService;
 use crate::manager_tests::{join, manager, manager_joins};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -24,7 +25,8 @@ fn server(scratch: &Scratch) -> PlacementCallServer {
         assert_eq!(crate::manager_tests::failed(&joined), None, "{joined:?}");
     }
     let uplinks = UplinkRates::default();
-    let service = PlacementService::new(map, Arc::new(manager), uplinks, true);
+    let manager = ManagerService::Alone(Arc::new(manager));
+    let service = PlacementService::new(map, manager, uplinks, true);
     let token = Token::new(b"0123456789abcdef").unwrap();
     PlacementCallServer::start(
         TcpListener::bind("127.0.0.1:0").unwrap(),

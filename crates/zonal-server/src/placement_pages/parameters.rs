@@ -3,7 +3,7 @@
 use crate::placement_service::{
     JobStart, LocateRequest, PlaceRequest, RESERVE_MS, RefusalKind, ServiceRefusal, WATCH_MS_MAX,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_placement::job_table::JOB_NODES_MAX;
 use zonal_placement::{JobPolicy, JobTraffic};
 use zonal_types::{NodeId, ZoneId};
@@ -35,13 +35,19 @@ pub(super) fn last_number(path: &str, what: &str) -> Result<u64, ServiceRefusal>
     number(path.rsplit('/').next().unwrap_or_default(), what)
 }
 
-/// Gives each parameter to `take`, decoded; false from it: there is none of this name.
+/// Gives each parameter to `take`, decoded; false from it: there is none of this name. Parameters
+/// that are not `repeatable` may come once.
 fn each(
     query: &str,
+    repeatable: &[&str],
     mut take: impl FnMut(&str, &str) -> Result<bool, ServiceRefusal>,
 ) -> Result<(), ServiceRefusal> {
+    let mut known = BTreeSet::new();
     for part in query.split('&').filter(|part| !part.is_empty()) {
         let (name, encoded) = part.split_once('=').unwrap_or((part, ""));
+        if !known.insert(name) && !repeatable.contains(&name) {
+            return Err(wrong(format!("{name} comes twice")));
+        }
         let value = decoded(encoded);
         let value = value.ok_or_else(|| wrong(format!("{part} is not encoded right")))?;
         if !take(name, &value)? {
@@ -66,7 +72,7 @@ pub(super) fn place(query: &str) -> Result<PlaceRequest, ServiceRefusal> {
         reserve_ms: RESERVE_MS,
         ..PlaceRequest::default()
     };
-    each(query, |name, value| {
+    each(query, &["bytes", "path"], |name, value| {
         match (name, value) {
             ("nodes", count) => place.nodes = number(count, "nodes")?,
             ("reserve_ms", time) => place.reserve_ms = number(time, "reserve_ms")?,
@@ -86,7 +92,7 @@ pub(super) fn place(query: &str) -> Result<PlaceRequest, ServiceRefusal> {
 
 pub(super) fn locate(query: &str) -> Result<LocateRequest, ServiceRefusal> {
     let mut locate = LocateRequest::default();
-    each(query, |name, value| {
+    each(query, &["bytes", "path"], |name, value| {
         match name {
             "bytes" => add_bytes(&mut locate.bytes, value)?,
             "path" => locate.paths.push(value.to_owned()),
@@ -102,7 +108,7 @@ pub(super) fn watch(query: &str) -> Result<WatchQuery, ServiceRefusal> {
         since: None,
         wait_ms: WATCH_MS_MAX,
     };
-    each(query, |name, value| {
+    each(query, &[], |name, value| {
         match name {
             "since" => watch.since = Some(number(value, "since")?),
             "wait_ms" => watch.wait_ms = number(value, "wait_ms")?,
@@ -115,7 +121,7 @@ pub(super) fn watch(query: &str) -> Result<WatchQuery, ServiceRefusal> {
 
 pub(super) fn job_start(query: &str) -> Result<JobStart, ServiceRefusal> {
     let mut start = JobStart::default();
-    each(query, |name, value| {
+    each(query, &["nodes"], |name, value| {
         match name {
             "name" => start.name = value.to_owned(),
             "user" => start.user = value.to_owned(),
@@ -147,7 +153,7 @@ fn add_nodes(nodes: &mut Vec<NodeId>, list: &str) -> Result<(), ServiceRefusal> 
 
 pub(super) fn job_report(query: &str) -> Result<JobReportQuery, ServiceRefusal> {
     let mut report = JobReportQuery::default();
-    each(query, |name, value| {
+    each(query, &[], |name, value| {
         match (name, value) {
             ("in_zone_bytes", bytes) => report.traffic.in_zone = number(bytes, name)?,
             ("cross_zone_bytes", bytes) => report.traffic.cross_zone = number(bytes, name)?,
@@ -187,6 +193,15 @@ mod tests {
         assert_eq!(decoded("/a%2"), None);
         assert_eq!(decoded("%ff"), None);
         assert_eq!(place("path=/a%26b").unwrap().paths, ["/a&b"]);
+    }
+
+    #[test]
+    fn a_parameter_with_one_value_comes_once() {
+        assert!(place("bytes=1:2&bytes=2:2&path=/a&path=/b&nodes=2").is_ok());
+        assert!(place("nodes=2&nodes=3").is_err());
+        assert!(watch("since=1&since=1").is_err());
+        assert!(job_start("name=a&name=b").is_err());
+        assert!(job_report("state=done&state=failed").is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::UplinkRates;
+use crate::manager_link::ManagerService;
 use crate::manager_tests::{join, manager, manager_joins};
 use serde_json::Value;
 use zonal_testkit::Scratch;
@@ -17,8 +18,10 @@ fn pages(scratch: &Scratch, is_grown: bool) -> PlacementPages {
         }
     }
     let uplinks = UplinkRates::default();
-    let service = PlacementService::new(map, Arc::new(manager), uplinks, true);
-    PlacementPages::new(Arc::new(service))
+    let manager = ManagerService::Alone(Arc::new(manager));
+    let service = Arc::new(PlacementService::new(map, manager, uplinks, true));
+    service.take_loads();
+    PlacementPages::new(service)
 }
 
 fn ask(pages: &PlacementPages, method: &str, path: &str, query: &str) -> (u16, Value) {
@@ -70,7 +73,7 @@ fn the_description_lists_each_page_with_its_method_and_parameters() {
 fn the_matrix_has_a_row_for_each_zone_with_bytes() {
     let scratch = Scratch::new("locate-pages");
     let pages = pages(&scratch, true);
-    let (code, told) = ask(&pages, "GET", "/v1/locate", "bytes=2:60&bytes=9:40");
+    let (code, told) = ask(&pages, "GET", "/v1/locate", "bytes=2:60&bytes=3:40");
     assert_eq!((code, &told["unit"]), (200, &"bytes".into()), "{told}");
     let row = |index: usize| {
         let row = &told["matrix"][index];
@@ -78,8 +81,36 @@ fn the_matrix_has_a_row_for_each_zone_with_bytes() {
         (row["zone"].as_u64().unwrap(), cost(0), cost(1))
     };
     assert_eq!(row(0), (2, 0, 60));
-    assert_eq!(row(1), (9, 40, 40));
-    assert_eq!(told["costs"][1]["cost"], 100);
+    assert_eq!(row(1), (3, 40, 0));
+    assert_eq!(told["costs"][1]["cost"], 60);
+}
+
+#[test]
+fn numbers_that_the_cell_does_not_have_are_refused() {
+    let scratch = Scratch::new("refused-pages");
+    let pages = pages(&scratch, true);
+    let later = format!("name=a&zone=2&nodes=2&started_ms={}", u64::MAX / 1_000);
+    for (method, path, query, text) in [
+        ("GET", "/v1/locate", "bytes=99:5", "no zone 99"),
+        ("POST", "/v1/place", "bytes=2:1&bytes=99:5", "no zone 99"),
+        ("POST", "/v1/place", "nodes=0", "at least one node"),
+        ("POST", "/v1/place", "path=/a/../b", "has .. in it"),
+        ("GET", "/v1/locate", "path=/a/%2e%2e/b", "has .. in it"),
+        ("POST", "/v1/jobs", "name=a&zone=99&nodes=2", "no zone 99"),
+        ("POST", "/v1/jobs", "name=a&zone=2&nodes=2,99", "no node 99"),
+        ("POST", "/v1/jobs", later.as_str(), "later than now"),
+    ] {
+        let (code, told) = ask(&pages, method, path, query);
+        let error = told["error"].as_str().unwrap_or_default();
+        assert!(
+            code == 400 && error.contains(text),
+            "{query}: {code} {told}"
+        );
+    }
+    let known = "name=a&zone=2&nodes=2&started_ms=5";
+    assert_eq!(ask(&pages, "POST", "/v1/jobs", known).0, 200);
+    let (_, told) = ask(&pages, "GET", "/v1/jobs", "");
+    assert_eq!(told["jobs"][0]["started_ms"], 5);
 }
 
 #[test]
@@ -115,6 +146,35 @@ fn a_job_takes_the_place_of_its_reservation_and_counts_until_it_ends() {
         (&"j 1".into(), &"done".into(), &750.into())
     );
     assert_eq!(told["running"], 0);
+}
+
+#[test]
+fn the_cpu_that_nodes_report_decides_between_equal_numbers_of_jobs() {
+    let scratch = Scratch::new("load-pages");
+    let pages = pages(&scratch, true);
+    let report = |node, cpu_per_mille| {
+        let node = zonal_types::NodeId(node);
+        let report = zonal_wire::ManagerRequest::ReportLoad {
+            node,
+            cpu_per_mille,
+        };
+        let told = pages.service().manager_for_tests().handle(report);
+        assert_eq!(crate::manager_tests::failed(&told), None, "{told:?}");
+    };
+    let place = || ask(&pages, "POST", "/v1/place", "reserve_ms=0").1;
+    assert_eq!(place()["zone"], 2);
+    report(2, 730);
+    report(77, 5);
+    let placed = place();
+    assert_eq!(placed["zone"], 3, "{placed}");
+    report(3, 9_999);
+    let placed = place();
+    assert_eq!(placed["zone"], 2, "{placed}");
+    let told = placed["explanation"].as_str().unwrap();
+    assert!(told.contains("use 73 percent of their CPU"), "{told}");
+    let (_, zones) = ask(&pages, "GET", "/v1/zones", "");
+    assert_eq!(zones["zones"][0]["cpu_per_mille"], 730);
+    assert_eq!(zones["zones"][1]["cpu_per_mille"], 1_000);
 }
 
 #[test]

@@ -23,7 +23,13 @@ impl PlacementService {
                 let text = format!("path {path} does not start with /");
                 return Err(ServiceRefusal::new(RefusalKind::Invalid, text));
             }
-            let first = path.split('/').find(|name| !name.is_empty());
+            if path.split('/').any(|name| name == "..") {
+                let text = format!("path {path} has .. in it: name it without");
+                return Err(ServiceRefusal::new(RefusalKind::Invalid, text));
+            }
+            let first = path
+                .split('/')
+                .find(|name| !name.is_empty() && *name != ".");
             let first = first.unwrap_or_default();
             let listed = self.junctions(ManagerRequest::JunctionsAt {
                 path: format!("/{first}"),
@@ -90,13 +96,17 @@ impl PlacementService {
         &self,
         request: ManagerRequest,
     ) -> Result<(Vec<Junction>, bool, u64), ServiceRefusal> {
-        match self.manager.handle(request) {
-            ManagerReply::Junctions {
+        match self
+            .manager
+            .serving()
+            .map(|manager| manager.handle(request))
+        {
+            Some(ManagerReply::Junctions {
                 version,
                 junctions,
                 end,
                 ..
-            } => Ok((junctions, end, version)),
+            }) => Ok((junctions, end, version)),
             _ => Err(ServiceRefusal::new(
                 RefusalKind::Unavailable,
                 "the manager does not list junctions",

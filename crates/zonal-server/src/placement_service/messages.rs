@@ -69,6 +69,8 @@ pub struct JobZone {
     pub nodes: usize,
     /// Jobs on them, with reservations.
     pub jobs: u64,
+    /// Mean of the CPU that they use, in thousandths.
+    pub cpu_per_mille: u64,
     /// Weight of its uplink, in thousandths.
     pub uplink_weight: u32,
 }

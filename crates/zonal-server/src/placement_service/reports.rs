@@ -1,12 +1,15 @@
 //! Reports of jobs by their starters, and changes for watchers.
 
 use super::messages::{ChangesAnswer, JobAnswer, JobEntry, JobStart, JobsAnswer, WatchedChange};
-use super::{PlacementService, RefusalKind, ServiceRefusal, calendar_ms, now_ms};
+use super::{PlacementService, RefusalKind, ServiceRefusal, calendar_ms, check_zones, now_ms};
 use zonal_placement::{
     JOB_SILENCE_MS, JobState, JobTableError, JobTraffic, LogChanges, PlacementChange, StartedJob,
 };
 use zonal_types::ZoneId;
 use zonal_wire::ManagerRequest;
+
+/// How far ahead a starter's clock may be: a day.
+const CLOCK_DIFFERENCE_MS: u64 = 86_400_000;
 
 fn refusal(error: &JobTableError) -> ServiceRefusal {
     let kind = match error {
@@ -25,7 +28,7 @@ impl PlacementService {
     /// # Errors
     /// Where the reservation has ended and no nodes are named, or the table is full.
     pub fn start_job(&self, mut start: JobStart) -> Result<JobAnswer, ServiceRefusal> {
-        self.with_state(|_, state| {
+        self.with_state(|map, state| {
             // The table may refuse the job: then the reservation stays.
             if let Some(id) = start.reservation
                 && start.nodes.is_empty()
@@ -38,6 +41,15 @@ impl PlacementService {
             }
             if start.zone == ZoneId(0) || start.nodes.is_empty() {
                 let text = "a job has a zone and nodes, or a reservation";
+                return Err(ServiceRefusal::new(RefusalKind::Invalid, text));
+            }
+            check_zones(map, [start.zone].iter())?;
+            if let Some(node) = start.nodes.iter().find(|node| map.node(**node).is_none()) {
+                let text = format!("there is no node {node}");
+                return Err(ServiceRefusal::new(RefusalKind::Invalid, text));
+            }
+            if start.started_ms > calendar_ms().saturating_add(CLOCK_DIFFERENCE_MS) {
+                let text = "started_ms is later than now";
                 return Err(ServiceRefusal::new(RefusalKind::Invalid, text));
             }
             let started = StartedJob {

@@ -70,7 +70,12 @@ pub(super) fn start_admin(
             .collect()
     }));
     if let Some(shard) = node.shard.clone() {
-        node.metrics.add_gauges(Box::new(move || shard.gauges()));
+        let gauges = move || {
+            shard
+                .serving()
+                .map_or_else(Vec::new, |shard| shard.gauges())
+        };
+        node.metrics.add_gauges(Box::new(gauges));
     }
     if let Some(storage) = node.storage.clone() {
         node.metrics.add_gauges(Box::new(move || storage.gauges()));
@@ -99,7 +104,15 @@ pub(super) fn start_admin(
         let map = Arc::clone(&node.map);
         let service = PlacementService::new(map, manager, config.uplinks.clone(), has_token);
         let service = Arc::new(service);
+        service.take_loads();
         pages.add_placement(PlacementPages::new(Arc::clone(&service)));
+        if let Some(manager) = node.manager.clone() {
+            let lines = move || {
+                let leads = manager.serving();
+                leads.map_or_else(String::new, |manager| manager.cell_health())
+            };
+            pages.add_cell_health(Box::new(lines));
+        }
         if let Some(address) = config.admin.as_ref().and_then(|admin| admin.grpc) {
             grpc = Some(start_grpc(address, token, service)?);
         }

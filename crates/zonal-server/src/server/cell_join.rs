@@ -1,14 +1,14 @@
 //! A node's join at its start: the manager admits the node and takes the starts of its stores
 //! together.
 
-use super::shard::ShardStore;
+use super::shard::{NodeStores, ShardStore, StoreFolder};
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::join;
-use crate::manager_role::{ManagerError, ManagerRole};
+use crate::manager_role::{ManagerError, ManagerParts, ManagerRole};
 use crate::map_cache::MapCache;
-use crate::node_probe::NetNodeProbe;
 use crate::peers::Peers;
+use crate::shard_log::{ShardLog, ShardLogError};
 use crate::{storage_io, store_starts};
 use std::sync::Arc;
 use zonal_disk::StoreDir;
@@ -28,19 +28,22 @@ pub(super) enum JoinOutcome {
 /// Joins with the starts of the node's stores, and notes in the stores that they are taken.
 pub(super) fn join_cell(
     config: &NodeConfig,
-    (store, target): (&Option<ShardStore>, &Option<storage_io::OpenedTarget>),
-    (map, probe): (&Arc<MapCache>, NetNodeProbe),
+    stores: &NodeStores,
+    (map, manager): (&Arc<MapCache>, Arc<ManagerParts>),
     peers: &Peers,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<JoinOutcome, ServerError> {
-    let uuid = target.as_ref().map(|target| target.uuid);
-    let shard = store.as_ref().filter(|_| config.manager_role.is_none());
-    let opened = opened_stores(config, shard, target.as_ref())?;
+    let (store, target) = (stores.shard.as_ref(), stores.target.as_ref());
+    let uuid = target.map(|target| target.uuid);
+    let shard = store.filter(|_| config.manager_role.is_none());
+    let shard = shard.map(|shard| (shard.dir.clone(), shard.uuid));
+    let shard = shard.or_else(|| stores.replica.clone());
+    let opened = opened_stores(config, shard, target)?;
     let starts = opened.iter().map(|(_, start)| start.clone()).collect();
     let join = join::request(config, config.advertise, uuid, starts);
     let outcome = match (&config.manager_role, store) {
         (Some(_), Some(store)) => {
-            let manager = open_manager(config, store, map, probe)?;
+            let manager = open_manager(config, store, manager)?;
             let joined = manager.join(join, true);
             joined.map_err(|error| refused(config, &error))?;
             JoinOutcome::Manager(manager)
@@ -57,17 +60,16 @@ pub(super) fn join_cell(
 /// The open stores of this node, each with the start to be taken.
 fn opened_stores(
     config: &NodeConfig,
-    shard: Option<&ShardStore>,
+    shard: Option<StoreFolder>,
     target: Option<&storage_io::OpenedTarget>,
 ) -> Result<Vec<(StoreDir, StoreStart)>, ServerError> {
     let mut out = Vec::new();
-    if let Some(shard) = shard {
-        out.push((
-            shard.dir.clone(),
-            store_starts::SHARD,
-            config.node.0,
-            shard.uuid,
-        ));
+    if let Some((dir, uuid)) = shard {
+        let kind = match config.manager_role {
+            Some(_) => store_starts::ROOT,
+            None => store_starts::SHARD,
+        };
+        out.push((dir, kind, config.node.0, uuid));
     }
     if let (Some(target), Some(storage)) = (target, &config.storage_role) {
         out.push((
@@ -97,7 +99,7 @@ fn taken(dir: &StoreDir, start: &StoreStart) -> Result<(), ServerError> {
 
 fn refused(config: &NodeConfig, error: &ManagerError) -> ServerError {
     ServerError::JoinRefused {
-        manager: config.manager,
+        manager: config.managers_text(),
         code: ErrorCode::Invalid,
         detail: error.to_string(),
     }
@@ -106,15 +108,14 @@ fn refused(config: &NodeConfig, error: &ManagerError) -> ServerError {
 fn open_manager(
     config: &NodeConfig,
     store: &ShardStore,
-    map: &Arc<MapCache>,
-    probe: NetNodeProbe,
+    parts: Arc<ManagerParts>,
 ) -> Result<Arc<ManagerRole>, ServerError> {
-    let engine = Arc::clone(&store.engine);
-    ManagerRole::open(engine, config.cell, Arc::clone(map), Box::new(probe))
+    let log = ShardLog::own(Arc::clone(&store.engine));
+    ManagerRole::open(log, parts)
         .and_then(|manager| manager.set_width(config.set_width).map(|()| manager))
-        .map(|manager| Arc::new(manager.with_subnets(config.subnets.clone())))
+        .map(Arc::new)
         .map_err(|error| match error {
-            ManagerError::Disk(source) => ServerError::Store {
+            ManagerError::Log(ShardLogError::Disk(source)) => ServerError::Store {
                 dir: store.dir.path().to_owned(),
                 source,
             },

@@ -81,6 +81,14 @@ pub fn settle(world: &Rc<World>) {
     }
 }
 
+/// Waits until the replicas of a shard have the same log, and compares their states.
+pub fn check_replicas(world: &Rc<World>) {
+    if !wait_until(world, World::are_replicas_level) {
+        world.report("invariant 9: the replicas of a shard do not become level");
+    }
+    world.history.compare_states();
+}
+
 /// Checks a cell from which everything was removed: no object may be left, and all space must be
 /// free.
 ///

@@ -12,6 +12,7 @@
 //! | 9 the cell heals, nothing leaks | `healing.rs`, the liveness phase of `scenario.rs` |
 //! | 9 nothing leaks (without faults) | `allocated_bytes.rs` |
 //! | 9 replies come in time | `reply_deadlines.rs` |
+//! | the log of a group | `group_history.rs` |
 //! | 10 everything is in its place | `placement.rs` |
 //!
 //! `names.rs` checks invariant 1 with each map. A breach of invariant 7 shows in `tree_model.rs`
@@ -23,6 +24,7 @@ pub mod bounds;
 pub mod cache_coherence;
 pub mod close_to_open;
 pub mod durability;
+pub mod group_history;
 pub mod healing;
 pub mod names;
 pub mod oracle;

@@ -6,9 +6,11 @@ use super::planted_bugs;
 use crate::clock::Group;
 use crate::disk::VirtualDisk;
 use crate::planted_bugs::Plant;
+use crate::replica_node::ReignLog;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use zonal_consensus::LogIndex;
 use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
 use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
@@ -21,12 +23,14 @@ pub(super) struct SimulatedHost {
     pub(super) group: Group,
     pub(super) disk: Rc<VirtualDisk>,
     pub(super) plant: Plant,
+    /// The log of the shard's group, if it has one.
+    pub(super) log: Option<ReignLog>,
     /// Effects that could lose a change, counted for a planted bug.
     pub(super) effects: Cell<u64>,
     /// The manager, in the root's process.
     pub(super) manager: RefCell<Option<Manager>>,
     /// Number of appended records.
-    pub(super) appended: Cell<u64>,
+    pub(super) appended: Rc<Cell<u64>>,
 }
 
 /// Delay of a fence under a planted bug, ns.
@@ -46,6 +50,7 @@ impl SimulatedHost {
 
 impl ShardHost for SimulatedHost {
     type Store = VirtualDisk;
+    type Position = LogIndex;
 
     fn store(&self) -> &VirtualDisk {
         &self.disk
@@ -77,6 +82,10 @@ impl ShardHost for SimulatedHost {
         self.open_sets_of(zone)
     }
 
+    fn more_partitions(&self, shard: ShardId) -> Result<MetaReply, ErrorCode> {
+        self.partitions_for(shard)
+    }
+
     fn check_health(&self) -> Result<(), ErrorCode> {
         Ok(())
     }
@@ -85,11 +94,14 @@ impl ShardHost for SimulatedHost {
         if self.disk.is_full() && request.adds() {
             return Err(ErrorCode::NoSpace);
         }
-        Ok(())
+        match &self.log {
+            Some(log) if log.is_congested() => Err(ErrorCode::Overloaded),
+            _ => Ok(()),
+        }
     }
 
     fn has_reserve(&self) -> bool {
-        true
+        self.log.as_ref().is_none_or(|log| !log.is_congested())
     }
 
     fn prefetch(&self, _request: &MetaRequest) {}
@@ -104,6 +116,10 @@ impl ShardHost for SimulatedHost {
         let is_of_map = !junctions.is_empty();
         let mut changes = planted_bugs::lose_change(self.plant, &self.effects, effect);
         changes.extend(self.plan_junctions(junctions));
+        if let Some(log) = &self.log {
+            log.append(&changes, durability)?;
+            return Ok(None);
+        }
         self.disk.append_changes(changes);
         if is_of_map || durability == Durability::AtOnce {
             self.disk.sync();
@@ -111,7 +127,21 @@ impl ShardHost for SimulatedHost {
         Ok(None)
     }
 
+    fn position(&self) -> LogIndex {
+        self.log.as_ref().map_or(LogIndex(0), ReignLog::position)
+    }
+
+    async fn settled(&self, upto: LogIndex) -> Result<(), ErrorCode> {
+        match &self.log {
+            Some(log) => log.settled(upto).await,
+            None => Ok(()),
+        }
+    }
+
     async fn flush(&self) -> Result<(), ErrorCode> {
+        if let Some(log) = &self.log {
+            return log.durable().await;
+        }
         if self.plant != Plant::ShardSyncDoesNothing {
             self.disk.sync();
         }

@@ -5,7 +5,7 @@ use super::host::SimulatedHost;
 use crate::disk::VirtualDisk;
 use std::sync::Arc;
 use zonal_meta::JunctionChange;
-use zonal_types::{CellId, Codec, ErrorCode, KvChange, ZoneId};
+use zonal_types::{CellId, Codec, ErrorCode, KvChange, ShardId, ZoneId};
 use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, Manager, MapEdit, PlannedChange, ZoneMap};
 
@@ -74,6 +74,16 @@ impl SimulatedHost {
         let edited = self.edit(&[MapEdit::OpenSets { zone }]);
         edited.map_err(|_unknown| ErrorCode::Invalid)?;
         Ok(self.peers.map.borrow().opened(zone))
+    }
+
+    /// Gives a shard more partitions, where this process is the manager.
+    pub(super) fn partitions_for(&self, shard: ShardId) -> Result<MetaReply, ErrorCode> {
+        if self.manager.borrow().is_none() {
+            return Err(ErrorCode::NotOwner);
+        }
+        let edited = self.edit(&[MapEdit::AddPartitions { shard }]);
+        edited.map_err(|_unknown| ErrorCode::Invalid)?;
+        Ok(MetaReply::Done)
     }
 
     pub(super) fn manage(&self, body: &[u8]) -> ManagerReply {

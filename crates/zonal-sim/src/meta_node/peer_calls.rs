@@ -4,8 +4,12 @@ use super::{MapCell, failed};
 use crate::net::{Network, SimRequest};
 use std::rc::Rc;
 use zonal_meta::Now;
-use zonal_types::{Codec, ErrorCode, ShardId, TargetId};
-use zonal_wire::{Header, MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
+use zonal_types::{Codec, ErrorCode, NodeId, ShardId, TargetId};
+use zonal_wire::{
+    Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
+    StorageRequest,
+};
+use zonal_zonemap::KnownLeaders;
 
 /// Deadline of a call, ms.
 const CALL_MS: u32 = 1_000;
@@ -16,6 +20,7 @@ pub(crate) struct PeerCalls {
     pub(crate) address: String,
     pub(crate) network: Rc<Network>,
     pub(crate) map: MapCell,
+    pub(crate) leaders: Rc<KnownLeaders>,
 }
 
 impl PeerCalls {
@@ -26,23 +31,54 @@ impl PeerCalls {
         }
     }
 
-    /// Sends a request to a shard.
+    /// Sends a request to a shard: its owner, or the replica that leads.
     pub(crate) async fn ask(
         &self,
         shard: ShardId,
         request: &MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
-        let address = {
-            let map = self.map.borrow();
-            let shard = map.shard(shard);
-            let node = shard.and_then(|shard| map.node(shard.node));
-            node.map(|node| node.address.clone())
-        };
+        let attempts = self.leaders.attempts(&self.map.borrow(), shard);
+        let mut attempts = attempts.ok_or(ErrorCode::Unreachable)?;
+        loop {
+            let node = attempts.node();
+            let asked = self.ask_node(node, request).await;
+            if attempts.is_over(node, &asked) {
+                return match asked {
+                    Ok(MetaReply::NotLeader { .. }) => Err(ErrorCode::NotReady),
+                    asked => asked,
+                };
+            }
+        }
+    }
+
+    async fn ask_node(&self, node: NodeId, request: &MetaRequest) -> Result<MetaReply, ErrorCode> {
+        let address = self
+            .map
+            .borrow()
+            .node(node)
+            .map(|node| node.address.clone());
         let address = address.ok_or(ErrorCode::Unreachable)?;
         let body = request.to_bytes();
         let body = self.send(Service::Meta, &address, body).await;
         let body = body.ok_or(ErrorCode::Unreachable)?;
         Ok(MetaReply::from_bytes(&body).unwrap_or(failed(ErrorCode::Protocol)))
+    }
+
+    /// Sends a request to the manager, in the process of the root's shard.
+    pub(crate) async fn ask_manager(
+        &self,
+        request: &ManagerRequest,
+    ) -> Result<ManagerReply, ErrorCode> {
+        let address = {
+            let map = self.map.borrow();
+            let root = map.shard(ShardId(0)).and_then(|root| map.node(root.node));
+            root.map(|node| node.address.clone())
+        };
+        let address = address.ok_or(ErrorCode::Unreachable)?;
+        let body = request.to_bytes();
+        let body = self.send(Service::Manager, &address, body).await;
+        let body = body.ok_or(ErrorCode::Unreachable)?;
+        ManagerReply::from_bytes(&body).map_err(|_error| ErrorCode::Protocol)
     }
 
     /// Sends a request to a target; `None` where no valid reply came.

@@ -53,7 +53,8 @@ impl Network {
     /// Additional delay of a request: 0, or until its sender has given it up and gone on.
     fn late_ms(&self, request: &SimRequest, deadline_ms: u64) -> u64 {
         let late = self.faults.get().late;
-        if late == 0 || !changes_an_object(request) || !self.rng.borrow_mut().chance(late) {
+        let may_be_late = request.header.service == Service::Replica || changes_an_object(request);
+        if late == 0 || !may_be_late || !self.rng.borrow_mut().chance(late) {
             return 0;
         }
         self.count(FaultKind::LateChange);

@@ -4,12 +4,16 @@ use super::World;
 use crate::clock::Group;
 use crate::coverage::FaultKind;
 use crate::disk::VirtualDisk;
+use crate::member_disk::MemberDisk;
 use crate::meta_node::{MetaNode, MetaParts};
 use crate::net::SimServer;
+use crate::planted_bugs::Plant;
+use crate::replica_node::{ReplicaNode, ReplicaParts};
 use crate::rng::SimRng;
 use crate::storage_node::{self, StorageNode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use zonal_consensus::ReplicaId;
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
@@ -21,16 +25,21 @@ const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Meta(ShardId, ZoneId),
+    Replica(ShardId, ZoneId),
     Storage(TargetId),
 }
 
 pub(super) struct Server {
+    pub(super) node: NodeId,
     pub(super) address: String,
     kind: Kind,
     pub(super) disk: Rc<VirtualDisk>,
     group: Cell<Option<Group>>,
     meta: RefCell<Option<Rc<MetaNode>>>,
     storage: RefCell<Option<Rc<StorageNode>>>,
+    /// The disk of a replica, over `disk`.
+    pub(super) member: Option<Rc<MemberDisk>>,
+    pub(super) replica: RefCell<Option<Rc<ReplicaNode>>>,
 }
 
 impl World {
@@ -65,6 +74,7 @@ impl World {
                     map: self.map.clone(),
                     reply_deadlines: self.reply_deadlines.clone(),
                     plant: self.plant,
+                    log: None,
                 };
                 MetaNode::start(parts, config).map(|node| {
                     *server.meta.borrow_mut() = Some(node.clone());
@@ -72,6 +82,7 @@ impl World {
                     role
                 })
             }
+            Kind::Replica(shard, zone) => self.start_replica(server, group, (shard, zone), rng),
             Kind::Storage(target) => {
                 let parts = storage_node::StorageParts {
                     id: target,
@@ -103,6 +114,31 @@ impl World {
         }
     }
 
+    fn start_replica(
+        &self,
+        server: &Server,
+        group: Group,
+        shard: (ShardId, ZoneId),
+        rng: SimRng,
+    ) -> Result<Rc<dyn SimServer>, ErrorCode> {
+        let parts = ReplicaParts {
+            node: server.node,
+            address: server.address.clone(),
+            group,
+            shard,
+            network: self.network.clone(),
+            disk: server.member.clone().ok_or(ErrorCode::Invalid)?,
+            map: self.map.clone(),
+            history: self.history.clone(),
+            reply_deadlines: self.reply_deadlines.clone(),
+            plant: self.plant,
+            inline_bytes: INLINE_BYTES,
+        };
+        let node = ReplicaNode::start(parts, rng);
+        *server.replica.borrow_mut() = Some(node.clone());
+        Ok(node)
+    }
+
     /// Kills a server; state that is not on its disk is lost.
     pub fn kill(&self, index: usize) {
         let Some(server) = self.servers.get(index) else {
@@ -116,6 +152,7 @@ impl World {
             self.clock.kill(group);
             server.meta.take();
             server.storage.take();
+            server.replica.take();
         }
     }
 
@@ -182,6 +219,15 @@ impl World {
         self.network.count(FaultKind::PowerLoss);
         let torn = match server.kind {
             Kind::Meta(..) => server.disk.lose_power(rng, |_disk, _record| true),
+            Kind::Replica(..) => {
+                if !self.is_strong_without(index) {
+                    self.history.majority_lost_power();
+                }
+                if let Some(member) = &server.member {
+                    member.lose_power(rng);
+                }
+                0
+            }
             Kind::Storage(_) => server.disk.lose_power(rng, |disk, record| {
                 StorageNode::is_whole(&self.size.target, disk, record)
             }),
@@ -239,7 +285,11 @@ impl World {
     pub fn meta_nodes(&self) -> Vec<Rc<MetaNode>> {
         self.servers
             .iter()
-            .filter_map(|server| server.meta.borrow().clone())
+            .filter_map(|server| {
+                let replica = server.replica.borrow();
+                let serving = replica.as_ref().and_then(|replica| replica.serving());
+                serving.or_else(|| server.meta.borrow().clone())
+            })
             .collect()
     }
 
@@ -256,14 +306,34 @@ impl World {
 impl Server {
     pub(super) fn new(node: u32, kind: Kind) -> Self {
         Self {
+            node: NodeId(node),
             address: address(node),
             kind,
             disk: Rc::default(),
+            member: None,
+            replica: RefCell::default(),
             group: Cell::new(None),
             meta: RefCell::default(),
             storage: RefCell::default(),
         }
     }
+}
+
+/// A server with a replica on an empty disk. The first one founds the group.
+pub(super) fn replica_server(
+    node: u32,
+    (shard, zone): (ShardId, ZoneId),
+    is_first: bool,
+    plant: Plant,
+) -> Server {
+    let mut server = Server::new(node, Kind::Replica(shard, zone));
+    let is_late = plant == Plant::EntriesAreWrittenLate;
+    let disk = MemberDisk::new(server.disk.clone(), is_late);
+    if is_first {
+        disk.found(ReplicaId(node.into()));
+    }
+    server.member = Some(Rc::new(disk));
+    server
 }
 
 fn address(node: u32) -> String {

@@ -87,7 +87,10 @@ impl MetaRequest {
             | Self::SetXattr { who, .. }
             | Self::RemoveXattr { who, .. }
             | Self::SetPolicy { who, .. }
-            | Self::TakePrivileges { who, .. } => Some(who),
+            | Self::TakePrivileges { who, .. }
+            | Self::MirroredRoot { who, .. }
+            | Self::MirroredName { who, .. }
+            | Self::MirroredNames { who, .. } => Some(who),
             _ => None,
         }
     }
@@ -114,7 +117,10 @@ impl MetaRequest {
             | Self::SetXattr { who, .. }
             | Self::RemoveXattr { who, .. }
             | Self::SetPolicy { who, .. }
-            | Self::TakePrivileges { who, .. } => Some(who),
+            | Self::TakePrivileges { who, .. }
+            | Self::MirroredRoot { who, .. }
+            | Self::MirroredName { who, .. }
+            | Self::MirroredNames { who, .. } => Some(who),
             _ => None,
         }
     }

@@ -72,6 +72,7 @@ pub fn agent_replies() -> Vec<AgentReply> {
             ranks_max: 1024,
             processors: 16,
             is_standby: true,
+            cpu_per_mille: Some(250),
         },
         R::Events {
             next: 306,

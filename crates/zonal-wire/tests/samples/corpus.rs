@@ -2,13 +2,14 @@
 
 use super::{
     admin_replies, admin_requests, agent_replies, agent_requests, events, manager_replies,
-    manager_requests, meta_replies, meta_requests, storage_replies, storage_requests,
+    manager_requests, meta_replies, meta_requests, replica_replies, replica_requests,
+    storage_replies, storage_requests,
 };
 use zonal_testkit::from_hex;
 use zonal_types::Codec;
 use zonal_wire::{
     AdminReply, AdminRequest, AgentReply, AgentRequest, Event, ManagerReply, ManagerRequest,
-    MetaReply, MetaRequest, StorageReply, StorageRequest,
+    MetaReply, MetaRequest, ReplicaReply, ReplicaRequest, StorageReply, StorageRequest,
 };
 
 /// Decodes, and where that succeeds encodes again and returns the result. Must not panic on any
@@ -58,6 +59,8 @@ pub fn kinds() -> Vec<Kind> {
         kind!(AdminReply, admin_replies()),
         kind!(AgentRequest, agent_requests()),
         kind!(AgentReply, agent_replies()),
+        kind!(ReplicaRequest, replica_requests()),
+        kind!(ReplicaReply, replica_replies()),
     ]
 }
 

@@ -8,9 +8,11 @@
 
 mod agent;
 mod corpus;
+mod replica;
 
 pub use agent::{agent_replies, agent_requests};
 pub use corpus::{Kind, corpus, corpus_path, kinds};
+pub use replica::{replica_replies, replica_requests};
 
 use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
@@ -20,14 +22,15 @@ use zonal_types::{
     TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
-use zonal_wire::meta::{BytesPlace, FileUse, Listing};
+use zonal_wire::meta::{BytesPlace, FileUse, Listing, ShardLoad};
 use zonal_wire::{
-    AdminReply, AdminRequest, AppendPlace, AttrChange, ClientTraffic, ClientZoneTraffic, Damaged,
-    DirAfter, DirEntry, DirectoryTraffic, Entry, ErrorNumber, Event, Header, JoinTarget, Junction,
-    LeaseGrant, LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
-    MetaRequest, NewKind, NodeActivity, ObjectEntry, ObjectRef, OperationTimes, RoleHealth,
-    ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime, StartMark, StorageReply,
-    StorageRequest, StoreStart, SubnetZone,
+    AdminReply, AdminRequest, AppendPlace, AttrChange, CellChange, CellEvent, ClientTraffic,
+    ClientZoneTraffic, Damaged, DirAfter, DirEntry, DirectoryTraffic, Entry, ErrorNumber, Event,
+    Header, JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, KnownState, LeaseGrant,
+    LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind,
+    NodeActivity, NodeState, ObjectEntry, ObjectRef, OperationTimes, RoleHealth, ScrubOf,
+    ScrubReport, ScrubState, Service, SessionEntry, SetTime, Sighting, StartMark, StateCause,
+    StorageReply, StorageRequest, StoreStart, SubnetZone, Suspicion,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -78,6 +81,7 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         ("with_room", with_room),
         ("in_room", in_room),
         ("agent", Header::request(Service::Agent, cell)),
+        ("replica", Header::request(Service::Replica, cell)),
     ]
 }
 
@@ -275,6 +279,12 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::HasEntry { ino: dir },
         M::OpenSets { zone: ZoneId(2) },
         M::FirstLevel { name: Name::new(b"data").unwrap() },
+        M::ReportShardLoad { shard: ShardId(7), inodes: 24_000, requests: 1 << 33 },
+        M::MorePartitions { shard: ShardId(7) },
+        M::GetShardLoads,
+        M::MirroredRoot { who: who.clone(), mask: 5 },
+        M::MirroredName { who: who.clone(), name: Name::new(b"data").unwrap() },
+        M::MirroredNames { who: who.clone(), cookie: 1 << 40, entries: 512 },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
         M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
         M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
@@ -293,6 +303,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Events { boot: 2, lease_ms: 5000, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
         R::StaleShard { shard: ShardId(1), node: NodeId(4), epoch: Epoch(3), map_version: MapVersion(9) },
         R::Reclaimed { lost: vec![Ino(0x11)] },
+        R::NotLeader { leader: NodeId(4) },
         R::Synced { boot: 5 },
         R::Entry { entry: entry() },
         R::Entry { entry: elsewhere },
@@ -300,7 +311,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Attr { attr: attr(), data: Some(file_data()), attr_ms: 100 },
         R::Text { text: Blob(b"../target".to_vec()) },
         R::Dir { entries: vec![listed.clone()], end: true },
-        R::Dirs { listings: vec![Listing { dir: Ino(0x99), entries: vec![listed], end: false, term_ms: 5000 }] },
+        R::Dirs { listings: vec![Listing { dir: Ino(0x99), entries: vec![listed.clone()], end: false, term_ms: 5000 }] },
         R::Names { names: vec![Blob(b"user.a".to_vec()), Blob(b"user.b".to_vec())] },
         R::Locked { holder: Some(lock()) },
         R::StatFs { inodes: 24_000, names_left: 7_000_000 },
@@ -322,6 +333,9 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Child { ino: None },
         R::Child { ino: Some(ino(16)) },
         R::TrafficDirs { dirs: vec![(DataId(0x99), ino(16)), (DataId(0x9a), Ino::ROOT)] },
+        R::ShardLoads { loads: vec![ShardLoad { shard: ShardId(7), directories: 3, inodes: Some(24_000), requests_per_second: None }] },
+        R::MirroredRoot { attr: attr(), acl: Some(Blob(vec![2, 0, 0, 0])), age_ms: 1_500 },
+        R::MirroredNames { entries: vec![listed.clone()], end: false, age_ms: 1_500 },
         R::Fences { fences: vec![Fence { client: ClientId(0x51), holder: HolderNumber(0x52), lowest: Incarnation(0x53) }], end: true },
         R::MayUse { place: None },
         R::MayUse { place: file_data().layout.components.pop().map(|component| BytesPlace { component, truncate_seq: 7 }) },
@@ -399,6 +413,16 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::GetRevoked { have: 3 },
         M::Revoke { serials: vec![1, u64::MAX] },
         M::GetSubnets,
+        M::ReportLoad { node: NodeId(3), cpu_per_mille: 417 },
+        M::Digest { zone: ZoneId(2), reporter: NodeId(3), suspicions: vec![Suspicion { node: NodeId(5), state: NodeState::Down, cause: StateCause::NoProcess, by: vec![NodeId(4), NodeId(6)] }], unknown: vec![NodeId(9)] },
+        M::NodeStates { after: NodeId(4) },
+        M::Events { after: 77, limit: 512 },
+        M::ClientLost { shard: ShardId(2), zone: ZoneId(1), client: ClientId(0xabcd), name: "mount /x".into() },
+        M::AddJoinToken { terms: token_terms(), proof: *b"0123456789abcdef0123456789abcdef", sealed: Blob(vec![1, 2]) },
+        M::JoinTokens,
+        M::RemoveJoinToken { id: *b"token-01" },
+        M::WantShards { zone: ZoneId(2), shards: 3 },
+        M::CheckClock { node: NodeId(3), clock_ms: 1_800_000_000_123 },
     ]
 }
 
@@ -412,7 +436,32 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::MapChanges { from: MapVersion(6), to: MapVersion(8), newest: MapVersion(9), changes: vec![Blob(vec![1]), Blob(vec![2, 3])] },
         R::Junctions { version: 5, count: 3, junctions: vec![Junction { ino: ino(16), path: "/data".into(), zone: ZoneId(2) }], end: false },
         R::Revoked { version: 2, serials: vec![7, 9] },
+        R::NodeStates { states: vec![KnownState { node: NodeId(5), state: NodeState::Suspect, since: time(1000), cause: StateCause::Disagreement, by: vec![NodeId(4)] }], end: true },
+        R::Events { first: 1, last: 9, events: cell_events() },
+        R::DigestTaken { next_ms: 1_000 },
+        R::ShardCount { wanted: 3, present: 2 },
         R::Subnets { subnets: vec![SubnetZone { subnet: "10.1.0.0/16".into(), zone: ZoneId(1), zone_name: "row".into() }] },
+        R::JoinTokens { tokens: vec![JoinTokenStatus { terms: token_terms(), is_used: true }] },
+    ]
+}
+
+fn token_terms() -> JoinTokenTerms {
+    JoinTokenTerms {
+        id: *b"token-01",
+        expires: 1_800_000_000,
+        node: NodeId(9),
+        target: TargetId(8),
+        roles: "meta,storage".into(),
+    }
+}
+
+#[rustfmt::skip]
+fn cell_events() -> Vec<CellEvent> {
+    let event = |number, change| CellEvent { number, at: time(1000), change };
+    vec![
+        event(7, CellChange::NodeState { node: NodeId(5), zone: ZoneId(2), was: NodeState::Up, state: NodeState::Draining, cause: StateCause::Ordered, by: vec![] }),
+        event(8, CellChange::ZoneReports { zone: ZoneId(2), reports: false }),
+        event(9, CellChange::ClientLost { shard: ShardId(2), zone: ZoneId(1), client: ClientId(0xabcd), name: "mount /x".into() }),
     ]
 }
 
@@ -432,6 +481,8 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::ListSessions { shard: ShardId(1), after: SessionId(9), limit: 1000 },
         A::Activity,
         A::NumberClaimed { node: NodeId(3), claimed_by: "127.0.0.1:7100".into() },
+        A::Heartbeat,
+        A::Sightings { zone: ZoneId(2), sightings: vec![Sighting { node: NodeId(5), result: StateCause::Hung, silent_ms: 3_000 }] },
     ]
 }
 
@@ -457,6 +508,8 @@ pub fn admin_replies() -> Vec<AdminReply> {
             clients: vec![ClientZoneTraffic { target: TargetId(6), zone: ZoneId(2), read: 1 << 34, written: 9 }],
             directories: vec![DirectoryTraffic { dir: ino(16), traffic: traffic() }],
             operations: vec![OperationTimes { service: "storage".into(), operation: "Read".into(), sum_us: 1234, buckets: vec![0, 3, 1] }],
+            cpu_per_mille: Some(417),
         } },
+        R::Heartbeat { serves: false },
     ]
 }

@@ -176,7 +176,10 @@ impl ZoneMap {
         self.sets.retain(|set| !has_it(set));
         self.targets.retain(|target| target.id != id);
         let has_more = self.targets.iter().any(|target| target.node == node)
-            || self.shards.iter().any(|shard| shard.node == node);
+            || self
+                .shards
+                .iter()
+                .any(|shard| shard.replicas.contains(&node));
         if !has_more {
             self.nodes.retain(|known| known.id != node);
         }

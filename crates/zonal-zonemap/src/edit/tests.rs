@@ -182,3 +182,78 @@ fn a_zone_keeps_its_only_target_and_a_node_its_other_roles() {
     assert!(gone.node(NodeId(2)).is_some() && gone.target(TargetId(9)).is_none());
     assert_eq!(gone.check(), Vec::<String>::new());
 }
+
+fn replicas(shard: u32, nodes: &[u32]) -> MapEdit {
+    MapEdit::SetReplicas {
+        shard: ShardId(shard),
+        replicas: nodes.iter().copied().map(NodeId).collect(),
+    }
+}
+
+fn with_replicas(map: &ZoneMap, shard: u32, nodes: &[u32]) -> ZoneMap {
+    let next = map.edited(&[replicas(shard, nodes)]);
+    next.expect("an edit").expect("a change")
+}
+
+#[test]
+fn replicas_are_set_in_any_order_and_once() {
+    let map = two_zones();
+    assert_eq!(map.edited(&[replicas(1, &[2])]), Ok(None));
+    let next = with_replicas(&map, 1, &[5, 2, 4]);
+    assert_eq!(next.check(), Vec::<String>::new());
+    let shard = next.shard(ShardId(1)).expect("a shard");
+    assert_eq!(shard.replicas, [NodeId(2), NodeId(4), NodeId(5)]);
+    assert_eq!((shard.node, shard.epoch), (NodeId(2), Epoch(1)));
+    assert_eq!(next.edited(&[replicas(1, &[2, 4, 5])]), Ok(None));
+    assert_eq!(ZoneMap::decode(&next.to_bytes()), Ok(next.clone()));
+    let fewer = with_replicas(&next, 1, &[2]);
+    assert_eq!(fewer.shards, map.shards);
+}
+
+#[test]
+fn unsound_replicas_are_refused() {
+    let map = two_zones();
+    let refused = EditError::Replicas {
+        shard: ShardId(1),
+        owner: NodeId(2),
+    };
+    let sets: [&[u32]; 4] = [&[], &[4, 5], &[2, 4, 4], &[1, 2, 3, 4, 5, 6]];
+    for nodes in sets {
+        assert_eq!(map.edited(&[replicas(1, nodes)]), Err(refused.clone()));
+        let mut broken = map.clone();
+        broken.shards[1].replicas = nodes.iter().copied().map(NodeId).collect();
+        assert_eq!(broken.check().len(), 1, "{nodes:?}");
+    }
+    let unknown = |what| Err(EditError::Unknown { what });
+    assert_eq!(map.edited(&[replicas(9, &[2])]), unknown("shard"));
+    assert_eq!(map.edited(&[replicas(1, &[2, 99])]), unknown("node"));
+}
+
+#[test]
+fn a_replica_that_comes_back_does_not_take_the_shard_over() {
+    let map = with_replicas(&two_zones(), 1, &[2, 4, 5]);
+    assert_eq!(map.edited(&[join(4, 1, Some(1), None)]), Ok(None));
+    // Another node does, and keeps the log alone.
+    let taken = map.edited(&[join(6, 2, Some(1), None)]);
+    let taken = taken.expect("an edit").expect("a change");
+    let shard = taken.shard(ShardId(1)).expect("a shard");
+    assert_eq!((shard.node, shard.epoch), (NodeId(6), Epoch(2)));
+    assert_eq!(shard.replicas, [NodeId(6)]);
+}
+
+#[test]
+fn a_replica_of_the_root_shard_that_comes_back_does_not_become_the_manager() {
+    let map = with_replicas(&two_zones(), 0, &[1, 2, 3]);
+    assert_eq!(map.edited(&[join(2, 1, Some(0), None)]), Ok(None));
+}
+
+#[test]
+fn a_node_that_keeps_a_log_stays_when_its_target_goes() {
+    let map = with_replicas(&two_zones(), 1, &[2, 4, 5]);
+    let remove = MapEdit::RemoveTarget {
+        target: TargetId(2),
+    };
+    let map = map.edited(&[retire(2), remove]).unwrap().unwrap();
+    assert!(map.node(NodeId(5)).is_some() && map.target(TargetId(2)).is_none());
+    assert_eq!(map.check(), Vec::<String>::new());
+}

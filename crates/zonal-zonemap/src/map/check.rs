@@ -124,9 +124,9 @@ impl ZoneMap {
 
     fn check_shard(&self, shard: &Shard, broken: &mut Vec<String>) {
         let (id, node) = (shard.id, shard.node);
-        if self.node(node).is_none() || !shard.replicas.contains(&node) {
+        if self.node(node).is_none() || !Shard::has_sound_replicas(node, &shard.replicas) {
             broken.push(format!(
-                "shard {id} is on unknown node {node}, or not among its replicas"
+                "shard {id} is on unknown node {node}, or its replicas are not sound"
             ));
         }
         let replicas = shard.replicas.iter();

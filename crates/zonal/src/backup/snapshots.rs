@@ -51,9 +51,12 @@ impl Drop for ShardBackup<'_> {
 
 impl<'a> ShardBackup<'a> {
     fn fix(cell: &'a CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
-        let to = CellHandle::address(map, shard.node)?;
-        let reply = cell.admin(to, &AdminRequest::SnapshotBegin { shard: shard.id });
-        match reply.with_context(|| format!("shard {}", shard.id))? {
+        let begin = AdminRequest::SnapshotBegin { shard: shard.id };
+        let begun = cell.admin_of_shard(map, shard, &begin);
+        let (reply, node) = begun.with_context(|| format!("shard {}", shard.id))?;
+        // A snapshot is read where it was taken.
+        let to = CellHandle::address(map, node)?;
+        match reply {
             AdminReply::Snapshot {
                 snapshot,
                 shard: id,

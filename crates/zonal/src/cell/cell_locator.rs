@@ -1,4 +1,4 @@
-//! The name of a cell on a command line: its folder, or the address of its manager.
+//! The name of a cell on a command line: its folder, or addresses of its managers.
 
 use crate::exit::{Failure, UNREACHABLE, USAGE};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -13,8 +13,8 @@ const PROBE: Duration = Duration::from_secs(2);
 pub enum CellLocator {
     /// The cell's folder.
     Folder(PathBuf),
-    /// The manager's address.
-    Address(SocketAddr),
+    /// Addresses of managers, one at least.
+    Managers(Vec<SocketAddr>),
 }
 
 /// Whether a text has the form of an address: IP:PORT, or HOST:PORT if no folder has that name.
@@ -30,40 +30,56 @@ fn is_host(text: &str) -> bool {
 }
 
 impl CellLocator {
-    /// Whether a text names an address, which need not resolve.
+    /// Whether a text names addresses, which need not resolve.
     pub fn is_address(text: &str) -> bool {
-        text.parse::<SocketAddr>().is_ok() || is_host(text)
+        text.split(',')
+            .all(|part| part.parse::<SocketAddr>().is_ok() || is_host(part))
     }
 
-    /// Parses a name. Of a host with several addresses it takes the first that accepts a
-    /// connection.
+    /// Parses a name: a folder, or addresses with commas between them.
     pub fn of(text: &str) -> anyhow::Result<Self> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
-        }
         if text.is_empty() {
             let failure = Failure::new(USAGE, "a cell's name is empty");
             return Err(failure
-                .hint("--cell takes a folder, or the address of a manager")
+                .hint("--cell takes a folder, or addresses of managers")
                 .into());
         }
-        if !is_host(text) {
+        if !Self::is_address(text) {
             return Ok(Self::Folder(text.into()));
         }
-        let known = text.to_socket_addrs().map(Vec::from_iter);
-        let known = known.map_err(|error| Failure::new(UNREACHABLE, format!("{text}: {error}")));
-        let known = known.map_err(|failure| {
-            failure.hint("--cell takes a folder, IP:PORT, or HOST:PORT with a host name that resolves on this machine")
-        })?;
-        let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, PROBE).is_ok();
-        let chosen = match known.as_slice() {
-            [only] => Some(only),
-            several => several.iter().find(answers).or(several.first()),
-        };
-        chosen.copied().map(Self::Address).ok_or_else(|| {
-            Failure::new(UNREACHABLE, format!("{text}: the host has no address")).into()
-        })
+        let (mut managers, mut failed) = (Vec::new(), None);
+        for part in text.split(',') {
+            match address(part) {
+                Ok(address) => managers.push(address),
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            // One host name that resolves is enough.
+            Some(error) if managers.is_empty() => Err(error),
+            _ => Ok(Self::Managers(managers)),
+        }
     }
+}
+
+/// An address. Of a host with several it is the first that accepts a connection.
+fn address(text: &str) -> anyhow::Result<SocketAddr> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let known = text.to_socket_addrs().map(Vec::from_iter);
+    let known = known.map_err(|error| Failure::new(UNREACHABLE, format!("{text}: {error}")));
+    let known = known.map_err(|failure| {
+        failure.hint("--cell takes a folder, IP:PORT, or HOST:PORT with a host name that resolves on this machine")
+    })?;
+    let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, PROBE).is_ok();
+    let chosen = match known.as_slice() {
+        [only] => Some(only),
+        several => several.iter().find(answers).or(several.first()),
+    };
+    chosen
+        .copied()
+        .ok_or_else(|| Failure::new(UNREACHABLE, format!("{text}: the host has no address")).into())
 }
 
 #[cfg(test)]
@@ -77,6 +93,7 @@ mod tests {
             "[::1]:7100",
             "manager:7100",
             "a-b.example.org:1",
+            "10.0.0.1:7100,10.0.0.2:7100,manager:7100",
         ] {
             assert!(CellLocator::is_address(text), "{text}");
         }
@@ -87,6 +104,8 @@ mod tests {
             "host:70000",
             ":7100",
             "./a:1",
+            "10.0.0.1:7100,",
+            "10.0.0.1:7100,/a",
         ] {
             assert!(!CellLocator::is_address(text), "{text}");
             assert_eq!(
@@ -101,10 +120,11 @@ mod tests {
     fn a_host_name_is_resolved() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let CellLocator::Address(address) = CellLocator::of(&format!("localhost:{port}")).unwrap()
-        else {
+        let named = format!("localhost:{port},127.0.0.1:7100");
+        let CellLocator::Managers(managers) = CellLocator::of(&named).unwrap() else {
             panic!("taken for a folder");
         };
-        assert_eq!(address, listener.local_addr().unwrap());
+        let other = "127.0.0.1:7100".parse().unwrap();
+        assert_eq!(managers, [listener.local_addr().unwrap(), other]);
     }
 }

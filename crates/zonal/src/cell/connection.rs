@@ -6,8 +6,8 @@ use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, NOT_FOUND, REFUSED, UNR
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use zonal_basics::const_u32;
 use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
@@ -15,18 +15,20 @@ use zonal_net::{
     Address, Credential, Identity, PayloadInto, Peer, Pool, PoolConfig, Request, Role, SubjectKind,
 };
 use zonal_server::NodeConfig;
-use zonal_types::limits::JUNCTIONS_LISTED_MAX;
+use zonal_types::limits::{JUNCTIONS_LISTED_MAX, REPLICA_ATTEMPT_MS};
 use zonal_types::{CellId, Codec, ErrorCode, NodeId};
 use zonal_wire::{
-    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service, StorageReply,
-    StorageRequest,
+    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
+    Service, StorageReply, StorageRequest,
 };
-use zonal_zonemap::{Fetch, FetchError, Junction, ZoneMap};
+use zonal_zonemap::known_manager::is_of_follower;
+use zonal_zonemap::{Fetch, FetchError, Junction, KnownLeaders, KnownManager, Shard, ZoneMap};
 
 /// Arguments that select a cell.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CellArgs {
-    /// The cell: folder made by `zonal up`, or address of the manager (IP:PORT, or HOST:PORT)
+    /// The cell: folder made by `zonal up`, or managers as IP:PORT or HOST:PORT, with commas
+    /// between
     /// [default: /var/lib/zonal/default for root, ~/.zonal/default for others]
     #[arg(
         long,
@@ -52,11 +54,15 @@ pub struct CellHandle {
     pub folder: Option<CellFolder>,
     /// The cell's id; all zero while only an address is known.
     pub id: CellId,
-    /// Address of the manager.
-    pub manager: SocketAddr,
+    /// Addresses of managers, one at least.
+    pub managers: Vec<SocketAddr>,
+    /// The manager that answered last, and the newest map that tells of others.
+    manager: KnownManager,
+    known: Mutex<Arc<ZoneMap>>,
     /// The credential of this process.
     pub credential: Option<Arc<Credential>>,
     pool: Pool,
+    leaders: KnownLeaders,
 }
 
 /// A server's refusal of a call.
@@ -109,10 +115,10 @@ impl CellArgs {
     pub fn open(&self) -> anyhow::Result<CellHandle> {
         let named = self.named().map(CellLocator::of).transpose()?;
         let dir = match named {
-            Some(CellLocator::Address(address)) => {
+            Some(CellLocator::Managers(managers)) => {
                 crate::exit::cell_has_no_folder();
                 let key = read_credential(self.key_file.as_deref())?;
-                return Ok(CellHandle::new(None, CellId::default(), address, key));
+                return Ok(CellHandle::new(None, CellId::default(), managers, key));
             }
             Some(CellLocator::Folder(dir)) => dir,
             None => default_dir(),
@@ -124,13 +130,17 @@ impl CellArgs {
             .as_ref()
             .map(|file| folder.dir.join(file));
         let key = read_credential(self.key_file.as_deref().or(key_path.as_deref()))?;
-        let (id, manager) = (folder.cell()?, folder.file.manager);
-        Ok(CellHandle::new(Some(folder), id, manager, key))
+        let (id, managers) = (folder.cell()?, folder.file.managers());
+        Ok(CellHandle::new(Some(folder), id, managers, key))
     }
 }
 
 /// Deadline of a call.
 const DEADLINE: Duration = Duration::from_secs(3);
+/// How long a command waits for a manager that leads.
+const ELECTION: Duration = Duration::from_secs(5);
+/// Pause between two rounds of questions meanwhile.
+const ELECTION_PAUSE: Duration = Duration::from_millis(200);
 
 fn pool_of(me: Identity, deadline: Duration) -> Pool {
     let config = PoolConfig {
@@ -146,7 +156,7 @@ impl CellHandle {
     fn new(
         folder: Option<CellFolder>,
         id: CellId,
-        manager: SocketAddr,
+        managers: Vec<SocketAddr>,
         credential: Option<Arc<Credential>>,
     ) -> Self {
         // With a client's credential the connection has the client's role, not that of a command.
@@ -158,9 +168,12 @@ impl CellHandle {
         Self {
             folder,
             id: me.cell,
-            manager,
+            managers,
+            manager: KnownManager::default(),
+            known: Mutex::new(Arc::new(ZoneMap::unknown(me.cell))),
             credential,
             pool: pool_of(me, DEADLINE),
+            leaders: KnownLeaders::default(),
         }
     }
 
@@ -182,7 +195,7 @@ impl CellHandle {
         Ok(Self::new(
             Some(folder.clone()),
             folder.cell()?,
-            folder.file.manager,
+            folder.file.managers(),
             key,
         ))
     }
@@ -190,7 +203,7 @@ impl CellHandle {
     /// The cell of a node, as its config names it.
     pub fn of_config(config: &NodeConfig) -> anyhow::Result<Self> {
         let key = read_credential(config.key_file.as_deref())?;
-        Ok(Self::new(None, config.cell, config.manager, key))
+        Ok(Self::new(None, config.cell, config.managers.clone(), key))
     }
 
     /// Connects to a node's server to learn whether it answers.
@@ -226,6 +239,56 @@ impl CellHandle {
         };
         let reply = self.pool.call(to, request, PayloadInto::Owned)?;
         T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
+    }
+
+    /// Sends a request with the caller's header to a shard: to its owner, or the replica that
+    /// leads.
+    pub fn call_shard(
+        &self,
+        map: &ZoneMap,
+        shard: &Shard,
+        header: Header,
+        request: &MetaRequest,
+    ) -> anyhow::Result<MetaReply> {
+        let attempts = self.leaders.attempts(map, shard.id);
+        let mut attempts = attempts.with_context(|| format!("no shard {} in the map", shard.id))?;
+        let mut header = header;
+        if attempts.is_among_several() {
+            header.deadline_ms = const_u32(REPLICA_ATTEMPT_MS);
+        }
+        let body = request.to_bytes();
+        loop {
+            let node = attempts.node();
+            let to = Self::address(map, node);
+            let called = to.and_then(|to| self.call_with(to, header, request.name(), &body));
+            if attempts.is_over(node, &called) {
+                return called;
+            }
+        }
+    }
+
+    /// Sends an admin request to a shard, as [`Self::call_shard`] does; returns the reply and who
+    /// gave it. A refusal is an error.
+    pub fn admin_of_shard(
+        &self,
+        map: &ZoneMap,
+        shard: &Shard,
+        request: &AdminRequest,
+    ) -> anyhow::Result<(AdminReply, NodeId)> {
+        let attempts = self.leaders.attempts(map, shard.id);
+        let mut attempts = attempts.with_context(|| format!("no shard {} in the map", shard.id))?;
+        loop {
+            let node = attempts.node();
+            let asked = Self::address(map, node).and_then(|to| self.ask(to, request));
+            let failed = match &asked {
+                Ok(Ok(_reply)) => None,
+                Ok(Err(refusal)) => Some(refusal.code),
+                Err(_no_answer) => Some(ErrorCode::Unreachable),
+            };
+            if attempts.is_over_after(node, failed) {
+                return Ok((asked??, node));
+            }
+        }
     }
 
     /// Sends a request and a payload to a target; returns its reply and payload.
@@ -295,11 +358,15 @@ impl CellHandle {
             )),
         };
         let map = Fetch::newer(known).run(ask);
+        if let Ok(map) = &map {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.clone_from(map);
+        }
         map.map_err(|Unfetched(error)| match error.downcast_ref() {
             Some(FetchError::Refused { code, .. }) if *code == ErrorCode::WrongTarget => {
-                let text = format!("{} is not a manager", self.manager);
+                let text = format!("{} is not a manager", self.managers_text());
                 Failure::new(UNREACHABLE, text)
-                    .hint("--cell takes the manager's address")
+                    .hint("--cell takes addresses of managers")
                     .into()
             }
             Some(FetchError::Decode(_)) => Failure::new(UNREACHABLE, error.to_string())
@@ -310,10 +377,62 @@ impl CellHandle {
         })
     }
 
-    /// Sends a request to the manager.
+    /// An address that stands for the cell on this machine: of a manager.
+    pub fn first_manager(&self) -> SocketAddr {
+        let none = SocketAddr::from(([0, 0, 0, 0], 0));
+        self.managers.first().copied().unwrap_or(none)
+    }
+
+    /// Addresses of managers, for a client.
+    pub fn manager_list(&self) -> Vec<String> {
+        self.managers.iter().map(SocketAddr::to_string).collect()
+    }
+
+    /// Addresses of managers, with commas between them, as `--cell` takes them.
+    pub fn managers_text(&self) -> String {
+        self.manager_list().join(",")
+    }
+
+    /// Sends a request to the manager that leads. Where there are several, waits for an election.
     pub fn ask_manager(&self, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
-        let to = Address::any_node(self.manager);
-        self.call(to, Service::Manager, request.name(), &request.to_bytes())
+        let configured = self.manager_list();
+        let mut refused = None;
+        let until = Instant::now() + ELECTION;
+        loop {
+            let known = Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner));
+            let managers = self.manager.order(&known, &configured);
+            let is_among_several = managers.len() > 1;
+            let mut header = Header::request(Service::Manager, self.id);
+            if is_among_several {
+                header.deadline_ms = const_u32(REPLICA_ATTEMPT_MS);
+            }
+            for manager in &managers {
+                let to = Address::any_node(manager.parse()?);
+                let body = request.to_bytes();
+                match self.call_with::<ManagerReply>(to, header, request.name(), &body) {
+                    Ok(reply) if is_of_follower(&reply) => refused = Some(Ok(reply)),
+                    Ok(reply) => {
+                        self.manager.answered(manager);
+                        return Ok(reply);
+                    }
+                    Err(error) if is_among_several => {
+                        refused.get_or_insert(Err(error));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            // A manager that does not lead tells where the others are.
+            if !matches!(
+                request,
+                ManagerRequest::GetMap { .. } | ManagerRequest::GetMapPart { .. }
+            ) {
+                let _ = self.newest_map(known);
+            }
+            match refused.take() {
+                Some(outcome) if Instant::now() >= until => return outcome,
+                _ => std::thread::sleep(ELECTION_PAUSE),
+            }
+        }
     }
 
     /// Visits all junctions in the order of their paths; fetches them page by page.

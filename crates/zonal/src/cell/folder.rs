@@ -40,8 +40,11 @@ const LOCK: &str = "lock";
 pub struct CellFile {
     /// The cell's id, 32 hexadecimal digits.
     pub cell: String,
-    /// The manager's address.
+    /// A manager's address.
     pub manager: SocketAddr,
+    /// Addresses of the other managers, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_managers: Vec<SocketAddr>,
     /// Credential file of commands, relative to the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
@@ -56,6 +59,14 @@ pub struct CellFolder {
     pub dir: PathBuf,
     /// Contents of `cell.toml`.
     pub file: CellFile,
+}
+
+impl CellFile {
+    /// Addresses of all managers.
+    pub fn managers(&self) -> Vec<SocketAddr> {
+        let all = std::iter::once(&self.manager).chain(&self.other_managers);
+        all.copied().collect()
+    }
 }
 
 /// The default folder of a cell: `$ZONAL_CELL`, else `/var/lib/zonal/default` for root and

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zonal_disk::trusted_paths::{self, PathRefusal};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
+use zonal_net::join_token::CertificateDer;
 use zonal_net::{Authority, Serial, Subject, SubjectKind};
 use zonal_types::CellId;
 
@@ -154,6 +155,24 @@ impl Keyring {
     /// The cell of the authority.
     pub fn cell(&self) -> CellId {
         self.authority.cell()
+    }
+
+    /// The authority's certificate.
+    pub fn certificate(&self) -> anyhow::Result<CertificateDer<'static>> {
+        Ok(self.authority.certificate()?)
+    }
+
+    /// Issues a credential for a file on another machine; returns the file's text, which is secret.
+    pub fn issue_text(&self, kind: SubjectKind, term: Duration) -> anyhow::Result<String> {
+        let cell = self.authority.cell();
+        let subject = Subject { cell, kind };
+        let issued = self.authority.issue(&subject, term)?;
+        self.note(&IssuedLine {
+            subject: subject.to_string(),
+            serial: shown(issued.serial),
+            expires: issued.expires,
+        })?;
+        Ok(issued.pem)
     }
 
     /// Issues a credential into a new file that only its owner can read.

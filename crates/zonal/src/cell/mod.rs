@@ -7,6 +7,7 @@ pub mod keyring;
 mod machine_folders;
 pub mod mount_records;
 pub mod mount_table;
+pub mod node_states;
 pub mod node_status;
 pub mod plan;
 pub mod process_handle;

@@ -282,7 +282,7 @@ pub fn places(cell: &CellHandle) -> impl Iterator<Item = MountRecords> {
 /// All mounts of a cell that are recorded on this machine.
 pub fn of(cell: &CellHandle) -> Vec<MountRecord> {
     places(cell)
-        .flat_map(|records| records.list_of(cell.manager))
+        .flat_map(|records| records.list_of(cell.first_manager()))
         .collect()
 }
 

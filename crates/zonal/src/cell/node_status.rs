@@ -16,7 +16,7 @@ use zonal_wire::{
     AdminReply, AdminRequest, ClientTraffic, DirectoryTraffic, ManagerReply, ManagerRequest,
     MetaReply, MetaRequest, NodeActivity, Service, StorageReply, StorageRequest,
 };
-use zonal_zonemap::{Node, ZoneMap};
+use zonal_zonemap::{Node, Shard, ZoneMap};
 
 /// Space of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,15 +204,16 @@ impl<'a> Probe<'a> {
     }
 
     fn ask_shard(&mut self, map: &ZoneMap, node: NodeId) {
-        if !map.shards.iter().any(|shard| shard.node == node) {
+        let keeps = |shard: &Shard| shard.replicas.contains(&node);
+        if !map.shards.iter().any(keeps) {
             return;
         }
         let request = MetaRequest::StatFs;
         match self.call(Service::Meta, request.name(), &request.to_bytes()) {
             Some(MetaReply::StatFs { inodes, .. }) => self.status.inodes = Some(inodes),
             Some(MetaReply::Failed { code }) => self.note(format!("shard: {}", code.0)),
+            Some(MetaReply::NotLeader { .. }) | None => {}
             Some(_) => self.note("shard: an unexpected reply".into()),
-            None => {}
         }
     }
 

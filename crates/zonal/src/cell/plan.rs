@@ -25,6 +25,10 @@ pub struct CellShape {
     pub zones: u16,
     /// Storage servers in each zone.
     pub storage_nodes: u32,
+    /// Replicas of each shard, each on a server of its own.
+    pub replicas: u8,
+    /// Shards of each zone.
+    pub shards: u8,
     /// Capacity of each target, in bytes.
     pub capacity: ByteSize,
     /// Size of a segment, in bytes.
@@ -35,6 +39,8 @@ pub struct CellShape {
     pub agent: bool,
 }
 
+/// Highest number in a node's name: `--shards` times `--replicas`.
+const NUMBER_MAX: u32 = 80;
 /// File name of the commands' credential in the cell's folder.
 const KEY_FILE: &str = "cell.key";
 /// File name of a node's credential in the node's folder.
@@ -56,36 +62,62 @@ struct PlannedNode {
     roles: String,
 }
 
-/// The manager's part of a config: the root directory belongs to the user who makes the cell.
-fn manager_role() -> String {
+/// A manager's part of a config: the root directory belongs to the user who makes the cell.
+fn manager_role(shape: &CellShape) -> String {
+    let mut counts = match shape.replicas {
+        0 | 1 => String::new(),
+        _ => "replicated = true\n".to_owned(),
+    };
+    for (key, count) in [("replicas", shape.replicas), ("shards", shape.shards)] {
+        if count > 1 {
+            let _infallible = writeln!(counts, "{key} = {count}");
+        }
+    }
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
     if (uid, gid) == (0, 0) {
-        return "[manager]\n".to_owned();
+        return format!("[manager]\n{counts}");
     }
-    format!("[manager]\nroot_uid = {uid}\nroot_gid = {gid}\n")
+    format!("[manager]\n{counts}root_uid = {uid}\nroot_gid = {gid}\n")
 }
 
 fn nodes(shape: &CellShape) -> Vec<PlannedNode> {
-    let mut nodes = vec![PlannedNode {
-        name: "manager".into(),
-        zone: 1,
-        kind: ServerRoles {
-            manager: true,
-            ..ServerRoles::default()
-        },
-        roles: manager_role(),
-    }];
-    for zone in 1..=shape.zones {
-        nodes.push(PlannedNode {
-            name: format!("meta{zone}"),
-            zone,
+    // Managers are spread over the zones.
+    let managers = 1..=shape.replicas.max(1);
+    let mut nodes: Vec<PlannedNode> = managers
+        .map(|manager| PlannedNode {
+            name: match manager {
+                1 => "manager".into(),
+                _ => format!("manager{manager}"),
+            },
+            zone: (u16::from(manager) - 1) % shape.zones.max(1) + 1,
             kind: ServerRoles {
-                meta: true,
+                manager: true,
                 ..ServerRoles::default()
             },
-            roles: "[meta]\n".into(),
-        });
+            roles: manager_role(shape),
+        })
+        .collect();
+    for zone in 1..=shape.zones {
+        // Nodes of one zone are alike: as they join, they fill one shard after the other.
+        for number in 1..=u16::from(shape.replicas) * u16::from(shape.shards) {
+            let roles = match shape.replicas {
+                1 => "[meta]\n",
+                _ => "[meta]\nreplicated = true\n",
+            };
+            nodes.push(PlannedNode {
+                name: match number {
+                    1 => format!("meta{zone}"),
+                    _ => format!("meta{zone}-{number}"),
+                },
+                zone,
+                kind: ServerRoles {
+                    meta: true,
+                    ..ServerRoles::default()
+                },
+                roles: roles.into(),
+            });
+        }
     }
     let mut target = 0;
     for zone in 1..=shape.zones {
@@ -194,17 +226,23 @@ fn is_planned(name: &str) -> bool {
         let number = text
             .parse::<u32>()
             .ok()
-            .filter(|number| (1..=64).contains(number));
+            .filter(|number| (1..=NUMBER_MAX).contains(number));
         // In the form of a plan: no sign, no leading zeros.
         number.is_some_and(|number| number.to_string() == text)
     };
     if let Some(zone) = name.strip_prefix("meta") {
-        return number(zone);
+        return match zone.split_once('-') {
+            Some((zone, other)) => number(zone) && other != "1" && number(other),
+            None => number(zone),
+        };
     }
     let storage = name
         .strip_prefix("storage")
         .and_then(|rest| rest.split_once('-'));
-    name == "manager" || storage.is_some_and(|(zone, index)| number(zone) && number(index))
+    let is_manager = name
+        .strip_prefix("manager")
+        .is_some_and(|number| ["", "2", "3", "4", "5"].contains(&number));
+    is_manager || storage.is_some_and(|(zone, index)| number(zone) && number(index))
 }
 
 /// Largest list of unfinished nodes that is read, in bytes.
@@ -298,7 +336,17 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellF
     } else {
         String::new()
     };
-    let manager = serving.first().copied().context("no node")?;
+    let managers = nodes.iter().zip(serving);
+    let managers = managers.filter(|(node, _)| node.kind.manager);
+    let managers: Vec<SocketAddr> = managers.map(|(_, address)| *address).collect();
+    let (manager, others) = managers.split_first().context("no manager")?;
+    let manager_line = match others {
+        [] => format!("manager_address = \"{manager}\""),
+        _ => {
+            let all: Vec<String> = managers.iter().map(|one| format!("\"{one}\"")).collect();
+            format!("manager_addresses = [{}]", all.join(", "))
+        }
+    };
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
         // Only the owner can open the folder: stores hold file contents in clear.
@@ -316,7 +364,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellF
         let _ = write!(
             text,
             "# Written by `zonal up`; it may be edited while the cell is down.\n\
-             cell = \"{cell}\"\nnode = {}\nlisten = \"{}\"\nmanager_address = \"{manager}\"\n{key_line}\n\
+             cell = \"{cell}\"\nnode = {}\nlisten = \"{}\"\n{manager_line}\nshares_machine = true\n{key_line}\n\
              [zone]\nid = {}\nname = \"zone{}\"\n\n{}\n[admin]\nlisten = \"{}\"\n",
             index + 1,
             serving[index],
@@ -335,7 +383,8 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<CellF
         dir: dir.to_owned(),
         file: CellFile {
             cell: cell.to_string(),
-            manager,
+            manager: *manager,
+            other_managers: others.to_vec(),
             key_file: key.then(|| KEY_FILE.into()),
             nodes: nodes.iter().map(|node| node.name.clone()).collect(),
         },
@@ -354,6 +403,8 @@ mod tests {
         let shape = CellShape {
             zones: 2,
             storage_nodes: 3,
+            replicas: 1,
+            shards: 1,
             capacity: ByteSize(1 << 30),
             segment: ByteSize(64 << 20),
             key: false,
@@ -381,6 +432,8 @@ mod tests {
         let shape = CellShape {
             zones: 64,
             storage_nodes: 64,
+            replicas: 5,
+            shards: 16,
             capacity: ByteSize(1 << 30),
             segment: ByteSize(64 << 20),
             key: false,
@@ -394,15 +447,19 @@ mod tests {
             "..",
             "meta",
             "meta0",
-            "meta65",
+            "meta81",
+            "meta1-1",
+            "meta1-81",
             "meta01",
             "meta+1",
             "meta1/..",
             "storage1",
             "storage1-",
-            "storage1-65",
+            "storage1-81",
             "storage1-1-1",
             "managers",
+            "manager1",
+            "manager6",
             "unfinished",
         ] {
             assert!(!is_planned(name), "{name}");

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use zonal_disk::trusted_paths;
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
-use zonal_net::{Address, Credential, Serial, ServerRoles, SubjectKind};
-use zonal_types::{CellId, Codec, NodeId, Scope};
-use zonal_wire::{ManagerReply, ManagerRequest, Service};
+use zonal_net::{Credential, Serial, ServerRoles, SubjectKind};
+use zonal_types::{CellId, NodeId, Scope};
+use zonal_wire::{ManagerReply, ManagerRequest};
 
 /// Make, list and revoke credentials
 ///
@@ -172,7 +172,7 @@ impl AuthorityArgs {
             return Keyring::open(path);
         }
         let dir = match cell.named().map(CellLocator::of).transpose()? {
-            Some(CellLocator::Address(_)) => {
+            Some(CellLocator::Managers(_)) => {
                 let text = "an address says nothing about where the authority is";
                 return Err(Failure::new(2, text)
                     .hint("name it with --authority FILE")
@@ -240,27 +240,33 @@ impl Create {
                 },
             });
         }
-        let mut roles = ServerRoles::default();
-        for role in &self.roles {
-            match role.as_str() {
-                "manager" => roles.manager = true,
-                "meta" => roles.meta = true,
-                "storage" => roles.storage = true,
-                "agent" => roles.agent = true,
-                other => {
-                    let text = format!("{other} is no role");
-                    return Err(Failure::new(2, text)
-                        .hint("roles are manager, meta, storage, agent")
-                        .into());
-                }
-            }
-        }
+        let roles = roles_of(&self.roles)?;
         let nodes: BTreeSet<NodeId> = self.node.iter().copied().map(NodeId).collect();
         Ok(SubjectKind::Server {
             nodes: nodes.into_iter().collect(),
             roles,
         })
     }
+}
+
+/// Parses the names of roles.
+pub(super) fn roles_of(names: &[String]) -> anyhow::Result<ServerRoles> {
+    let mut roles = ServerRoles::default();
+    for role in names {
+        match role.as_str() {
+            "manager" => roles.manager = true,
+            "meta" => roles.meta = true,
+            "storage" => roles.storage = true,
+            "agent" => roles.agent = true,
+            other => {
+                let text = format!("{other} is no role");
+                return Err(Failure::new(USAGE, text)
+                    .hint("roles are manager, meta, storage, agent")
+                    .into());
+            }
+        }
+    }
+    Ok(roles)
 }
 
 /// Refuses a name that looks like a serial number, or that a holder of another kind has: `zonal key
@@ -306,8 +312,7 @@ fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
 }
 
 pub(super) fn ask(cell: &CellHandle, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
-    let to = Address::any_node(cell.manager);
-    match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
+    match cell.ask_manager(request)? {
         ManagerReply::Failed { detail, .. } => {
             Err(Failure::new(REFUSED, format!("the manager refuses: {detail}")).into())
         }

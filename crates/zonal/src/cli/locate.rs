@@ -61,7 +61,7 @@ impl Locate {
                 }
             }
         }
-        let matrix = match self.matrix {
+        let matrix = match self.matrix && !found.is_empty() {
             true => Some(ZoneCosts::of(&self.cell, &self.service)?),
             false => None,
         };

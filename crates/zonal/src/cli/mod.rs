@@ -5,6 +5,8 @@ mod completions;
 mod config;
 mod down;
 mod dump;
+mod edit_args;
+mod events;
 mod fs;
 mod fsck;
 mod jobs;
@@ -17,6 +19,8 @@ mod meta;
 mod mkdir;
 mod mount;
 mod mount_guard;
+mod node;
+mod node_join;
 mod output_args;
 mod place;
 mod rank;
@@ -25,16 +29,22 @@ mod run;
 mod scrub;
 mod server;
 mod session;
+mod shard;
+mod shard_add;
+mod shard_recover;
+mod shard_replace;
 mod sim;
 mod simulate;
 mod status;
 mod target;
 mod target_remove;
 mod testbed;
+mod token;
 mod top;
 mod traffic_sum;
 mod umount;
 mod up;
+mod zone;
 mod zone_map;
 
 use clap::{Parser, Subcommand};
@@ -58,6 +68,13 @@ enum Command {
     Down(down::Down),
     Status(status::Status),
     Top(top::Top),
+    Events(events::Events),
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    #[command(subcommand)]
+    Zone(zone::ZoneCommand),
     #[command(subcommand)]
     Target(target::TargetCommand),
     Mount(mount::Mount),
@@ -81,6 +98,8 @@ enum Command {
     Scrub(scrub::ScrubCommand),
     #[command(subcommand)]
     Session(session::SessionCommand),
+    #[command(subcommand)]
+    Shard(shard::ShardCommand),
     #[command(subcommand)]
     Key(key::Key),
     Server(server::Server),
@@ -122,6 +141,10 @@ impl Cli {
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
             Command::Top(command) => command.run(),
+            Command::Events(command) => command.run(),
+            Command::Node(command) => command.run(),
+            Command::Token(command) => command.run(),
+            Command::Zone(command) => command.run(),
             Command::Target(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
@@ -138,6 +161,7 @@ impl Cli {
             Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
             Command::Session(command) => command.run(),
+            Command::Shard(command) => command.run(),
             Command::Key(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Sim(command) => command.run(),

@@ -22,7 +22,8 @@ impl CliReference {
             text.push_str(&format!("| {code} | {meaning} |\n"));
         }
         text.push_str(
-            "\n`mount.zonal`, which mount(8) runs, ends as mount(8) does: 1 for wrong usage, 32 where the mount failed.\n",
+            "\n`mount.zonal`, which mount(8) runs, ends as mount(8) does: 1 for wrong usage, 32 where the mount failed.\n\
+             `zonal run` and `zonal rsh` end as their ranks do: [error-codes.md](error-codes.md#exit-codes-of-zonal-run-and-zonal-rsh).\n",
         );
         describe(&mut root, "zonal", &mut text);
         console::lines(text.trim_end());

@@ -7,6 +7,7 @@ mod output;
 mod plan;
 mod remote_shell;
 mod report;
+mod signal_queue;
 
 use super::fs::connection::AccessArgs;
 use super::place::bytes;
@@ -38,7 +39,8 @@ const RANKS_MAX: usize = 64 * AGENT_RANKS_MAX;
 /// rank. Standard input goes to rank 0.
 ///
 /// Signals are forwarded; a second SIGINT or SIGTERM kills all ranks. The exit code is the highest
-/// of all ranks, where a signal N counts as 128 + N. Nothing is left running.
+/// of all ranks, where a signal N counts as 128 + N. Nothing is left running, unless a command
+/// kills the guard of its rank, as it can where the agent is not root.
 #[derive(Debug, clap::Args)]
 pub struct RunJob {
     #[command(flatten)]
@@ -68,7 +70,8 @@ pub struct RunJob {
         conflicts_with = "near"
     )]
     nodes: Vec<u32>,
-    /// Start ranks of a dead node on another node of its zone, so often at most
+    /// Start ranks of a dead node on another node of its zone, so often at most; once where
+    /// TIMES is left out
     #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0")]
     retry: u32,
     /// Working directory on the nodes [default: that of this command]
@@ -187,7 +190,9 @@ impl RunJob {
 
 /// Ends this process with the exit code of a rank, without a message of its own.
 fn end_with(code: u8) -> ! {
-    let _ = console::finish();
+    if let Err(error) = console::finish() {
+        console::note(format_args!("zonal: standard output: {error}"));
+    }
     std::process::exit(i32::from(code))
 }
 

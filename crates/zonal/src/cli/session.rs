@@ -6,7 +6,7 @@ use crate::exit::{Failure, NOT_FOUND};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use zonal_types::{Codec, ErrorCode, SessionId};
+use zonal_types::{ErrorCode, SessionId};
 use zonal_wire::{AdminReply, AdminRequest, Header, MetaReply, MetaRequest, Service, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
@@ -131,13 +131,12 @@ fn evict(
     shard: &Shard,
     session: SessionId,
 ) -> anyhow::Result<()> {
-    let to = CellHandle::address(map, shard.node)?;
     let mut header = Header::request(Service::Meta, cell.id);
     (header.epoch, header.session) = (shard.epoch, session);
     let request = MetaRequest::EvictSession;
     let until = Instant::now() + ENDING;
     loop {
-        match cell.call_with(to, header, request.name(), &request.to_bytes())? {
+        match cell.call_shard(map, shard, header, &request)? {
             MetaReply::Done => return Ok(()),
             // The session ended in between.
             MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => return Ok(()),
@@ -189,7 +188,6 @@ fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
 }
 
 fn sessions(cell: &CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {
-    let to = CellHandle::address(map, shard.node)?;
     let (mut found, mut after) = (Vec::<SessionEntry>::new(), SessionId(0));
     loop {
         let request = AdminRequest::ListSessions {
@@ -197,7 +195,7 @@ fn sessions(cell: &CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<V
             after,
             limit: AT_ONCE,
         };
-        match cell.admin(to, &request)? {
+        match cell.admin_of_shard(map, shard, &request)?.0 {
             AdminReply::Sessions { sessions, end } => {
                 found.extend(sessions);
                 match found.last() {

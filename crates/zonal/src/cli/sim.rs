@@ -28,7 +28,8 @@ pub struct Sim {
     /// Steps of each program
     #[arg(long, default_value_t = 60)]
     steps: u64,
-    /// Scenario: any, kill, together, callers, power, media, hostile, locks, fences, appends
+    /// Scenario: any, kill, together, callers, power, media, hostile, locks, fences, appends,
+    /// replicas
     #[arg(long, default_value = "any")]
     scenario: String,
     /// Plant a known bug, which must be found (an unknown name lists them)

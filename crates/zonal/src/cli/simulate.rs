@@ -52,6 +52,10 @@ pub struct Simulate {
     /// Megabytes a node
     #[arg(long, default_value_t = 1_000, value_name = "MB")]
     megabytes: u64,
+    /// Frame by frame instead of at fair rates: bounded requests in flight, TCP, queues of ports.
+    /// Slower, for 2^40 bytes of all nodes at most
+    #[arg(long)]
+    frames: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -143,7 +147,12 @@ impl Simulate {
             active_racks: self.racks,
             active_nodes: self.nodes,
         };
-        let points = vec![presets::point(self.racks, &centre, &job)?];
+        let point = if self.frames {
+            presets::point_in_frames
+        } else {
+            presets::point
+        };
+        let points = vec![point(self.racks, &centre, &job)?];
         Ok(Prediction {
             title: "Predicted bandwidth",
             x_label: "racks",
@@ -206,4 +215,14 @@ fn tell(found: &Prediction) {
         }
     }
     console::table(&rows);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_model_reads_ahead_as_a_mount_does() {
+        let mount = zonal_fuse::SessionConfig::default();
+        let read_ahead = zonal_flow::READ_AHEAD_BYTES;
+        assert_eq!(u64::from(mount.max_readahead), read_ahead);
+    }
 }

@@ -2,17 +2,20 @@
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cell::mount_records;
+use crate::cell::node_states::{cause_text, node_states};
 use crate::cell::node_status::{
     NodeStatus, TargetCapacity, directory_paths, directory_sums, look_at_all,
 };
+use crate::cli::fs::cat_stat::date;
 use crate::cli::traffic_sum::TrafficSum;
 use crate::console;
 use crate::exit::{FAILED, Failure};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use zonal_basics::byte_size;
-use zonal_types::{Ino, NodeId, ZoneId};
-use zonal_wire::DirectoryTraffic;
+use zonal_types::{Ino, NodeId, ShardId, ZoneId};
+use zonal_wire::{DirectoryTraffic, KnownState, NodeState};
 use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
@@ -36,11 +39,12 @@ impl Status {
         let cell = self.cell.open()?;
         let map = cell.map()?;
         let cell = cell.with_deadline(STATUS_DEADLINE);
+        let states = node_states(&cell);
         let seen = look_at_all(&cell, &map);
         if self.json {
-            console::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
+            console::json(format_args!("{:#}", to_json(&cell, &map, (&seen, &states))));
         } else {
-            print(&cell, &map, &seen);
+            print(&cell, &map, (&seen, &states));
         }
         let bad = seen.iter().filter(|seen| seen.error.is_some()).count();
         if bad > 0 {
@@ -65,13 +69,16 @@ fn transport(cell: &CellHandle, seen: &NodeStatus) -> &'static str {
     }
 }
 
-fn print(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) {
+/// States of nodes, as the manager knows them.
+type States = BTreeMap<NodeId, KnownState>;
+
+fn print(cell: &CellHandle, map: &ZoneMap, (seen, states): (&[NodeStatus], &States)) {
     console::line(format_args!(
         "cell {}, map version {}",
         map.cell, map.version
     ));
     let header = [
-        "ZONE", "NODE", "ADDRESS", "SERVES", "CAPACITY", "FREE", "HEALTH",
+        "ZONE", "NODE", "ADDRESS", "SERVES", "CAPACITY", "FREE", "STATE", "HEALTH",
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for zone in &map.zones {
@@ -106,6 +113,7 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) {
                 served(map, node.id, seen).join(", "),
                 shown(capacity),
                 shown(left),
+                state_text(states.get(&node.id)),
                 seen.error.clone().unwrap_or_else(|| "ok".into()),
             ]);
         }
@@ -130,18 +138,50 @@ fn print(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) {
             plain.join(", ")
         ));
     }
+    print_states(states);
     for line in without_answer(map, seen) {
         console::line(format_args!("{line}"));
     }
     print_mounts(cell);
 }
 
+/// A line for each node that is not up: since when, and why.
+fn print_states(states: &States) {
+    for known in states.values().filter(|known| known.state != NodeState::Up) {
+        console::line(format_args!(
+            "node {} is {} since {}: {}",
+            known.node,
+            known.state.word(),
+            date(known.since.seconds),
+            cause_text(known.cause, &known.by)
+        ));
+    }
+}
+
+/// A state with its age; a dash where the manager does not tell it.
+fn state_text(known: Option<&KnownState>) -> String {
+    known.map_or("-".to_owned(), |known| {
+        let since = console::ago(known.since.seconds);
+        format!("{} ({since})", known.state.word())
+    })
+}
+
 /// The roles and targets of a node, in words.
 fn served(map: &ZoneMap, node: NodeId, seen: &NodeStatus) -> Vec<String> {
-    let shards = map.shards.iter().filter(|shard| shard.node == node);
-    let shards = shards.map(|shard| match shard.id.0 {
-        0 => "manager, root shard".to_owned(),
-        id => format!("shard {id}"),
+    let kept = map.shards.iter();
+    let kept = kept.filter(|shard| shard.replicas.contains(&node));
+    let shards = kept.map(|shard| {
+        let name = match shard.id.0 {
+            0 => "root shard".to_owned(),
+            id => format!("shard {id}"),
+        };
+        // Of several replicas only the leader tells its inodes.
+        match (shard.is_replicated(), seen.inodes.is_some()) {
+            (true, true) => format!("leader of {name}"),
+            (true, false) => format!("replica of {name}"),
+            (false, _) if shard.id == ShardId(0) => format!("manager, {name}"),
+            (false, _) => name,
+        }
     });
     let targets = seen.targets.iter().map(|(id, _)| format!("target {id}"));
     shards.chain(targets).collect()
@@ -240,6 +280,16 @@ fn print_directories(cell: &CellHandle, seen: &[NodeStatus]) {
     console::table(&rows);
 }
 
+fn state_json(known: Option<&KnownState>) -> Value {
+    let by = known.map_or(&[][..], |known| &known.by);
+    json!({
+        "name": known.map(|known| known.state.word()),
+        "since": known.map(|known| known.since.seconds),
+        "why": known.map(|known| cause_text(known.cause, &known.by)),
+        "by": by.iter().map(|by| by.0).collect::<Vec<_>>(),
+    })
+}
+
 fn directories_json(cell: &CellHandle, seen: &[NodeStatus]) -> Vec<Value> {
     let sums = directory_sums(seen);
     let paths = directory_paths(cell, sums.iter().map(|entry| entry.dir));
@@ -250,7 +300,7 @@ fn directories_json(cell: &CellHandle, seen: &[NodeStatus]) -> Vec<Value> {
     shown.collect()
 }
 
-fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) -> Value {
+fn to_json(cell: &CellHandle, map: &ZoneMap, (seen, states): (&[NodeStatus], &States)) -> Value {
     let node = |node: &Node, seen: &NodeStatus| {
         let targets = seen.targets.iter().map(|(id, space)| {
             json!({
@@ -261,14 +311,18 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) -> Value {
             })
         });
         let shards = map.shards.iter().filter(|shard| shard.node == node.id);
+        let replicas = map.shards.iter();
+        let replicas = replicas.filter(|shard| shard.replicas.contains(&node.id));
         json!({
             "id": node.id.0,
             "address": node.address,
+            "state": state_json(states.get(&node.id)),
             "healthy": seen.error.is_none(),
             "answers": seen.answers,
             "error": seen.error,
             "transport": transport(cell, seen),
             "shards": shards.map(|shard| shard.id.0).collect::<Vec<_>>(),
+            "replicas": replicas.map(|shard| shard.id.0).collect::<Vec<_>>(),
             "inodes": seen.inodes,
             "targets": targets.collect::<Vec<_>>(),
         })
@@ -288,7 +342,7 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) -> Value {
     });
     json!({
         "cell": map.cell.to_string(),
-        "manager": cell.manager.to_string(),
+        "manager": cell.first_manager().to_string(),
         "map_version": map.version.0,
         "traffic": traffic_of(map, seen, None).json(),
         "directories": directories_json(cell, seen),
@@ -296,4 +350,43 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, seen: &[NodeStatus]) -> Value {
         "zones": zones.collect::<Vec<_>>(),
         "mounts": mounts.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::CellId;
+    use zonal_zonemap::MapEdit;
+
+    fn join(node: u32, shard: Option<u32>) -> MapEdit {
+        MapEdit::Join {
+            node: NodeId(node),
+            zone: ZoneId(1),
+            zone_name: String::new(),
+            address: format!("127.0.0.1:{}", 7000 + node),
+            shard: shard.map(ShardId),
+            targets: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_replicas_of_a_shard_are_shown_with_their_leader() {
+        let edits = [join(1, Some(0)), join(2, Some(1)), join(3, None)];
+        let map = ZoneMap::new(CellId([1; 16])).edited(&edits);
+        let map = map.unwrap().unwrap();
+        let led = NodeStatus {
+            inodes: Some(5),
+            ..NodeStatus::default()
+        };
+        assert_eq!(served(&map, NodeId(1), &led), ["manager, root shard"]);
+        assert_eq!(served(&map, NodeId(2), &led), ["shard 1"]);
+        assert!(served(&map, NodeId(3), &led).is_empty());
+        let replicas = vec![NodeId(2), NodeId(3)];
+        let shard = ShardId(1);
+        let edit = MapEdit::SetReplicas { shard, replicas };
+        let map = map.edited(&[edit]).unwrap().unwrap();
+        let follows = NodeStatus::default();
+        assert_eq!(served(&map, NodeId(2), &follows), ["replica of shard 1"]);
+        assert_eq!(served(&map, NodeId(3), &led), ["leader of shard 1"]);
+    }
 }

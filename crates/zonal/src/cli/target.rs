@@ -1,10 +1,12 @@
-//! `zonal target`: lists, exports and imports the objects of a target, and removes targets.
+//! `zonal target`: lists, exports and imports the objects of a target, takes targets out of use and
+//! removes them.
 
 use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cli::edit_args::EditArgs;
 use crate::cli::output_args::{OutputArgs, ReportArgs};
-use crate::cli::target_remove;
+use crate::cli::target_remove::{self, TargetUse, edit_map};
 use crate::console;
-use crate::exit::{FAILED, Failure};
+use crate::exit::{FAILED, Failure, NOT_FOUND};
 use crate::transfer::{
     self, ImportSummary, ObjectPaths, ObjectSource, RunningTarget, StoppedTarget,
 };
@@ -14,8 +16,9 @@ use zonal_basics::byte_size;
 use zonal_object::ObjectId;
 use zonal_types::{Column, DataId, TargetId};
 use zonal_wire::ObjectEntry;
+use zonal_zonemap::{MapEdit, TargetState};
 
-/// List, export and import the objects of a target; remove an empty target
+/// List, export and import the objects of a target; take targets out of use, remove empty ones
 #[derive(Debug, clap::Subcommand)]
 pub enum TargetCommand {
     /// List objects: data id and column, bytes, allocated bytes
@@ -72,13 +75,31 @@ pub enum TargetCommand {
     /// stays.
     Remove {
         #[command(flatten)]
-        cell: CellArgs,
+        edit: EditArgs,
         /// The target
         #[arg(long, value_name = "N")]
         target: u32,
         /// Keep new files off the target from now on, even if it cannot be removed yet
         #[arg(long)]
         retire: bool,
+    },
+    /// Keep new files off a target from now on; its files stay, and are read and written
+    ///
+    /// The only target of a zone stays in use.
+    Disuse {
+        #[command(flatten)]
+        edit: EditArgs,
+        /// The target
+        #[arg(long, value_name = "N")]
+        target: u32,
+    },
+    /// Let new files use a target again
+    Use {
+        #[command(flatten)]
+        edit: EditArgs,
+        /// The target
+        #[arg(long, value_name = "N")]
+        target: u32,
     },
 }
 
@@ -137,12 +158,21 @@ impl TargetSelection {
 impl TargetCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::Disuse { edit, target } => set_use(&edit, target, TargetState::Offline),
+            Self::Use { edit, target } => set_use(&edit, target, TargetState::Serving),
             Self::Remove {
-                cell,
+                edit,
                 target,
                 retire,
             } => {
-                target_remove::remove(&cell.open()?, TargetId(target), retire)?;
+                let (cell, map) = edit.open()?;
+                let id = TargetId(target);
+                if edit.preview {
+                    let lines = TargetUse::of(&cell, &map, id)?.lines(edit.rate());
+                    edit.previews(&map, &lines);
+                    return Ok(());
+                }
+                target_remove::remove(&cell, &map, id, retire)?;
                 console::line(format_args!(
                     "target {target} is out of the cell; its store is refused from now on"
                 ));
@@ -183,6 +213,32 @@ impl TargetCommand {
             }
         }
     }
+}
+
+/// Takes a target out of use for new files, or puts it back into use.
+fn set_use(args: &EditArgs, number: u32, state: TargetState) -> anyhow::Result<()> {
+    let (cell, map) = args.open()?;
+    let target = TargetId(number);
+    let Some(known) = map.target(target) else {
+        let failure = Failure::new(NOT_FOUND, format!("the cell has no target {target}"));
+        let hint = "`zonal node ls` lists the targets of each node";
+        return Err(failure.hint(hint).into());
+    };
+    let text = match state {
+        TargetState::Serving => format!("new files use target {target}"),
+        TargetState::Offline => {
+            format!("new files do without target {target}; its files stay where they are")
+        }
+    };
+    if known.state == state {
+        console::line(format_args!("{text} already"));
+        return Ok(());
+    }
+    if !args.previews(&map, std::slice::from_ref(&text)) {
+        edit_map(&cell, &map, MapEdit::UseTarget { target, state })?;
+        console::line(format_args!("{text} from now on"));
+    }
+    Ok(())
 }
 
 fn report_import(imported: &ImportSummary, target: u32, as_json: bool) {

@@ -22,10 +22,11 @@ use crate::exit::{FAILED, Failure, REFUSED, with_causes};
 use crate::transfer::{ObjectPaths, ObjectSource, RunningTarget};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use zonal_basics::byte_size;
 use zonal_meta::stripe_set_references::layout_of;
 use zonal_net::NetError;
 use zonal_types::{Blob, Codec, Ino, StripeSetId, TargetId};
-use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_wire::{ManagerReply, ManagerRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
 /// Most files that the error names.
@@ -34,19 +35,23 @@ const SHOWN: usize = 5;
 const ADOPTED_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes a target from the cell. With `retire`, new files do without it even if it cannot be
-/// removed yet.
-pub fn remove(cell: &CellHandle, target: TargetId, retire: bool) -> anyhow::Result<()> {
-    let map = cell.map()?;
-    let remote = RunningTarget::new(cell, &map, target)?;
-    let sets = sets_of(&map, target);
+/// Removes a target from the cell with this map. With `retire`, new files do without it even if it
+/// cannot be removed yet.
+pub fn remove(
+    cell: &CellHandle,
+    map: &ZoneMap,
+    target: TargetId,
+    retire: bool,
+) -> anyhow::Result<()> {
+    let remote = RunningTarget::new(cell, map, target)?;
+    let sets = sets_of(map, target);
     let is_retired = map.target(target).map(|target| target.state) == Some(TargetState::Offline);
     if !retire && !is_retired {
         refuse_objects(remote, target)?;
-        refuse_files(cell, target, &named_in(cell, &map, &sets)?)?;
+        refuse_files(cell, target, &named_in(cell, map, &sets)?)?;
     }
-    let use_it = |map: &ZoneMap, state| edit(cell, map, MapEdit::UseTarget { target, state });
-    let retired = use_it(&map, TargetState::Offline)?;
+    let use_it = |map: &ZoneMap, state| edit_map(cell, map, MapEdit::UseTarget { target, state });
+    let retired = use_it(map, TargetState::Offline)?;
     let checked = named_in(cell, &retired, &sets)
         .and_then(|found| refuse_files(cell, target, &found))
         .and_then(|()| refuse_objects(RunningTarget::new(cell, &retired, target)?, target));
@@ -71,7 +76,7 @@ pub fn remove(cell: &CellHandle, target: TargetId, retire: bool) -> anyhow::Resu
     // Nodes may have joined in between; only this command changes sets and targets.
     let mut last = retired;
     loop {
-        match edit(cell, &last, MapEdit::RemoveTarget { target }) {
+        match edit_map(cell, &last, MapEdit::RemoveTarget { target }) {
             Ok(_removed) => return Ok(()),
             Err(error) => {
                 let now = cell.map()?;
@@ -84,6 +89,63 @@ pub fn remove(cell: &CellHandle, target: TargetId, retire: bool) -> anyhow::Resu
     }
 }
 
+/// The objects and files that use a target, for a preview.
+pub struct TargetUse {
+    target: TargetId,
+    /// Objects and used bytes; `None`: the target does not answer.
+    held: Option<(u64, u64)>,
+    files: u64,
+}
+
+impl TargetUse {
+    /// Asks the target and all shards; nothing is changed.
+    pub fn of(cell: &CellHandle, map: &ZoneMap, target: TargetId) -> anyhow::Result<Self> {
+        let remote = RunningTarget::new(cell, map, target)?;
+        let held = match remote.must(&StorageRequest::StatFs { target }, &[]) {
+            Ok(StorageReply::StatFs {
+                total,
+                free,
+                objects,
+            }) => Some((objects, total.saturating_sub(free))),
+            Ok(other) => {
+                let text = format!("target {target} answers {}", other.name());
+                return Err(Failure::new(FAILED, text).into());
+            }
+            Err(error) if is_away(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let (files, _) = named_in(cell, map, &sets_of(map, target))?;
+        Ok(Self {
+            target,
+            held,
+            files,
+        })
+    }
+
+    /// Describes the removal of the target; `rate` in bytes a second.
+    pub fn lines(&self, rate: u64) -> Vec<String> {
+        let target = self.target;
+        let mut lines = vec![match self.held {
+            Some((0, _)) => format!("target {target} holds no object: nothing moves"),
+            Some((objects, bytes)) => format!(
+                "target {target} holds {objects} objects, {} used: to move, {} s at {} a second",
+                byte_size::rounded(bytes),
+                bytes.div_ceil(rate),
+                byte_size::rounded(rate)
+            ),
+            None => format!("target {target} does not answer: its objects are given up"),
+        }];
+        let has_objects = self.held.is_some_and(|(objects, _)| objects > 0);
+        if self.files > 0 || has_objects {
+            lines.push(format!(
+                "it would be refused: {} files are laid out over stripe sets with target {target}",
+                self.files
+            ));
+        }
+        lines
+    }
+}
+
 /// Sets with a slot that has, or had, the target.
 fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
     let sets = map.sets.iter().filter(|set| {
@@ -93,7 +155,8 @@ fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
     sets.map(|set| set.id).collect()
 }
 
-fn edit(cell: &CellHandle, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
+/// Changes the map, where it still has the version that is known here.
+pub fn edit_map(cell: &CellHandle, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
     let request = ManagerRequest::Edit {
         expected: map.version,
         edits: Blob(vec![edit].to_bytes()),

@@ -50,6 +50,14 @@ pub struct Up {
     /// started [default: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     storage_nodes: Option<u32>,
+    /// Replicas of each zone's metadata in a new cell, 1, 3 or 5: with three, any one of them may
+    /// die
+    #[arg(long, default_value_t = 1, value_parser = replica_count)]
+    replicas: u8,
+    /// Shards of each zone in a new cell, with `--replicas` servers each: a first-level directory
+    /// goes to the least loaded one
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    shards: u8,
     /// Capacity of each storage server of a new cell
     #[arg(long, default_value = "10 GiB", value_name = "SIZE")]
     capacity: ByteSize,
@@ -114,6 +122,8 @@ impl Up {
             let shape = CellShape {
                 zones: self.zones.unwrap_or(ZONES),
                 storage_nodes: self.storage_nodes.unwrap_or(STORAGE_NODES),
+                replicas: self.replicas,
+                shards: self.shards,
                 capacity: self.capacity,
                 segment: self.segment,
                 key: !self.no_key,
@@ -191,6 +201,15 @@ impl Up {
             );
         }
         console::line(format_args!("  zonal down --dir {dir}"));
+    }
+}
+
+fn replica_count(text: &str) -> Result<u8, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        "5" => Ok(5),
+        _ => Err("1, 3 or 5: an even number survives no more than one less".into()),
     }
 }
 

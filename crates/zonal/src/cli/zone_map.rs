@@ -48,31 +48,7 @@ pub fn print(map: &ZoneMap) {
         "cell {}, map version {}",
         map.cell, map.version
     ));
-    let mut rows = vec![
-        ["ZONE", "NODE", "ADDRESS", "SHARD", "TARGETS"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    for zone in &map.zones {
-        for node in map.nodes.iter().filter(|node| node.zone == zone.id) {
-            let shards = map.shards.iter().filter(|shard| shard.node == node.id);
-            let shards = shards.map(|shard| match shard.id.0 {
-                0 => "root".to_owned(),
-                id => id.to_string(),
-            });
-            let targets = map.targets.iter().filter(|target| target.node == node.id);
-            let targets = targets
-                .map(|target| format!("{} ({})", target.id, byte_size::rounded(target.capacity)));
-            rows.push(vec![
-                format!("{} {}", zone.id, zone.name),
-                node.id.to_string(),
-                node.address.clone(),
-                or_dash(shards.collect::<Vec<_>>().join(", ")),
-                or_dash(targets.collect::<Vec<_>>().join(", ")),
-            ]);
-        }
-    }
-    console::table(&rows);
+    console::table(&node_rows(map));
     for zone in &map.zones {
         for set in map.default_sets(zone.id) {
             let slots: Vec<String> = set
@@ -88,6 +64,42 @@ pub fn print(map: &ZoneMap) {
             ));
         }
     }
+}
+
+/// A row for each node, with its shards and targets.
+fn node_rows(map: &ZoneMap) -> Vec<Vec<String>> {
+    let mut rows = vec![
+        ["ZONE", "NODE", "ADDRESS", "SHARD", "TARGETS"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for zone in &map.zones {
+        for node in map.nodes.iter().filter(|node| node.zone == zone.id) {
+            let shards = map.shards.iter();
+            let shards = shards.filter(|shard| shard.replicas.contains(&node.id));
+            let shards = shards.map(|shard| {
+                let name = match shard.id.0 {
+                    0 => "root".to_owned(),
+                    id => id.to_string(),
+                };
+                match shard.node == node.id {
+                    true => name,
+                    false => format!("{name} (replica)"),
+                }
+            });
+            let targets = map.targets.iter().filter(|target| target.node == node.id);
+            let targets = targets
+                .map(|target| format!("{} ({})", target.id, byte_size::rounded(target.capacity)));
+            rows.push(vec![
+                format!("{} {}", zone.id, zone.name),
+                node.id.to_string(),
+                node.address.clone(),
+                or_dash(shards.collect::<Vec<_>>().join(", ")),
+                or_dash(targets.collect::<Vec<_>>().join(", ")),
+            ]);
+        }
+    }
+    rows
 }
 
 pub fn or_dash(text: String) -> String {
@@ -152,4 +164,36 @@ fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
         "sets": sets.collect::<Vec<_>>(),
         "junctions": junctions,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{CellId, NodeId, ShardId, ZoneId};
+    use zonal_zonemap::MapEdit;
+
+    #[test]
+    fn each_replica_of_a_shard_is_shown() {
+        let join = |node: u32, shard| MapEdit::Join {
+            node: NodeId(node),
+            zone: ZoneId(1),
+            zone_name: String::new(),
+            address: format!("127.0.0.1:{}", 7000 + node),
+            shard,
+            targets: Vec::new(),
+        };
+        let edits = [
+            join(1, Some(ShardId(0))),
+            join(2, Some(ShardId(1))),
+            join(3, None),
+            MapEdit::SetReplicas {
+                shard: ShardId(1),
+                replicas: vec![NodeId(2), NodeId(3)],
+            },
+        ];
+        let map = ZoneMap::new(CellId([1; 16])).edited(&edits);
+        let rows = node_rows(&map.unwrap().unwrap());
+        let shown: Vec<&str> = rows.iter().map(|row| row[3].as_str()).collect();
+        assert_eq!(shown, ["SHARD", "root", "1", "1 (replica)"]);
+    }
 }

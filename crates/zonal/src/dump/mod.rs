@@ -164,6 +164,9 @@ pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Descri
             .or_else(|| zonal_zonemap::junctions::describe(key, value))
             .or_else(|| zonal_server::describe_start(key, value))
             .or_else(|| zonal_server::describe_revoked(key, value))
+            .or_else(|| zonal_server::describe_event(key, value))
+            .or_else(|| zonal_server::describe_join_token(key, value))
+            .or_else(|| zonal_server::describe_wanted_shards(key, value))
             .or_else(|| zonal_meta::describe::entry(key, value).ok())
     };
     let of_target = || {

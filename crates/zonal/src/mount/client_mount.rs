@@ -82,8 +82,8 @@ fn config(
     cell: &CellHandle,
     (zone, node, client): (ZoneId, NodeId, u64),
 ) -> anyhow::Result<MountConfig> {
-    let mut core =
-        zonal_client::ClientOptions::new(&cell.manager.to_string(), zone, ClientId(client));
+    let managers = cell.manager_list();
+    let mut core = zonal_client::ClientOptions::of_managers(managers, zone, ClientId(client));
     core.cell = cell.id;
     core.node = node;
     core.cache = !options.no_cache;
@@ -161,7 +161,7 @@ fn failure(error: &MountStartError, cell: &CellHandle) -> Failure {
             UNREACHABLE,
             format!(
                 "the manager at {} does not give the zone map: {code}",
-                cell.manager
+                cell.managers_text()
             ),
         )
         .hint(match code {

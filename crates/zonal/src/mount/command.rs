@@ -100,7 +100,7 @@ fn in_foreground(options: &MountSettings, mount_lock: Option<File>) -> anyhow::R
         path: options.path.clone(),
         zone,
         client,
-        manager: cell.manager,
+        manager: cell.first_manager(),
     };
     let ready = ReadyNotice {
         on_stdout: options.ready_on_stdout,

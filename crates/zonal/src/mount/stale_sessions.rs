@@ -8,9 +8,7 @@
 use crate::cell::CellHandle;
 use crate::cell::mount_records::{self, MountRecord, MountRecords};
 use crate::console;
-use anyhow::Context;
-use zonal_net::Address;
-use zonal_types::{ClientId, ClientIdentity, Codec, Incarnation, ZoneId};
+use zonal_types::{ClientId, ClientIdentity, Incarnation, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::{Shard, ZoneMap};
 
@@ -20,7 +18,7 @@ pub fn end_sessions(cell: &CellHandle) {
     let dead: Vec<(MountRecords, MountRecord)> = mount_records::places(cell)
         .inspect(MountRecords::remove_finished)
         .flat_map(|records| {
-            let dead = records.dead(cell.manager);
+            let dead = records.dead(cell.first_manager());
             dead.into_iter()
                 .map(move |record| (records.clone(), record))
         })
@@ -58,8 +56,6 @@ fn close_session(
     shard: &Shard,
     (client, zone): (u64, u16),
 ) -> anyhow::Result<()> {
-    let node = map.node(shard.node).context("a shard without a node")?;
-    let to = Address::any_node(node.address.parse().context("address of a shard")?);
     let mut header = Header::request(Service::Meta, cell.id);
     header.epoch = shard.epoch;
     // The client has ended, so it opens no other session.
@@ -71,13 +67,13 @@ fn close_session(
         zone: ZoneId(zone),
         name: "a mount whose session is ended".to_owned(),
     };
-    let reply: MetaReply = cell.call_with(to, header, open.name(), &open.to_bytes())?;
+    let reply = cell.call_shard(map, shard, header, &open)?;
     let MetaReply::Session { session, .. } = reply else {
         anyhow::bail!("shard {} answers {reply:?}", shard.id);
     };
     header.session = session;
     let end = MetaRequest::CloseSession;
-    match cell.call_with(to, header, end.name(), &end.to_bytes())? {
+    match cell.call_shard(map, shard, header, &end)? {
         MetaReply::Done => Ok(()),
         other => anyhow::bail!("shard {} answers {other:?}", shard.id),
     }

@@ -56,7 +56,7 @@ pub fn site(options: &MountSettings, cell: &CellHandle) -> anyhow::Result<MountS
     let node = node.unwrap_or_else(|| own_node(&map, is_own));
     let by_subnet = match map.zones.len() {
         0 | 1 => None,
-        _ => of_subnets(&map, &subnets(cell)?, &own_addresses(cell.manager))?,
+        _ => of_subnets(&map, &subnets(cell)?, &own_addresses(cell.first_manager()))?,
     };
     let zone = by_subnet.or_else(|| choose(&map, is_own));
     let zone = zone.ok_or_else(|| unknown(&map))?;

@@ -4,7 +4,7 @@
 //! starts it anew. Failures of the service never fail the job; the caller may note them.
 
 use super::{PlacementClient, ServiceError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_placement::{JOB_SILENCE_MS, JobState, JobTraffic};
 use zonal_server::placement_service::JobStart;
 
@@ -25,6 +25,12 @@ impl JobReporter {
         let job = client.start_job(&start)?.job;
         // It is used up.
         start.reservation = None;
+        if start.started_ms == 0 {
+            // A service that was started anew does not know it.
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            let since = since.map_or(0, |since| since.as_millis());
+            start.started_ms = u64::try_from(since).unwrap_or_default();
+        }
         Ok(Self { client, start, job })
     }
 

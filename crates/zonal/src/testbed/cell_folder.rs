@@ -1,10 +1,12 @@
 //! The cell of a testbed: a folder with config, store and credential for each node that serves.
 //!
 //! The first node of each rack has its zone's metadata server. The first of all also has the
-//! manager. The first `storage_nodes` of each rack have a target. Each node has an agent.
+//! manager. With replicas, the first nodes of each rack have those of its zone's shard. Managers
+//! are spread over the racks. The first `storage_nodes` of each rack have a target. Each node has
+//! an agent.
 //!
-//! Connections prove who they are and then go
-//! in the clear: nobody else can reach the namespaces, and two cores have no time to encrypt.
+//! Connections prove who they are and then go in the clear: nobody else can reach the namespaces,
+//! and two cores have no time to encrypt.
 
 use super::plan::{NodePlace, TestbedPlan};
 use super::shape::TestbedShape;
@@ -47,23 +49,24 @@ struct ServerPlan {
     target: u32,
 }
 
-fn servers(plan: &TestbedPlan, storage_nodes: u16) -> Vec<ServerPlan> {
+fn servers(plan: &TestbedPlan, shape: &TestbedShape) -> Vec<ServerPlan> {
     let places = plan.places();
-    let beside_manager = NodeId(u32::try_from(places.len()).unwrap_or(u32::MAX) + 1);
+    let managers = manager_places(plan, shape.replicas);
+    let mut beside_manager = (u32::try_from(places.len()).unwrap_or(u32::MAX) + 1..).map(NodeId);
     let mut target = 0;
     let mut servers = Vec::new();
     for (id, place) in (1..).map(NodeId).zip(places) {
         let roles = ServerRoles {
-            manager: (place.rack, place.index) == (1, 1),
-            meta: place.index == 1,
-            storage: place.index <= storage_nodes,
+            manager: managers.contains(&place),
+            meta: place.index <= shape.replicas,
+            storage: place.index <= shape.storage_nodes,
             agent: true,
         };
         target += u32::from(roles.storage);
-        let meta = roles.manager.then_some(beside_manager);
+        let meta = (roles.manager && roles.meta).then(|| beside_manager.next());
         servers.push(ServerPlan {
             place,
-            nodes: std::iter::once(id).chain(meta).collect(),
+            nodes: std::iter::once(id).chain(meta.flatten()).collect(),
             roles,
             target,
         });
@@ -71,37 +74,64 @@ fn servers(plan: &TestbedPlan, storage_nodes: u16) -> Vec<ServerPlan> {
     servers
 }
 
-/// Address of the manager.
-pub fn manager() -> SocketAddr {
-    let first = NodePlace { rack: 1, index: 1 };
-    SocketAddr::from((first.address(), PORT))
+/// The nodes of the managers: the first ones of the racks, then the second ones.
+fn manager_places(plan: &TestbedPlan, replicas: u16) -> Vec<NodePlace> {
+    let place = |number| NodePlace {
+        rack: number % plan.racks + 1,
+        index: number / plan.racks + 1,
+    };
+    (0..replicas).map(place).collect()
 }
 
-fn config(cell: CellId, server: &ServerPlan, shape: &TestbedShape) -> String {
+/// Addresses of the managers.
+pub fn managers(plan: &TestbedPlan, replicas: u16) -> Vec<SocketAddr> {
+    let places = manager_places(plan, replicas).into_iter();
+    let addresses = places.map(|place| SocketAddr::from((place.address(), PORT)));
+    addresses.collect()
+}
+
+/// The managers as `--cell` takes them.
+pub fn managers_named(plan: &TestbedPlan, replicas: u16) -> String {
+    let managers = managers(plan, replicas);
+    let named: Vec<String> = managers.iter().map(SocketAddr::to_string).collect();
+    named.join(",")
+}
+
+fn config(cell: CellId, plan: &TestbedPlan, server: &ServerPlan, shape: &TestbedShape) -> String {
     let address = server.place.address();
+    let managers = managers(plan, shape.replicas);
+    let named: Vec<String> = managers.iter().map(|of| format!("\"{of}\"")).collect();
+    let replicated = match shape.replicas {
+        1 => "",
+        _ => "replicated = true\n",
+    };
     let zone = server.place.rack;
     let mut text = format!(
         "# Written by `zonal testbed up`.\n\
          cell = \"{cell}\"\nnode = {}\nlisten = \"{address}:{PORT}\"\n\
-         manager_address = \"{}\"\nkey_file = \"{NODE_KEY_FILE}\"\ntransport = \"plain\"\n\n\
+         manager_addresses = [{}]\nkey_file = \"{NODE_KEY_FILE}\"\ntransport = \"plain\"\n\
+         shares_machine = true\n\n\
          [zone]\nid = {zone}\nname = \"zone{zone}\"\n\n\
          [admin]\nlisten = \"127.0.0.1:{ADMIN_PORT}\"\n",
         server.nodes[0],
-        manager(),
+        named.join(", "),
     );
     // Writing to a String cannot fail.
     let mut add = |part: String| {
         let _ = write!(text, "\n{part}");
     };
     if server.roles.manager {
-        add(format!("[manager]\n{STORE}"));
+        let replicas = shape.replicas;
+        add(format!(
+            "[manager]\n{replicated}replicas = {replicas}\n{STORE}"
+        ));
     }
     if server.roles.meta {
         let beside = match server.nodes.get(1) {
             Some(node) => format!("node = {node}\nlisten = \"{address}:{META_PORT}\"\n"),
             None => String::new(),
         };
-        add(format!("[meta]\n{beside}{STORE}"));
+        add(format!("[meta]\n{replicated}{beside}{STORE}"));
     }
     if server.roles.storage {
         add(format!(
@@ -142,7 +172,7 @@ pub fn make(dir: &Path, plan: &TestbedPlan, shape: &TestbedShape) -> anyhow::Res
     getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
     let cell = CellId(random);
     let keyring = Keyring::make(trusted_paths::make(dir)?, cell)?;
-    let servers = servers(plan, shape.storage_nodes);
+    let servers = servers(plan, shape);
     for server in &servers {
         let folder = dir.join(server.place.name());
         trusted_paths::make(&folder)?;
@@ -151,16 +181,21 @@ pub fn make(dir: &Path, plan: &TestbedPlan, shape: &TestbedShape) -> anyhow::Res
             roles: server.roles,
         };
         keyring.issue(kind, TERM, &folder.join(NODE_KEY_FILE))?;
-        replace(&folder.join("node.toml"), &config(cell, server, shape))?;
+        replace(
+            &folder.join("node.toml"),
+            &config(cell, plan, server, shape),
+        )?;
     }
     let name = COMMANDS.to_owned();
     keyring.issue(SubjectKind::Admin { name }, TERM, &dir.join(KEY_FILE))?;
     let names = servers.iter().map(|server| server.place.name());
+    let managers = managers(plan, shape.replicas);
     let folder = CellFolder {
         dir: dir.to_owned(),
         file: CellFile {
             cell: cell.to_string(),
-            manager: manager(),
+            manager: managers[0],
+            other_managers: managers[1..].to_vec(),
             key_file: Some(KEY_FILE.into()),
             nodes: names.collect(),
         },
@@ -187,16 +222,21 @@ mod tests {
     use zonal_server::units::ByteSize;
     use zonal_testkit::Scratch;
 
-    #[test]
-    fn configs_of_all_nodes_are_valid_and_have_their_roles() {
-        let shape = TestbedShape {
+    fn shape(replicas: u16) -> TestbedShape {
+        TestbedShape {
             racks: 2,
             nodes: 3,
             storage_nodes: 2,
+            replicas,
             node_rate: LinkRate(1_000_000),
             uplink_rate: LinkRate(1_000_000),
             capacity: ByteSize(1 << 30),
-        };
+        }
+    }
+
+    /// Nodes of a testbed with their roles.
+    fn roles(replicas: u16) -> Vec<String> {
+        let shape = shape(replicas);
         let plan = TestbedPlan {
             id: "0123456789".to_owned(),
             racks: 2,
@@ -204,20 +244,23 @@ mod tests {
         };
         let scratch = Scratch::new("testbed-configs");
         let mut found = Vec::new();
-        for server in servers(&plan, 2) {
+        for server in servers(&plan, &shape) {
             let path = scratch.join("node.toml");
-            std::fs::write(&path, config(CellId([7; 16]), &server, &shape)).unwrap();
+            let text = config(CellId([7; 16]), &plan, &server, &shape);
+            std::fs::write(&path, text).unwrap();
             let configs = NodeConfig::load_all(&[path]).unwrap();
             let roles: Vec<&str> = configs.iter().flat_map(NodeConfig::roles).collect();
             found.push(format!("{} {}", server.place.name(), roles.join(",")));
-            assert!(
-                configs
-                    .iter()
-                    .all(|node| node.zone.number().0 == server.place.rack)
-            );
+            let zones = configs.iter().map(|node| node.zone.number().0);
+            assert!(zones.into_iter().all(|zone| zone == server.place.rack));
         }
+        found
+    }
+
+    #[test]
+    fn configs_of_all_nodes_are_valid_and_have_their_roles() {
         assert_eq!(
-            found,
+            roles(1),
             [
                 "r1n1 manager,storage,agent,meta",
                 "r1n2 storage,agent",
@@ -225,6 +268,17 @@ mod tests {
                 "r2n1 meta,storage,agent",
                 "r2n2 storage,agent",
                 "r2n3 agent"
+            ]
+        );
+        assert_eq!(
+            roles(3),
+            [
+                "r1n1 manager,storage,agent,meta",
+                "r1n2 manager,storage,agent,meta",
+                "r1n3 meta,agent",
+                "r2n1 manager,storage,agent,meta",
+                "r2n2 meta,storage,agent",
+                "r2n3 meta,agent"
             ]
         );
     }

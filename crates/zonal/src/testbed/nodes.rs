@@ -176,10 +176,15 @@ pub fn await_servers(
     })
 }
 
-fn mount_one(folder: &TestbedFolder, plan: &TestbedPlan, node: NodePlace) -> anyhow::Result<()> {
+fn mount_one(
+    folder: &TestbedFolder,
+    plan: &TestbedPlan,
+    managers: &str,
+    node: NodePlace,
+) -> anyhow::Result<()> {
     let cell = folder.cell();
     let mut command = in_node(folder, node)?;
-    command.args(["mount", "--cell", &cell_folder::manager().to_string()]);
+    command.args(["mount", "--cell", managers]);
     command.arg("--key-file").arg(cell.join(KEY_FILE));
     command.args(["--zone", &node.rack.to_string(), "--transport", "plain"]);
     command
@@ -197,17 +202,19 @@ fn mount_one(folder: &TestbedFolder, plan: &TestbedPlan, node: NodePlace) -> any
     Err(Failure::new(FAILED, text).into())
 }
 
-/// Mounts the cell in each node. `report` is called with the number of mounts.
+/// Mounts the cell in each node. `managers`: as `--cell` takes them. `report` is called with the
+/// number of mounts.
 pub fn mount_all(
     folder: &TestbedFolder,
     plan: &TestbedPlan,
+    managers: &str,
     report: &(dyn Fn(usize) + Sync),
 ) -> anyhow::Result<()> {
     let places = plan.places();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || -> anyhow::Result<()> {
         while let Some(node) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
-            mount_one(folder, plan, *node)?;
+            mount_one(folder, plan, managers, *node)?;
             report(done.fetch_add(1, Ordering::Relaxed) + 1);
         }
         Ok(())

@@ -18,6 +18,8 @@ pub const NODES_MAX: u16 = 32;
 pub const RATE_MIN: u64 = 1_000_000;
 /// Highest rate of a link, in bits a second.
 pub const RATE_MAX: u64 = 1_000_000_000;
+/// Most replicas of a shard.
+const REPLICAS_MAX: u16 = 5;
 /// Smallest capacity of a target, in bytes.
 const CAPACITY_MIN: u64 = 256 << 20;
 
@@ -84,6 +86,8 @@ pub struct TestbedShape {
     pub nodes: u16,
     /// The first nodes of each rack that have a target.
     pub storage_nodes: u16,
+    /// Managers, and replicas of each zone's shard.
+    pub replicas: u16,
     /// Rate of each node's link.
     pub node_rate: LinkRate,
     /// Rate of each rack's uplink.
@@ -120,6 +124,20 @@ impl TestbedShape {
             );
             return refused(text, "without --storage-nodes every node has a target");
         }
+        if self.replicas.is_multiple_of(2) || self.replicas > REPLICAS_MAX {
+            let text = format!("--replicas {} is not 1, 3 or 5", self.replicas);
+            return refused(
+                text,
+                "a majority of an even number survives no more failures",
+            );
+        }
+        if self.replicas > self.nodes {
+            let text = format!(
+                "{} replicas of a zone's shard need so many nodes in a rack, not {}",
+                self.replicas, self.nodes
+            );
+            return refused(text, "raise --nodes");
+        }
         if self.capacity.0 < CAPACITY_MIN {
             let text = format!("--capacity {} is below 256 MiB", self.capacity);
             return refused(text, "a target's file grows only as it is written");
@@ -139,6 +157,7 @@ mod tests {
             racks: 2,
             nodes: 8,
             storage_nodes: 8,
+            replicas: 1,
             node_rate: LinkRate(200_000_000),
             uplink_rate: LinkRate(100_000_000),
             capacity: ByteSize(4 << 30),
@@ -175,7 +194,7 @@ mod tests {
     #[test]
     fn shapes_past_the_limits_are_refused_with_a_hint() {
         shape().check().unwrap();
-        let refused: [fn(&mut TestbedShape); 11] = [
+        let refused: [fn(&mut TestbedShape); 15] = [
             |shape| shape.racks = 0,
             |shape| shape.racks = RACKS_MAX + 1,
             |shape| shape.nodes = 0,
@@ -183,6 +202,10 @@ mod tests {
             |shape| (shape.racks, shape.nodes) = (8, 5),
             |shape| shape.storage_nodes = 0,
             |shape| shape.storage_nodes = 9,
+            |shape| shape.replicas = 0,
+            |shape| shape.replicas = 2,
+            |shape| shape.replicas = 7,
+            |shape| (shape.nodes, shape.storage_nodes, shape.replicas) = (2, 2, 3),
             |shape| shape.node_rate = LinkRate(0),
             |shape| shape.uplink_rate = LinkRate(0),
             |shape| shape.uplink_rate = LinkRate(RATE_MAX + 1),

@@ -125,6 +125,9 @@ mod tests {
         ] {
             let rate = LinkRate(mbit * 1_000_000);
             assert_eq!((burst(rate), queue(rate)), (bytes, limit), "{mbit}");
+            // The model of data centres has the same ports.
+            let bounds = zonal_flow::port_bounds(rate.0 as f64 / 8.0);
+            assert_eq!(bounds, (bytes as f64, limit as f64), "{mbit}");
         }
     }
 

@@ -85,5 +85,6 @@ fn node(row: &NodeRow) -> Value {
         "read_bytes_per_second": bytes(|rates| rates.read),
         "written_bytes_per_second": bytes(|rates| rates.written),
         "requests_per_second": row.requests,
+        "cpu_per_mille": row.cpu_per_mille,
     })
 }

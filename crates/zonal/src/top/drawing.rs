@@ -211,7 +211,7 @@ fn node_text(rates: &CellRates) -> TableText {
             let known = node.bytes.filter(|_rates| has_targets);
             known.map_or("-".to_owned(), |rates| speed(of(rates)))
         };
-        let requests = node.requests;
+        let (requests, cpu) = (node.requests, node.cpu_per_mille);
         vec![
             node.id.to_string(),
             node.zone.to_string(),
@@ -229,6 +229,7 @@ fn node_text(rates: &CellRates) -> TableText {
             bytes(|rates| rates.read),
             bytes(|rates| rates.written),
             requests.map_or("-".to_owned(), |rate| format!("{rate:.0}/s")),
+            cpu.map_or("-".to_owned(), |used| format!("{} %", used.div_ceil(10))),
             match &node.state {
                 NodeHealth::Unwell(problem) => shown(problem),
                 NodeHealth::Well | NodeHealth::Silent => shown(&node.address),
@@ -244,6 +245,7 @@ fn node_text(rates: &CellRates) -> TableText {
         "READ",
         "WRITTEN",
         "REQUESTS",
+        "CPU",
         "ADDRESS, PROBLEM",
     ]);
     TableText {

@@ -61,6 +61,8 @@ pub struct NodeRow {
     /// `None`: one of the samples lacks its activity.
     pub bytes: Option<ByteRates>,
     pub requests: Option<f64>,
+    /// Used CPU of its machine, in thousandths.
+    pub cpu_per_mille: Option<u16>,
 }
 
 /// Traffic of one first-level directory. Inode 0: all others.
@@ -311,6 +313,11 @@ impl CellRates {
             free_bytes,
             bytes,
             requests,
+            cpu_per_mille: node
+                .status
+                .activity
+                .as_ref()
+                .and_then(|of| of.cpu_per_mille),
         });
     }
 

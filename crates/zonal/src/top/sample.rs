@@ -66,9 +66,12 @@ impl CellSample {
 
 /// Shards and targets of a node by the zone map.
 fn served(map: &ZoneMap, node: NodeId) -> String {
-    let shards = map.shards.iter().filter(|shard| shard.node == node);
+    let shards = map.shards.iter();
+    let shards = shards.filter(|shard| shard.replicas.contains(&node));
     let shards = shards.map(|shard| match shard.id.0 {
-        0 => "manager".to_owned(),
+        0 if shard.node == node => "manager".to_owned(),
+        0 => "replica of root".to_owned(),
+        id if shard.is_replicated() => format!("replica of {id}"),
         id => format!("shard {id}"),
     });
     let targets = map.targets.iter().filter(|target| target.node == node);

@@ -32,8 +32,8 @@ impl ObjectPaths {
         let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
-        let options = ClientOptions::new(
-            &cell.manager.to_string(),
+        let options = ClientOptions::of_managers(
+            cell.manager_list(),
             ZoneId(1),
             ClientId(u64::from_le_bytes(random) | 1),
         );

@@ -80,6 +80,28 @@ impl Cell {
         cell
     }
 
+    /// A cell of so many zones, with so many storage nodes each.
+    pub fn with_shape(name: &str, shape: (u16, u16), options: &[&str]) -> Self {
+        Self::made_by(zonal(), name, shape, options)
+    }
+
+    /// The same, by a command that runs the program.
+    pub fn made_by(
+        mut up: Command,
+        name: &str,
+        (zones, storage_nodes): (u16, u16),
+        options: &[&str],
+    ) -> Self {
+        let scratch = Scratch::new(name);
+        let cell = Self { scratch };
+        up.args(["up", "--zones", &zones.to_string()]);
+        up.args(["--storage-nodes", &storage_nodes.to_string()]);
+        up.args(["--capacity", "1 GiB"]).args(options);
+        let output = up.arg("--dir").arg(cell.dir()).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", said(&output));
+        cell
+    }
+
     pub fn dir(&self) -> &Path {
         &self.scratch
     }
@@ -161,9 +183,18 @@ impl Drop for Cell {
     }
 }
 
-/// Whether the process lives (a zombie does not).
+/// Whether the process lives, or holds ports and files still. A zombie whose threads are all gone
+/// does not: its memory goes first, its files follow.
 pub fn lives(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|text| !text.is_empty())
+    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = text
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    state != Some('Z') || threads > 1
 }
 
 pub fn kill(pid: u32, signal: &str) {

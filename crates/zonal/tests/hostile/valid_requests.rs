@@ -52,6 +52,7 @@ pub fn valid_manager(map: &ZoneMap) -> Vec<Vec<u8>> {
         ManagerRequest::JunctionsAt { path: "/a".into() },
         ManagerRequest::GetMapPart { version: map.version, offset: 0 },
         ManagerRequest::GetSubnets,
+        ManagerRequest::ReportLoad { node: node.id, cpu_per_mille: 999 },
     ];
     requests.iter().map(Codec::to_bytes).collect()
 }

@@ -164,7 +164,8 @@ impl Known {
         }
         let shard = self
             .map
-            .shard_for_directory(ZoneId(1), 0)
+            .shards_of_zone(ZoneId(1))
+            .next()
             .ok_or("no shard")?
             .id;
         let config = ShardConfig::new(shard, ZoneId(1), 1);

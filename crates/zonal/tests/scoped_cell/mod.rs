@@ -100,7 +100,7 @@ impl World {
         let manager = cell.address("manager", false);
         let map = map_of(&admin, manager);
         let at = |node| map.node(node).unwrap().address.parse().unwrap();
-        let shard = at(map.shard_for_directory(ZoneId(1), 0).unwrap().node);
+        let shard = at(map.shards_of_zone(ZoneId(1)).next().unwrap().node);
         let (storage, target) = (at(map.targets[0].node), map.targets[0].id);
         let mut world = Self {
             cell,

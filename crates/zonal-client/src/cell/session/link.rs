@@ -1,5 +1,5 @@
-//! Link: the state of this client at one shard: its session, slots, closes in flight, and messages
-//! after a restart.
+//! Link: the state of this client at one shard: its session, slots, closes in flight, messages
+//! after a restart, and the replica to ask.
 //!
 //! *Invariants*: a slot has one request in flight. A repeated request keeps its slot and sequence.
 //! An abandoned slot goes on with the next sequence, because the shard refuses older ones that
@@ -18,10 +18,15 @@ use std::sync::{Mutex, MutexGuard};
 use zonal_types::limits::SESSION_SLOTS_MAX;
 use zonal_types::{Epoch, ErrorCode, Incarnation, Ino, SessionId, ShardId};
 use zonal_wire::AppendPlace;
+use zonal_zonemap::KnownLeader;
 
 /// The state of this client at one shard.
 pub struct Link {
     pub(crate) shard: ShardId,
+    /// Which replica of the shard is asked, where it has several.
+    pub(crate) leader: KnownLeader,
+    /// Name of these replicas together, which are one server for silences.
+    pub(crate) group: String,
     pub(crate) used: LinkUsage,
     pub(crate) renewal: LeaseRenewal,
     pub(crate) opening: async_lock::Mutex<()>,
@@ -106,6 +111,11 @@ impl LinkState {
     /// Sequence of a slot's next attempt. A new session's slots start afresh; in a resumed one the
     /// request may have been executed before.
     pub(crate) fn next_sequence(&mut self, place: &mut SlotPlace) -> u32 {
+        if self.session == SessionId(0) {
+            // It was lost just now. The shard refuses this attempt, and it does not count: where
+            // the session is resumed, an earlier one may have been executed.
+            return self.sequences[place.index as usize];
+        }
         let is_new = place.is_new || place.sent_in != self.session;
         place.is_new = false;
         place.sent_in = self.session;
@@ -131,6 +141,8 @@ impl Link {
         let slots = SESSION_SLOTS_MAX;
         Self {
             shard,
+            leader: KnownLeader::default(),
+            group: format!("shard {shard}"),
             used: LinkUsage::default(),
             renewal: LeaseRenewal::default(),
             opening: async_lock::Mutex::new(()),
@@ -469,5 +481,23 @@ mod tests {
         assert_eq!(state.next_sequence(&mut place), u32::MAX, "repeated");
         assert_eq!(state.next_sequence(&mut SlotPlace::new(3)), 0);
         assert_eq!(state.next_sequence(&mut SlotPlace::new(3)), 1);
+    }
+
+    /// A late refusal of another request had closed the session that was resumed just then. The
+    /// attempt without a session took a number, and so did the next one: the request was executed
+    /// twice.
+    #[test]
+    fn an_attempt_without_a_session_takes_no_number() {
+        let link = Link::new(ShardId(1));
+        let mut state = lock(&link.state);
+        let mut place = SlotPlace::new(3);
+        state.session = SessionId(2);
+        let first = state.next_sequence(&mut place);
+        state.session = SessionId(0);
+        state.next_sequence(&mut place);
+        state.session = SessionId(2);
+        assert_eq!(state.next_sequence(&mut place), first, "repeated");
+        state.session = SessionId(4);
+        assert_eq!(state.next_sequence(&mut place), first + 1);
     }
 }

@@ -21,10 +21,14 @@ pub(crate) fn is_no_answer(code: ErrorCode) -> bool {
 }
 
 impl<N: Net> Cell<N> {
-    /// Address of the server of a shard.
+    /// The server of a shard, as silences name it: its address, or its replicas' common name.
     pub(crate) fn server_of(&self, link: &Link) -> Option<String> {
         let map = self.map();
-        let node = map.node(map.shard(link.shard)?.node)?;
+        let shard = map.shard(link.shard)?;
+        if shard.is_replicated() {
+            return Some(link.group.clone());
+        }
+        let node = map.node(shard.node)?;
         Some(node.address.clone())
     }
 
@@ -74,16 +78,21 @@ impl<C: SessionOwner> Call<'_, C> {
                 header.slot = NO_SLOT;
             }
             // A start may have waited for a connection until the end.
+            let body = request.to_bytes();
             let attempt = match self.has_ended() {
                 true => Err(ErrorCode::TimedOut),
-                false => self.start_attempt(link, header, &request.to_bytes(), 0),
+                false => self.start_attempt(link, header, &body, 0),
             };
-            sent.push((under_way, attempt));
+            sent.push((under_way, header, body, attempt));
         }
         let mut replies = Vec::with_capacity(requests.len());
-        for ((link, request), (_under_way, attempt)) in requests.iter().zip(sent) {
+        for ((link, request), (_under_way, header, body, attempt)) in requests.iter().zip(sent) {
             let reply = match attempt {
-                Ok(attempt) => self.finish_attempt(link, attempt, request.name()).await,
+                Ok(attempt) => {
+                    let message = (header, &body[..]);
+                    self.finish_or_resend(link, attempt, message, request.name(), 0)
+                        .await
+                }
                 Err(code) => Err(code),
             };
             replies.push(match reply {

@@ -3,13 +3,13 @@
 
 use super::link::{Link, SlotPlace};
 use crate::cell::Cell;
-use crate::cell::call::{Call, SentRequest};
+use crate::cell::call::Call;
 use crate::cell::owner::SessionOwner;
 use crate::cell::unsynced_changes::touched;
 use crate::transport::mutex::lock;
-use crate::transport::net::{Message, Net};
+use crate::transport::net::Net;
 use crate::transport::operation::OperationEnds;
-use crate::transport::retry::{RETRY_MS, failure_code, is_passing, late};
+use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
 use zonal_types::{Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
@@ -21,12 +21,6 @@ pub(crate) struct RequestStart {
     at: Instant,
     events: u64,
     listening: bool,
-}
-
-/// An attempt in flight to a shard.
-pub(super) struct SentAttempt<N: Net> {
-    address: String,
-    sent: SentRequest<N>,
 }
 
 impl<N: Net> Cell<N> {
@@ -100,8 +94,8 @@ impl<N: Net> Cell<N> {
 }
 
 impl<C: SessionOwner> Call<'_, C> {
-    /// The link to the shard that owns an inode. A shard that the map lacks is looked up in a newer
-    /// map.
+    /// The link to the shard that owns an inode. A partition that the map lacks is looked up in a
+    /// newer map.
     pub(crate) async fn reach(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
         self.reach_partition(ino.partition()).await
     }
@@ -111,7 +105,8 @@ impl<C: SessionOwner> Call<'_, C> {
         &self,
         partition: PartitionId,
     ) -> Result<std::sync::Arc<Link>, ErrorCode> {
-        if self.cell().map().shard_of(partition).is_none() && self.cell().map_is_old() {
+        // Shards get partitions as they get directories.
+        if self.cell().map().shard_of(partition).is_none() {
             self.try_refresh_map().await?;
         }
         self.cell().link_to_partition(partition)
@@ -192,6 +187,10 @@ impl<C: SessionOwner> Call<'_, C> {
             if self.is_over(deadline) {
                 return Err(late(failed));
             }
+            if matches!(failed, ErrorCode::Unreachable | ErrorCode::TimedOut) {
+                // The server may be at another address now.
+                self.check_map().await;
+            }
             self.sleep(pause.next_ms()).await;
         }
     }
@@ -230,80 +229,6 @@ impl<C: SessionOwner> Call<'_, C> {
         }
     }
 
-    /// Sends one attempt. A shard with a newer epoch returns it, for the next attempt.
-    pub(crate) async fn send(
-        &self,
-        link: &Link,
-        header: Header,
-        body: &[u8],
-        doing: &str,
-        wait_ms: u64,
-    ) -> Result<MetaReply, ErrorCode> {
-        let sent = self.start_attempt(link, header, body, wait_ms)?;
-        self.finish_attempt(link, sent, doing).await
-    }
-
-    /// Sends one attempt; [`Self::finish_attempt`] takes the reply.
-    pub(super) fn start_attempt(
-        &self,
-        link: &Link,
-        header: Header,
-        body: &[u8],
-        wait_ms: u64,
-    ) -> Result<SentAttempt<C::Net>, ErrorCode> {
-        let map = self.cell().map();
-        let known = map.shard(link.shard).and_then(|shard| map.node(shard.node));
-        let node = known.ok_or(ErrorCode::NotOwner)?;
-        let mut header = header;
-        header.deadline_ms = u32::try_from(self.attempt_ms() + wait_ms).unwrap_or(u32::MAX);
-        let message = Message {
-            node: node.id,
-            header,
-            body,
-            payload: &[],
-            room: 0,
-        };
-        Ok(SentAttempt {
-            sent: self.start(&node.address, message),
-            address: node.address.clone(),
-        })
-    }
-
-    /// Receives the reply of one attempt.
-    pub(super) async fn finish_attempt(
-        &self,
-        link: &Link,
-        attempt: SentAttempt<C::Net>,
-        doing: &str,
-    ) -> Result<MetaReply, ErrorCode> {
-        let SentAttempt { address, sent } = attempt;
-        match self.finish(&address, sent, None).await {
-            Ok(reply) => {
-                self.cell().note_map_version(reply.header.map_version);
-                match MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)? {
-                    MetaReply::StaleShard {
-                        epoch, map_version, ..
-                    } => {
-                        self.cell().note_map_version(map_version);
-                        let mut state = lock(&link.state);
-                        state.epoch = state.epoch.max(epoch);
-                        Err(ErrorCode::StaleEpoch)
-                    }
-                    reply => Ok(reply),
-                }
-            }
-            Err(failure) => {
-                self.cell().net.complain(
-                    self.context(),
-                    &format!("shard {} at {address}", link.shard),
-                    doing,
-                    failure,
-                );
-                Err(failure_code(failure))
-            }
-        }
-    }
-
     /// Deadline of retries of a request that begins now.
     pub(crate) fn deadline(&self) -> Instant {
         let own = self
@@ -326,7 +251,7 @@ impl<C: SessionOwner> Call<'_, C> {
     }
 
     /// How long one attempt waits, at most until the end of the operation, ms.
-    fn attempt_ms(&self) -> u64 {
+    pub(super) fn attempt_ms(&self) -> u64 {
         let left = |ends: OperationEnds| ends.all.ms_since(self.cell().net.now()).max(1);
         let left = self.context().ends().map_or(u64::MAX, left);
         self.cell().options.attempt_ms.min(left)

@@ -97,7 +97,7 @@ impl AccessArgs {
         }
         let identity = Identity::new(cell.id, Role::Client, NodeId(0), cell.credential.clone())
             .with_transport(transport(&self.transport).unwrap_or_default());
-        let manager = cell.manager.to_string();
+        let manager = cell.managers_text();
         let native = Native::connect(&manager, identity, options).map_err(|error| match error {
             ConnectError::Refused(code) => {
                 failure(code, format!("the manager at {manager}: {code}"))

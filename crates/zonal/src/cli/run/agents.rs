@@ -4,7 +4,7 @@ use crate::cell::connection::CellHandle;
 use crate::exit::with_causes;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use zonal_net::Address;
+use zonal_net::{Address, NetError, TlsFault};
 use zonal_types::{Codec as _, ErrorCode, NodeId, ZoneId};
 use zonal_wire::{AgentReply, AgentRequest, Service};
 use zonal_zonemap::{NodeState, ZoneMap};
@@ -23,6 +23,8 @@ pub struct AgentNode {
     /// Ranks that may run there.
     pub ranks_max: u32,
     pub is_standby: bool,
+    /// Used CPU of its machine; 0 where the node does not tell.
+    pub cpu_per_mille: u16,
 }
 
 /// Answers of all nodes.
@@ -88,6 +90,7 @@ fn ask(
                 ranks,
                 ranks_max,
                 is_standby,
+                cpu_per_mille,
                 ..
             },
         )) => Ok(Some(AgentNode {
@@ -97,10 +100,18 @@ fn ask(
             ranks,
             ranks_max,
             is_standby,
+            cpu_per_mille: cpu_per_mille.unwrap_or_default(),
         })),
         Ok((_, AgentReply::Failed { code, .. })) if code.0 == ErrorCode::WrongTarget => Ok(None),
         Ok((_, AgentReply::Failed { code, detail })) => Err(format!("{detail} ({})", code.0)),
         Ok((_, other)) => Err(format!("it answers {}", other.name())),
-        Err(error) => Err(with_causes(error.as_ref())),
+        Err(error) => Err(match error.downcast_ref::<NetError>() {
+            // The certificates of servers without an agent do not have the role.
+            Some(NetError::Unauthenticated {
+                fault: TlsFault::Claim,
+                ..
+            }) => "it has no agent: its credential does not have that role".to_owned(),
+            _ => with_causes(error.as_ref()),
+        }),
     }
 }

@@ -4,6 +4,8 @@
 //! 1. A rank is started elsewhere only when it is gone where it was. Its node's agent said so, or
 //!    refuses connections, or has had no poll for longer than a job lives without one.
 //! 2. Each conversation ends with an `End`, unless its agent does not answer.
+//! 3. Once a signal has asked for the job's end, no rank is started.
+//! 4. A signal reaches each rank once, also where it comes while the rank is being started.
 //!
 //! *Lock order*: `RunningJob::state`, `RunningJob::output`; neither is held during a call.
 
@@ -11,18 +13,18 @@ use super::agents::{self, AgentNode};
 use super::command::job_number;
 use super::output::RankLines;
 use super::plan::{JobPlan, replacement};
+use super::signal_queue::{SignalQueue, asks_for_end};
 use crate::cell::connection::CellHandle;
 use crate::console;
 use crate::exit::with_causes;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zonal_net::NetError;
-use zonal_types::limits::{AGENT_POLL_MS_MAX, AGENT_TERM_MS, REQUEST_DEADLINE_MS};
+use zonal_types::limits::{AGENT_GUARD_TERM_MS, AGENT_POLL_MS_MAX, REQUEST_DEADLINE_MS};
 use zonal_types::{Blob, Codec as _, ErrorCode};
 use zonal_wire::{
     AgentReply, AgentRequest, Header, JobCommand, OutputStream, RankEvent, RankStatus, Service,
@@ -30,15 +32,21 @@ use zonal_wire::{
 
 /// Exit code of a rank that SIGKILL ended, and of one that was lost with its node.
 const KILLED: u8 = 128 + 9;
-/// Time after the last reply of an agent when its ranks are gone for certain. By then it has parked
-/// the last poll, waited its term, and given the processes time to clean up.
-const GONE: Duration = Duration::from_millis(AGENT_POLL_MS_MAX + AGENT_TERM_MS + 2_500);
+/// Time after the last request to an agent when its ranks are gone for certain. By then it has
+/// parked the request, the guards have waited their term, and the processes had time to clean up.
+const GONE: Duration = Duration::from_millis(AGENT_POLL_MS_MAX + AGENT_GUARD_TERM_MS + 3_500);
+/// Time in which the guards end the ranks of a server that is gone: a second to clean up, and more.
+const CLEANED_UP: Duration = Duration::from_millis(1_500);
 /// Attempts to reach an agent that refuses connections.
 const REFUSED_TRIES: u32 = 3;
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Pause before input that an agent had no room for is sent again.
 const INPUT_PAUSE: Duration = Duration::from_millis(20);
+/// Pause before a signal is sent again to an agent that has not got its ranks yet.
+const SIGNAL_PAUSE: Duration = Duration::from_millis(20);
+/// Signals that wait until earlier ones are forwarded; the rest is dropped.
+const SIGNALS_MAX: usize = 64;
 /// Bytes of input in one message.
 const INPUT_BYTES: usize = 32_768;
 
@@ -62,6 +70,8 @@ pub struct JobSettings {
 #[derive(Debug)]
 struct Conversation {
     agent: AgentNode,
+    /// The agent has its ranks.
+    is_started: bool,
     is_over: bool,
 }
 
@@ -71,6 +81,8 @@ struct JobState {
     codes: BTreeMap<u32, u8>,
     dead: BTreeSet<zonal_types::NodeId>,
     is_killed: bool,
+    /// The first signal that asked for the job's end.
+    ending: Option<u8>,
     /// An agent refused the job.
     refusal: Option<String>,
 }
@@ -109,11 +121,9 @@ pub fn run(
         state: Mutex::default(),
         output: Mutex::new(lines),
     });
-    let all = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-    let mut signals = Signals::new(all)?;
+    let (signals, wait) = SignalQueue::open()?;
     let forwarding = Arc::clone(&job);
-    let handle = signals.handle();
-    let signalled = std::thread::spawn(move || forwarding.forward(&mut signals));
+    let signalled = std::thread::spawn(move || forwarding.forward(&signals));
     let threads: Vec<JoinHandle<()>> = plan
         .nodes
         .into_iter()
@@ -126,7 +136,7 @@ pub fn run(
         // A panic was printed; the ranks end without polls.
         let _ = thread.join();
     }
-    handle.close();
+    drop(wait);
     let _ = signalled.join();
     let mut state = job.state();
     let highest = state.codes.values().copied().max().unwrap_or(0);
@@ -145,6 +155,12 @@ impl RunningJob {
         self.state().is_killed
     }
 
+    /// Whether no rank is to be started any more.
+    fn is_ending(&self) -> bool {
+        let state = self.state();
+        state.is_killed || state.ending.is_some()
+    }
+
     /// Runs ranks on a node, and on others if it dies.
     fn run_ranks(self: &Arc<Self>, mut agent: AgentNode, mut ranks: Vec<u32>) {
         let mut moves = self.order.moves;
@@ -161,7 +177,7 @@ impl RunningJob {
                 Outcome::Lost { reason, gone } => (reason, gone),
             };
             if self.is_killed() {
-                self.note_lost(&ranks);
+                self.note_ended(&ranks, KILLED);
                 return;
             }
             let shown: Vec<String> = ranks.iter().map(u32::to_string).collect();
@@ -172,18 +188,18 @@ impl RunningJob {
             ));
             self.state().dead.insert(agent.node);
             if moves == 0 {
-                self.note_lost(&ranks);
+                self.note_ended(&ranks, KILLED);
                 return;
             }
             moves -= 1;
             let Some(next) = self.next_node(&agent, ranks.len(), gone) else {
-                if !self.is_killed() {
+                if !self.is_ending() {
                     console::note(format_args!(
                         "zonal: no other node of zone {} has room for rank {shown}",
                         agent.zone
                     ));
                 }
-                self.note_lost(&ranks);
+                self.note_ended(&ranks, KILLED);
                 return;
             };
             console::note(format_args!(
@@ -196,19 +212,19 @@ impl RunningJob {
         }
     }
 
-    fn note_lost(&self, ranks: &[u32]) {
+    fn note_ended(&self, ranks: &[u32], code: u8) {
         let mut state = self.state();
         for rank in ranks {
-            state.codes.insert(*rank, KILLED);
+            state.codes.insert(*rank, code);
         }
     }
 
     /// Waits until the ranks of a lost node are gone; returns another node of its zone.
     fn next_node(&self, lost: &AgentNode, ranks: usize, gone: Instant) -> Option<AgentNode> {
-        while Instant::now() < gone && !self.is_killed() {
+        while Instant::now() < gone && !self.is_ending() {
             std::thread::sleep(PAUSE);
         }
-        if self.is_killed() {
+        if self.is_ending() {
             return None;
         }
         let map = self.cell.map().ok()?;
@@ -238,13 +254,16 @@ impl RunningJob {
         };
         let conversation = Conversation {
             agent: agent.clone(),
+            is_started: false,
             is_over: false,
         };
         {
             let mut state = self.state();
-            if state.is_killed {
+            let killed = state.is_killed.then_some(KILLED);
+            let ended = state.ending.map(|signal| 128 + signal);
+            if let Some(code) = killed.or(ended) {
                 drop(state);
-                self.note_lost(ranks);
+                self.note_ended(ranks, code);
                 return Outcome::Over;
             }
             state.conversations.insert(number, conversation);
@@ -283,6 +302,18 @@ impl RunningJob {
             Ok(other) => return Outcome::Refused(format!("it answers {}", other.name())),
             Err(lost) => return lost,
         }
+        let is_killed = {
+            let mut state = self.state();
+            if let Some(conversation) = state.conversations.get_mut(&number) {
+                conversation.is_started = true;
+            }
+            state.is_killed
+        };
+        if is_killed {
+            // The agent may have got the order to end the job before the job.
+            self.note_ended(ranks, KILLED);
+            return Outcome::Over;
+        }
         if with_input {
             let (job, agent) = (Arc::clone(self), agent.clone());
             // It may wait for input for ever, so nothing waits for it.
@@ -304,12 +335,12 @@ impl RunningJob {
                     }
                 }
                 Ok(AgentReply::Failed { .. }) if self.is_killed() => {
-                    self.note_lost(ranks);
+                    self.note_ended(ranks, KILLED);
                     return Outcome::Over;
                 }
                 Ok(AgentReply::Failed { code, .. }) if code.0 == ErrorCode::NotFound => {
                     let reason = "its server was started anew".to_owned();
-                    let gone = Instant::now();
+                    let gone = Instant::now() + CLEANED_UP;
                     return Outcome::Lost { reason, gone };
                 }
                 Ok(AgentReply::Failed { code, detail }) => {
@@ -328,6 +359,7 @@ impl RunningJob {
         let deadline = Duration::from_millis(REQUEST_DEADLINE_MS);
         let mut refused = 0;
         loop {
+            let asked = Instant::now();
             let error = match self.call(agent, request) {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
@@ -345,8 +377,8 @@ impl RunningJob {
             if is_final || is_late || refused >= REFUSED_TRIES {
                 let gone = match refused >= REFUSED_TRIES {
                     // With the server its guards have ended the ranks.
-                    true => Instant::now() + PAUSE,
-                    false => begun + GONE,
+                    true => Instant::now() + CLEANED_UP,
+                    false => asked + GONE,
                 };
                 let reason = with_causes(error.as_ref());
                 return Err(Outcome::Lost { reason, gone });
@@ -416,11 +448,12 @@ impl RunningJob {
     /// Kills all ranks.
     fn kill(&self) {
         self.state().is_killed = true;
-        self.tell_all(&|job| AgentRequest::End { job });
+        // An agent that does not answer is noticed by its polls.
+        self.at_all(|job, agent| drop(self.call(agent, &AgentRequest::End { job })));
     }
 
-    /// Sends a request to the agents of all conversations that are not over.
-    fn tell_all(&self, request: &(dyn Fn(u64) -> AgentRequest + Sync)) {
+    /// Does something with all conversations that are not over, at the same time.
+    fn at_all(&self, act: impl Fn(u64, &AgentNode) + Sync) {
         let running: Vec<(u64, AgentNode)> = {
             let state = self.state();
             let all = state.conversations.iter().filter(|(_, of)| !of.is_over);
@@ -429,23 +462,61 @@ impl RunningJob {
         };
         std::thread::scope(|scope| {
             for (number, agent) in &running {
-                // An agent that does not answer is noticed by its polls.
-                scope.spawn(|| drop(self.call(agent, &request(*number))));
+                scope.spawn(|| act(*number, agent));
             }
         });
     }
 
     /// Forwards signals; the second that asks for an end kills all ranks.
-    fn forward(&self, signals: &mut Signals) {
-        let mut ends = 0;
-        for signal in signals.forever() {
-            ends += u32::from(signal == SIGINT || signal == SIGTERM);
-            if ends > 1 {
-                self.kill();
-                continue;
+    fn forward(self: &Arc<Self>, signals: &SignalQueue) {
+        let (order, orders) = sync_channel(SIGNALS_MAX);
+        let job = Arc::clone(self);
+        // A thread of its own, so that nothing delays the second.
+        std::thread::spawn(move || job.send_signals(&orders));
+        while let Some(came) = signals.next() {
+            for signal in came {
+                if asks_for_end(signal) {
+                    let mut state = self.state();
+                    if state.ending.is_some() {
+                        drop(state);
+                        self.kill();
+                        continue;
+                    }
+                    state.ending = Some(signal);
+                }
+                // More signals than have room say nothing new.
+                let _ = order.try_send(signal);
             }
-            let signal = u8::try_from(signal).unwrap_or_default();
-            self.tell_all(&|job| AgentRequest::Signal { job, signal });
+        }
+    }
+
+    fn send_signals(&self, orders: &Receiver<u8>) {
+        for signal in orders {
+            self.at_all(|job, agent| self.send_signal(job, agent, signal));
+        }
+    }
+
+    /// Sends a signal to ranks of a node, also where the agent is yet to get them.
+    fn send_signal(&self, number: u64, agent: &AgentNode, signal: u8) {
+        loop {
+            let is_waited_for = {
+                let state = self.state();
+                let of = state.conversations.get(&number);
+                !state.is_killed && of.is_some_and(|of| !of.is_started && !of.is_over)
+            };
+            let request = AgentRequest::Signal {
+                job: number,
+                signal,
+            };
+            match self.call(agent, &request) {
+                Ok(AgentReply::Failed { code, .. })
+                    if code.0 == ErrorCode::NotFound && is_waited_for =>
+                {
+                    std::thread::sleep(SIGNAL_PAUSE);
+                }
+                // An agent that does not answer is noticed by its polls.
+                _ => return,
+            }
         }
     }
 

@@ -28,7 +28,13 @@ pub enum PlanError {
     Full {
         node: NodeId,
         asked: usize,
-        room: u32,
+        room: usize,
+    },
+    NoRoom {
+        asked: usize,
+        room: usize,
+        /// The zone, where all nodes are of one.
+        zone: Option<ZoneId>,
     },
     NoAgents,
 }
@@ -52,6 +58,16 @@ impl std::fmt::Display for PlanError {
                 f,
                 "node {node} would get {asked} ranks, and has room for {room}"
             ),
+            Self::NoRoom { asked, room, zone } => {
+                let place = match zone {
+                    Some(zone) => format!("zone {zone} has"),
+                    None => "the nodes have".to_owned(),
+                };
+                write!(
+                    f,
+                    "{asked} ranks are asked for, and {place} room for {room}"
+                )
+            }
             Self::NoAgents => f.write_str("no node has an agent that answers"),
         }
     }
@@ -74,8 +90,25 @@ pub struct JobPlan {
 }
 
 /// Chooses nodes for `ranks` ranks. `per_node`: ranks on each node but the last; `None`: they are
-/// spread evenly over the zone.
+/// spread evenly over the zone, as far as its nodes have room.
 pub fn plan(
+    choice: &NodeChoice,
+    (ranks, per_node): (usize, Option<usize>),
+    agents: &[AgentNode],
+) -> Result<JobPlan, PlanError> {
+    // Nodes without room are left out, but for a plan that is impossible without them.
+    let needed = per_node.unwrap_or(1).min(ranks);
+    let with_room = agents.iter().filter(|agent| room(agent) >= needed);
+    let with_room: Vec<AgentNode> = with_room.cloned().collect();
+    match (choice, per_node) {
+        (NodeChoice::Given(_), _) => planned(choice, (ranks, per_node), agents),
+        (NodeChoice::Near(_), None) => planned(choice, (ranks, per_node), agents),
+        _ => planned(choice, (ranks, per_node), &with_room)
+            .or_else(|_few| planned(choice, (ranks, per_node), agents)),
+    }
+}
+
+fn planned(
     choice: &NodeChoice,
     (ranks, per_node): (usize, Option<usize>),
     agents: &[AgentNode],
@@ -89,13 +122,43 @@ pub fn plan(
         ),
         NodeChoice::Near(bytes) => near(bytes, ranks, wanted, agents)?,
     };
-    let wanted = wanted.unwrap_or(ranks).min(nodes.len());
-    spread(
-        ranks,
-        per_node,
-        nodes.get(..wanted).unwrap_or(&nodes),
-        explanation,
-    )
+    let Some(per_node) = per_node else {
+        // A further node is used only where the first ones have no room.
+        let mut used = ranks.min(nodes.len());
+        while used < nodes.len() && room_of(&nodes[..used]) < ranks {
+            used += 1;
+        }
+        let nodes = nodes.get(..used).unwrap_or(&nodes);
+        let counts = even_counts(ranks, nodes)?;
+        return Ok(job_plan(nodes, &counts, explanation));
+    };
+    let wanted = wanted.unwrap_or(ranks);
+    if wanted > nodes.len() {
+        let found = nodes.len();
+        let asked = wanted;
+        return Err(PlanError::TooFew { asked, found });
+    }
+    let nodes = nodes.get(..wanted).unwrap_or(&nodes);
+    let mut rest = ranks;
+    let mut counts = Vec::new();
+    for agent in nodes {
+        let (node, asked, room) = (agent.node, rest.min(per_node), room(agent));
+        if asked > room {
+            return Err(PlanError::Full { node, asked, room });
+        }
+        rest -= asked;
+        counts.push(asked);
+    }
+    Ok(job_plan(nodes, &counts, explanation))
+}
+
+/// Ranks that an agent may still run.
+fn room(agent: &AgentNode) -> usize {
+    agent.ranks_max.saturating_sub(agent.ranks) as usize
+}
+
+fn room_of(agents: &[AgentNode]) -> usize {
+    agents.iter().map(room).sum()
 }
 
 fn given(nodes: &[NodeId], agents: &[AgentNode]) -> Result<Vec<AgentNode>, PlanError> {
@@ -155,7 +218,7 @@ fn near(
         for agent in agents {
             let load = NodeLoad {
                 jobs: agent.ranks,
-                cpu_per_mille: 0,
+                cpu_per_mille: agent.cpu_per_mille,
                 is_standby: agent.is_standby,
             };
             placer.set_load(agent.node, load);
@@ -169,69 +232,94 @@ fn near(
         };
         placer.place(&request, 0)
     };
-    let first = place(&mut agents.iter(), wanted.unwrap_or(1))?;
-    let placed = match wanted {
-        Some(_) => first.clone(),
-        None => {
-            let in_zone = || agents.iter().filter(|agent| agent.zone == first.zone);
-            let regular = in_zone().filter(|agent| !agent.is_standby).count();
-            let nodes = ranks.min(regular).max(1);
-            place(&mut in_zone(), nodes)?
-        }
+    if wanted.is_some() {
+        let placed = place(&mut agents.iter(), wanted.unwrap_or(1))?;
+        let nodes = given(&placed.nodes, agents)?;
+        return Ok((nodes, placed.explanation));
+    }
+    // Without bytes all zones are as near, so one with room is taken.
+    let of_zone = |zone| agents.iter().filter(move |agent| agent.zone == zone);
+    let has_room = |agent: &&AgentNode| of_zone(agent.zone).map(room).sum::<usize>() >= ranks;
+    let first = match bytes.is_empty() && agents.iter().any(|agent| has_room(&agent)) {
+        true => place(&mut agents.iter().filter(has_room), 1)?,
+        false => place(&mut agents.iter(), 1)?,
     };
-    let nodes = given(&placed.nodes, agents)?;
+    // In the order of the placement: free nodes, then standby nodes if the others lack room.
+    let mut nodes = Vec::new();
+    for is_standby in [false, true] {
+        let free = || {
+            let free = of_zone(first.zone).filter(|agent| room(agent) > 0);
+            free.filter(move |agent| agent.is_standby == is_standby)
+        };
+        let count = free().count();
+        if count == 0 || room_of(&nodes) >= ranks {
+            continue;
+        }
+        // Few ranks go to the nodes that the placement prefers.
+        let preferred = place(&mut free(), ranks.min(count))?;
+        let mut placed = given(&preferred.nodes, agents)?;
+        let rest = free().filter(|agent| !preferred.nodes.contains(&agent.node));
+        placed.extend(rest.cloned());
+        nodes.extend(placed);
+    }
+    if room_of(&nodes) < ranks {
+        return Err(PlanError::NoRoom {
+            asked: ranks,
+            room: room_of(&nodes),
+            zone: Some(first.zone),
+        });
+    }
     Ok((nodes, first.explanation))
 }
 
-/// Gives each node its ranks, in order.
-fn spread(
-    ranks: usize,
-    per_node: Option<usize>,
-    nodes: &[AgentNode],
-    explanation: String,
-) -> Result<JobPlan, PlanError> {
-    if let Some(per_node) = per_node
-        && ranks.div_ceil(per_node.max(1)) > nodes.len()
-    {
-        let asked = ranks.div_ceil(per_node.max(1));
-        let found = nodes.len();
-        return Err(PlanError::TooFew { asked, found });
+/// Ranks of each node: as even as the nodes have room.
+fn even_counts(ranks: usize, nodes: &[AgentNode]) -> Result<Vec<usize>, PlanError> {
+    if room_of(nodes) < ranks {
+        return Err(PlanError::NoRoom {
+            asked: ranks,
+            room: room_of(nodes),
+            zone: None,
+        });
     }
     let count = nodes.len().max(1);
-    let mut next = 0;
+    let shares = (0..count).map(|at| ranks * (at + 1) / count - ranks * at / count);
+    let shares = nodes.iter().zip(shares);
+    let mut counts: Vec<usize> = shares
+        .map(|(agent, share)| share.min(room(agent)))
+        .collect();
+    let mut rest = ranks - counts.iter().sum::<usize>();
+    while rest > 0 {
+        let free = counts.iter().zip(nodes).enumerate();
+        let free = free.filter(|(_, (count, agent))| **count < room(agent));
+        let Some((least, _)) = free.min_by_key(|(_, (count, _))| **count) else {
+            break;
+        };
+        counts[least] += 1;
+        rest -= 1;
+    }
+    Ok(counts)
+}
+
+/// Gives each node its ranks, in order.
+fn job_plan(nodes: &[AgentNode], counts: &[usize], explanation: String) -> JobPlan {
     let mut plan = JobPlan {
         nodes: Vec::new(),
         explanation,
         standby: Vec::new(),
     };
-    for (index, agent) in nodes.iter().enumerate() {
-        let end = match per_node {
-            Some(per_node) => ranks.min((index + 1) * per_node),
-            None => ranks * (index + 1) / count,
-        };
-        let own = next..end;
-        next = end;
-        if own.is_empty() {
-            continue;
-        }
-        let room = agent.ranks_max.saturating_sub(agent.ranks);
-        if own.len() > room as usize {
-            return Err(PlanError::Full {
-                node: agent.node,
-                asked: own.len(),
-                room,
-            });
-        }
+    let mut next = 0;
+    for (agent, count) in nodes.iter().zip(counts).filter(|(_, count)| **count > 0) {
         if agent.is_standby {
             plan.standby.push(agent.node);
         }
-        let own = own.filter_map(|rank| u32::try_from(rank).ok());
+        let own = next..next + count;
+        next = own.end;
         plan.nodes.push(NodeRanks {
             agent: agent.clone(),
-            ranks: own.collect(),
+            ranks: own.filter_map(|rank| u32::try_from(rank).ok()).collect(),
         });
     }
-    Ok(plan)
+    plan
 }
 
 /// The node for ranks of a dead one: of its zone, the least loaded, standby nodes last.
@@ -261,6 +349,7 @@ mod tests {
             ranks,
             ranks_max: 8,
             is_standby,
+            cpu_per_mille: 0,
         }
     }
 
@@ -305,6 +394,18 @@ mod tests {
     }
 
     #[test]
+    fn nodes_with_idle_processors_are_taken_first() {
+        let mut agents = agents();
+        agents[0].cpu_per_mille = 800;
+        agents[3].cpu_per_mille = 300;
+        let planned = |ranks| shown(&plan(&in_zone(1), (ranks, Some(1)), &agents).unwrap());
+        assert_eq!(planned(1), "2:0");
+        assert_eq!(planned(2), "2:0 1:1");
+        let plan = plan(&NodeChoice::Near(BTreeMap::new()), (1, Some(1)), &agents).unwrap();
+        assert_eq!(shown(&plan), "5:0");
+    }
+
+    #[test]
     fn standby_nodes_are_used_only_where_no_zone_has_enough_others() {
         planned(&in_zone(1), 4, None, "1:0,1 2:2,3");
         let plan_of = |ranks| plan(&in_zone(1), (ranks, Some(1)), &agents());
@@ -335,13 +436,56 @@ mod tests {
         let error = refused(NodeChoice::Any, 6, Some(1));
         assert_eq!(error, PlanError::TooFew { asked: 6, found: 5 });
         let one = NodeChoice::Given(vec![NodeId(4)]);
-        assert!(matches!(
-            refused(one.clone(), 9, None),
-            PlanError::Full { .. }
-        ));
+        let error = PlanError::NoRoom {
+            asked: 9,
+            room: 8,
+            zone: None,
+        };
+        assert_eq!(refused(one.clone(), 9, None), error);
+        let error = PlanError::Full {
+            node: NodeId(4),
+            asked: 9,
+            room: 8,
+        };
+        assert_eq!(refused(one.clone(), 9, Some(9)), error);
         let error = refused(one, 4, Some(2));
         assert_eq!(error, PlanError::TooFew { asked: 2, found: 1 });
         assert_eq!(plan(&in_zone(1), (1, None), &[]), Err(PlanError::NoAgents));
+    }
+
+    #[test]
+    fn ranks_are_spread_within_the_room_of_each_node() {
+        let mut agents = agents();
+        agents[3].ranks_max = 2;
+        let shown = |choice: &NodeChoice, ranks, per_node, agents: &[AgentNode]| {
+            shown(&plan(choice, (ranks, per_node), agents).unwrap())
+        };
+        let two = in_zone(2);
+        let both = NodeChoice::Given(vec![NodeId(4), NodeId(5)]);
+        for choice in [&two, &both] {
+            let found = shown(choice, 7, None, &agents);
+            assert_eq!(found, "4:0,1 5:2,3,4,5,6");
+        }
+        let found = plan(&two, (11, None), &agents).unwrap_err().to_string();
+        assert_eq!(found, "11 ranks are asked for, and zone 2 has room for 10");
+        let found = plan(&both, (11, None), &agents).unwrap_err().to_string();
+        assert_eq!(
+            found,
+            "11 ranks are asked for, and the nodes have room for 10"
+        );
+        // A full node is passed over.
+        agents[3].ranks = 2;
+        assert_eq!(shown(&two, 2, None, &agents), "5:0,1");
+        assert_eq!(shown(&two, 1, Some(1), &agents), "5:0");
+        assert_eq!(shown(&NodeChoice::Any, 2, None, &agents), "1:0 5:1");
+        // Standby nodes are used where the others have no room, and another zone without bytes.
+        assert_eq!(
+            shown(&in_zone(1), 17, None, &agents),
+            "1:0,1,2,3,4 2:5,6,7,8,9,10 3:11,12,13,14,15,16"
+        );
+        let anywhere = NodeChoice::Near(BTreeMap::new());
+        let found = plan(&anywhere, (9, None), &agents).unwrap();
+        assert!(found.nodes.iter().all(|node| node.agent.zone == ZoneId(1)));
     }
 
     #[test]

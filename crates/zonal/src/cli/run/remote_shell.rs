@@ -22,6 +22,9 @@ use zonal_types::NodeId;
 pub struct RemoteShell {
     #[command(flatten)]
     access: AccessArgs,
+    /// Option that launchers give ssh, as -T and -q; without an effect here
+    #[arg(short = 'x', short_aliases = ['T', 'q'], action = clap::ArgAction::Count)]
+    ssh_options: u8,
     /// Number or address of the node
     host: String,
     /// The command line

@@ -41,7 +41,8 @@ pub struct TestbedRate {
 /// Add a delay to each frame that Zonal sends over a link, and loss
 ///
 /// The servers, mounts and commands of the nodes hold their own frames back; other programs notice
-/// nothing. A delay of 0 takes both away. docs/testbed.md tells how near this is to a real link.
+/// nothing. A delay of 0 without --loss takes both away. docs/testbed.md tells how near this is to
+/// a real link.
 #[derive(Debug, Args)]
 pub struct TestbedDelay {
     #[command(flatten)]

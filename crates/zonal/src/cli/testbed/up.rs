@@ -16,8 +16,9 @@ use zonal_server::units::ByteSize;
 /// Make racks of nodes with a cell that is mounted in each node
 ///
 /// Each node is a network and a mount namespace with a server and a mount in its rack's zone. The
-/// first node of a rack has the zone's metadata server, the first of all the manager. If a step
-/// fails, everything is removed again.
+/// first node of a rack has the zone's metadata server, the first of all the manager. With replicas
+/// the first nodes of a rack have those of its zone's shard, and the managers are in different
+/// racks, where there are enough. If a step fails, everything is removed again.
 #[derive(Debug, Args)]
 pub struct TestbedUp {
     #[command(flatten)]
@@ -37,6 +38,9 @@ pub struct TestbedUp {
     /// The first nodes of each rack that have a storage target [default: all]
     #[arg(long)]
     storage_nodes: Option<u16>,
+    /// Managers, and replicas of each zone's shard on the first nodes of its rack: 1, 3 or 5
+    #[arg(long, default_value_t = 1)]
+    replicas: u16,
     /// Capacity of each target
     #[arg(long, default_value = "4 GiB", value_name = "SIZE")]
     capacity: ByteSize,
@@ -70,6 +74,7 @@ impl TestbedUp {
             racks: self.racks,
             nodes: self.nodes,
             storage_nodes: self.storage_nodes.unwrap_or(self.nodes),
+            replicas: self.replicas,
             node_rate: self.node_rate,
             uplink_rate: self.uplink_rate,
             capacity: self.capacity,
@@ -175,7 +180,10 @@ fn make(
     })?;
     times.done(&format!("{all} servers answer"));
     let all = plan.places().len();
-    nodes::mount_all(folder, &plan, &|count| progress("mounts", count, all))?;
+    let managers = cell_folder::managers_named(&plan, shape.replicas);
+    nodes::mount_all(folder, &plan, &managers, &|count| {
+        progress("mounts", count, all);
+    })?;
     times.done(&format!("{all} nodes have the cell mounted"));
     state.is_complete = true;
     folder.save(state).map_err(|error| {
