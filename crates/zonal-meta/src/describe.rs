@@ -26,12 +26,11 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
         return of_shard(tag, key, value);
     }
     let described = if tag == keys::TAG_IDS {
-        let (reserved, live) = decode::<(u64, u64)>(value)?;
-        Described::new("reserved inode numbers")
-            .with("first_free", reserved)
-            .with("inodes", live)
+        Described::new("reserved inode numbers").with("first_free", decode::<u64>(value)?)
     } else if tag == keys::TAG_DATA_IDS {
         Described::new("reserved data ids").with("first_free", decode::<u64>(value)?)
+    } else if tag == keys::TAG_INODE_COUNT {
+        Described::new("number of inodes").with("inodes", decode::<u64>(value)?)
     } else {
         of_ino(tag, key, value)?
     };

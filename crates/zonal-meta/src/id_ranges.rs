@@ -5,7 +5,7 @@
 use crate::keys;
 use std::collections::BTreeMap;
 use zonal_types::limits::RESTORE_STEP;
-use zonal_types::{Codec, ErrorCode, KvRead, PartitionId, codec_struct};
+use zonal_types::{Codec, ErrorCode, KvRead, PartitionId};
 
 /// First inode number given; smaller ones are the shard's own (the root is 1).
 pub(crate) const FIRST: u64 = 16;
@@ -59,85 +59,24 @@ impl Counter {
         }
     }
 
-    /// The stored value which says that no number from `reserved` on has been given.
-    pub fn record(self, reserved: u64, live_inodes: u64) -> Vec<u8> {
-        match self {
-            Self::Inodes => InodeRecord {
-                reserved,
-                live_inodes,
-            }
-            .to_bytes(),
-            Self::Data => reserved.to_bytes(),
-        }
-    }
-
     /// The first number that was not given, by a stored value.
-    pub fn reserved_in(self, bytes: &[u8]) -> Option<u64> {
-        match self {
-            Self::Inodes => Some(InodeRecord::from_bytes(bytes).ok()?.reserved),
-            Self::Data => u64::from_bytes(bytes).ok(),
-        }
+    pub fn reserved_in(bytes: &[u8]) -> Option<u64> {
+        u64::from_bytes(bytes).ok()
     }
 
     /// The record of a shard that is restored from a backup: it skips all numbers that may have
     /// been given since.
     pub fn restored(self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
-        let (reserved, live) = match stored {
-            Some(bytes) => {
-                let reserved = self.reserved_in(bytes).ok_or(ErrorCode::Corrupt)?;
-                let live = InodeRecord::from_bytes(bytes).map_or(0, |record| record.live_inodes);
-                (reserved, live)
-            }
-            None => (self.first(), 0),
+        let reserved = match stored {
+            Some(bytes) => Self::reserved_in(bytes).ok_or(ErrorCode::Corrupt)?,
+            None => self.first(),
         };
         let reserved = reserved.saturating_add(RESTORE_STEP);
         if reserved >= END {
             return Err(ErrorCode::NoSpace);
         }
-        Ok(self.record(reserved, live))
+        Ok(reserved.to_bytes())
     }
-}
-
-codec_struct! {
-    /// The stored value of a partition's inode numbers.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    struct InodeRecord {
-        /// No number from here on has been given.
-        reserved: u64,
-        /// Inodes of the partition.
-        live_inodes: u64,
-    }
-}
-
-impl InodeRecord {
-    fn of(stored: Option<&[u8]>) -> Result<Self, ErrorCode> {
-        match stored {
-            Some(bytes) => Self::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt),
-            None => Ok(Self {
-                reserved: FIRST,
-                live_inodes: 0,
-            }),
-        }
-    }
-}
-
-/// True for the key of a partition's record, which has its count of inodes.
-pub(crate) fn is_count(key: &[u8]) -> bool {
-    key.len() == 5
-        && key[4] == keys::TAG_IDS
-        && !key.starts_with(&keys::SHARD_PARTITION.to_be_bytes())
-}
-
-/// The record of a partition with one inode, and none of its numbers given.
-pub(crate) fn one_inode() -> Vec<u8> {
-    Counter::Inodes.record(FIRST, 1)
-}
-
-/// The record of a partition that gets or loses inodes, by the stored one.
-pub(crate) fn counted(stored: Option<&[u8]>, change: i64) -> Result<Vec<u8>, ErrorCode> {
-    let mut record = InodeRecord::of(stored)?;
-    record.live_inodes = record.live_inodes.saturating_add_signed(change);
-    Ok(record.to_bytes())
 }
 
 /// Reserved numbers of a partition that may be given.
@@ -172,13 +111,9 @@ impl IdRange {
         self.counter == counter
     }
 
-    /// The value to store instead of this one.
-    pub fn record(&self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
-        let live_inodes = match self.counter {
-            Counter::Inodes => InodeRecord::of(stored)?.live_inodes,
-            Counter::Data => 0,
-        };
-        Ok(self.counter.record(self.reserved, live_inodes))
+    /// The value to store: no number from here on has been given.
+    pub fn record(&self) -> Vec<u8> {
+        self.reserved.to_bytes()
     }
 }
 
@@ -208,7 +143,7 @@ impl IdRanges {
         partition: PartitionId,
     ) -> Result<IdRange, ErrorCode> {
         let next = match kv.get(&counter.key(partition))? {
-            Some(bytes) => counter.reserved_in(&bytes).ok_or(ErrorCode::Corrupt)?,
+            Some(bytes) => Counter::reserved_in(&bytes).ok_or(ErrorCode::Corrupt)?,
             None => counter.first(),
         };
         Ok(IdRange {
@@ -216,17 +151,6 @@ impl IdRanges {
             next,
             reserved: next,
         })
-    }
-
-    /// Inodes of all partitions.
-    pub fn load_live_inodes(kv: &dyn KvRead, partitions: &[PartitionId]) -> Result<u64, ErrorCode> {
-        let mut all: u64 = 0;
-        for partition in partitions {
-            let stored = kv.get(&keys::ids(*partition))?;
-            let record = InodeRecord::of(stored.as_deref())?;
-            all = all.saturating_add(record.live_inodes);
-        }
-        Ok(all)
     }
 }
 

@@ -14,6 +14,8 @@ pub const TAG_FORMAT: u8 = 0x00;
 pub const TAG_IDS: u8 = 0x01;
 /// Reserved data ids of a partition.
 pub const TAG_DATA_IDS: u8 = 0x02;
+/// Number of a partition's inodes.
+pub const TAG_INODE_COUNT: u8 = 0x03;
 /// Inode.
 pub const TAG_INODE: u8 = 0x10;
 /// First bytes of a file.
@@ -74,6 +76,11 @@ pub fn ids(partition: PartitionId) -> Vec<u8> {
 /// Reserved data ids of a partition.
 pub fn data_ids(partition: PartitionId) -> Vec<u8> {
     start(partition.0, TAG_DATA_IDS, 0)
+}
+
+/// The number of a partition's inodes.
+pub fn inode_count(partition: PartitionId) -> Vec<u8> {
+    start(partition.0, TAG_INODE_COUNT, 0)
 }
 
 /// Mark that files of this shard may lie on targets of other zones.

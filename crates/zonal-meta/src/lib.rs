@@ -26,6 +26,7 @@ pub mod events;
 mod fences;
 mod id_ranges;
 pub mod inode;
+mod inode_counts;
 mod inode_records;
 pub mod keys;
 mod lease_grants;

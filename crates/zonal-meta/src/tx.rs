@@ -4,8 +4,9 @@
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
-use crate::id_ranges::{self, Counter, IdRange, IdRanges};
+use crate::id_ranges::{Counter, IdRange, IdRanges};
 use crate::inode::Inode;
+use crate::inode_counts;
 use crate::keys;
 use crate::open_files::OpenFiles;
 use crate::outcome::{Facts, JunctionChange, Question};
@@ -410,8 +411,7 @@ impl<'a> Tx<'a> {
         let (sequence, reserved) = range.take()?;
         if reserved {
             let key = counter.key(partition);
-            let value = range.record(self.get(&key)?.as_deref())?;
-            self.put(key, value);
+            self.put(key, range.record());
         }
         self.volatile.push(MemoryChange::Ids(partition, range));
         Ok(sequence)
@@ -491,8 +491,8 @@ impl<'a> Tx<'a> {
             }
         }
         for (partition, change) in changes.into_iter().filter(|(_, change)| *change != 0) {
-            let key = Counter::Inodes.key(partition);
-            let value = id_ranges::counted(self.get(&key)?.as_deref(), change)?;
+            let key = keys::inode_count(partition);
+            let value = inode_counts::changed(self.get(&key)?.as_deref(), change)?;
             self.put(key, value);
             self.volatile.push(MemoryChange::Inodes(change));
         }

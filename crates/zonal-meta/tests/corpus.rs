@@ -56,6 +56,7 @@ fn right_entries_are_of_every_kind_and_accepted() {
         keys::TAG_FORMAT,
         keys::TAG_IDS,
         keys::TAG_DATA_IDS,
+        keys::TAG_INODE_COUNT,
         keys::TAG_DATA,
         keys::TAG_INODE,
         keys::TAG_INLINE,

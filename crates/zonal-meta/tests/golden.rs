@@ -38,6 +38,13 @@ fn keys_and_values() {
     assert_eq!(hex(kv.get(&keys::data(data)).unwrap()), "1100000000080000");
     let reserved = kv.get(&keys::data_ids(f.partition())).unwrap();
     assert_eq!(hex(reserved), "0010100000000000");
+    let reserved = kv.get(&keys::ids(f.partition())).unwrap();
+    assert_eq!(hex(reserved), "1004000000000000");
+    let count = kv.get(&keys::inode_count(f.partition())).unwrap();
+    assert_eq!(
+        (hex(&keys::inode_count(f.partition())), hex(count)),
+        ("0000000103".into(), "0200000000000000".into())
+    );
     client.write_inline(&mut cell, f, 2, b"abc").unwrap();
     let kv = &cell.stores[1].kv;
     assert_eq!(hex(&keys::inline(f)), "00000001180000080000000011");
@@ -46,7 +53,7 @@ fn keys_and_values() {
     assert_eq!(hex(kv.get(&keys::dentry(home, cookie)).unwrap()), DENTRY);
     assert_eq!(
         hex(kv.get(&keys::format()).unwrap()),
-        "03000100000037000000"
+        "04000100000037000000"
     );
 }
 

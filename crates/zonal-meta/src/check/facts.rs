@@ -9,6 +9,7 @@ use crate::dentry::{Dentry, name_cookie};
 use crate::fences::FenceRecord;
 use crate::id_ranges::Counter;
 use crate::inode::Inode;
+use crate::inode_counts;
 use crate::keys;
 use crate::op::detached_directories::DetachedRecord;
 use crate::op::xattr::flag_of;
@@ -247,8 +248,12 @@ impl<'a> Scan<'a> {
             self.leave_partition(partition);
         }
         if let Some(counter) = Counter::of_tag(tag) {
-            let reserved = counter.reserved_in(value)?;
+            let reserved = Counter::reserved_in(value)?;
             self.numbers.reserved.insert(counter, reserved);
+            return (key.len() == 5).then_some(());
+        }
+        if tag == keys::TAG_INODE_COUNT {
+            inode_counts::decode(Some(value)).ok()?;
             return (key.len() == 5).then_some(());
         }
         let ino = keys::ino_of(key)?;

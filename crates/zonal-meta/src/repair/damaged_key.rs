@@ -3,6 +3,7 @@
 use super::Result;
 use crate::id_ranges::Counter;
 use crate::inode::Inode;
+use crate::inode_counts::is_count;
 use crate::keys;
 use zonal_types::{Codec, KvChange, KvRead, Layout, PartitionId};
 
@@ -34,8 +35,21 @@ pub fn repair_key(kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
         (Some(partition), Some(counter)) if partition != keys::SHARD_PARTITION => {
             reserve_again(kv, counter, PartitionId(partition))
         }
+        (Some(partition), None) if is_count(key) => count_again(kv, PartitionId(partition)),
         _ => Ok(vec![KvChange::remove(key.to_vec())]),
     }
+}
+
+/// Counts the inodes of a partition.
+fn count_again(kv: &dyn KvRead, partition: PartitionId) -> Result<Vec<KvChange>> {
+    let (start, end) = keys::tag_range(partition.0, keys::TAG_INODE);
+    let mut count: u64 = 0;
+    kv.scan(&start, &end, &mut |_key, _value| {
+        count += 1;
+        true
+    })?;
+    let key = keys::inode_count(partition);
+    Ok(vec![KvChange::put(key, count.to_bytes())])
 }
 
 /// Reserves numbers behind all that are in use.
@@ -44,7 +58,7 @@ pub(super) fn reserve_again(
     counter: Counter,
     partition: PartitionId,
 ) -> Result<Vec<KvChange>> {
-    let (mut last, mut live) = (counter.first(), 0);
+    let mut last = counter.first();
     let mut note = |number: u64| last = number.max(last);
     let note_layout = |layout: &Layout, note: &mut dyn FnMut(u64)| {
         let ids = layout.data_ids().filter(|id| id.partition() == partition);
@@ -61,7 +75,6 @@ pub(super) fn reserve_again(
         Counter::Inodes => scan(keys::TAG_INODE, &mut |key, _value| {
             if let Some(ino) = keys::ino_of(key) {
                 note(ino.sequence());
-                live += 1;
             }
         })?,
         Counter::Data => {
@@ -82,6 +95,6 @@ pub(super) fn reserve_again(
             })?;
         }
     }
-    let value = counter.record(last.saturating_add(IDS_MARGIN), live);
-    Ok(vec![KvChange::put(counter.key(partition), value)])
+    let next = last.saturating_add(IDS_MARGIN);
+    Ok(vec![KvChange::put(counter.key(partition), next.to_bytes())])
 }

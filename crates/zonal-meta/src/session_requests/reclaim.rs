@@ -3,7 +3,7 @@
 
 use super::failed;
 use crate::config::{Caller, Now};
-use crate::id_ranges::is_count;
+use crate::inode_counts::is_count;
 use crate::op;
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{MetaShard, opened_by};

@@ -7,8 +7,9 @@ use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
 use crate::fences::Fencing;
-use crate::id_ranges::{self, IdRanges};
+use crate::id_ranges::IdRanges;
 use crate::inode::Inode;
+use crate::inode_counts;
 use crate::inode_records;
 use crate::keys;
 use crate::leases::Leases;
@@ -30,7 +31,7 @@ use zonal_wire::DirectoryTrafficTable;
 use zonal_zonemap::ZoneMap;
 
 /// Version of the store's format record.
-const STORE_FORMAT: u16 = 3;
+const STORE_FORMAT: u16 = 4;
 
 impl ShardConfig {
     /// The change that writes the store's format record.
@@ -52,8 +53,8 @@ impl MetaShard {
             root.uid = config.root_uid;
             root.gid = config.root_gid;
             changes.push(KvChange::put(keys::inode(Ino::ROOT), root.to_bytes()));
-            let count = keys::ids(Ino::ROOT.partition());
-            changes.push(KvChange::put(count, id_ranges::one_inode()));
+            let count = keys::inode_count(Ino::ROOT.partition());
+            changes.push(KvChange::put(count, 1_u64.to_bytes()));
         }
         changes
     }
@@ -92,7 +93,7 @@ impl MetaShard {
             false => SparePartitions::load(kv, &partitions)?,
         };
         let mut shard = Self {
-            live_inodes: IdRanges::load_live_inodes(kv, &partitions)?,
+            live_inodes: inode_counts::load(kv, &partitions)?,
             leases: Leases::new(now, sessions.silent.clone()),
             lock_grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
             config,
