@@ -110,6 +110,10 @@ impl<H: ShardHost> ShardDriver<H> {
         let map = host.map();
         let epoch = map.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let map_version = map.version;
+        let counts = zonal_meta::missing_counts(host.store(), &map.partitions_of(id))?;
+        if !counts.is_empty() {
+            host.append(counts, Vec::new(), Durability::Later)?;
+        }
         let shard = MetaShard::load(config, map, host.store(), now.instant)?;
         Ok(Self {
             host,

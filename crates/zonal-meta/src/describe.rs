@@ -26,7 +26,8 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
         return of_shard(tag, key, value);
     }
     let described = if tag == keys::TAG_IDS {
-        Described::new("reserved inode numbers").with("first_free", decode::<u64>(value)?)
+        let (reserved, _unused) = decode::<(u64, u64)>(value)?;
+        Described::new("reserved inode numbers").with("first_free", reserved)
     } else if tag == keys::TAG_DATA_IDS {
         Described::new("reserved data ids").with("first_free", decode::<u64>(value)?)
     } else if tag == keys::TAG_INODE_COUNT {

@@ -59,23 +59,35 @@ impl Counter {
         }
     }
 
+    /// The stored value which says that no number from `reserved` on has been given.
+    pub fn record(self, reserved: u64) -> Vec<u8> {
+        match self {
+            // Earlier programs kept an approximate number of inodes beside it.
+            Self::Inodes => (reserved, 0_u64).to_bytes(),
+            Self::Data => reserved.to_bytes(),
+        }
+    }
+
     /// The first number that was not given, by a stored value.
-    pub fn reserved_in(bytes: &[u8]) -> Option<u64> {
-        u64::from_bytes(bytes).ok()
+    pub fn reserved_in(self, bytes: &[u8]) -> Option<u64> {
+        match self {
+            Self::Inodes => Some(<(u64, u64)>::from_bytes(bytes).ok()?.0),
+            Self::Data => u64::from_bytes(bytes).ok(),
+        }
     }
 
     /// The record of a shard that is restored from a backup: it skips all numbers that may have
     /// been given since.
     pub fn restored(self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
         let reserved = match stored {
-            Some(bytes) => Self::reserved_in(bytes).ok_or(ErrorCode::Corrupt)?,
+            Some(bytes) => self.reserved_in(bytes).ok_or(ErrorCode::Corrupt)?,
             None => self.first(),
         };
         let reserved = reserved.saturating_add(RESTORE_STEP);
         if reserved >= END {
             return Err(ErrorCode::NoSpace);
         }
-        Ok(reserved.to_bytes())
+        Ok(self.record(reserved))
     }
 }
 
@@ -113,7 +125,7 @@ impl IdRange {
 
     /// The value to store: no number from here on has been given.
     pub fn record(&self) -> Vec<u8> {
-        self.reserved.to_bytes()
+        self.counter.record(self.reserved)
     }
 }
 
@@ -143,7 +155,7 @@ impl IdRanges {
         partition: PartitionId,
     ) -> Result<IdRange, ErrorCode> {
         let next = match kv.get(&counter.key(partition))? {
-            Some(bytes) => Counter::reserved_in(&bytes).ok_or(ErrorCode::Corrupt)?,
+            Some(bytes) => counter.reserved_in(&bytes).ok_or(ErrorCode::Corrupt)?,
             None => counter.first(),
         };
         Ok(IdRange {

@@ -54,6 +54,7 @@ mod tx;
 
 pub use config::{Caller, Now, ShardConfig};
 pub use durable_truncations::{DurableTruncations, FLUSHED_MAX};
+pub use inode_counts::missing_counts;
 pub use outcome::{
     Attempt, Deletion, Detached, JunctionChange, LostClient, Outcome, PendingCall, Ticked, WaitOn,
 };

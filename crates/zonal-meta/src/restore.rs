@@ -142,7 +142,7 @@ mod tests {
         for counter in Counter::ALL {
             let stored = counter.restored(None).unwrap();
             let again = value(&counter.key(one), stored.clone()).unwrap();
-            let reserved = Counter::reserved_in(&again).unwrap();
+            let reserved = counter.reserved_in(&again).unwrap();
             assert_eq!(reserved, counter.first() + 2 * RESTORE_STEP);
             let added = missing(&[one, two], |key| key == counter.key(one)).unwrap();
             let keys: Vec<_> = added.iter().map(|change| change.key.clone()).collect();

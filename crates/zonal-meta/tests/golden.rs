@@ -39,7 +39,7 @@ fn keys_and_values() {
     let reserved = kv.get(&keys::data_ids(f.partition())).unwrap();
     assert_eq!(hex(reserved), "0010100000000000");
     let reserved = kv.get(&keys::ids(f.partition())).unwrap();
-    assert_eq!(hex(reserved), "1004000000000000");
+    assert_eq!(hex(reserved), "10040000000000000000000000000000");
     let count = kv.get(&keys::inode_count(f.partition())).unwrap();
     assert_eq!(
         (hex(&keys::inode_count(f.partition())), hex(count)),
@@ -53,7 +53,7 @@ fn keys_and_values() {
     assert_eq!(hex(kv.get(&keys::dentry(home, cookie)).unwrap()), DENTRY);
     assert_eq!(
         hex(kv.get(&keys::format()).unwrap()),
-        "04000100000037000000"
+        "03000100000037000000"
     );
 }
 

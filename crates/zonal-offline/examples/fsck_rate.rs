@@ -199,7 +199,7 @@ fn make(dir: &Path, files: u64) -> CellStores {
         }
         let inode = directory(16, Ino::ROOT, directories, below);
         shard.put(keys::inode(top), inode.to_bytes());
-        shard.put(keys::ids(partition), (files * 2 + 1000).to_bytes());
+        shard.put(keys::ids(partition), (files * 2 + 1000, 0_u64).to_bytes());
         shard.put(keys::data_ids(partition), (DATA_FIRST + files).to_bytes());
     }
     for number in 0..files {

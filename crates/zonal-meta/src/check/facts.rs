@@ -248,7 +248,7 @@ impl<'a> Scan<'a> {
             self.leave_partition(partition);
         }
         if let Some(counter) = Counter::of_tag(tag) {
-            let reserved = Counter::reserved_in(value)?;
+            let reserved = counter.reserved_in(value)?;
             self.numbers.reserved.insert(counter, reserved);
             return (key.len() == 5).then_some(());
         }

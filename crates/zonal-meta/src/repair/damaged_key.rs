@@ -3,7 +3,7 @@
 use super::Result;
 use crate::id_ranges::Counter;
 use crate::inode::Inode;
-use crate::inode_counts::is_count;
+use crate::inode_counts;
 use crate::keys;
 use zonal_types::{Codec, KvChange, KvRead, Layout, PartitionId};
 
@@ -35,21 +35,14 @@ pub fn repair_key(kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
         (Some(partition), Some(counter)) if partition != keys::SHARD_PARTITION => {
             reserve_again(kv, counter, PartitionId(partition))
         }
-        (Some(partition), None) if is_count(key) => count_again(kv, PartitionId(partition)),
+        (Some(partition), None) if inode_counts::is_count(key) => {
+            let partition = PartitionId(partition);
+            let count = inode_counts::count(kv, partition)?;
+            let key = keys::inode_count(partition);
+            Ok(vec![KvChange::put(key, count.to_bytes())])
+        }
         _ => Ok(vec![KvChange::remove(key.to_vec())]),
     }
-}
-
-/// Counts the inodes of a partition.
-fn count_again(kv: &dyn KvRead, partition: PartitionId) -> Result<Vec<KvChange>> {
-    let (start, end) = keys::tag_range(partition.0, keys::TAG_INODE);
-    let mut count: u64 = 0;
-    kv.scan(&start, &end, &mut |_key, _value| {
-        count += 1;
-        true
-    })?;
-    let key = keys::inode_count(partition);
-    Ok(vec![KvChange::put(key, count.to_bytes())])
 }
 
 /// Reserves numbers behind all that are in use.
@@ -96,5 +89,6 @@ pub(super) fn reserve_again(
         }
     }
     let next = last.saturating_add(IDS_MARGIN);
-    Ok(vec![KvChange::put(counter.key(partition), next.to_bytes())])
+    let value = counter.record(next);
+    Ok(vec![KvChange::put(counter.key(partition), value)])
 }

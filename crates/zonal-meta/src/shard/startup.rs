@@ -31,7 +31,7 @@ use zonal_wire::DirectoryTrafficTable;
 use zonal_zonemap::ZoneMap;
 
 /// Version of the store's format record.
-const STORE_FORMAT: u16 = 4;
+const STORE_FORMAT: u16 = 3;
 
 impl ShardConfig {
     /// The change that writes the store's format record.

@@ -183,7 +183,7 @@ impl TestCell {
         inodes.insert(orphan, inode);
         let sessions = vec![zonal_types::SessionId(1)];
         changes.push(KvChange::put(keys::orphan(orphan), sessions.to_bytes()));
-        let next = (first + files + 100).to_bytes();
+        let next = (first + files + 100, 0_u64).to_bytes();
         changes.push(KvChange::put(keys::ids(partition), next));
         let next = (DATA_FIRST + files).to_bytes();
         changes.push(KvChange::put(keys::data_ids(partition), next));
