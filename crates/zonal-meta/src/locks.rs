@@ -41,7 +41,7 @@ mod tests;
 use inode_locks::{FileLocks, Waiter, conflicts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
-use zonal_types::{ErrorCode, Ino, SessionId};
+use zonal_types::{ErrorCode, Ino, PartitionId, SessionId};
 use zonal_wire::meta::{Event, LockKind, LockRange};
 
 /// Number of conflicting requests that may be granted before a waiter, until newcomers queue behind
@@ -126,6 +126,15 @@ impl LockTable {
         (self.ranges_max, self.waiters_max)
     }
 
+    /// Sessions that have locks in a partition, or wait for some.
+    #[must_use]
+    pub fn sessions_in(&self, partition: PartitionId) -> BTreeSet<SessionId> {
+        let range = partition.inos();
+        let has_some = |inos: &BTreeSet<Ino>| inos.range(range.clone()).next().is_some();
+        let all = self.sessions.iter().filter(|(_, inos)| has_some(inos));
+        all.map(|(session, _)| *session).collect()
+    }
+
     /// Number of held ranges.
     #[must_use]
     pub fn range_count(&self) -> usize {
@@ -196,6 +205,10 @@ impl LockTable {
         let owner = (session, range.owner);
         if self.is_late(ino, owner, &range) {
             return Err(ErrorCode::UnknownLease);
+        }
+        if self.has_later(ino, owner, &range) && self.holds(session, ino, &range) {
+            // A repeat: what a later request took stays that request's.
+            return Ok((LockAnswer::Granted, Vec::new()));
         }
         let mut granted = Vec::new();
         if self.converts(ino, owner, &range) {
@@ -454,6 +467,15 @@ impl LockTable {
             next = part.end.checked_add(1);
         }
         next.is_none_or(|next| next > range.end)
+    }
+
+    /// True where the owner took a part of the range by a later request.
+    fn has_later(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
+        let file = self.files.get(&ino);
+        let held = file.and_then(|file| file.space(range.whole_file).get(&owner));
+        let parts = held.into_iter();
+        let mut parts = parts.flat_map(|held| held.within(range.start, range.end));
+        parts.any(|part| part.number > range.number)
     }
 
     /// True where the request is settled: its caller has heard of the answer, or it was cancelled.

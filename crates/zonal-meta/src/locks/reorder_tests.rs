@@ -59,6 +59,30 @@ fn a_late_close_leaves_locks_of_the_next_open_file() {
     assert!(table.files.is_empty() && table.range_count() == 0);
 }
 
+/// A client that hears late of a restart asks again for locks that it got in the new life already.
+#[test]
+fn a_repeated_request_takes_nothing_from_a_later_one() {
+    let mut table = LockTable::new();
+    let older = range(10, 5, Exclusive, 0, 9);
+    assert_eq!(
+        table.lock(A, INO, older, Some(1), 0).unwrap().0,
+        LockAnswer::Granted
+    );
+    let newer = range(10, 6, Exclusive, 0, 9);
+    assert_eq!(
+        table.lock(A, INO, newer, Some(2), 5).unwrap().0,
+        LockAnswer::Granted
+    );
+    assert_eq!(
+        table.lock(A, INO, older, Some(1), 0).unwrap().0,
+        LockAnswer::Granted
+    );
+    table.cancel(A, INO, older, Some(1), &[]).unwrap();
+    assert_eq!(held(&table), [(0, 9, Exclusive)]);
+    table.cancel(A, INO, newer, Some(2), &[]).unwrap();
+    assert!(held(&table).is_empty());
+}
+
 #[test]
 fn a_late_close_of_a_process_leaves_locks_of_the_next_process() {
     let mut table = LockTable::new();
