@@ -6,7 +6,9 @@
 //!
 //! *Lock order*: `ShardDriver::state`, then the host's locks, then [`waits`].
 
+mod arrivals;
 mod deletions;
+mod departures;
 mod detached_directories;
 mod fences;
 mod host;
@@ -19,9 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zonal_meta::{DurableTruncations, JunctionChange, MetaShard, ShardConfig, WaitOn};
-use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, ShardId};
+use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, PartitionId, ShardId};
 use zonal_zonemap::ZoneMap;
 
+use departures::{CopyProgress, MoveProgress};
 pub use host::{Durability, ShardHost, ShardNote};
 use waits::{Key, Waits};
 
@@ -34,6 +37,8 @@ pub struct ShardPace {
     pub detached_ms: u64,
     /// First and longest back-off after a target did not take a deletion, ms.
     pub deletions_ms: (u64, u64),
+    /// First and longest back-off after a move did not go on, ms.
+    pub moves_ms: (u64, u64),
     /// First and longest back-off after a target did not take a fence, ms.
     pub fences_ms: (u64, u64),
     /// Time between two load reports, ms.
@@ -46,6 +51,7 @@ impl ShardPace {
         tick_ms: 20,
         detached_ms: 65_000,
         deletions_ms: (500, 60_000),
+        moves_ms: (50, 5_000),
         fences_ms: (500, 5_000),
         load_ms: 2_000,
     };
@@ -76,6 +82,12 @@ struct State {
     detached_at: Option<Instant>,
     /// Requests since the start.
     requests: u64,
+    /// The partition that is being copied to another shard.
+    copy: Option<CopyProgress>,
+    /// The newest move from here, for people.
+    progress: MoveProgress,
+    /// Partitions have come or gone, and the shard has not begun a new life yet.
+    needs_life: bool,
 }
 
 /// A shard on its host.
@@ -114,8 +126,8 @@ impl<H: ShardHost> ShardDriver<H> {
         if !counts.is_empty() {
             host.append(counts, Vec::new(), Durability::Later)?;
         }
-        let shard = MetaShard::load(config, map, host.store(), now.instant)?;
-        Ok(Self {
+        let shard = MetaShard::load(config, Arc::clone(&map), host.store(), now.instant)?;
+        let driver = Self {
             host,
             id,
             epoch,
@@ -128,10 +140,20 @@ impl<H: ShardHost> ShardDriver<H> {
                 has_deletions: true,
                 detached_at: Some(now.instant.plus_ms(pace.detached_ms)),
                 requests: 0,
+                copy: None,
+                progress: MoveProgress::default(),
+                needs_life: false,
             }),
             waits: Waits::default(),
             is_stopping: AtomicBool::new(false),
-        })
+        };
+        let mut state = driver.lock();
+        driver.adopt_moves(&mut state, &map)?;
+        if state.needs_life {
+            driver.begin_life(&mut state)?;
+        }
+        drop(state);
+        Ok(driver)
     }
 
     /// The host that the shard runs on.
@@ -180,16 +202,26 @@ impl<H: ShardHost> ShardDriver<H> {
         if effect.is_empty() && junctions.is_empty() {
             return Ok(None);
         }
-        use zonal_meta::keys::{TAG_DATA_IDS, TAG_DELETION, TAG_DETACHED, TAG_FENCE, TAG_IDS};
+        use zonal_meta::keys::{
+            TAG_DATA_IDS, TAG_DELETION, TAG_DEPARTURE, TAG_DETACHED, TAG_FENCE, TAG_IDS,
+        };
         let (deletes, fences) = (puts(&effect, TAG_DELETION), puts(&effect, TAG_FENCE));
         // Records with these tags are flushed at once; that costs few flushes in a thousand
         // creates. A number that was given must not be given again after a loss of power. A zone
         // shard's half of a first-level directory is durable before the root shard learns of it.
-        let at_once = [TAG_IDS, TAG_DATA_IDS, TAG_DETACHED];
+        // How far a move is decides who serves.
+        let at_once = [TAG_IDS, TAG_DATA_IDS, TAG_DETACHED, TAG_DEPARTURE];
         let durability = match at_once.iter().any(|tag| puts(&effect, *tag)) {
             true => Durability::AtOnce,
             false => Durability::Later,
         };
+        assert!(
+            !effect.iter().any(|change| is_frozen(&state.shard, change)),
+            "a change of a partition whose copy is complete"
+        );
+        if let Some(copy) = &mut state.copy {
+            copy.note(&effect);
+        }
         let map = self.host.append(effect, junctions, durability)?;
         if let Some(map) = &map {
             state.map_version = map.version;
@@ -229,9 +261,13 @@ impl<H: ShardHost> ShardDriver<H> {
     /// Adopts the newest map that this process knows.
     fn adopt_map(&self, state: &mut State) {
         let map = self.host.map();
-        if map.version > state.map_version {
+        if map.version > state.map_version && self.adopt_moves(state, &map).is_ok() {
             state.map_version = map.version;
             state.shard.set_map(map);
+        }
+        if state.needs_life {
+            // Where the store cannot be read, each request finds that out by itself.
+            self.begin_life(state).ok();
         }
     }
 
@@ -243,6 +279,12 @@ impl<H: ShardHost> ShardDriver<H> {
         self.adopt_map(&mut state);
         state.map_version
     }
+}
+
+/// True where the change is of a partition about which the shard decides no more.
+fn is_frozen(shard: &MetaShard, change: &KvChange) -> bool {
+    let partition = change.key.first_chunk::<4>();
+    partition.is_some_and(|of| shard.is_frozen(PartitionId(u32::from_be_bytes(*of))))
 }
 
 /// True where the effect sets a key with this tag, the key's fifth byte ([`zonal_meta::keys`]).

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{
     APPEND_BYTES_MAX, APPEND_TICKETS_MAX, FILE_BYTES_MAX, TICKET_KEPT_MS, TICKET_MS,
 };
-use zonal_types::{ErrorCode, Ino, Instant, SessionId};
+use zonal_types::{ErrorCode, Ino, Instant, PartitionId, SessionId};
 
 /// Key that stands for all files.
 const ANY: Ino = Ino(0);
@@ -202,6 +202,12 @@ impl Tickets {
     pub fn has_any(&self, ino: Ino) -> bool {
         let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
         self.files.contains_key(&ino) || passed.next().is_some()
+    }
+
+    /// True where an append to a file of the partition is in flight.
+    #[must_use]
+    pub fn has_in(&self, partition: PartitionId) -> bool {
+        self.files.keys().any(|ino| ino.partition() == partition)
     }
 
     /// Sessions whose appends keep the lent end for too long from others, who want it since

@@ -105,6 +105,7 @@ impl MetaShard {
             let mut failed = None;
             let due = self.deletions.known.iter();
             let due = due.filter(|ino| self.recent.get(**ino).is_none());
+            let due = due.filter(|ino| !self.moves.frozen.contains(&ino.partition()));
             for ino in due {
                 if found.len() >= limit {
                     break;
@@ -188,6 +189,14 @@ impl MetaShard {
         for ino in keys.iter().filter_map(|key| keys::ino_of(key)) {
             self.deletions.remove(ino);
         }
-        keys.into_iter().map(KvChange::remove).collect()
+        // Another shard deletes the rest again, which changes nothing.
+        let is_here = |key: &Vec<u8>| {
+            let partition = keys::ino_of(key).map(Ino::partition);
+            partition.is_some_and(|of| {
+                self.partitions.binary_search(&of).is_ok() && !self.moves.frozen.contains(&of)
+            })
+        };
+        let keys = keys.into_iter().filter(is_here);
+        keys.map(KvChange::remove).collect()
     }
 }

@@ -30,12 +30,49 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
         Described::new("reserved inode numbers").with("first_free", reserved)
     } else if tag == keys::TAG_DATA_IDS {
         Described::new("reserved data ids").with("first_free", decode::<u64>(value)?)
+    } else if tag == keys::TAG_JOINED {
+        let with = keys::moved_partition(key).ok_or(ErrorCode::Corrupt)?;
+        Described::new("joined partitions").with("with", with.0)
     } else if tag == keys::TAG_INODE_COUNT {
         Described::new("number of inodes").with("inodes", decode::<u64>(value)?)
     } else {
         of_ino(tag, key, value)?
     };
     Ok(described.with("partition", partition))
+}
+
+/// An entry about a move between shards.
+fn of_move(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
+    Ok(match tag {
+        keys::TAG_ARRIVED => {
+            Described::new("map of the last arrival").with("version", decode::<u64>(value)?)
+        }
+        keys::TAG_DEPARTURE => {
+            let partition = keys::moved_partition(key).ok_or(ErrorCode::Corrupt)?;
+            let known: crate::moves::Departure = decode(value)?;
+            Described::new("partition that leaves")
+                .with("partition", partition.0)
+                .with("to", known.to.0)
+                .with("stage", format!("{:?}", known.stage))
+        }
+        keys::TAG_ARRIVAL => {
+            let partition = keys::moved_partition(key).ok_or(ErrorCode::Corrupt)?;
+            let known: crate::moves::Arrival = decode(value)?;
+            Described::new("partition that comes")
+                .with("partition", partition.0)
+                .with("from", known.from.0)
+                .with("pages", known.pages)
+                .with("stage", format!("{:?}", known.stage))
+        }
+        keys::TAG_MOVED_SESSION => {
+            let id = keys::moved_session_of(key).ok_or(ErrorCode::Corrupt)?;
+            let moved: crate::moves::MovedSession = decode(value)?;
+            Described::new("session of a coming partition")
+                .with("session", id.0)
+                .with("client", moved.record.identity.client.0)
+        }
+        _ => return Err(ErrorCode::Corrupt),
+    })
 }
 
 fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
@@ -60,6 +97,9 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("zone", record.zone.0)
                 .with("name", record.name)
                 .with("has_locked", record.has_locked)
+        }
+        keys::TAG_ARRIVED | keys::TAG_DEPARTURE | keys::TAG_ARRIVAL | keys::TAG_MOVED_SESSION => {
+            of_move(tag, key, value)?
         }
         keys::TAG_FENCE => {
             let (client, holder) = keys::fence_of(key).ok_or(ErrorCode::Corrupt)?;

@@ -75,6 +75,11 @@ impl Fencing {
         self.ending.contains_key(&session)
     }
 
+    /// True where any session is ending.
+    pub(crate) fn has_ending(&self) -> bool {
+        !self.ending.is_empty()
+    }
+
     /// Sessions whose fence is acknowledged, or that have waited long enough.
     pub(crate) fn over(&self, now: Instant) -> Vec<SessionId> {
         let over =

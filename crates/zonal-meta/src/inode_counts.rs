@@ -57,12 +57,19 @@ pub(crate) fn count(kv: &dyn KvRead, partition: PartitionId) -> Result<u64, Erro
     Ok(found)
 }
 
+/// Inodes of a partition.
+///
+/// # Errors
+/// The store's error; `Corrupt`.
+pub fn inodes_of(kv: &dyn KvRead, partition: PartitionId) -> Result<u64, ErrorCode> {
+    decode(kv.get(&keys::inode_count(partition))?.as_deref())
+}
+
 /// Inodes of all partitions.
 pub(crate) fn load(kv: &dyn KvRead, partitions: &[PartitionId]) -> Result<u64, ErrorCode> {
     let mut all: u64 = 0;
     for partition in partitions {
-        let stored = kv.get(&keys::inode_count(*partition))?;
-        all = all.saturating_add(decode(stored.as_deref())?);
+        all = all.saturating_add(inodes_of(kv, *partition)?);
     }
     Ok(all)
 }

@@ -16,6 +16,8 @@ pub const TAG_IDS: u8 = 0x01;
 pub const TAG_DATA_IDS: u8 = 0x02;
 /// Number of a partition's inodes.
 pub const TAG_INODE_COUNT: u8 = 0x03;
+/// Partition whose inodes have names in this one, or the reverse: neither moves alone.
+pub const TAG_JOINED: u8 = 0x04;
 /// Inode.
 pub const TAG_INODE: u8 = 0x10;
 /// First bytes of a file.
@@ -42,6 +44,14 @@ pub const TAG_SLOT: u8 = 0x71;
 pub const TAG_HOLDER: u8 = 0x72;
 /// A client to be fenced at targets.
 pub const TAG_FENCE: u8 = 0x73;
+/// Partition that leaves the shard.
+pub const TAG_DEPARTURE: u8 = 0x75;
+/// Partition that comes to the shard.
+pub const TAG_ARRIVAL: u8 = 0x76;
+/// Session of the shard that a coming partition leaves.
+pub const TAG_MOVED_SESSION: u8 = 0x77;
+/// Version of the map that gave the shard a partition of another shard.
+pub const TAG_ARRIVED: u8 = 0x78;
 /// Files of this shard may lie on targets of other zones.
 pub const TAG_REMOTE_DATA: u8 = 0x74;
 
@@ -81,6 +91,69 @@ pub fn data_ids(partition: PartitionId) -> Vec<u8> {
 /// The number of a partition's inodes.
 pub fn inode_count(partition: PartitionId) -> Vec<u8> {
     start(partition.0, TAG_INODE_COUNT, 0)
+}
+
+/// Mark that two partitions are joined.
+pub fn joined(partition: PartitionId, with: PartitionId) -> Vec<u8> {
+    of_partition(partition.0, TAG_JOINED, with)
+}
+
+/// The note of a partition that leaves.
+pub fn departure(partition: PartitionId) -> Vec<u8> {
+    of_partition(SHARD_PARTITION, TAG_DEPARTURE, partition)
+}
+
+/// The note of a partition that comes.
+pub fn arrival(partition: PartitionId) -> Vec<u8> {
+    of_partition(SHARD_PARTITION, TAG_ARRIVAL, partition)
+}
+
+/// The version of the map that last gave the shard a partition of another shard.
+pub fn arrived() -> Vec<u8> {
+    start(SHARD_PARTITION, TAG_ARRIVED, 0)
+}
+
+fn of_partition(of: u32, tag: u8, partition: PartitionId) -> Vec<u8> {
+    let mut key = start(of, tag, 4);
+    key.extend_from_slice(&partition.0.to_be_bytes());
+    key
+}
+
+/// The partition that the key of a note names.
+pub fn moved_partition(key: &[u8]) -> Option<PartitionId> {
+    let bytes = key.get(5..9)?;
+    let partition = u32::from_be_bytes(bytes.try_into().ok()?);
+    (key.len() == 9).then_some(PartitionId(partition))
+}
+
+/// A session of the shard that a coming partition leaves.
+pub fn moved_session(partition: PartitionId, id: SessionId) -> Vec<u8> {
+    let mut key = of_partition(SHARD_PARTITION, TAG_MOVED_SESSION, partition);
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+/// The session of a key of [`moved_session`].
+pub fn moved_session_of(key: &[u8]) -> Option<SessionId> {
+    let bytes = key.get(9..17)?;
+    let id = u64::from_be_bytes(bytes.try_into().ok()?);
+    (key.len() == 17).then_some(SessionId(id))
+}
+
+/// All of a partition's: first key and the key behind the last.
+pub fn moved_sessions(partition: PartitionId) -> (Vec<u8>, Vec<u8>) {
+    let first = of_partition(SHARD_PARTITION, TAG_MOVED_SESSION, partition);
+    let next = PartitionId(partition.0 + 1);
+    (
+        first,
+        of_partition(SHARD_PARTITION, TAG_MOVED_SESSION, next),
+    )
+}
+
+/// All keys of a partition: first key and the key behind the last.
+pub fn partition_range(partition: PartitionId) -> (Vec<u8>, Vec<u8>) {
+    let first = partition.0.to_be_bytes().to_vec();
+    (first, (partition.0 + 1).to_be_bytes().to_vec())
 }
 
 /// Mark that files of this shard may lie on targets of other zones.

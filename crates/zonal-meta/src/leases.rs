@@ -247,6 +247,12 @@ impl Leases {
         }
     }
 
+    /// True where no session may use grants of a former life any more.
+    #[must_use]
+    pub fn is_grace_over(&self, now: Instant) -> bool {
+        now >= self.grace_until || self.grace_sessions.is_empty()
+    }
+
     /// The session has dropped everything that a former life of this shard let it cache.
     pub fn session_dropped(&mut self, session: SessionId) {
         self.grace_sessions.remove(&session);

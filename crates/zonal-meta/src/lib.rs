@@ -32,6 +32,7 @@ pub mod keys;
 mod lease_grants;
 pub mod leases;
 pub mod locks;
+mod moves;
 mod op;
 mod open_files;
 pub mod outcome;
@@ -54,7 +55,8 @@ mod tx;
 
 pub use config::{Caller, Now, ShardConfig};
 pub use durable_truncations::{DurableTruncations, FLUSHED_MAX};
-pub use inode_counts::missing_counts;
+pub use inode_counts::{inodes_of, missing_counts};
+pub use moves::{Arrival, Departure, MoveRefusal, partitions_under_way};
 pub use outcome::{
     Attempt, Deletion, Detached, JunctionChange, LostClient, Outcome, PendingCall, Ticked, WaitOn,
 };

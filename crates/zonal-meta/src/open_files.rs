@@ -5,7 +5,7 @@
 //! durable.
 
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::{Ino, SessionId};
+use zonal_types::{Ino, PartitionId, SessionId};
 
 /// The ways in which a session has a file open.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,16 @@ impl OpenFiles {
     /// Number of {file, session} pairs.
     pub fn len(&self) -> usize {
         self.entries
+    }
+
+    /// Sessions that have files of a partition open, or held orphans of it.
+    pub fn sessions_in(&self, partition: PartitionId) -> BTreeSet<SessionId> {
+        let range = partition.inos();
+        let open = self.counts.range(range.clone());
+        let open = open.flat_map(|(_ino, of)| of.keys().copied());
+        let orphans = self.orphans.range(range);
+        let orphans = orphans.flat_map(|(_ino, of)| of.iter().copied());
+        open.chain(orphans).collect()
     }
 
     pub fn open(&mut self, ino: Ino, session: SessionId) {

@@ -141,7 +141,7 @@ fn wrong_type(tx: &mut Tx<'_>, dir: Ino, cookie: u64, ino: Ino) -> Result {
         && dentry.ino == ino
     {
         dentry.kind = inode.kind;
-        tx.set_entry(dir, cookie, &dentry);
+        tx.set_entry(dir, cookie, &dentry)?;
     }
     Ok(())
 }

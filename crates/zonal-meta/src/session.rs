@@ -277,6 +277,11 @@ impl Sessions {
         })
     }
 
+    /// The session of a client with this subject.
+    pub fn of_subject(&self, client: ClientId, holder: Option<&String>) -> Option<SessionId> {
+        self.by_client.get(&(client, holder.cloned())).copied()
+    }
+
     /// True where another subject than `holder` has a session of this client.
     pub fn is_others(&self, client: ClientId, holder: &str) -> bool {
         let all = self.by_client.range((client, None)..);

@@ -112,7 +112,7 @@ impl MetaShard {
     }
 
     /// Adds a new session; also returns the changes to log.
-    fn add_session(
+    pub(crate) fn add_session(
         &mut self,
         now: Now,
         record: SessionRecord,

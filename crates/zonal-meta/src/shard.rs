@@ -24,6 +24,7 @@ use crate::deletions::Deletions;
 use crate::events::EventQueues;
 use crate::id_ranges::IdRanges;
 use crate::leases::{LeaseChange, Leases};
+use crate::moves::Moves;
 use crate::open_files::OpenFiles;
 use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, PendingCall, Question, WaitOn};
 use crate::recent_removals::RecentRemovals;
@@ -90,6 +91,8 @@ pub struct MetaShard {
     pub(crate) sets: crate::stripe_set_choice::StripeSetChooser,
     /// Files may lie on targets of other zones; the store has it.
     pub(crate) has_remote_data: bool,
+    /// Partitions that leave and come.
+    pub(crate) moves: Moves,
     /// Bytes that clients reported.
     pub(crate) directories: DirectoryTrafficTable,
     /// Partitions without inodes.
@@ -276,6 +279,12 @@ impl MetaShard {
         if let Some(waiting) = self.waiting.remove(&attempt) {
             self.leases.finish(&waiting.changes);
         }
+    }
+
+    /// Takes over from the life before what waits and asks in this process.
+    pub(crate) fn keep_attempts_of(&mut self, before: &mut Self) {
+        self.next_attempt = before.next_attempt;
+        self.asking = std::mem::take(&mut before.asking);
     }
 
     // --- small parts ---

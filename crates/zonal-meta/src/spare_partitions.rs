@@ -7,7 +7,8 @@
 //!    directory may go later than the directory.
 
 use crate::keys;
-use std::collections::BTreeSet;
+use crate::moves::Departure;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, KvRead, PartitionId};
 
 /// Partitions that may be spare.
@@ -47,9 +48,13 @@ impl SparePartitions {
     }
 
     /// A spare partition, where there is one.
-    pub(crate) fn find(&self, kv: &dyn KvRead) -> Result<Option<PartitionId>, ErrorCode> {
+    pub(crate) fn find(
+        &self,
+        kv: &dyn KvRead,
+        leaving: &BTreeMap<PartitionId, Departure>,
+    ) -> Result<Option<PartitionId>, ErrorCode> {
         for partition in &self.candidates {
-            if !has_inodes(kv, *partition)? {
+            if !leaving.contains_key(partition) && !has_inodes(kv, *partition)? {
                 return Ok(Some(*partition));
             }
         }

@@ -8,6 +8,7 @@ use crate::id_ranges::{Counter, IdRange, IdRanges};
 use crate::inode::Inode;
 use crate::inode_counts;
 use crate::keys;
+use crate::moves::Departure;
 use crate::open_files::OpenFiles;
 use crate::outcome::{Facts, JunctionChange, Question};
 use crate::recent_removals::{RecentRemovals, RemovedInode};
@@ -53,6 +54,10 @@ pub(crate) struct Env<'a> {
     pub loads: &'a ShardLoads,
     /// Partitions without inodes.
     pub spare: &'a SparePartitions,
+    /// Partitions about which nothing is answered.
+    pub frozen: &'a BTreeSet<PartitionId>,
+    /// Partitions that are leaving: no first-level directory takes one.
+    pub leaving: &'a BTreeMap<PartitionId, Departure>,
 }
 
 /// A change of state in memory, applied when the request counts.
@@ -211,13 +216,16 @@ impl<'a> Tx<'a> {
     }
 
     /// The inode that a request names. `NotOwner` where its partition belongs to another shard,
-    /// `Stale` where it is gone.
+    /// `NotReady` where it is about to, `Stale` where it is gone.
     pub fn inode(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
         if !ino.is_valid() {
             return Err(ErrorCode::Stale);
         }
         if !self.is_ours(ino) {
             return Err(ErrorCode::NotOwner);
+        }
+        if self.env.frozen.contains(&ino.partition()) {
+            return Err(ErrorCode::NotReady);
         }
         self.find(ino)?.ok_or(ErrorCode::Stale)
     }
@@ -307,6 +315,7 @@ impl<'a> Tx<'a> {
         kind: FileKind,
     ) -> Result<(), ErrorCode> {
         self.directories.insert(dir);
+        self.join(dir, ino)?;
         let first = name_cookie(name.as_bytes(), self.env.config.hash_bits);
         let mut new = Dentry {
             ino,
@@ -342,9 +351,23 @@ impl<'a> Tx<'a> {
     }
 
     /// Makes an entry lead elsewhere; its cookie stays.
-    pub fn set_entry(&mut self, dir: Ino, cookie: u64, dentry: &Dentry) {
+    pub fn set_entry(&mut self, dir: Ino, cookie: u64, dentry: &Dentry) -> Result<(), ErrorCode> {
         self.directories.insert(dir);
+        self.join(dir, dentry.ino)?;
         self.put(keys::dentry(dir, cookie), dentry.to_bytes());
+        Ok(())
+    }
+
+    /// Notes where a name leads from one partition into another: neither moves alone.
+    fn join(&mut self, dir: Ino, ino: Ino) -> Result<(), ErrorCode> {
+        let (above, below) = (dir.partition(), ino.partition());
+        let is_first_level = dir == Ino::ROOT;
+        if above == below || is_first_level || self.get(&keys::joined(above, below))?.is_some() {
+            return Ok(());
+        }
+        self.put(keys::joined(above, below), Vec::new());
+        self.put(keys::joined(below, above), Vec::new());
+        Ok(())
     }
 
     /// Removes an entry that `lookup` found.

@@ -17,6 +17,7 @@ use zonal_meta::check::{self, Fact, Scan};
 use zonal_meta::keys;
 use zonal_object::ids::{BLOCK, Place};
 use zonal_object::{ObjectId, Survey, SurveyItem, TargetDefect};
+use zonal_types::PartitionId;
 use zonal_types::TargetId;
 /// Records between two ticks of the progress.
 const TICK: u64 = 16_384;
@@ -106,6 +107,7 @@ fn met(found: &IndexItem<'_>) -> Option<StoreFault> {
 pub(crate) fn shard(
     store: &ReadStore,
     names: (&Path, &str),
+    partitions: &[PartitionId],
     ticker: &Ticker<'_>,
     tell: &mut dyn FnMut(FindingKind),
 ) -> Result<(Sorter, u64), OfflineError> {
@@ -123,6 +125,9 @@ pub(crate) fn shard(
         };
         let mut wrong = |found: check::Broken| broken.push(found);
         let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
+        // Notes that cannot be read are found below.
+        let under_way = zonal_meta::partitions_under_way(store, partitions);
+        scan.pass_over(under_way.unwrap_or_default());
         store.walk(&[], None, &mut |found| {
             if let IndexItem::Entry(key, value) = found {
                 // The keys of the manager follow the shard's keys.

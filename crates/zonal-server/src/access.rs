@@ -16,7 +16,7 @@
 //! | shard | any other request without a session of the sender | servers with a shard |
 //! | shard | `HasOpen`, `FencesOf` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
-//! | shard | `FileOf`, `GetShardLoads` | commands |
+//! | shard | `FileOf`, `GetShardLoads`, `MovePartition`, `GetMoves`, `CancelMove` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
 //! | shard | other requests with a session of the sender | every member, within its scope |
 //! | target | `Delete`, `Fence` | servers with a shard; other servers may send nothing |
@@ -27,7 +27,8 @@
 //! | any | health, scrubs, sessions, lists of objects, snapshots | commands |
 //!
 //! Calls between shards: `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`,
-//! `SettleDir`, `OpenSets`, `FirstLevel`, `ReportShardLoad`, `MorePartitions`.
+//! `SettleDir`, `OpenSets`, `FirstLevel`, `ReportShardLoad`, `MorePartitions`,
+//! `MoveBegin`, `MoveEntries`, `MoveEnd`, `MoveDropped`, `GivePartition`.
 //! A member is a process with a credential of the cell.
 //!
 //! By a Unix socket, and in a cell without keys, the role is the one that the peer claims.
@@ -89,10 +90,17 @@ pub(crate) fn check_meta(
         | MetaRequest::OpenSets { .. }
         | MetaRequest::FirstLevel { .. }
         | MetaRequest::MorePartitions { .. }
+        | MetaRequest::MoveBegin { .. }
+        | MetaRequest::MoveEntries { .. }
+        | MetaRequest::MoveEnd { .. }
+        | MetaRequest::MoveDropped { .. }
+        | MetaRequest::GivePartition { .. }
         | MetaRequest::ReportShardLoad { .. } => Err(ErrorCode::NotPermitted),
-        MetaRequest::EvictSession | MetaRequest::GetShardLoads => {
-            permitted(peer.role == Role::Tool)
-        }
+        MetaRequest::EvictSession
+        | MetaRequest::GetShardLoads
+        | MetaRequest::MovePartition { .. }
+        | MetaRequest::GetMoves
+        | MetaRequest::CancelMove { .. } => permitted(peer.role == Role::Tool),
         MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
         _ if header.session == SessionId(0) => Err(ErrorCode::UnknownSession),
@@ -348,6 +356,11 @@ pub(crate) mod tests {
             MetaRequest::HasEntry { ino },
             MetaRequest::MorePartitions {
                 shard: zonal_types::ShardId(1),
+            },
+            MetaRequest::GivePartition {
+                partition: zonal_types::PartitionId(1),
+                from: zonal_types::ShardId(1),
+                to: zonal_types::ShardId(2),
             },
             MetaRequest::ReportShardLoad {
                 shard: zonal_types::ShardId(1),

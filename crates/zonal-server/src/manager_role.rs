@@ -36,7 +36,7 @@ use zonal_driver::shard::Durability;
 use zonal_net::{ClaimOutcome, TokenClaim};
 use zonal_types::limits::SHARDS_PER_ZONE_MAX;
 use zonal_types::{
-    CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, ShardId, TargetId, ZoneId,
+    CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, PartitionId, ShardId, TargetId, ZoneId,
 };
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
@@ -394,6 +394,26 @@ impl ManagerRole {
     /// Where the shard does not exist or the log fails.
     pub fn add_partitions(&self, shard: ShardId) -> Result<MetaReply, ManagerError> {
         let map = self.append(Vec::new(), &[MapEdit::AddPartitions { shard }], None)?;
+        self.settle(map)?;
+        Ok(MetaReply::Done)
+    }
+
+    /// Gives a partition to another shard durably.
+    ///
+    /// # Errors
+    /// Where the first shard does not have it, the other cannot have it, or the log fails.
+    pub fn give_partition(
+        &self,
+        partition: PartitionId,
+        from: ShardId,
+        to: ShardId,
+    ) -> Result<MetaReply, ManagerError> {
+        let edit = MapEdit::MovePartition {
+            partition,
+            from,
+            to,
+        };
+        let map = self.append(Vec::new(), &[edit], None)?;
         self.settle(map)?;
         Ok(MetaReply::Done)
     }

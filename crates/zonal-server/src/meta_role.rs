@@ -110,6 +110,12 @@ impl MetaRole {
                     block_on(role.driver.report_loads());
                 }
             })?,
+            spawn("departures", |role| {
+                // The root's partition never moves.
+                if role.identity().0 != ShardId(0) {
+                    block_on(role.driver.run_moves());
+                }
+            })?,
             spawn("later-calls", |role| {
                 let host = role.host();
                 host.later.run(&host.peers, &host.map);

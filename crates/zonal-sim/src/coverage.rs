@@ -41,6 +41,8 @@ pub enum FaultKind {
     Drift,
     /// A process's calendar jumped.
     CalendarJump,
+    /// A partition began to move to another shard.
+    Move,
     /// A bit of a segment was flipped.
     FlippedBit,
     /// A write to a segment went to another place.
@@ -65,7 +67,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -84,6 +86,7 @@ impl FaultKind {
         Self::LentReadLate,
         Self::Drift,
         Self::CalendarJump,
+        Self::Move,
         Self::FlippedBit,
         Self::MisdirectedWrite,
         Self::LostWrite,
@@ -118,6 +121,7 @@ impl FaultKind {
             Self::LentReadLate => "lent memory read late",
             Self::Drift => "clock drifts",
             Self::CalendarJump => "calendar jumps",
+            Self::Move => "partitions moved",
             Self::FlippedBit => "bits flipped",
             Self::MisdirectedWrite => "writes misdirected",
             Self::LostWrite => "writes lost",

@@ -40,6 +40,8 @@ pub struct FaultPlan {
     pub group_power: bool,
     /// Disks are bad.
     pub media: bool,
+    /// Partitions move between the shards of a zone.
+    pub moves: bool,
     /// Clocks have errors.
     pub clocks: bool,
     /// Faults of the network.
@@ -57,6 +59,7 @@ impl FaultPlan {
         power: false,
         group_power: false,
         media: false,
+        moves: false,
         clocks: false,
         links: LinkFaults::NONE,
     };
@@ -86,6 +89,7 @@ impl FaultPlan {
             power,
             group_power: false,
             media,
+            moves: false,
             clocks: rng.chance(500),
             links,
         }
@@ -95,6 +99,10 @@ impl FaultPlan {
 /// Begins to inject faults. They end with the programs, with the budget, or when the world heals.
 pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut SimRng) {
     world.network.set_faults(plan.links);
+    if plan.moves {
+        let orders = crate::moves::order(world.clone(), rng.fork(77));
+        world.clock.spawn(NETWORK, orders);
+    }
     if plan.every_ms == 0 {
         return;
     }

@@ -23,6 +23,7 @@ pub mod disk;
 pub mod fault;
 pub mod member_disk;
 pub mod meta_node;
+pub mod moves;
 pub mod net;
 pub mod planted_bugs;
 pub mod program_set;

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::{RootMirror, ShardConfig};
-use zonal_types::{Codec, ErrorCode, Ino, KvRead, ShardId};
+use zonal_types::{Codec, ErrorCode, Ino, KvRead, MapVersion, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::map_records::MAP_KEY;
 use zonal_zonemap::{EditError, MapEdit, Shard, ZoneMap};
@@ -148,12 +148,13 @@ impl MetaNode {
             kept: RefCell::default(),
             mirror: RefCell::default(),
         });
-        let own = [node.clone(), node.clone(), node.clone(), node.clone()];
-        let [house, deletions, fences, loads] = own;
+        let own = std::array::from_fn(|_task| node.clone());
+        let [house, deletions, fences, loads, departures]: [Rc<Self>; 5] = own;
         clock.spawn(group, async move { house.driver.run_housekeeping().await });
         clock.spawn(group, async move { fences.driver.push_fences().await });
         if node.driver.identity().0 != ShardId(0) {
             clock.spawn(group, async move { loads.driver.report_loads().await });
+            clock.spawn(group, async move { departures.driver.run_moves().await });
         }
         if plant != Plant::DeletionsAreLost {
             clock.spawn(
@@ -234,6 +235,29 @@ impl MetaNode {
         &self.host().disk
     }
 
+    /// The shard.
+    #[must_use]
+    pub fn shard(&self) -> ShardId {
+        self.driver.identity().0
+    }
+
+    /// Partitions that are leaving the shard, or coming.
+    #[must_use]
+    pub fn moves(&self) -> usize {
+        self.driver.with_shard(|shard| shard.moves())
+    }
+
+    /// These moves, in words.
+    #[must_use]
+    pub fn moves_in_words(&self) -> String {
+        self.driver.with_shard(|shard| shard.moves_in_words())
+    }
+
+    /// Answers a command.
+    pub async fn order(&self, header: &Header, request: &MetaRequest) -> MetaReply {
+        self.driver.serve(header, None, request).await
+    }
+
     /// Number of deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
@@ -298,6 +322,10 @@ fn failed(code: ErrorCode) -> MetaReply {
 }
 
 impl SimServer for MetaNode {
+    fn map_version(&self) -> MapVersion {
+        self.host().peers.map.borrow().version
+    }
+
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {

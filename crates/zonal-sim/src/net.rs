@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use zonal_types::{Ino, Instant, Timestamp};
+use zonal_types::{Ino, Instant, MapVersion, Timestamp};
 use zonal_wire::Header;
 
 /// Group of messages on their way: no process, never killed.
@@ -53,6 +53,11 @@ pub type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 pub trait SimServer {
     /// Serves one request.
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<SimReply>;
+
+    /// The map's version, as replies name it.
+    fn map_version(&self) -> MapVersion {
+        MapVersion(0)
+    }
 }
 
 /// Faults of the network.

@@ -229,7 +229,7 @@ impl ProgramSet {
                     let turn = Turn::new(world.clone(), client.clone(), index, all, own);
                     spawn(world, index, turn.take_all(steps / 12, self.faults));
                 }
-                Scenario::Kill | Scenario::Any | Scenario::Replicas => {
+                Scenario::Kill | Scenario::Any | Scenario::Replicas | Scenario::Moves => {
                     self.start_exact(world, index, client, *top, steps, rng);
                 }
             }

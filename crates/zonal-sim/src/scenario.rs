@@ -60,10 +60,13 @@ pub enum Scenario {
     Fences,
     /// The programs of `Kill` or of `Power` on a zone whose shard has three replicas.
     Replicas,
+    /// The programs of `Kill`, `Locks`, `Appends`, `Together` or `Power`, while partitions move
+    /// between the two shards of a zone.
+    Moves,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 11] = [
+pub const SCENARIOS: [(&str, Scenario); 12] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -75,6 +78,7 @@ pub const SCENARIOS: [(&str, Scenario); 11] = [
     ("appends", Scenario::Appends),
     ("fences", Scenario::Fences),
     ("replicas", Scenario::Replicas),
+    ("moves", Scenario::Moves),
 ];
 
 impl Scenario {
@@ -161,6 +165,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     };
     let (size, scenario) = match scenario {
         Scenario::Replicas => replicated(size, &mut rng),
+        Scenario::Moves => moved(size, &mut rng),
         scenario => (size, scenario),
     };
     let (power, media) = (scenario == Scenario::Power, scenario == Scenario::Media);
@@ -169,11 +174,14 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     } else {
         FaultPlan::NONE
     };
+    plan.moves = chosen == Scenario::Moves;
     if size.replicas > 1 {
         plan.group_power = power;
         // An election takes a second or two.
         plan.every_ms = plan.every_ms.max(REPLICAS_EVERY_MS.min(plan.every_ms * 4));
     }
+    // For programs a move is what a restart of the shard is.
+    let has_faults = options.faults || plan.moves;
     let mut report = RunReport::new(seed, chosen);
     crate::coverage_marks::begin();
     match World::build(size, options.plant, plan.clocks, rng.fork(2)) {
@@ -184,8 +192,9 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
             let run = Run {
                 world: world.clone(),
                 scenario,
-                programs: Rc::new(ProgramSet::new(scenario, options.faults, options.plant)),
+                programs: Rc::new(ProgramSet::new(scenario, has_faults, options.plant)),
                 options,
+                has_moves: plan.moves,
             };
             if let Err(broken) = survival::watch(|| run.drive(plan, &mut rng)) {
                 world.report(broken);
@@ -219,11 +228,30 @@ fn replicated(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
     (size, scenario)
 }
 
+/// The cell of a run with moves, and the scenario whose programs it has.
+fn moved(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let size = CellSize {
+        shards: 2,
+        clients: size.clients.max(2),
+        ..size
+    };
+    let scenario = match rng.below(100) {
+        0..30 => Scenario::Kill,
+        30..55 => Scenario::Locks,
+        55..70 => Scenario::Appends,
+        70..85 => Scenario::Together,
+        _ => Scenario::Power,
+    };
+    (size, scenario)
+}
+
 struct Run {
     world: Rc<World>,
     scenario: Scenario,
     programs: Rc<ProgramSet>,
     options: RunOptions,
+    /// Partitions move while programs run.
+    has_moves: bool,
 }
 
 impl Run {
@@ -276,6 +304,7 @@ impl Run {
             (0..world.client_count() as usize).for_each(|index| world.kill_client(index));
         }
         healing::wait(world, SESSIONS_END_MS);
+        healing::end_moves(world);
         self.phase(
             "final checks",
             self.programs.clone().compare(world.clone(), rng.fork(5)),
@@ -297,7 +326,7 @@ impl Run {
             let is_shared = self.scenario.is_shared();
             let may_be_longer = power || media || is_shared || self.programs.has_mortal();
             placement::check(world, power, may_be_longer);
-            if !self.options.faults {
+            if !self.options.faults && !self.has_moves {
                 allocated_bytes::check(world);
             }
         }

@@ -36,6 +36,12 @@ marks! {
     SlotRepeatedAfterRestart,
     /// A request of a session slot arrived after its successor.
     SlotLate,
+    /// A shard began to serve a partition that another shard had.
+    PartitionArrived,
+    /// A shard learned that its partition is another shard's now.
+    PartitionDeparted,
+    /// A client sent a request to the shard that has the inode's partition now.
+    OwnerFollowed,
     /// A shard refused a request whose incarnation differs from that of its session.
     IncarnationRefused,
     /// A session waits until targets know its client's fence.

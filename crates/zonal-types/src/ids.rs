@@ -54,6 +54,14 @@ ids! {
     Column(u16);
 }
 
+impl PartitionId {
+    /// All inode numbers of the partition.
+    #[must_use]
+    pub fn inos(self) -> std::ops::RangeInclusive<Ino> {
+        Ino::new(self, 0)..=Ino::new(self, u64::MAX)
+    }
+}
+
 impl ZoneId {
     /// In a stripe set or a component: all zones of the cell. Elsewhere no zone.
     pub const CELL: Self = Self(0);

@@ -16,6 +16,7 @@ pub mod lease;
 pub mod lock_ranges;
 pub mod manager;
 pub mod meta;
+pub mod moves;
 pub mod node_states;
 pub mod replica;
 pub mod storage;
@@ -40,6 +41,7 @@ pub use meta::{
     AppendPlace, AttrChange, DirAfter, DirEntry, Entry, Event, LockKind, LockRange, MetaReply,
     MetaRequest, NewKind, SetTime,
 };
+pub use moves::{MoveStage, MoveStatus, MovedEntry};
 pub use node_states::{
     CellChange, CellEvent, KnownState, NodeState, Sighting, StateCause, Suspicion,
 };

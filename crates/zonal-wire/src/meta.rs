@@ -11,11 +11,12 @@ mod request_kinds;
 
 use crate::activity::ClientTraffic;
 use crate::lease::{LeaseGrant, LeaseKind};
+use crate::moves::{MoveStatus, MovedEntry};
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Attr, Blob, ClientId, Component, Credentials, DataId, Epoch, Fence, FileData, FileKind,
-    HolderNumber, Ino, MapVersion, Name, NodeId, SessionId, ShardId, StripePolicy, StripeSetId,
-    TargetId, Timestamp, ZoneId, codec_enum, codec_struct, truncation,
+    HolderNumber, Ino, MapVersion, Name, NodeId, PartitionId, SessionId, ShardId, StripePolicy,
+    StripeSetId, TargetId, Timestamp, ZoneId, codec_enum, codec_struct, truncation,
 };
 
 /// Linux flag values that cross the wire.
@@ -362,6 +363,38 @@ codec_enum! {
         /// A shard to the root shard's process, which keeps the map: gives the shard more
         /// partitions, where it may have more. Reply `Done`; the newer map has them.
         MorePartitions = 96 { shard: ShardId },
+        /// Command to the shard that has the partition: begins to move it to another shard of the
+        /// zone, as it is used. Reply `Done`: the shard goes on by itself. `Joined` where inodes of
+        /// other partitions have names in it, or the reverse.
+        MovePartition = 97 { partition: PartitionId, to: ShardId },
+        /// Command to a shard: partitions that are leaving it. Reply `Moves`.
+        GetMoves = 98,
+        /// Command to the shard that has the partition: ends the move. Reply `Done`; `Failed(Busy)`
+        /// where it cannot be ended any more.
+        CancelMove = 99 { partition: PartitionId },
+        /// A shard to another: its partition will come, as attempt `number`. Reply `Done`; `Failed`
+        /// with `NotReady` while what an earlier attempt left is removed.
+        MoveBegin = 105 { partition: PartitionId, from: ShardId, number: u64 },
+        /// A shard to another: the next page of a partition. Pages count from 1. Reply `Done`.
+        MoveEntries = 106 {
+            partition: PartitionId,
+            number: u64,
+            page: u64,
+            entries: Vec<MovedEntry>,
+        },
+        /// A shard to another: all pages of the partition were sent. `has_remote_data`: its files
+        /// may lie on targets of other zones. Reply `Done`, once they are durable.
+        MoveEnd = 107 {
+            partition: PartitionId,
+            number: u64,
+            pages: u64,
+            has_remote_data: bool,
+        },
+        /// A shard to another: the move was ended. Reply `Done`.
+        MoveDropped = 108 { partition: PartitionId, number: u64 },
+        /// A shard to the root shard's process, which keeps the map: gives its partition to the
+        /// other shard. Reply `Done`.
+        GivePartition = 109 { partition: PartitionId, from: ShardId, to: ShardId },
         /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
         GetShardLoads = 95,
 
@@ -485,6 +518,10 @@ codec_enum! {
         TrafficDirs = 46 { dirs: Vec<(DataId, Ino)> },
         /// Loads of the zones' shards, in the order of their ids.
         ShardLoads = 51 { loads: Vec<ShardLoad> },
+        /// Partitions that are leaving a shard.
+        Moves = 61 { moves: Vec<MoveStatus> },
+        /// Partitions that are joined with the one to be moved.
+        Joined = 62 { partitions: Vec<PartitionId> },
         /// The root's attributes and the value of its access ACL, as they were `age_ms` ago at
         /// most; all later changes may be missing.
         MirroredRoot = 59 { attr: Attr, acl: Option<Blob>, age_ms: u64 },

@@ -81,6 +81,15 @@ codec_enum! {
             /// The shard.
             shard: ShardId,
         },
+        /// Gives a partition of one shard to another shard of its zone.
+        MovePartition = 17 {
+            /// The partition.
+            partition: PartitionId,
+            /// The shard that has it.
+            from: ShardId,
+            /// The shard that gets it.
+            to: ShardId,
+        },
         /// Sets the nodes that keep a shard's log. The order means nothing.
         SetReplicas = 11 {
             /// The shard.
@@ -162,6 +171,18 @@ pub enum EditError {
         shard: ShardId,
         /// Its owner.
         owner: NodeId,
+    },
+    /// A partition does not belong to the shard that gives it, or cannot go to the other one.
+    #[error("partition {partition} cannot go from shard {from} to shard {to}: {why}")]
+    Partition {
+        /// The partition.
+        partition: PartitionId,
+        /// The shard that gives it.
+        from: ShardId,
+        /// The shard that would get it.
+        to: ShardId,
+        /// The reason.
+        why: &'static str,
     },
     /// A zone has the number, or another zone has the name.
     #[error("zone {zone} has that number or name already")]
@@ -269,6 +290,11 @@ impl ZoneMap {
                 Ok(())
             }
             MapEdit::AddPartitions { shard } => self.add_partitions(*shard),
+            MapEdit::MovePartition {
+                partition,
+                from,
+                to,
+            } => self.move_partition(*partition, *from, *to),
             MapEdit::SetReplicas { shard, replicas } => self.set_replicas(*shard, replicas),
             MapEdit::AddZone { zone, name } => self.add_zone(*zone, name),
             MapEdit::RenameZone { zone, name } => self.rename_zone(*zone, name),

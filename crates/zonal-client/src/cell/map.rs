@@ -7,11 +7,12 @@ use crate::cell::owner::SessionOwner;
 use crate::transport::mutex::lock;
 use crate::transport::net::{Message, Net, NetFailure};
 use crate::transport::retry::{failure_code, is_passing};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zonal_basics::const_u32;
 use zonal_types::limits::REPLICA_ATTEMPT_MS;
-use zonal_types::{CellId, Codec, ErrorCode, Instant, MapVersion, NodeId};
+use zonal_types::{CellId, Codec, ErrorCode, Instant, MapVersion, NodeId, PartitionId, ShardId};
 use zonal_wire::{ManagerReply, Service};
 use zonal_zonemap::{Fetch, FetchError, KnownManager, ZoneMap};
 
@@ -23,6 +24,10 @@ const CHECK_WAIT_MS: u64 = 300;
 /// The map, and hints of newer ones.
 pub(crate) struct CachedMap {
     current: Mutex<Arc<ZoneMap>>,
+    /// The version at which held state was last told to new owners of partitions.
+    told: AtomicU64,
+    /// Shards that have got partitions of shards at which this client has sessions.
+    new_owners: Mutex<BTreeSet<ShardId>>,
     /// The newest version that a server named.
     hint: AtomicU64,
     /// A target did not answer at the address in the map.
@@ -38,6 +43,8 @@ impl CachedMap {
     pub(crate) fn new(cell: CellId) -> Self {
         Self {
             current: Mutex::new(Arc::new(ZoneMap::unknown(cell))),
+            told: AtomicU64::new(0),
+            new_owners: Mutex::default(),
             hint: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
             refreshing: async_lock::Mutex::new(()),
@@ -56,6 +63,34 @@ impl<N: Net> Cell<N> {
 
     pub(crate) fn note_map_version(&self, version: MapVersion) {
         self.map.hint.fetch_max(version.0, Ordering::Relaxed);
+    }
+
+    /// True once for each change of the map.
+    pub(crate) fn take_map_change(&self) -> bool {
+        let version = self.map().version.0;
+        self.map.told.swap(version, Ordering::Relaxed) != version
+    }
+
+    /// Shards that have got partitions since the last call.
+    pub(crate) fn take_new_owners(&self) -> BTreeSet<ShardId> {
+        std::mem::take(&mut *lock(&self.map.new_owners))
+    }
+
+    /// Notes the shards to which partitions went from shards that know this client.
+    fn note_new_owners(&self, before: &ZoneMap, now: &ZoneMap) {
+        let links = self.all_links();
+        let open = links.iter().filter(|link| link.is_open());
+        let known: BTreeSet<ShardId> = open.map(|link| link.shard).collect();
+        for range in &before.partitions {
+            if !known.contains(&range.shard) || now.partitions.contains(range) {
+                continue;
+            }
+            for number in range.first.0..range.first.0.saturating_add(range.count) {
+                let owner = now.shard_of(PartitionId(number)).map(|shard| shard.id);
+                let other = owner.filter(|owner| *owner != range.shard);
+                lock(&self.map.new_owners).extend(other);
+            }
+        }
     }
 
     /// True where a server knows a newer map.
@@ -199,6 +234,7 @@ impl<C: SessionOwner> Call<'_, C> {
                 zonal_types::mark!(MapReplaced);
                 self.cell().map.hint.store(map.version.0, Ordering::Relaxed);
             }
+            self.cell().note_new_owners(&current, &map);
             *current = map;
         }
         Ok(())

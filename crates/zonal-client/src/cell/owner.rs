@@ -4,6 +4,7 @@
 use crate::cell::Cell;
 use crate::cell::session::Link;
 use crate::transport::net::Net;
+use std::collections::BTreeSet;
 use zonal_types::{Ino, ShardId};
 use zonal_wire::{AppendPlace, LockRange};
 
@@ -20,6 +21,9 @@ pub trait SessionOwner {
 
     /// Locks that it holds at a shard.
     fn locks_at(&self, shard: ShardId) -> Vec<(Ino, LockRange)>;
+
+    /// Shards at which it has files or locks.
+    fn shards_held(&self) -> BTreeSet<ShardId>;
 
     /// Whether it has neither open or unwritten files nor locks at a shard.
     fn holds_nothing_at(&self, shard: ShardId) -> bool;

@@ -146,6 +146,10 @@ impl<C: SessionOwner> Call<'_, C> {
     /// A restarted shard has forgotten reservations, and assigns places again after this message.
     /// So places of appends in flight come first.
     async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
+        if self.cell().map_is_old() {
+            // Partitions may have moved: what is held there is told to another shard.
+            self.try_refresh_map().await?;
+        }
         let mut places = lock(&link.appending).clone();
         // Lent ends first: where another client got one, it also got the places behind it.
         places.sort_by_key(|(_ino, place)| place.length);
@@ -188,7 +192,13 @@ impl<C: SessionOwner> Call<'_, C> {
             let _counting = link.ending_open();
             let mut opens = self.opens_at(link.shard);
             // Their closes will be executed after this.
-            opens.extend(link.tell_ending());
+            // A file that has moved is closed for the shard that has it now.
+            let map = self.cell().map();
+            let is_here = |ino: &Ino| {
+                let owner = map.shard_of(ino.partition());
+                owner.is_none_or(|owner| owner.id == link.shard)
+            };
+            opens.extend(link.tell_ending().into_iter().filter(is_here));
             opens
         };
         let locks = self.locks_at(link.shard);
@@ -236,9 +246,37 @@ impl<C: SessionOwner> Call<'_, C> {
             state.kept = kept_of(boot);
             changed
         };
-        if changed {
-            self.reclaim(link, true).await?;
+        if !changed {
+            return Ok(());
         }
-        Ok(())
+        match self.reclaim(link, true).await {
+            // Partitions have moved: what is held there is told to another shard.
+            Err(ErrorCode::NotOwner | ErrorCode::StaleEpoch) => {
+                self.try_refresh_map().await?;
+                lock(&link.state).is_untold = false;
+                self.reclaim(link, true).await
+            }
+            told => told,
+        }
+    }
+
+    /// Opens sessions at shards that have got partitions. After a move they wait to hear of what is
+    /// held here, even of nothing. Looks only where the map has changed.
+    pub(crate) async fn tell_new_owners(&self) {
+        if self.cell().map_is_old() {
+            self.check_map().await;
+        }
+        if !self.cell().take_map_change() {
+            return;
+        }
+        let mut shards = self.shards_held();
+        shards.extend(self.cell().take_new_owners());
+        for shard in shards {
+            let link = self.cell().link(shard);
+            if !link.is_open() {
+                // Where it does not answer, the next use of the file opens the session.
+                self.open_session(&link, self.cell().net.now()).await.ok();
+            }
+        }
     }
 }

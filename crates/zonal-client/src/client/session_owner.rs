@@ -6,6 +6,7 @@ use crate::file::File;
 use crate::file::tail_ownership::TailOwnership;
 use crate::transport::mutex::lock;
 use crate::transport::net::{ClientNotice, Net};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_types::{ErrorCode, Ino, Instant, ShardId};
@@ -36,6 +37,14 @@ impl<N: Net> SessionOwner for Client<N> {
             map.shard_of(ino.partition())
                 .is_some_and(|known| known.id == shard)
         })
+    }
+
+    fn shards_held(&self) -> BTreeSet<ShardId> {
+        let map = self.map();
+        let mut inos: BTreeSet<Ino> = lock(&self.files).keys().copied().collect();
+        inos.extend(lock(&self.locks).inos());
+        let shards = inos.iter().filter_map(|ino| map.shard_of(ino.partition()));
+        shards.map(|shard| shard.id).collect()
     }
 
     fn holds_nothing_at(&self, shard: ShardId) -> bool {

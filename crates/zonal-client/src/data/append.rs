@@ -51,6 +51,8 @@ impl<N: Net> ClientCall<'_, N> {
                 // The shard was restarted and has forgotten the reservation: nothing of it was
                 // published.
                 Err(ErrorCode::UnknownLease) if !self.is_over(deadline) => {}
+                // The file is another shard's now.
+                Err(ErrorCode::NotOwner) if !self.is_over(deadline) => {}
                 Err(ErrorCode::UnknownLease) => break Err(ErrorCode::TimedOut),
                 other => break other,
             }
@@ -69,6 +71,8 @@ impl<N: Net> ClientCall<'_, N> {
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
         let link = self.reach(file.ino).await?;
+        // The first session at a shard, after a move, has no boot before it is open.
+        self.open_session(&link, self.deadline()).await?;
         let boot = link.boot();
         let until = self.net.now().plus_ms(CACHE_TERM_MS);
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;

@@ -161,7 +161,7 @@ impl<N: Net> ClientCall<'_, N> {
         let ending = file.state().append_buffer.ending.take();
         if let Some(ending) = ending {
             zonal_types::mark!(AppendsUnconfirmed);
-            return self.end_gathered(file, link, ending).await;
+            return self.end_gathered(file, ending).await;
         }
         let (lent, at, records) = {
             let state = file.state();
@@ -254,11 +254,12 @@ impl<N: Net> ClientCall<'_, N> {
         let Err(code) = written else {
             let slot = link.take_slot().await.keep();
             let ending = UnconfirmedEnd {
+                link: Arc::clone(link),
                 slot,
                 request,
                 append,
             };
-            return self.end_gathered(file, link, ending).await;
+            return self.end_gathered(file, ending).await;
         };
         if self.meta(link, &request).await.is_ok() {
             file.state().append_buffer.allocated_delta = 0;
@@ -271,12 +272,8 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells the shard that a place is written. A repeated request uses the slot of the first
     /// attempt.
-    async fn end_gathered(
-        &self,
-        file: &File<N>,
-        link: &Arc<Link>,
-        mut ending: UnconfirmedEnd,
-    ) -> PublishOutcome {
+    async fn end_gathered(&self, file: &File<N>, mut ending: UnconfirmedEnd) -> PublishOutcome {
+        let link = &Arc::clone(&ending.link);
         let boot = link.boot();
         let reply = self
             .meta_at(link, &ending.request, Some(&mut ending.slot))

@@ -111,7 +111,10 @@ impl<N: Net> ClientCall<'_, N> {
                     state.refresh(&attr, data);
                     state.left_of(truncate_seq, size);
                 }
-                if !sync || link.boot() != boot {
+                let is_same = self
+                    .link_of(file.ino)
+                    .is_ok_and(|of| of.shard == link.shard);
+                if !sync || link.boot() != boot || !is_same {
                     return Ok(None);
                 }
                 lock(&link.changes).synced(kept_of(boot), count);

@@ -65,6 +65,8 @@ pub(crate) struct LentEnd {
 
 /// An `AppendEnd` without a reply.
 pub(crate) struct UnconfirmedEnd {
+    /// Where the slot is: the file may be another shard's since.
+    pub(crate) link: Arc<Link>,
     pub(crate) slot: SlotPlace,
     pub(crate) request: MetaRequest,
     pub(crate) append: AppendInFlight,

@@ -77,6 +77,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(PolledEvents::of(events, true));
         }
         self.note_boot(link, boot).await?;
+        self.tell_new_owners().await;
         let life = link.life();
         // Another request may have heard of the restart before this poll did.
         let mut restarted = link.note_polled(boot);
@@ -161,10 +162,9 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Drops the kernel's caches after a restart of the shard, and tells the shard so.
     async fn give_up_leases(&self, link: &Link) {
-        if self.drop_cached() {
-            // A shard that does not hear of it waits until the leases have expired.
-            self.meta(link, &MetaRequest::DropLeases).await.ok();
-        }
+        self.drop_cached();
+        // A shard that does not hear of it waits until the leases have expired.
+        self.meta(link, &MetaRequest::DropLeases).await.ok();
     }
 }
 

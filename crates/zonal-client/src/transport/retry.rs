@@ -13,6 +13,7 @@ pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 pub(crate) fn late(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::UnknownSession
+        | ErrorCode::NotReady
         | ErrorCode::NotOwner
         | ErrorCode::StaleEpoch
         | ErrorCode::StaleTruncate

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use zonal_meta::{JunctionChange, LostClient, Now};
-use zonal_types::{ErrorCode, Instant, KvChange, KvRead, MapVersion, ShardId, TargetId, ZoneId};
+use zonal_types::{
+    ErrorCode, Instant, KvChange, KvRead, MapVersion, PartitionId, ShardId, TargetId, ZoneId,
+};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -58,6 +60,17 @@ pub trait ShardHost {
     /// # Errors
     /// As [`Self::open_sets`].
     fn more_partitions(&self, shard: ShardId) -> Result<MetaReply, ErrorCode>;
+
+    /// Gives a partition of one shard to another, where the manager is in this process.
+    ///
+    /// # Errors
+    /// As [`Self::open_sets`].
+    fn give_partition(
+        &self,
+        partition: PartitionId,
+        from: ShardId,
+        to: ShardId,
+    ) -> Result<MetaReply, ErrorCode>;
 
     /// Checks that the store serves.
     ///

@@ -114,6 +114,13 @@ impl<H: ShardHost> ShardDriver<H> {
         if header.map_version > known {
             self.host.seek_map(known).await;
         }
+        if matches!(
+            request,
+            MetaRequest::Reclaim { .. } | MetaRequest::ReclaimAppends { .. }
+        ) && header.map_version < self.map_to_tell_by()
+        {
+            return Err(ErrorCode::StaleEpoch);
+        }
         let has_room = match self.host.check_room(request) {
             Ok(()) => true,
             Err(ErrorCode::NoSpace) => false,
@@ -357,6 +364,18 @@ impl<H: ShardHost> ShardDriver<H> {
             }
             MetaRequest::OpenSets { zone } => Some(self.host.open_sets(*zone)),
             MetaRequest::MorePartitions { shard } => Some(self.host.more_partitions(*shard)),
+            MetaRequest::GivePartition {
+                partition,
+                from,
+                to,
+            } => Some(self.host.give_partition(*partition, *from, *to)),
+            MetaRequest::MovePartition { .. }
+            | MetaRequest::GetMoves
+            | MetaRequest::CancelMove { .. } => Some(self.answer_about_departures(request).await),
+            MetaRequest::MoveBegin { .. }
+            | MetaRequest::MoveEntries { .. }
+            | MetaRequest::MoveEnd { .. }
+            | MetaRequest::MoveDropped { .. } => Some(self.answer_about_arrivals(request).await),
             // A target that starts.
             MetaRequest::FencesOf {
                 target,

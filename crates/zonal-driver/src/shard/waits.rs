@@ -24,6 +24,8 @@ pub(super) enum Key {
     Deletions,
     /// Clients to fence.
     Fences,
+    /// A partition that is to leave the shard, or has come.
+    Moves,
     /// The end of the pause between load reports.
     LoadReports,
 }

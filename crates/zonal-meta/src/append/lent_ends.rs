@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, TICKET_MS};
-use zonal_types::{ErrorCode, Ino, Instant, SessionId};
+use zonal_types::{ErrorCode, Ino, Instant, PartitionId, SessionId};
 
 /// Time for which requests other than appends wait for an end: as long as for a cache recall.
 pub const RECALL_MS: u64 = CACHE_TERM_MS + CACHE_GRACE_MS;
@@ -175,6 +175,12 @@ impl LentEnds {
     /// The session is gone.
     pub fn session_gone(&mut self, session: SessionId) {
         self.lent.retain(|_ino, lent| lent.session != session);
+    }
+
+    /// Files of a partition whose ends are lent.
+    pub fn inos_of(&self, partition: PartitionId) -> impl Iterator<Item = Ino> + '_ {
+        let lent = self.lent.keys().copied();
+        lent.filter(move |ino| ino.partition() == partition)
     }
 
     /// Number of lent ends.

@@ -11,11 +11,12 @@ use crate::id_ranges::Counter;
 use crate::inode::Inode;
 use crate::inode_counts;
 use crate::keys;
+use crate::moves::{Arrival, Departure, MovedSession};
 use crate::op::detached_directories::DetachedRecord;
 use crate::op::xattr::flag_of;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{
     Codec, DataId, FileKind, Ino, Layout, PartitionId, StripeSetId, codec_enum, codec_struct,
 };
@@ -153,6 +154,8 @@ pub struct Scan<'a> {
     broken: &'a mut dyn FnMut(Broken),
     directory: Option<Directory>,
     numbers: Numbers,
+    /// Partitions that are not the shard's, though it has keys of them.
+    passed_over: BTreeSet<PartitionId>,
 }
 
 /// Numbers of a partition, by [`Counter`]: the first that was not given, and the last in use.
@@ -190,12 +193,22 @@ impl<'a> Scan<'a> {
             broken,
             directory: None,
             numbers: Numbers::default(),
+            passed_over: BTreeSet::new(),
         }
+    }
+
+    /// Passes over keys of partitions that are coming to the shard or have left it.
+    pub fn pass_over(&mut self, partitions: BTreeSet<PartitionId>) {
+        self.passed_over = partitions;
     }
 
     /// Takes the next key. Keys behind those of a shard ([`keys::SHARD_PARTITION`] from tag 0x80
     /// on) belong to the manager.
     pub fn take(&mut self, key: &[u8], value: &[u8]) {
+        let partition = key.first_chunk::<4>().map(|of| u32::from_be_bytes(*of));
+        if partition.is_some_and(|of| self.passed_over.contains(&PartitionId(of))) {
+            return;
+        }
         if self.decode(key, value).is_none() {
             (self.broken)(Broken::Key { key: key.to_vec() });
         }
@@ -251,6 +264,9 @@ impl<'a> Scan<'a> {
             let reserved = counter.reserved_in(value)?;
             self.numbers.reserved.insert(counter, reserved);
             return (key.len() == 5).then_some(());
+        }
+        if tag == keys::TAG_JOINED {
+            return (keys::moved_partition(key).is_some() && value.is_empty()).then_some(());
         }
         if tag == keys::TAG_INODE_COUNT {
             inode_counts::decode(Some(value)).ok()?;
@@ -402,6 +418,22 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
         keys::TAG_FENCE => {
             FenceRecord::from_bytes(value).ok()?;
             21
+        }
+        keys::TAG_ARRIVED => {
+            u64::from_bytes(value).ok()?;
+            5
+        }
+        keys::TAG_DEPARTURE => {
+            Departure::from_bytes(value).ok()?;
+            9
+        }
+        keys::TAG_ARRIVAL => {
+            Arrival::from_bytes(value).ok()?;
+            9
+        }
+        keys::TAG_MOVED_SESSION => {
+            MovedSession::from_bytes(value).ok()?;
+            17
         }
         keys::TAG_HOLDER => {
             String::from_bytes(value).ok()?;

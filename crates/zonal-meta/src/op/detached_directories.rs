@@ -40,6 +40,8 @@ pub(crate) fn make_detached(
     }
     for (ino, record) in unsettled(tx.kv(), tx.env.partitions)? {
         if record.token == token && token != 0 {
+            // Its partition may be leaving.
+            tx.inode(ino)?;
             // The root shard is still about to make its entry.
             save_detached(tx, ino, token);
             return Ok(MetaReply::Detached { ino });

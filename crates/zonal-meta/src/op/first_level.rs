@@ -166,13 +166,13 @@ pub(crate) fn rename(
     let mut dir = dir;
     match (&to.found, exchange) {
         (Some((cookie, target)), true) => {
-            tx.set_entry(dir.ino, source.0, &renamed(target, &from.name, &source.1));
+            tx.set_entry(dir.ino, source.0, &renamed(target, &from.name, &source.1))?;
             let there = Dentry {
                 ino: source.1.ino,
                 kind: source.1.kind,
                 ..target.clone()
             };
-            tx.set_entry(dir.ino, *cookie, &there);
+            tx.set_entry(dir.ino, *cookie, &there)?;
             moved(tx, target, &from.name)?;
         }
         (Some((cookie, target)), false) => {
@@ -191,7 +191,7 @@ pub(crate) fn rename(
                 kind: source.1.kind,
                 ..target.clone()
             };
-            tx.set_entry(dir.ino, *cookie, &there);
+            tx.set_entry(dir.ino, *cookie, &there)?;
             tx.remove_entry(dir.ino, source.0)?;
             dir.size = dir.size.saturating_sub(1);
         }

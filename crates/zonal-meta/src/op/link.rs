@@ -17,7 +17,13 @@ pub(crate) fn link(
     name: &Name,
 ) -> Result {
     if ino.is_valid() && !tx.is_ours(ino) {
-        return Err(ErrorCode::CrossShard);
+        let is_here = tx.is_ours(parent);
+        // Both may have moved to one other shard.
+        return Err(if is_here {
+            ErrorCode::CrossShard
+        } else {
+            ErrorCode::NotOwner
+        });
     }
     let mut dir = match tx.directory(parent) {
         Err(ErrorCode::NotOwner) => return Err(ErrorCode::CrossShard),

@@ -148,11 +148,14 @@ pub(crate) fn set_acls(tx: &mut Tx<'_>, inode: &mut Inode, rights: &Rights) {
 /// The partition of a new first-level directory: one without inodes. Where there is none, first-
 /// level directories share the shard's partitions in turn. All that is below has the same.
 pub(crate) fn partition_of_subtree(tx: &mut Tx<'_>) -> Result<PartitionId> {
-    if let Some(spare) = tx.env.spare.find(tx.kv())? {
+    let leaving = tx.env.leaving;
+    if let Some(spare) = tx.env.spare.find(tx.kv(), leaving)? {
         tx.volatile.push(MemoryChange::PartitionTaken(spare));
         return Ok(spare);
     }
-    let partitions = tx.env.partitions;
+    let partitions = tx.env.partitions.iter().copied();
+    let stays = |partition: &PartitionId| !leaving.contains_key(partition);
+    let partitions: Vec<PartitionId> = partitions.filter(stays).collect();
     if partitions.is_empty() {
         return Err(ErrorCode::NotOwner);
     }

@@ -225,9 +225,9 @@ impl Move {
         };
         match &self.to.found {
             Some((cookie, target)) => {
-                tx.set_entry(self.to.dir, *cookie, &lead_to(target, source));
+                tx.set_entry(self.to.dir, *cookie, &lead_to(target, source))?;
                 if self.exchange {
-                    tx.set_entry(self.from.dir, from_cookie, &lead_to(source, target));
+                    tx.set_entry(self.from.dir, from_cookie, &lead_to(source, target))?;
                 } else if !self.whiteout {
                     tx.remove_entry(self.from.dir, from_cookie)?;
                 }
@@ -252,7 +252,7 @@ impl Move {
         let (cookie, old) = old.ok_or(ErrorCode::Corrupt)?;
         let ino = inode.ino;
         tx.save(inode);
-        tx.set_entry(dir.ino, cookie, &Dentry { ino, kind, ..old });
+        tx.set_entry(dir.ino, cookie, &Dentry { ino, kind, ..old })?;
         self.count(tx, dir.ino, 1, 0)
     }
 

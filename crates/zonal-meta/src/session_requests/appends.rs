@@ -55,6 +55,12 @@ impl MetaShard {
         session: SessionId,
         (ino, length, limit): (Ino, u32, u64),
     ) -> Outcome {
+        if self.moves.closing == Some(ino.partition()) {
+            // Before it asks, a client publishes what it gathered. It cannot give the end back
+            // while it asks.
+            self.ends.give_back(ino, session);
+            return self.refuse(ErrorCode::NotReady);
+        }
         // Places reserved before our start may still be written to.
         let until = self.lock_grace_until;
         if now.instant < until && !self.sessions.silent.is_empty() {
@@ -125,6 +131,9 @@ impl MetaShard {
         let inode = self.tx(kv, now, session).inode(ino)?;
         if !inode.is_file() {
             return Err(ErrorCode::Invalid);
+        }
+        if self.moves.closing == Some(ino.partition()) {
+            return Err(ErrorCode::Busy);
         }
         let is_alone = self.sessions.silent.is_empty()
             && self.opens.holders(ino).into_iter().eq([session])

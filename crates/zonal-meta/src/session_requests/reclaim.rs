@@ -10,7 +10,7 @@ use crate::shard::{MetaShard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, Ino, KvChange, KvRead, SessionId};
 use zonal_wire::meta::LockRange;
-use zonal_wire::{AppendPlace, MetaReply};
+use zonal_wire::{AppendPlace, MetaReply, MoveStage};
 
 impl MetaShard {
     /// Reclaims the opens and locks that a session held before our restart.
@@ -22,6 +22,15 @@ impl MetaShard {
         opens: &[Ino],
         locks: &[(Ino, LockRange)],
     ) -> Outcome {
+        let all = opens.iter().chain(locks.iter().map(|(ino, _)| ino));
+        if let Some(code) = all.copied().find_map(|ino| self.is_elsewhere(ino)) {
+            return self.refuse(code);
+        }
+        // The shard that gets the partition is told of these.
+        let is_here = |ino: &Ino| !self.moves.frozen.contains(&ino.partition());
+        let opens: Vec<Ino> = opens.iter().copied().filter(is_here).collect();
+        let locks = locks.iter().filter(|(ino, _)| is_here(ino));
+        let (opens, locks) = (&opens[..], &locks.copied().collect::<Vec<_>>()[..]);
         let mut told: BTreeMap<Ino, u32> = BTreeMap::new();
         for ino in opens {
             *told.entry(*ino).or_default() += 1;
@@ -92,6 +101,20 @@ impl MetaShard {
         self.outcome(reply, effect, Vec::new(), Vec::new())
     }
 
+    /// Why state of this inode is told to another shard, or later.
+    fn is_elsewhere(&self, ino: Ino) -> Option<ErrorCode> {
+        let partition = ino.partition();
+        if self.partitions.binary_search(&partition).is_err() {
+            let is_known = self.map.shard_of(partition).is_some();
+            return is_known.then_some(ErrorCode::NotOwner);
+        }
+        let is_leaving = self.moves.departures.get(&partition);
+        let is_complete = is_leaving.is_some_and(|known| known.stage == MoveStage::Switching);
+        // Whether it leaves is open as long as the copy is not complete.
+        let is_open = self.moves.frozen.contains(&partition) && !is_complete;
+        is_open.then_some(ErrorCode::NotReady)
+    }
+
     /// Reclaims locks; returns the files whose locks are lost. `absent` files have none.
     ///
     /// Locks on a file are not reclaimed where another owner has got a conflicting lock: the data
@@ -135,12 +158,15 @@ impl MetaShard {
         let (mut effect, mut unread) = (Vec::new(), None);
         // The store does not have the counts of those before.
         let mut counts: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-        for ino in inos {
+        // The shard that gets the partition finds that the session is none.
+        let inos = inos.iter();
+        let inos = inos.filter(|ino| !self.moves.frozen.contains(&ino.partition()));
+        for ino in inos.copied().collect::<Vec<_>>() {
             let mut tx = self.tx(kv, now, session);
             for (key, value) in &counts {
                 tx.put(key.clone(), value.clone());
             }
-            let released = op::open::release_orphan(&mut tx, *ino);
+            let released = op::open::release_orphan(&mut tx, ino);
             match released.and_then(|()| tx.finish()) {
                 Ok(finished) => {
                     let put = finished

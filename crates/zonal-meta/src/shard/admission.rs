@@ -123,7 +123,11 @@ impl MetaShard {
 
     /// Counts the open of a create or open that is repeated after our restart.
     fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
-        if let Some(ino) = opened_by(reply) {
+        let is_here = |ino: &Ino| {
+            let partition = ino.partition();
+            self.partitions.binary_search(&partition).is_ok() && !self.is_frozen(partition)
+        };
+        if let Some(ino) = opened_by(reply).filter(is_here) {
             self.opens.open(ino, session);
             // In which ways is not kept, and the repeated request need not say the same.
             self.opens.tell(ino, session);

@@ -35,6 +35,8 @@ impl MetaShard {
             has_remote_data: self.has_remote_data,
             loads: &self.loads,
             spare: &self.spare,
+            frozen: &self.moves.frozen,
+            leaving: &self.moves.departures,
         };
         Tx::new(env, kv, now, session)
     }

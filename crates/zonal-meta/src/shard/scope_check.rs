@@ -485,6 +485,14 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::FileOf { .. }
             | MetaRequest::ReportShardLoad { .. }
             | MetaRequest::MorePartitions { .. }
+            | MetaRequest::MovePartition { .. }
+            | MetaRequest::GetMoves
+            | MetaRequest::CancelMove { .. }
+            | MetaRequest::MoveBegin { .. }
+            | MetaRequest::MoveEntries { .. }
+            | MetaRequest::MoveEnd { .. }
+            | MetaRequest::MoveDropped { .. }
+            | MetaRequest::GivePartition { .. }
             | MetaRequest::GetShardLoads => return Err(ErrorCode::NotPermitted),
         }
         Ok(VisibleTree {

@@ -13,6 +13,7 @@ use crate::inode_counts;
 use crate::inode_records;
 use crate::keys;
 use crate::leases::Leases;
+use crate::moves::Moves;
 use crate::open_files::OpenFiles;
 use crate::recent_removals::RecentRemovals;
 use crate::scope_cache::ScopeCache;
@@ -119,6 +120,7 @@ impl MetaShard {
             recheck: false,
             fencing: Fencing::load(kv)?,
             sets: StripeSetChooser::default(),
+            moves: Moves::load(kv)?,
             has_remote_data: kv.get(&keys::remote_data())?.is_some(),
             directories: DirectoryTrafficTable::default(),
             loads,

@@ -12,6 +12,7 @@ use crate::store_scan;
 use std::sync::Mutex;
 use zonal_disk::ReadStore;
 use zonal_fsck::FindingKind;
+use zonal_types::PartitionId;
 use zonal_zonemap::ZoneMap;
 
 /// Threads that read stores.
@@ -100,7 +101,7 @@ impl ReaderContext<'_, '_> {
                 self.ticker.kept(facts.records);
                 facts
             }
-            _ => self.facts(&store, &name)?,
+            _ => self.facts(&store, &name, &partitions)?,
         };
         let names = (self.folder.dir(), name.as_str());
         let mut told = std::mem::take(&mut facts.told);
@@ -114,11 +115,16 @@ impl ReaderContext<'_, '_> {
         Ok(Part::Shard(store, Box::new(seen), partitions))
     }
 
-    fn facts(&self, store: &ReadStore, name: &str) -> Result<Facts, OfflineError> {
+    fn facts(
+        &self,
+        store: &ReadStore,
+        name: &str,
+        partitions: &[PartitionId],
+    ) -> Result<Facts, OfflineError> {
         let mut told = Vec::new();
         let names = (self.folder.dir(), name);
         let mut tell = |what| keep(&mut told, what);
-        let (facts, records) = store_scan::shard(store, names, self.ticker, &mut tell)?;
+        let (facts, records) = store_scan::shard(store, names, partitions, self.ticker, &mut tell)?;
         let mut facts = Facts {
             facts,
             told,

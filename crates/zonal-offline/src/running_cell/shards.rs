@@ -56,7 +56,13 @@ impl Shards {
             let place = place_of(shard);
             let mut tell = |what| told.tell(place, None, what);
             let names = (options, name.as_str());
-            let facts = read_facts(snapshot, kept, names, ticker, (&mut listing, &mut tell))?;
+            let facts = read_facts(
+                snapshot,
+                (kept, &partitions),
+                names,
+                ticker,
+                (&mut listing, &mut tell),
+            )?;
             let names = (options.scratch.as_path(), name.as_str());
             let mut seen = join_facts(snapshot, facts, &partitions, names, &mut tell)?;
             // Only one shard's facts at a time are in memory.
@@ -105,7 +111,7 @@ impl Shards {
 /// Reads every key of a snapshot as a fact; reports what is wrong with a key by itself.
 fn read_facts(
     snapshot: &SnapshotStore<'_>,
-    kept: &SnapshotKeepalive<'_>,
+    (kept, partitions): (&SnapshotKeepalive<'_>, &[PartitionId]),
     names: (&RunningOptions, &str),
     ticker: &Ticker<'_>,
     (listing, tell): (&mut JunctionListing, &mut dyn FnMut(FindingKind)),
@@ -121,6 +127,9 @@ fn read_facts(
     };
     let mut wrong = |found: Broken| tell(FindingKind::Shard(found));
     let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
+    // Notes that cannot be read are found below.
+    let under_way = zonal_meta::partitions_under_way(snapshot, partitions);
+    scan.pass_over(under_way.unwrap_or_default());
     let mut after = Blob::default();
     loop {
         let (entries, end) = snapshot.page(&after.0)?;

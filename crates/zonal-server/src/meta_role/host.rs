@@ -21,7 +21,9 @@ use zonal_consensus::LogIndex;
 use zonal_disk::{DiskError, Engine, LogRoom};
 use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
-use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
+use zonal_types::{
+    ErrorCode, Instant, KvChange, MapVersion, PartitionId, ShardId, TargetId, ZoneId,
+};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -138,6 +140,17 @@ impl ShardHost for MetaHost {
         let manager = self.manager.as_ref().ok_or(ErrorCode::NotOwner)?;
         let added = manager.add_partitions(shard);
         added.map_err(|error| error.code())
+    }
+
+    fn give_partition(
+        &self,
+        partition: PartitionId,
+        from: ShardId,
+        to: ShardId,
+    ) -> Result<MetaReply, ErrorCode> {
+        let manager = self.manager.as_ref().ok_or(ErrorCode::NotOwner)?;
+        let given = manager.give_partition(partition, from, to);
+        given.map_err(|error| error.code())
     }
 
     fn check_health(&self) -> Result<(), ErrorCode> {

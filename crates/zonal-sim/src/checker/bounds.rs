@@ -6,7 +6,7 @@ use crate::world::World;
 use zonal_types::limits::STORAGE_IO_BYTES_MAX;
 
 /// Most background tasks of a shard.
-const OWN_TASKS: u64 = 4;
+const OWN_TASKS: u64 = 5;
 
 fn within(what: &str, value: u64, bound: u64) -> Option<String> {
     (value > bound).then(|| format!("invariant 8: {what}: {value}, at most {bound} allowed"))

@@ -81,6 +81,15 @@ pub fn settle(world: &Rc<World>) {
     }
 }
 
+/// Waits until no partition is on its way.
+pub fn end_moves(world: &Rc<World>) {
+    if !wait_until(world, crate::moves::are_over) {
+        let nodes = world.meta_nodes();
+        let moves: Vec<_> = nodes.iter().map(|node| node.moves_in_words()).collect();
+        world.report(format!("invariant 9: a move never ends: {moves:?}"));
+    }
+}
+
 /// Waits until the replicas of a shard have the same log, and compares their states.
 pub fn check_replicas(world: &Rc<World>) {
     if !wait_until(world, World::are_replicas_level) {

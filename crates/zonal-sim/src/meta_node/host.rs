@@ -13,7 +13,9 @@ use std::sync::Arc;
 use zonal_consensus::LogIndex;
 use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
-use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
+use zonal_types::{
+    ErrorCode, Instant, KvChange, MapVersion, PartitionId, ShardId, TargetId, ZoneId,
+};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{Manager, ZoneMap};
 
@@ -84,6 +86,15 @@ impl ShardHost for SimulatedHost {
 
     fn more_partitions(&self, shard: ShardId) -> Result<MetaReply, ErrorCode> {
         self.partitions_for(shard)
+    }
+
+    fn give_partition(
+        &self,
+        partition: PartitionId,
+        from: ShardId,
+        to: ShardId,
+    ) -> Result<MetaReply, ErrorCode> {
+        self.give(partition, from, to)
     }
 
     fn check_health(&self) -> Result<(), ErrorCode> {

@@ -5,7 +5,7 @@ use super::host::SimulatedHost;
 use crate::disk::VirtualDisk;
 use std::sync::Arc;
 use zonal_meta::JunctionChange;
-use zonal_types::{CellId, Codec, ErrorCode, KvChange, ShardId, ZoneId};
+use zonal_types::{CellId, Codec, ErrorCode, KvChange, PartitionId, ShardId, ZoneId};
 use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, Manager, MapEdit, PlannedChange, ZoneMap};
 
@@ -83,6 +83,25 @@ impl SimulatedHost {
         }
         let edited = self.edit(&[MapEdit::AddPartitions { shard }]);
         edited.map_err(|_unknown| ErrorCode::Invalid)?;
+        Ok(MetaReply::Done)
+    }
+
+    /// Gives a partition to another shard, where this process is the manager.
+    pub(super) fn give(
+        &self,
+        partition: PartitionId,
+        from: ShardId,
+        to: ShardId,
+    ) -> Result<MetaReply, ErrorCode> {
+        if self.manager.borrow().is_none() {
+            return Err(ErrorCode::NotOwner);
+        }
+        let edited = self.edit(&[MapEdit::MovePartition {
+            partition,
+            from,
+            to,
+        }]);
+        edited.map_err(|_refused| ErrorCode::Invalid)?;
         Ok(MetaReply::Done)
     }
 

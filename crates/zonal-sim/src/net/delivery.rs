@@ -97,9 +97,10 @@ impl Network {
         self.clock.spawn(group, async move {
             let mut broken = Broken(Some(place));
             let mut header = request.header.reply();
-            let mut answer = role
+            let mut answer = Rc::clone(&role)
                 .handle(request.header, request.body, request.payload)
                 .await;
+            header.map_version = role.map_version();
             net.garbled(&from, &mut answer);
             header.body_bytes = answer.body.len() as u32;
             header.payload_bytes = answer.payload.len() as u32;

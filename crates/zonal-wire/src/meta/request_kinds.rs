@@ -35,6 +35,7 @@ impl MetaRequest {
                 | Self::Link { .. }
                 | Self::SetXattr { .. }
                 | Self::MakeDetachedDir { .. }
+                | Self::MoveEntries { .. }
         )
     }
 
@@ -48,6 +49,51 @@ impl MetaRequest {
             | Self::Unlink { parent, .. }
             | Self::Rmdir { parent, .. }
             | Self::Link { parent, .. } => Some(*parent),
+            _ => None,
+        }
+    }
+
+    /// The inode that decides which shard gets the request. `None` for requests about a session, a
+    /// shard, or files of several shards.
+    #[must_use]
+    pub fn inode(&self) -> Option<Ino> {
+        match self {
+            Self::Lookup { parent: ino, .. }
+            | Self::GetAttr { ino, .. }
+            | Self::Access { ino, .. }
+            | Self::Readlink { ino }
+            | Self::ReadDir { dir: ino, .. }
+            | Self::GetXattr { ino, .. }
+            | Self::ListXattr { ino, .. }
+            | Self::GetLock { ino, .. }
+            | Self::Parent { ino }
+            | Self::ReadInline { ino }
+            | Self::Create { parent: ino, .. }
+            | Self::Mkdir { parent: ino, .. }
+            | Self::Tmpfile { parent: ino, .. }
+            | Self::Unlink { parent: ino, .. }
+            | Self::Rmdir { parent: ino, .. }
+            | Self::Rename { parent: ino, .. }
+            | Self::Link { ino, .. }
+            | Self::Open { ino, .. }
+            | Self::SetAttr { ino, .. }
+            | Self::Truncate { ino, .. }
+            | Self::ConfirmTruncate { ino, .. }
+            | Self::ReportWrite { ino, .. }
+            | Self::AppendBegin { ino, .. }
+            | Self::AppendEnd { ino, .. }
+            | Self::SetXattr { ino, .. }
+            | Self::RemoveXattr { ino, .. }
+            | Self::SetPolicy { dir: ino, .. }
+            | Self::DisownBehind { ino, .. }
+            | Self::TakePrivileges { ino, .. }
+            | Self::Lock { ino, .. }
+            | Self::Unlock { ino, .. }
+            | Self::CancelLock { ino, .. }
+            | Self::ReleaseLocks { ino, .. }
+            | Self::LendEnd { ino }
+            | Self::AppendAt { ino, .. } => Some(*ino),
+            Self::ReadDirs { dirs, .. } => dirs.first().copied(),
             _ => None,
         }
     }

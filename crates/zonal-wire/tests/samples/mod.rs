@@ -18,8 +18,8 @@ use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
     Attr, Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Epoch,
     ErrorCode, Fence, FileData, FileKind, HolderNumber, Incarnation, Ino, Layout, LayoutGen,
-    MapVersion, Name, NodeId, Placement, Redundancy, SessionId, ShardId, StripePolicy, StripeSetId,
-    TargetId, Timestamp, TraceId, ZoneId,
+    MapVersion, Name, NodeId, PartitionId, Placement, Redundancy, SessionId, ShardId, StripePolicy,
+    StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::{BytesPlace, FileUse, Listing, ShardLoad};
@@ -27,10 +27,11 @@ use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, CellChange, CellEvent, ClientTraffic,
     ClientZoneTraffic, Damaged, DirAfter, DirEntry, DirectoryTraffic, Entry, ErrorNumber, Event,
     Header, JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, KnownState, LeaseGrant,
-    LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind,
-    NodeActivity, NodeState, ObjectEntry, ObjectRef, OperationTimes, RoleHealth, ScrubOf,
-    ScrubReport, ScrubState, Service, SessionEntry, SetTime, Sighting, StartMark, StateCause,
-    StorageReply, StorageRequest, StoreStart, SubnetZone, Suspicion,
+    LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
+    MoveStage, MoveStatus, MovedEntry, NewKind, NodeActivity, NodeState, ObjectEntry, ObjectRef,
+    OperationTimes, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime,
+    Sighting, StartMark, StateCause, StorageReply, StorageRequest, StoreStart, SubnetZone,
+    Suspicion,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -86,7 +87,7 @@ pub fn headers() -> Vec<(&'static str, Header)> {
 }
 
 fn ino(sequence: u64) -> Ino {
-    Ino::new(zonal_types::PartitionId(3), sequence)
+    Ino::new(PartitionId(3), sequence)
 }
 
 fn name(text: &str) -> Name {
@@ -281,6 +282,22 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::FirstLevel { name: Name::new(b"data").unwrap() },
         M::ReportShardLoad { shard: ShardId(7), inodes: 24_000, requests: 1 << 33 },
         M::MorePartitions { shard: ShardId(7) },
+        M::MovePartition { partition: PartitionId(300), to: ShardId(7) },
+        M::GetMoves,
+        M::CancelMove { partition: PartitionId(300) },
+        M::MoveBegin { partition: PartitionId(300), from: ShardId(7), number: 1 << 60 },
+        M::MoveEntries {
+            partition: PartitionId(300),
+            number: 1 << 60,
+            page: 3,
+            entries: vec![
+                MovedEntry { key: Blob(vec![0, 0, 1, 44, 16]), value: Some(Blob(vec![5; 9])) },
+                MovedEntry { key: Blob(vec![0, 0, 1, 44, 32]), value: None },
+            ],
+        },
+        M::MoveEnd { partition: PartitionId(300), number: 1 << 60, pages: 3, has_remote_data: true },
+        M::MoveDropped { partition: PartitionId(300), number: 1 << 60 },
+        M::GivePartition { partition: PartitionId(300), from: ShardId(7), to: ShardId(8) },
         M::GetShardLoads,
         M::MirroredRoot { who: who.clone(), mask: 5 },
         M::MirroredName { who: who.clone(), name: Name::new(b"data").unwrap() },
@@ -333,6 +350,19 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Child { ino: None },
         R::Child { ino: Some(ino(16)) },
         R::TrafficDirs { dirs: vec![(DataId(0x99), ino(16)), (DataId(0x9a), Ino::ROOT)] },
+        R::Moves {
+            moves: vec![MoveStatus {
+                partition: PartitionId(300),
+                number: 1 << 60,
+                to: ShardId(7),
+                stage: MoveStage::Copying,
+                sent: 500,
+                inodes: 24_000,
+                attempts: 2,
+                failure: Some(28),
+            }],
+        },
+        R::Joined { partitions: vec![PartitionId(301), PartitionId(400)] },
         R::ShardLoads { loads: vec![ShardLoad { shard: ShardId(7), directories: 3, inodes: Some(24_000), requests_per_second: None }] },
         R::MirroredRoot { attr: attr(), acl: Some(Blob(vec![2, 0, 0, 0])), age_ms: 1_500 },
         R::MirroredNames { entries: vec![listed.clone()], end: false, age_ms: 1_500 },

@@ -34,6 +34,61 @@ impl ZoneMap {
     }
 }
 
+impl ZoneMap {
+    /// Gives one partition to another shard of the same zone. Nothing changes where that shard has
+    /// it already.
+    pub(super) fn move_partition(
+        &mut self,
+        partition: PartitionId,
+        from: ShardId,
+        to: ShardId,
+    ) -> Result<(), EditError> {
+        let refused = |why| EditError::Partition {
+            partition,
+            from,
+            to,
+            why,
+        };
+        let has = |range: &PartitionRange| {
+            let last = range.first.0.saturating_add(range.count);
+            (range.first.0..last).contains(&partition.0)
+        };
+        let at = self.partitions.iter().position(has);
+        let at = at.ok_or(EditError::Unknown { what: "partition" })?;
+        let range = self.partitions[at];
+        if range.shard == to {
+            return Ok(());
+        }
+        if range.shard != from {
+            return Err(refused("another shard has it"));
+        }
+        let unknown = || EditError::Unknown { what: "shard" };
+        let (giver, taker) = (self.shard(from), self.shard(to));
+        let (giver, taker) = (giver.ok_or_else(unknown)?, taker.ok_or_else(unknown)?);
+        if from == ShardId(0) || to == ShardId(0) || giver.zone != taker.zone {
+            return Err(refused("the shards are of different zones"));
+        }
+        let has = u32::try_from(self.partitions_of(to).len()).unwrap_or(u32::MAX);
+        if has >= PARTITIONS_PER_SHARD_MAX {
+            return Err(refused("the shard has as many partitions as it may have"));
+        }
+        let part = |first: u32, end: u32, shard| PartitionRange {
+            first: PartitionId(first),
+            count: end - first,
+            shard,
+        };
+        let (first, end) = (range.first.0, range.first.0 + range.count);
+        let parts = [
+            part(first, partition.0, from),
+            part(partition.0, partition.0 + 1, to),
+            part(partition.0 + 1, end, from),
+        ];
+        let parts = parts.into_iter().filter(|part| part.count > 0);
+        self.partitions.splice(at..=at, parts);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{MapEdit, ZoneMap};
@@ -79,5 +134,45 @@ mod tests {
         assert_eq!(more(&map, 7), Ok(None));
         assert!(more(&map, 9).is_err());
         assert_eq!(map.shard_of(PartitionId(0)).unwrap().id.0, 0);
+    }
+    #[test]
+    fn a_partition_goes_to_another_shard_of_its_zone_and_back() {
+        let join = |node: u32, zone: u16, shard: u32| MapEdit::Join {
+            node: NodeId(node),
+            zone: ZoneId(zone),
+            zone_name: String::new(),
+            address: format!("127.0.0.1:{node}"),
+            shard: Some(ShardId(shard)),
+            targets: Vec::new(),
+        };
+        let edits = [join(1, 1, 0), join(2, 1, 1), join(3, 1, 7), join(4, 2, 2)];
+        let map = ZoneMap::new(CellId::default()).edited(&edits).unwrap();
+        let map = map.unwrap();
+        let go = |map: &ZoneMap, partition, from, to| {
+            map.edited(&[MapEdit::MovePartition {
+                partition: PartitionId(partition),
+                from: ShardId(from),
+                to: ShardId(to),
+            }])
+        };
+        let own = map.partitions_of(ShardId(1));
+        for at in [0, 5, own.len() - 1] {
+            let moved = go(&map, own[at].0, 1, 7).unwrap().unwrap();
+            assert_eq!(moved.shard_of(own[at]).unwrap().id, ShardId(7));
+            assert!(moved.check().is_empty());
+            assert_eq!(moved.partitions_of(ShardId(1)).len(), own.len() - 1);
+            assert_eq!(go(&moved, own[at].0, 1, 7), Ok(None), "again");
+            let back = go(&moved, own[at].0, 7, 1).unwrap().unwrap();
+            assert_eq!(back.partitions_of(ShardId(1)), own);
+            assert!(go(&moved, own[at].0, 2, 1).is_err(), "not its owner");
+        }
+        for (partition, from, to) in [(own[0].0, 1, 2), (own[0].0, 1, 0), (0, 0, 1), (9_999, 1, 7)]
+        {
+            assert!(
+                go(&map, partition, from, to).is_err(),
+                "{partition} to {to}"
+            );
+        }
+        assert!(go(&map, own[0].0, 1, 9).is_err(), "no such shard");
     }
 }

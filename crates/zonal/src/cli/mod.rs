@@ -31,6 +31,7 @@ mod server;
 mod session;
 mod shard;
 mod shard_add;
+mod shard_move;
 mod shard_recover;
 mod shard_replace;
 mod sim;

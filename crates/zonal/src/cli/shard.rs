@@ -70,6 +70,12 @@ pub enum ShardCommand {
     /// Then start the server, and take the lost nodes out with `zonal shard remove`. A lost replica
     /// that comes back on its old store is refused.
     Recover(super::shard_recover::ShardRecovery),
+    /// Move a first-level directory with all below it to another shard of its zone
+    ///
+    /// Programs go on using it: their requests wait for a moment at the end of the copy. Nothing
+    /// is lost where a server is killed at any step: the move begins again, or ends. A directory
+    /// with files that were renamed or linked to or from another one does not move.
+    Move(super::shard_move::SubtreeMove),
     /// Let a node's replica lead its shard
     Lead {
         #[command(flatten)]
@@ -100,6 +106,7 @@ impl ShardCommand {
             }
             Self::Replace(replace) => replace.run(),
             Self::Recover(recover) => recover.run(),
+            Self::Move(order) => order.run(),
             Self::Lead { cell, shard, node } => lead(&cell.open()?, ShardId(shard), NodeId(node)),
         }
     }

@@ -10,6 +10,8 @@ use crate::transport::mutex::lock;
 use crate::transport::net::Net;
 use crate::transport::operation::OperationEnds;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
 use zonal_types::{Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
@@ -191,8 +193,53 @@ impl<C: SessionOwner> Call<'_, C> {
                 // The server may be at another address now.
                 self.check_map().await;
             }
+            if failed == ErrorCode::NotOwner
+                && let Some(owner) = self.other_owner(link, request)
+            {
+                let by = (owner, place.is_some());
+                return self.ask_owner(link, by, request, deadline).await;
+            }
             self.sleep(pause.next_ms()).await;
         }
+    }
+
+    /// The shard that has the request's inode by the present map, where that is not the link's.
+    fn other_owner(&self, link: &Link, request: &MetaRequest) -> Option<ShardId> {
+        let map = self.cell().map();
+        let owner = map.shard_of(request.inode()?.partition())?.id;
+        (owner != link.shard).then_some(owner)
+    }
+
+    /// Sends a request, which a shard has refused for good, to the shard that has its inode now.
+    ///
+    /// A place in a file belongs to the link: its caller asks again.
+    fn ask_owner<'a>(
+        &'a self,
+        before: &'a Link,
+        (owner, is_change): (ShardId, bool),
+        request: &'a MetaRequest,
+        deadline: Instant,
+    ) -> Pin<Box<dyn Future<Output = Result<MetaReply, ErrorCode>> + 'a>> {
+        Box::pin(async move {
+            if matches!(
+                request,
+                MetaRequest::AppendBegin { .. }
+                    | MetaRequest::AppendAt { .. }
+                    | MetaRequest::LendEnd { .. }
+            ) {
+                return Err(ErrorCode::NotOwner);
+            }
+            zonal_types::mark!(OwnerFollowed);
+            // The caller must not cache the reply: the leases are another link's.
+            before.count_event();
+            let link = self.cell().link(owner);
+            let slot = match is_change {
+                true => Some(link.take_slot().await),
+                false => None,
+            };
+            let mut place = slot.as_ref().map(|slot| SlotPlace::new(slot.index));
+            self.ask(&link, request, place.as_mut(), deadline).await
+        })
     }
 
     /// The header of the next attempt at a shard, with the next number of its slot.
