@@ -30,7 +30,7 @@ pub(crate) fn mkdir(
 ) -> Result {
     let zone = new_inode::home_zone(tx, &dir, request.zone)?;
     let kind = FileKind::Directory;
-    let Some((shard, ino)) = tx.facts.made else {
+    let Some((_maker, ino)) = tx.facts.made else {
         let (map, now) = (tx.env.map, tx.now.instant);
         let shard = tx.env.loads.least_loaded(map, zone, now);
         let shard = shard.ok_or(ErrorCode::NotReady)?;
@@ -51,9 +51,10 @@ pub(crate) fn mkdir(
         };
         return Err(tx.ask(shard, ask, Question::Make(shard)));
     };
-    if !ino.is_valid() || tx.shard_of(ino) != Ok(shard) {
-        return Err(ErrorCode::Protocol);
-    }
+    // Its partition may have moved to another shard of the zone since it was made.
+    let owner = tx.env.map.shard_of(ino.partition());
+    let owner = owner.filter(|owner| ino.is_valid() && owner.zone == zone);
+    let shard = owner.ok_or(ErrorCode::Protocol)?.id;
     tx.add_entry(dir.ino, request.name, ino, kind)?;
     dir.size = dir.size.saturating_add(1);
     dir.nlink = dir.nlink.saturating_add(1);
