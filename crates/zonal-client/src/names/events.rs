@@ -162,9 +162,10 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Drops the kernel's caches after a restart of the shard, and tells the shard so.
     async fn give_up_leases(&self, link: &Link) {
-        self.drop_cached();
-        // A shard that does not hear of it waits until the leases have expired.
-        self.meta(link, &MetaRequest::DropLeases).await.ok();
+        if self.drop_cached() {
+            // A shard that does not hear of it waits until the leases have expired.
+            self.meta(link, &MetaRequest::DropLeases).await.ok();
+        }
     }
 }
 
