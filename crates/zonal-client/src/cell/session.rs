@@ -39,8 +39,13 @@ impl<C: SessionOwner> Call<'_, C> {
         link.count_event();
         link.renewal.end();
         self.forget_granted();
+        let has_locks = !self.locks_at(link.shard).is_empty();
         let mut state = lock(&link.state);
         if state.session == session {
+            if !has_locks {
+                // Locks that come with a move later were got elsewhere.
+                state.held_in = SessionId(0);
+            }
             state.session = SessionId(0);
             state.is_open = false;
             state.listening = false;

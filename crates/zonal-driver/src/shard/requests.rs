@@ -116,7 +116,9 @@ impl<H: ShardHost> ShardDriver<H> {
         }
         if matches!(
             request,
-            MetaRequest::Reclaim { .. } | MetaRequest::ReclaimAppends { .. }
+            MetaRequest::Reclaim { .. }
+                | MetaRequest::ReclaimAppends { .. }
+                | MetaRequest::CloseSession
         ) && header.map_version < self.map_to_tell_by()
         {
             return Err(ErrorCode::StaleEpoch);

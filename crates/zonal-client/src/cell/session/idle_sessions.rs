@@ -12,7 +12,7 @@ use crate::cell::owner::SessionOwner;
 use crate::transport::mutex::lock;
 use crate::transport::net::Net;
 use std::sync::atomic::{AtomicU64, Ordering};
-use zonal_types::{Codec, Instant, ShardId};
+use zonal_types::{Codec, Instant, SessionId, ShardId};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 /// How long a shard holds a poll without events, ms. Also the delay until it notices a client that
@@ -97,7 +97,11 @@ impl<C: SessionOwner> Call<'_, C> {
             lock(&link.state).is_open = true;
             return false;
         }
-        lock(&link.state).listening = false;
+        {
+            let mut state = lock(&link.state);
+            state.listening = false;
+            state.held_in = SessionId(0);
+        }
         // Leases return to the shard: nothing cached may stay, and no reply in flight may be
         // cached.
         link.count_event();

@@ -62,7 +62,7 @@ pub(crate) type AppendInFlight = (Ino, AppendPlace);
 #[derive(Default)]
 pub(crate) struct LinkState {
     pub(crate) session: SessionId,
-    /// The last open session: held state was got in it.
+    /// The last open session in which something may be held; 0: nothing that is held was got there.
     pub(crate) held_in: SessionId,
     /// The session is open, and the shard knows what is held.
     pub(crate) is_open: bool,
