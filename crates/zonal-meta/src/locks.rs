@@ -206,8 +206,8 @@ impl LockTable {
         if self.is_late(ino, owner, &range) {
             return Err(ErrorCode::UnknownLease);
         }
-        if self.has_later(ino, owner, &range) && self.holds(session, ino, &range) {
-            // A repeat: what a later request took stays that request's.
+        if self.has_from_later(ino, owner, &range) {
+            // A repeat.
             return Ok((LockAnswer::Granted, Vec::new()));
         }
         let mut granted = Vec::new();
@@ -469,8 +469,12 @@ impl LockTable {
         next.is_none_or(|next| next > range.end)
     }
 
-    /// True where the owner took a part of the range by a later request.
-    fn has_later(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
+    /// True where the owner holds the range, a part of it by a later request. What that took stays
+    /// its own: a request that is withdrawn late must not end it.
+    fn has_from_later(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
+        if !self.holds(owner.0, ino, range) {
+            return false;
+        }
         let file = self.files.get(&ino);
         let held = file.and_then(|file| file.space(range.whole_file).get(&owner));
         let parts = held.into_iter();
@@ -590,7 +594,9 @@ impl LockTable {
                 break;
             };
             self.forget_waiter(ino, &waiter);
-            self.change(ino, owner, &range, &Change::Take(settled));
+            if !self.has_from_later(ino, owner, &range) {
+                self.change(ino, owner, &range, &Change::Take(settled));
+            }
             granted.push(event(ino, &waiter));
             // The grant may have downgraded the owner's own range: start again.
             index = 0;

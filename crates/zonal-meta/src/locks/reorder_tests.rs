@@ -83,6 +83,23 @@ fn a_repeated_request_takes_nothing_from_a_later_one() {
     assert!(held(&table).is_empty());
 }
 
+/// Requests of one owner that arrived in the wrong order are granted together.
+#[test]
+fn a_late_grant_takes_nothing_from_a_later_request() {
+    let mut table = LockTable::new();
+    lock(&mut table, B, range(10, 1, Exclusive, 0, 9));
+    let older = range(10, 5, Exclusive, 0, 9);
+    let newer = range(10, 6, Exclusive, 0, 9);
+    for (asked, waiter) in [(newer, 2), (older, 1)] {
+        let (answer, _) = table.lock(A, INO, asked, Some(waiter), 0).unwrap();
+        assert_eq!(answer, LockAnswer::Queued);
+    }
+    let granted = table.unlock(B, INO, range(10, 2, Shared, 0, 9)).unwrap();
+    assert_eq!(granted.len(), 2);
+    table.cancel(A, INO, older, Some(1), &[]).unwrap();
+    assert_eq!(held(&table), [(0, 9, Exclusive)]);
+}
+
 #[test]
 fn a_late_close_of_a_process_leaves_locks_of_the_next_process() {
     let mut table = LockTable::new();
