@@ -34,10 +34,3 @@ fn seeds_are_good() {
     println!("{moves} moves in {count} seeds");
     assert!(moves >= count, "{moves} moves in {count} seeds");
 }
-#[test]
-#[ignore = "debug"]
-fn one_seed() {
-    let options = RunOptions { log: true, ..MOVES };
-    let report = zonal_sim::run(number("ZONAL_SEED", 1), options);
-    assert!(report.is_good(), "{report}");
-}
