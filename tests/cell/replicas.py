@@ -31,11 +31,14 @@ CALL_SECONDS_MAX = 10
 class Load(threading.Thread):
     """Creates, syncs, renames, reads and removes files, and remembers which must be there."""
 
+    rest_seconds = 0
+
     def __init__(self, folder, number):
         super().__init__(daemon=True)
         self.folder = folder
         self.number = number
         self.rounds = 0
+        self.began = time.monotonic()
         self.errors = []
         self.pauses = []
         self.is_stopping = False
@@ -45,15 +48,16 @@ class Load(threading.Thread):
 
     def run(self):
         while not self.is_stopping:
-            began = time.monotonic()
+            self.began = time.monotonic()
             try:
                 self.work(self.rounds)
             except (OSError, AssertionError) as error:
                 self.errors.append(f"round {self.rounds}: {error}")
-            took = time.monotonic() - began
+            took = time.monotonic() - self.began
             if took > 0.5:
                 self.pauses.append(took)
             self.rounds += 1
+            time.sleep(self.rest_seconds)
 
     def work(self, index):
         name = self.path(index)
@@ -115,27 +119,43 @@ class FirstLevelLoad(Load):
 
 
 class Cell:
+    """One zone with three replicas of its metadata, and three managers."""
+
+    shape = ["--zones", "1", "--storage-nodes", "1", "--replicas", "3"]
+    shard_count = 2
+
     def __init__(self, work):
         self.dir = os.path.join(work, "cell")
         self.mount = os.path.join(work, "mount")
 
-    def zonal(self, *arguments):
-        done = subprocess.run(
-            [ZONAL, *arguments], capture_output=True, text=True, timeout=90, check=False
+    def environment(self):
+        return {**os.environ, "ZONAL_CELL": self.dir}
+
+    def tried(self, *arguments, limit=90):
+        """What became of a command; an operator repeats it where it has failed."""
+        return subprocess.run(
+            [ZONAL, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+            env=self.environment(),
         )
+
+    def zonal(self, *arguments, limit=90):
+        done = self.tried(*arguments, limit=limit)
         if done.returncode:
-            raise SystemExit(f"zonal {' '.join(arguments)}: {done.stdout}{done.stderr}")
+            raise SystemExit(
+                f"zonal {' '.join(arguments)}: exit {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def up(self):
-        shape = ["--zones", "1", "--storage-nodes", "1", "--replicas", "3"]
-        self.zonal("up", "--dir", self.dir, *shape, "--mount", self.mount)
+        self.zonal("up", "--dir", self.dir, *self.shape, "--mount", self.mount)
 
     def down(self):
-        subprocess.run([ZONAL, "umount", self.mount], capture_output=True, timeout=60, check=False)
-        subprocess.run(
-            [ZONAL, "down", "--dir", self.dir], capture_output=True, timeout=90, check=False
-        )
+        for command in (["umount", self.mount], ["down", "--dir", self.dir]):
+            self.tried(*command)
 
     def start_again(self):
         self.zonal("up", "--dir", self.dir)
@@ -144,20 +164,26 @@ class Cell:
         with open(os.path.join(self.dir, name, "pid"), encoding="utf-8") as file:
             return int(file.read().split()[0])
 
+    def shards(self):
+        return json.loads(self.zonal("shard", "ls", "--json"))["shards"]
+
     def await_leaders(self, seconds):
         """Waits until one replica of each shard leads and the two others follow it."""
         end = time.monotonic() + seconds
         shards = []
         while time.monotonic() < end:
-            shards = json.loads(self.zonal("shard", "ls", "--cell", self.dir, "--json"))["shards"]
-            parts = [sorted(one["part"] for one in shard["replicas"]) for shard in shards]
-            followers = [one for shard in shards for one in shard["replicas"]]
-            votes = [one["votes"] for one in followers if one["part"] != "leads"]
-            lead = all(one == ["follows", "follows", "leads"] for one in parts)
-            if len(parts) == 2 and lead and all(votes):
+            shards = self.shards()
+            if len(shards) == self.shard_count and all(map(is_whole, shards)):
                 return
             time.sleep(0.1)
         raise SystemExit(f"no leader with two followers: {shards}")
+
+
+def is_whole(shard):
+    """True where one replica leads and two others follow it, with votes: any one may die."""
+    parts = sorted(one["part"] for one in shard["replicas"])
+    votes = [one["votes"] for one in shard["replicas"] if one["part"] != "leads"]
+    return parts == ["follows", "follows", "leads"] and all(votes)
 
 
 def disturb(cell, names, rng):
@@ -189,7 +215,7 @@ def check(cell, loads):
         print(f"  {line}")
     if errors or wrong or longest >= CALL_SECONDS_MAX or rounds == 0:
         raise SystemExit(1)
-    cell.zonal("fsck", "--cell", cell.dir)
+    cell.zonal("fsck")
 
 
 def main():
