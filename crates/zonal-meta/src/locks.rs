@@ -469,8 +469,8 @@ impl LockTable {
         next.is_none_or(|next| next > range.end)
     }
 
-    /// True where the owner holds the range, a part of it by a later request. What that took stays
-    /// its own: a request that is withdrawn late must not end it.
+    /// True where the owner holds the range, a part of it by a later request. That part stays the
+    /// later request's: an older one that is withdrawn late must not end it.
     fn has_from_later(&self, ino: Ino, owner: LockOwner, range: &LockRange) -> bool {
         if !self.holds(owner.0, ino, range) {
             return false;

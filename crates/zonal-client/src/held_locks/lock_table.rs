@@ -62,6 +62,15 @@ impl LockTable {
         })
     }
 
+    /// True where the owner holds a lock that it got by this request.
+    pub(crate) fn has_number(&self, ino: Ino, owner: Owner, number: u64) -> bool {
+        let of = self.owners.get(&(ino, owner));
+        of.is_some_and(|of| {
+            let mut all = of.within((0, u64::MAX));
+            all.any(|range| range.number == number)
+        })
+    }
+
     /// Whether another owner holds a lock that conflicts with this range.
     pub(crate) fn excludes(&self, ino: Ino, range: &LockRange) -> bool {
         let own = owner_of(range);

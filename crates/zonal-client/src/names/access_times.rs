@@ -8,71 +8,69 @@ use crate::client::ClientCall;
 use crate::transport::net::Net;
 use std::collections::BTreeMap;
 use zonal_types::limits::TOUCHES_MAX;
-use zonal_types::{ErrorCode, Ino, Timestamp};
+use zonal_types::{Ino, Timestamp};
 use zonal_wire::MetaRequest;
 
-/// Reads gathered before they are reported together.
-const GATHERED_MAX: usize = 256;
+/// Most gathered reads; later ones are dropped until the next report.
+const GATHERED_MAX: usize = 8_192;
+/// How long one report waits for its shard, ms: a subtree that moves, or a shard that starts, must
+/// not hold up the others' reports.
+const REPORT_WAIT_MS: u64 = 1_000;
 
 impl<N: Net> ClientCall<'_, N> {
     /// Notes a read of a file whose access time may be due. The shard hears of it with the next
     /// [`Self::keep_house`].
-    ///
-    /// # Errors
-    /// Those of the shard, where many reads wait and are sent at once.
-    pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
-        let count = {
-            let mut touches = self.inode_cache.touches();
+    pub fn touch(&self, ino: Ino) {
+        let mut touches = self.inode_cache.touches();
+        if touches.len() < GATHERED_MAX || touches.contains_key(&ino) {
             touches.insert(ino, self.net.wall());
-            touches.len()
-        };
-        if count >= GATHERED_MAX {
-            self.send_touches().await
-        } else {
-            Ok(())
         }
     }
 
     /// Reports gathered reads to the shards.
-    pub(crate) async fn send_touches(&self) -> Result<(), ErrorCode> {
+    pub(crate) async fn send_touches(&self) {
         let touches = self.inode_cache.touches().clone();
-        let mut by_shard = BTreeMap::<_, Vec<(Ino, Timestamp)>>::new();
-        let map = self.map();
+        // A request about a subtree that moves is refused as a whole.
+        let mut by_partition = BTreeMap::<_, Vec<(Ino, Timestamp)>>::new();
         for (ino, read) in touches {
-            let shard = map.shard_of(ino.partition()).map(|shard| shard.id);
-            by_shard.entry(shard).or_default().push((ino, read));
+            let of = by_partition.entry(ino.partition()).or_default();
+            of.push((ino, read));
         }
-        let mut done = Ok(());
-        for (shard, reads) in by_shard {
+        for reads in by_partition.into_values() {
             for reads in reads.chunks(TOUCHES_MAX) {
-                let told = match shard {
-                    Some(shard) => {
-                        let reads = reads.to_vec();
-                        let link = self.link(shard);
-                        self.meta(&link, &MetaRequest::Touch { reads }).await
-                    }
-                    None => Err(ErrorCode::Stale),
-                };
-                done = done.and(told.map(drop));
-                self.inode_cache.forget_touched(reads);
-                // Until here the reads were laid over attributes that did not include them. An
-                // entry that was read again meanwhile stays.
-                let mut touches = self.inode_cache.touches();
-                for (ino, read) in reads {
-                    if touches.get(ino) == Some(read) {
-                        touches.remove(ino);
-                    }
-                }
+                self.report_touches(reads).await;
             }
         }
-        done
     }
 
-    /// Reports gathered reads before the times of a file are set, to keep that order.
+    /// Reports gathered reads of one partition.
+    async fn report_touches(&self, reads: &[(Ino, Timestamp)]) {
+        let Some((first, _read)) = reads.first() else {
+            return;
+        };
+        if let Ok(link) = self.link_of(*first) {
+            let request = MetaRequest::Touch {
+                reads: reads.to_vec(),
+            };
+            let call = self.briefly(REPORT_WAIT_MS);
+            call.meta(&link, &request).await.ok();
+        }
+        self.inode_cache.forget_touched(reads);
+        // Until here the reads were laid over attributes that did not include them. An entry that
+        // was read again meanwhile stays.
+        let mut touches = self.inode_cache.touches();
+        for (ino, read) in reads {
+            if touches.get(ino) == Some(read) {
+                touches.remove(ino);
+            }
+        }
+    }
+
+    /// Reports the gathered read of a file before its times are set, to keep that order.
     pub(crate) async fn settle_touch(&self, ino: Ino) {
-        let is_waiting = self.inode_cache.touches().contains_key(&ino);
-        if is_waiting {
-            self.send_touches().await.ok();
+        let read = self.inode_cache.touches().get(&ino).copied();
+        if let Some(read) = read {
+            self.report_touches(&[(ino, read)]).await;
         }
     }
 }

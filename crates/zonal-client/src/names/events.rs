@@ -188,7 +188,7 @@ impl<N: Net> ClientCall<'_, N> {
             has_late |= self.send_given_up(&link).await;
         }
         has_late |= self.send_late_releases().await;
-        self.another().send_touches().await.ok();
+        self.another().send_touches().await;
         let has_gathered = self.flush_aged().await.is_some();
         // Closes of files that were flushed late follow soon.
         has_late |= self.all_links().iter().any(|link| link.closes() > 0);
@@ -207,7 +207,7 @@ impl<N: Net> ClientCall<'_, N> {
                 failed = Some(code);
             }
         }
-        self.another().send_touches().await.ok();
+        self.another().send_touches().await;
         self.report_traffic().await;
         for link in self.all_links() {
             if link.is_open() {

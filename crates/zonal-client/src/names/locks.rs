@@ -79,8 +79,7 @@ impl<N: Net> ClientCall<'_, N> {
             range.number = self.lock_number();
         }
         self.send_late_of(ino, owner_of(&range)).await?;
-        let link = self.reach(ino).await?;
-        let mut outcome = self.ask_for_lock(&link, ino, range, waiter).await;
+        let mut outcome = self.ask_for_lock(ino, range, waiter).await;
         if let Ok(LockOutcome::Granted { .. }) = outcome {
             outcome = self.learn_of_holders(ino).await;
         }
@@ -102,12 +101,12 @@ impl<N: Net> ClientCall<'_, N> {
     /// Repeats the request until the answer comes from a shard that knows what this client holds.
     async fn ask_for_lock(
         &self,
-        link: &Link,
         ino: Ino,
         range: LockRange,
         waiter: Option<u64>,
     ) -> Result<LockOutcome, ErrorCode> {
         loop {
+            let link = self.reach(ino).await?;
             let life = link.life();
             let settled = lock(&self.locks).begin(ino, range, waiter);
             let request = MetaRequest::Lock {
@@ -117,12 +116,12 @@ impl<N: Net> ClientCall<'_, N> {
                 waiter: waiter.unwrap_or(0),
                 settled,
             };
-            let outcome = match self.meta(link, &request).await {
+            let outcome = match self.meta(&link, &request).await {
                 Ok(_done) => {
                     let mut locks = lock(&self.locks);
                     if waiter.is_some_and(|waiter| !locks.waiting.contains_key(&waiter)) {
-                        // The grant's event came first and was counted: the waiter has heard of it,
-                        // and restarted shards are told. A repeated request would forget it.
+                        drop(locks);
+                        self.answered_late(ino, range, waiter);
                         return Ok(LockOutcome::Queued);
                     }
                     locks.granted(ino, range, waiter);
@@ -131,8 +130,9 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(ErrorCode::LockQueued) => {
                     let mut locks = lock(&self.locks);
                     let waiting = waiter.and_then(|waiter| locks.waiting.get_mut(&waiter));
-                    // The entry is gone where the grant's event came first.
                     let Some(waiting) = waiting else {
+                        drop(locks);
+                        self.answered_late(ino, range, waiter);
                         return Ok(LockOutcome::Queued);
                     };
                     waiting.is_queued = true;
@@ -140,10 +140,24 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Err(code) => return Err(code),
             };
-            if link.life() == life {
+            let is_owner = self.link_of(ino).is_ok_and(|of| of.shard == link.shard);
+            if is_owner && link.life() == life {
                 return Ok(outcome);
             }
             zonal_types::mark!(LockAskedAgain);
+        }
+    }
+
+    /// Handles an answer to a request whose grant an event reported before. The waiter has heard of
+    /// it, and restarted shards are told of the lock. A repeated request would forget it. Where the
+    /// lock has been released since, the answer may be of an attempt that came later.
+    fn answered_late(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
+        let is_held = {
+            let locks = lock(&self.locks);
+            locks.held.has_number(ino, owner_of(&range), range.number)
+        };
+        if !is_held {
+            self.take_back_later(ino, range, waiter);
         }
     }
 
@@ -164,6 +178,18 @@ impl<N: Net> ClientCall<'_, N> {
             .collect();
         let mut over = Vec::new();
         for (waiter, WaitingRequest { ino, range, .. }) in queued {
+            {
+                let mut locks = lock(&self.locks);
+                if !locks.waiting.contains_key(&waiter) {
+                    // Granted or withdrawn since.
+                    continue;
+                }
+                if locks.queued_again.contains_key(&waiter) {
+                    // After a move two shards seem to have restarted: the other's request first.
+                    return (over, false);
+                }
+                locks.queued_again.insert(waiter, false);
+            }
             let call = self.another();
             let link = self.link(shard);
             let life = link.life();
@@ -174,7 +200,6 @@ impl<N: Net> ClientCall<'_, N> {
                 waiter,
                 settled: 0,
             };
-            lock(&self.locks).queued_again.insert(waiter, false);
             let answer = call.meta(&link, &request).await;
             match self.queued_again(&link, life, (ino, range, waiter), answer.map(drop)) {
                 RequeueOutcome::Waits => {}
@@ -211,6 +236,10 @@ impl<N: Net> ClientCall<'_, N> {
                 RequeueOutcome::Over(RequeuedLock::Granted { ino, waiter })
             }
             Ok(()) | Err(ErrorCode::LockQueued) if is_taken_back => RequeueOutcome::TakenBack,
+            // Its grant was reported before, and the lock was released since.
+            Ok(()) if !locks.held.has_number(ino, owner_of(&range), range.number) => {
+                RequeueOutcome::TakenBack
+            }
             // Or its grant was reported before.
             Ok(()) | Err(ErrorCode::LockQueued) => RequeueOutcome::Waits,
             Err(code) if is_passing(code) => RequeueOutcome::Unanswered,

@@ -51,7 +51,8 @@ pub(super) fn start_watch<L: Listener>(
 /// Polls one shard's events while it has a session.
 fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
     let link = listener.client().link_to(shard);
-    let mut are_locks_queued = true;
+    // Requests that wait may have moved here with their subtree.
+    let mut are_locks_queued = false;
     while !listener.signal().are_watches_ended() {
         let call = listener.client().background_until(given_up);
         let wait_ms = match are_locks_queued {

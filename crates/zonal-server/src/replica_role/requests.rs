@@ -104,6 +104,9 @@ impl ReplicaRole {
             } => {
                 let view = self.snapshots.view(*snapshot)?;
                 let (entries, end) = crate::control::read(&view, &after.0)?;
+                if end {
+                    self.snapshots.give_back(*snapshot);
+                }
                 ReplicaReply::Entries { entries, end }
             }
             ReplicaRequest::Status { .. } => report(&life.driver.status(), self.parts.node),

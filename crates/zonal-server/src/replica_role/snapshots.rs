@@ -60,6 +60,11 @@ impl Snapshots {
         Ok(Arc::clone(&found.view))
     }
 
+    /// Drops a view that was read to its end. A replica that did not get the end begins anew.
+    pub(super) fn give_back(&self, id: u64) {
+        self.lent().retain(|one| one.id != id);
+    }
+
     /// Drops views that nobody reads.
     pub(super) fn expire(&self) {
         self.lent().retain(|one| one.used.elapsed() < TERM);
@@ -85,7 +90,10 @@ pub(super) fn install(
     };
     let snapshot = match ask(&ReplicaRequest::SnapshotBegin { shard })? {
         ReplicaReply::Snapshot { snapshot } => snapshot,
-        other => return Err(unread(format!("{} answers {}", leader, other.name()))),
+        ReplicaReply::Failed { code, .. } => {
+            return Err(unread(format!("node {leader} lends none now: {}", code.0)));
+        }
+        other => return Err(unread(format!("node {leader} answers {}", other.name()))),
     };
     tracing::info!(
         shard = shard.0,

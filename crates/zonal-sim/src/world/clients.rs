@@ -117,7 +117,8 @@ impl World {
             let (client, clock) = (client.clone(), self.clock.clone());
             let cache = cache.clone();
             self.clock.spawn(group, async move {
-                let mut are_locks_queued = true;
+                // Requests that wait may have moved here with their subtree.
+                let mut are_locks_queued = false;
                 loop {
                     let link = client.link_to(shard);
                     let wait_ms = if are_locks_queued {

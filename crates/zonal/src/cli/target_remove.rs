@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use zonal_basics::byte_size;
 use zonal_meta::stripe_set_references::layout_of;
 use zonal_net::NetError;
-use zonal_types::{Blob, Codec, Ino, StripeSetId, TargetId};
+use zonal_types::{Blob, Codec, ErrorCode, Ino, StripeSetId, TargetId};
 use zonal_wire::{ManagerReply, ManagerRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
@@ -34,6 +34,8 @@ const SHOWN: usize = 5;
 /// Time for shards to adopt a new map.
 const ADOPTED_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+/// Most attempts of an edit beside moves, each of which changes the map.
+const EDIT_ATTEMPTS: u32 = 10;
 
 /// Removes a target from the cell with this map. With `retire`, new files do without it even if it
 /// cannot be removed yet.
@@ -155,20 +157,51 @@ fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
     sets.map(|set| set.id).collect()
 }
 
-/// Changes the map, where it still has the version that is known here.
+/// Changes the map, where it is still as it is known here. A newer map in which only partitions
+/// differ, as moves change them, is taken in its place.
 pub fn edit_map(cell: &CellHandle, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
-    let request = ManagerRequest::Edit {
-        expected: map.version,
-        edits: Blob(vec![edit].to_bytes()),
-    };
-    match cell.ask_manager(&request)? {
-        // The map of this version or a newer one.
-        ManagerReply::At { .. } => cell.map(),
-        ManagerReply::Failed { detail, .. } => {
-            Err(Failure::new(REFUSED, format!("the manager refuses: {detail}")).into())
+    let edits = Blob(vec![edit].to_bytes());
+    let mut expected = map.version;
+    for _attempt in 0..EDIT_ATTEMPTS {
+        let request = ManagerRequest::Edit {
+            expected,
+            edits: edits.clone(),
+        };
+        let refusal = match cell.ask_manager(&request)? {
+            // The map of this version or a newer one.
+            ManagerReply::At { .. } => return cell.map(),
+            ManagerReply::Failed { code, detail } if code.0 == ErrorCode::StaleEpoch => detail,
+            ManagerReply::Failed { detail, .. } => {
+                let text = format!("the manager refuses: {detail}");
+                return Err(Failure::new(REFUSED, text).into());
+            }
+            other => {
+                let text = format!("the manager answers {other:?}");
+                return Err(Failure::new(FAILED, text).into());
+            }
+        };
+        let now = cell.map()?;
+        if !is_same_cell(map, &now) {
+            return Err(outdated(&refusal));
         }
-        other => Err(Failure::new(FAILED, format!("the manager answers {other:?}")).into()),
+        expected = now.version;
     }
+    Err(outdated("the map changes all the time"))
+}
+
+fn outdated(detail: &str) -> anyhow::Error {
+    Failure::new(REFUSED, format!("the manager refuses: {detail}"))
+        .hint("run the command again: it plans by the newest map")
+        .into()
+}
+
+/// Whether two maps have the same zones, nodes, targets, stripe sets and shards.
+fn is_same_cell(one: &ZoneMap, other: &ZoneMap) -> bool {
+    one.nodes == other.nodes
+        && one.targets == other.targets
+        && one.sets == other.sets
+        && one.shards == other.shards
+        && one.zones == other.zones
 }
 
 /// Fails if the target holds objects. An unreachable target cannot be asked; then the search of the
