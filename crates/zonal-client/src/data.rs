@@ -2,6 +2,7 @@
 
 mod abandoned_appends;
 mod append;
+mod copies;
 mod fallocate;
 mod flush;
 mod gathered_appends;

@@ -9,8 +9,8 @@ use zonal_layout::{object_bytes, pieces, slot_of};
 use zonal_meta::layout_of_new_file;
 use zonal_types::limits::NODES_MAX;
 use zonal_types::{
-    CellId, Column, Component, DataId, Layout, NodeId, PartitionId, Placement, StripePolicy,
-    TargetId, ZoneId,
+    CellId, Component, DataId, Layout, NodeId, PartitionId, Placement, StripePolicy, TargetId,
+    ZoneId,
 };
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
@@ -204,7 +204,7 @@ impl<'a> Files<'a> {
         };
         let set = self.map.set(component.set).ok_or(ModelError::Layout)?;
         let mut columns = Vec::new();
-        for column in (0..component.count).map(Column) {
+        for column in zonal_layout::objects(component) {
             let bytes = object_bytes(component, self.job.bytes, column);
             let slot =
                 slot_of(component, column, set.width()).map_err(|_error| ModelError::Layout)?;

@@ -4,7 +4,7 @@
 use zonal_meta::check::FileDataFact;
 use zonal_meta::check::fact_bytes::{self, FACT_BYTES};
 use zonal_object::KnownObject;
-use zonal_types::{DataId, Ino, StripeSetId, TargetId, codec_enum};
+use zonal_types::{DataId, Ino, Redundancy, StripeSetId, TargetId, codec_enum};
 
 /// Unit of `inline`, in bytes.
 const BLOCK: u32 = zonal_basics::const_u32(zonal_types::limits::BLOCK_BYTES as u64);
@@ -28,6 +28,8 @@ codec_enum! {
             count: u16,
             /// Stripe unit: bytes per object in a row.
             unit: u32,
+            /// Redundancy.
+            redundancy: Redundancy,
             /// The file's size.
             size: u64,
             /// Allocated bytes, as the inode counts them.
@@ -95,6 +97,7 @@ impl DataFact {
                 start_column: data.start_column,
                 count: data.count,
                 unit: data.unit,
+                redundancy: data.redundancy,
                 size: data.size,
                 allocated: data.allocated,
                 truncate_seq: data.truncate_seq,
@@ -114,6 +117,7 @@ impl DataFact {
             start_column,
             count,
             unit,
+            redundancy,
             size,
             inline,
             ..
@@ -124,7 +128,7 @@ impl DataFact {
         Some(DataOwner {
             ino,
             name: (dir != Ino(0)).then_some((dir, cookie)),
-            component: (set, start_column, count, unit),
+            component: (set, start_column, count, unit, redundancy),
             size,
             inline: u64::from(inline) * u64::from(BLOCK),
         })
@@ -154,8 +158,8 @@ pub struct DataOwner {
     pub ino: Ino,
     /// The file's entry: directory and cookie; `None` where no entry is known.
     pub name: Option<(Ino, u64)>,
-    /// The layout's component: stripe set, start column, stripe count, stripe unit.
-    pub component: (StripeSetId, u16, u16, u32),
+    /// The layout's component: stripe set, start column, stripe count, stripe unit, redundancy.
+    pub component: (StripeSetId, u16, u16, u32, Redundancy),
     /// The file's size.
     pub size: u64,
     /// Length of the file's beginning that is in the shard's store, in bytes.

@@ -244,7 +244,7 @@ impl<'a> ObjectJoin<'a> {
         lacks_blocks: bool,
     ) -> bool {
         let mut complete = true;
-        for column in 0..component.count {
+        for Column(column) in stripe::objects(component) {
             let Some(target) = target_of(set, component, column) else {
                 continue;
             };
@@ -254,8 +254,8 @@ impl<'a> ObjectJoin<'a> {
             complete = false;
             let unit = u64::from(component.unit);
             let count = u64::from(component.count);
-            let ranges =
-                Ranges::of_column(owner.inline..owner.size, unit, count, u64::from(column));
+            let in_row = u64::from(column) % count.max(1);
+            let ranges = Ranges::of_column(owner.inline..owner.size, unit, count, in_row);
             if ranges.bytes > 0 && lacks_blocks {
                 let what = FindingKind::LostWithTarget {
                     ino: owner.ino,
@@ -283,7 +283,7 @@ impl Group {
 /// The component of an owner's layout.
 #[must_use]
 pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
-    let (set, start_column, count, unit) = owner.component;
+    let (set, start_column, count, unit, redundancy) = owner.component;
     Component {
         kind: ComponentKind::Striped,
         start: 0,
@@ -295,7 +295,7 @@ pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
         count,
         unit,
         span: 0,
-        redundancy: Redundancy::None,
+        redundancy,
     }
 }
 

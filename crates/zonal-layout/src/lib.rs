@@ -4,7 +4,9 @@
 //!
 //! * its column is `(r / unit) % count`
 //! * its object offset is `(r / (unit * count)) * unit + r % unit`
-//! * the column's object is on slot `(start_column + column) % width` of the stripe set.
+//! * the column's object is on slot `(start_column + column) % width` of the stripe set
+//! * with copies, object `column + k * count` is copy `k` of the column, on the slot `k * step`
+//!   behind that, modulo the width.
 //!
 //! A `StripedInline` component leaves its first bytes to the file's shard. The arithmetic is the
 //! same; callers leave those bytes out.
@@ -21,5 +23,5 @@ pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_
 pub use new_layout::{new_layout, on_slot, with_inline};
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,
-    is_inline_size, object_bytes, pieces, slot_of,
+    is_inline_size, object_bytes, object_count, objects, other_copies, pieces, slot_of,
 };

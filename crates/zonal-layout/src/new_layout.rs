@@ -2,11 +2,15 @@
 
 use crate::stripe::{LayoutError, check_component};
 use zonal_types::{
-    Column, Component, ComponentKind, DataId, Layout, LayoutGen, StripePolicy, StripeSetId, ZoneId,
+    Column, Component, ComponentKind, DataId, Layout, LayoutGen, Redundancy, StripePolicy,
+    StripeSetId, ZoneId,
 };
 
 /// One striped component over the whole file, with the directory's `policy`, in a set of `width`
 /// slots.
+///
+/// `step`: slots from one copy of a column to the next, where the policy has copies. A set with
+/// fewer slots than copies gives as many copies as it has slots.
 ///
 /// The start column rotates with the data id. Ids are given in sequence, so files smaller than a
 /// stripe unit are spread over the targets. [`on_slot`] keeps the file on one target.
@@ -16,7 +20,7 @@ use zonal_types::{
 pub fn new_layout(
     policy: &StripePolicy,
     set: StripeSetId,
-    width: u16,
+    (width, step): (u16, u16),
     zone: ZoneId,
     data_id: DataId,
 ) -> Result<Layout, LayoutError> {
@@ -45,7 +49,10 @@ pub fn new_layout(
             count,
             unit: policy.unit,
             span: 0,
-            redundancy: policy.redundancy,
+            redundancy: match policy.redundancy.copies().min(width) {
+                1 => Redundancy::None,
+                copies => Redundancy::Copies { copies, step },
+            },
         }],
     })
 }

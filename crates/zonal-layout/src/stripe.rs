@@ -4,9 +4,10 @@
 //! is checked, because layouts arrive from the network.
 
 use zonal_types::limits::{
-    BLOCK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN,
+    BLOCK_BYTES, COPIES_MAX, FILE_BYTES_MAX, INLINE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX,
+    STRIPE_UNIT_MIN,
 };
-use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout};
+use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout, Redundancy};
 
 /// The reason why a range has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -86,10 +87,13 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
     let unit_ok = component.unit.is_power_of_two()
         && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&component.unit);
     let count_ok = (1..=SLOTS_MAX).contains(&usize::from(component.count));
-    // Spans belong to redundancy, which no version writes yet: a component with a span comes from a
-    // newer one.
+    let copies_ok = match component.redundancy {
+        Redundancy::None => true,
+        Redundancy::Copies { copies, step } => (2..=COPIES_MAX).contains(&copies) && step > 0,
+    };
+    // No version writes spans yet: a component with a span comes from a newer one.
     let range_ok = component.start < component.end && component.span == 0;
-    if unit_ok && count_ok && inline_ok && range_ok {
+    if unit_ok && count_ok && inline_ok && copies_ok && range_ok {
         Ok(())
     } else {
         Err(LayoutError::BadComponent {
@@ -98,7 +102,25 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
     }
 }
 
-/// The slot that a column's object lies on, in a set of `width` slots.
+/// All objects of a component, as the numbers by which their targets know them. The first `count`
+/// are one copy of the file.
+pub fn objects(component: &Component) -> impl Iterator<Item = Column> + use<> {
+    (0..object_count(component)).map(Column)
+}
+
+/// Number of a component's objects.
+#[must_use]
+pub fn object_count(component: &Component) -> u16 {
+    let copies = component.redundancy.copies();
+    component.count.saturating_mul(copies)
+}
+
+/// The column of the stripe that an object holds a copy of.
+fn column_of(component: &Component, object: Column) -> u16 {
+    object.0 % component.count.max(1)
+}
+
+/// The slot that an object lies on, in a set of `width` slots.
 ///
 /// # Errors
 /// `BadColumn`, `BadComponent` (also for a width below the count).
@@ -107,7 +129,7 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
     reason = "a slot is less than the width, a u16"
 )]
 pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16, LayoutError> {
-    if column.0 >= component.count {
+    if column.0 >= object_count(component) {
         return Err(LayoutError::BadColumn { column });
     }
     if width < component.count || component.start_column.0 >= width {
@@ -115,8 +137,32 @@ pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16,
             start: component.start,
         });
     }
-    let slot = (u32::from(component.start_column.0) + u32::from(column.0)) % u32::from(width);
-    Ok(slot as u16)
+    let first = u32::from(component.start_column.0) + u32::from(column_of(component, column));
+    let behind = match component.redundancy {
+        Redundancy::None => 0,
+        Redundancy::Copies { step, .. } => u32::from(column.0 / component.count) * u32::from(step),
+    };
+    Ok(((first + behind) % u32::from(width)) as u16)
+}
+
+/// The other copies of a piece, which is of the first copy.
+///
+/// # Errors
+/// As [`slot_of`].
+pub fn other_copies(
+    component: &Component,
+    piece: Piece,
+    width: u16,
+) -> impl Iterator<Item = Result<Piece, LayoutError>> {
+    (1..component.redundancy.copies()).map(move |copy| {
+        let column = Column(piece.column.0.saturating_add(copy * component.count));
+        let slot = slot_of(component, column, width)?;
+        Ok(Piece {
+            column,
+            slot,
+            ..piece
+        })
+    })
 }
 
 fn row_bytes(component: &Component) -> u64 {
@@ -235,13 +281,14 @@ fn push_pieces(
 /// for an invalid column or component.
 #[must_use]
 pub fn object_bytes(component: &Component, file_size: u64, column: Column) -> u64 {
-    if check_component(component).is_err() || column.0 >= component.count {
+    if check_component(component).is_err() || column.0 >= object_count(component) {
         return 0;
     }
     let unit = u64::from(component.unit);
     let relative = file_size.min(component.end).saturating_sub(component.start);
     let rest = relative % row_bytes(component);
-    let in_row = rest.saturating_sub(u64::from(column.0) * unit).min(unit);
+    let before = u64::from(column_of(component, column)) * unit;
+    let in_row = rest.saturating_sub(before).min(unit);
     (relative / row_bytes(component)) * unit + in_row
 }
 
@@ -251,7 +298,7 @@ pub fn file_offset_of(component: &Component, column: Column, object_offset: u64)
     let unit = u64::from(component.unit.max(1));
     (object_offset / unit)
         .saturating_mul(row_bytes(component))
-        .saturating_add(u64::from(column.0) * unit)
+        .saturating_add(u64::from(column_of(component, column)) * unit)
         .saturating_add(object_offset % unit)
         .saturating_add(component.start)
 }

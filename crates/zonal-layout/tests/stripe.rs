@@ -19,7 +19,14 @@ fn layout(unit_shift: u32, count: u16, width: u16, data_id: u64) -> Layout {
         redundancy: Redundancy::None,
         placement: Placement::Zone,
     };
-    new_layout(&policy, StripeSetId(1), width, ZoneId(1), DataId(data_id)).unwrap()
+    new_layout(
+        &policy,
+        StripeSetId(1),
+        (width, 1),
+        ZoneId(1),
+        DataId(data_id),
+    )
+    .unwrap()
 }
 
 /// Lays `columns` out naively, in steps of 4 KiB.

@@ -177,8 +177,10 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
 /// The layout of a new file over the set that was chosen for it.
 ///
 /// # Errors
-/// `Corrupt` for an invalid policy or a set without slots.
+/// `Corrupt` for an invalid policy or a set without slots. `NotReady` for a file with copies, where
+/// this map does not show the set yet.
 pub(crate) fn layout_over(
+    map: &ZoneMap,
     choice: &ChosenSet,
     policy: &StripePolicy,
     data_id: DataId,
@@ -187,7 +189,12 @@ pub(crate) fn layout_over(
     let ChosenSet {
         set, width, zone, ..
     } = *choice;
-    let layout = zonal_layout::new_layout(policy, set, width, zone, data_id);
+    let step = match (policy.redundancy.copies(), map.set(set)) {
+        (1, _) => 1,
+        (copies, Some(slots)) => map.copy_step(slots, copies.min(width)),
+        (_, None) => return Err(ErrorCode::NotReady),
+    };
+    let layout = zonal_layout::new_layout(policy, set, (width, step), zone, data_id);
     let layout = match (policy.placement, choice.slot) {
         (Placement::Node, slot) => layout.and_then(|layout| {
             let start = layout.components.first().map(|of| of.start_column);
@@ -213,7 +220,7 @@ pub fn layout_of_new_file(
 ) -> Result<Layout, ErrorCode> {
     let chooser = StripeSetChooser::default();
     match chooser.choose_for(map, policy, site, data_id, Instant(0)) {
-        SetChoice::Take(choice) => layout_over(&choice, policy, data_id, 0),
+        SetChoice::Take(choice) => layout_over(map, &choice, policy, data_id, 0),
         SetChoice::Open(_) | SetChoice::Later => Err(ErrorCode::NotReady),
     }
 }

@@ -216,7 +216,8 @@ fn make(dir: &Path, files: u64) -> CellStores {
         let data_id = DataId::new(partition, DATA_FIRST + number);
         let policy = StripePolicy::default();
         let width = u16::try_from(TARGETS).unwrap();
-        inode.layout = zonal_layout::new_layout(&policy, set, width, ZoneId(1), data_id).unwrap();
+        inode.layout =
+            zonal_layout::new_layout(&policy, set, (width, 1), ZoneId(1), data_id).unwrap();
         (inode.size, inode.allocated) = (4096, 4096);
         let column = inode.layout.components[0].start_column.0;
         let target = usize::from(column);

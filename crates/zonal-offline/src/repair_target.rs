@@ -122,7 +122,7 @@ impl Inodes {
         let mut components = inode.layout.components.iter();
         let component = components.find(|component| component.data_id == object.data_id)?;
         let Column(column) = object.column;
-        (column < component.count).then(|| {
+        (column < zonal_layout::object_count(component)).then(|| {
             let bytes = zonal_layout::stripe::object_bytes(component, inode.size, object.column);
             (inode.truncate_seq, bytes)
         })

@@ -36,6 +36,8 @@ pub enum Plant {
     AllocatedIsMiscounted,
     /// Targets store column 1 as column 2 (invariant 10).
     ColumnsAreMixed,
+    /// Targets write a block behind the place in all copies but the first.
+    CopiesAreShifted,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -75,7 +77,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 30] = [
+pub const PLANTS: [(&str, Plant); 31] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -90,6 +92,7 @@ pub const PLANTS: [(&str, Plant); 30] = [
     ("deletions-lost", Plant::DeletionsAreLost),
     ("allocated-miscounted", Plant::AllocatedIsMiscounted),
     ("columns-mixed", Plant::ColumnsAreMixed),
+    ("copies-shifted", Plant::CopiesAreShifted),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

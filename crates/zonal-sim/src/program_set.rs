@@ -66,17 +66,20 @@ fn text(code: ErrorCode) -> String {
 /// # Errors
 /// An operation failed, though there are no faults yet.
 pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) -> Outcome {
+    let redundancy = redundancy_word(world.size().copies);
     for index in 0..world.client_count() as usize {
         let client = Rc::new(world.connect(index, rng.fork(1)).await.map_err(text)?);
         let dir = make_dir(&client, Ino::ROOT, &format!("c{index}"))
             .await
             .map_err(text)?;
         let placement = random_placement(&mut rng);
-        set_placement(&client, dir, placement).await.map_err(text)?;
+        set_placement(&client, dir, placement, &redundancy)
+            .await
+            .map_err(text)?;
         if index == 0 {
             let shared = make_dir(&client, Ino::ROOT, "shared").await.map_err(text)?;
             let placement = random_placement(&mut rng);
-            set_placement(&client, shared, placement)
+            set_placement(&client, shared, placement, &redundancy)
                 .await
                 .map_err(text)?;
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
@@ -101,7 +104,8 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
                 programs.fences.make(&client, shared).await.map_err(text)?;
             }
             if programs.scenario == Scenario::Appends {
-                programs.logs.make(&client, shared).await.map_err(text)?;
+                let made = programs.logs.make(&client, shared, &redundancy).await;
+                made.map_err(text)?;
             }
             if matches!(programs.scenario, Scenario::Together | Scenario::Callers) {
                 let targets = world.size().targets;
@@ -116,6 +120,14 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
         programs.clients.borrow_mut().push((client, dir));
     }
     Ok(())
+}
+
+/// The word for a number of copies in a layout.
+fn redundancy_word(copies: u16) -> String {
+    match copies {
+        1 => "redundancy=none".to_owned(),
+        copies => format!("redundancy=copies:{copies}"),
+    }
 }
 
 /// Half of the directories keep their zone's targets.
@@ -229,7 +241,7 @@ impl ProgramSet {
                     let turn = Turn::new(world.clone(), client.clone(), index, all, own);
                     spawn(world, index, turn.take_all(steps / 12, self.faults));
                 }
-                Scenario::Kill | Scenario::Any | Scenario::Replicas | Scenario::Moves => {
+                _exact => {
                     self.start_exact(world, index, client, *top, steps, rng);
                 }
             }

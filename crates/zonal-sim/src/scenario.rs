@@ -9,7 +9,7 @@
 //!
 //! Bounds are checked in all phases.
 
-use crate::checker::{allocated_bytes, bounds, healing, names, placement, survival};
+use crate::checker::{allocated_bytes, bounds, copies, healing, names, placement, survival};
 use crate::fault::{self, FaultPlan};
 use crate::net::NETWORK;
 use crate::planted_bugs::Plant;
@@ -63,10 +63,12 @@ pub enum Scenario {
     /// The programs of `Kill`, `Locks`, `Appends`, `Together` or `Power`, while partitions move
     /// between the two shards of a zone.
     Moves,
+    /// The programs of `Kill`, `Appends` or `Locks` on files with copies.
+    Copies,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 12] = [
+pub const SCENARIOS: [(&str, Scenario); 13] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -79,6 +81,7 @@ pub const SCENARIOS: [(&str, Scenario); 12] = [
     ("fences", Scenario::Fences),
     ("replicas", Scenario::Replicas),
     ("moves", Scenario::Moves),
+    ("copies", Scenario::Copies),
 ];
 
 impl Scenario {
@@ -162,10 +165,12 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
             LARGE
         },
         replicas: 1,
+        copies: 1,
     };
     let (size, scenario) = match scenario {
         Scenario::Replicas => replicated(size, &mut rng),
         Scenario::Moves => moved(size, &mut rng),
+        Scenario::Copies => copied(size, &mut rng),
         scenario => (size, scenario),
     };
     let (power, media) = (scenario == Scenario::Power, scenario == Scenario::Media);
@@ -241,6 +246,22 @@ fn moved(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
         55..70 => Scenario::Appends,
         70..85 => Scenario::Together,
         _ => Scenario::Power,
+    };
+    (size, scenario)
+}
+
+/// The cell of a run with copies, and the scenario whose programs it has.
+fn copied(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let targets = rng.between(2, 5) as u32;
+    let size = CellSize {
+        targets,
+        copies: if targets > 2 && rng.chance(300) { 3 } else { 2 },
+        ..size
+    };
+    let scenario = match rng.below(100) {
+        0..60 => Scenario::Kill,
+        60..80 => Scenario::Locks,
+        _ => Scenario::Appends,
     };
     (size, scenario)
 }
@@ -326,6 +347,10 @@ impl Run {
             let is_shared = self.scenario.is_shared();
             let may_be_longer = power || media || is_shared || self.programs.has_mortal();
             placement::check(world, power, may_be_longer);
+            // Some copies may have bytes that a killed or fenced client had sent.
+            if !power && !media && !is_shared && !self.programs.has_mortal() {
+                copies::check(world);
+            }
             if !self.options.faults && !self.has_moves {
                 allocated_bytes::check(world);
             }

@@ -24,9 +24,9 @@ use zonal_driver::at_once;
 use zonal_driver::storage::{NotAdmitted, Refused, TargetDriver};
 use zonal_object::key::{IndexKey, OBJECT, parse};
 use zonal_object::{
-    EffectRecord, ObjectId, ObjectStat, StorageTarget, TargetConfig, replay_checks,
+    EffectRecord, ObjectId, ObjectStat, StorageTarget, TargetConfig, Truncation, replay_checks,
 };
-use zonal_types::limits::BLOCK_BYTES;
+use zonal_types::limits::{BLOCK_BYTES, STORAGE_IO_BYTES_MAX};
 use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, TargetId};
 use zonal_wire::{ErrorNumber, Header, StorageReply, StorageRequest};
 
@@ -222,6 +222,28 @@ impl StorageNode {
             (object, stat)
         };
         scanned.map_or(Vec::new(), |()| ids.into_iter().map(stat_of).collect())
+    }
+
+    /// The bytes of an object; `None` where they are damaged.
+    #[must_use]
+    pub fn contents(&self, object: ObjectId) -> Option<Vec<u8>> {
+        let (disk, target) = (self.disk(), self.driver.lock());
+        let known = target.stat(disk, object).ok()?;
+        let truncation = Truncation::default();
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < known.object_bytes {
+            let offset = bytes.len() as u64;
+            let plan = target.plan_read(disk, object, truncation, offset, STORAGE_IO_BYTES_MAX);
+            let plan = plan.ok()?;
+            let mut buffer = vec![0; plan.buffer_len()];
+            for read in plan.reads() {
+                let part = &mut buffer[read.buffer];
+                disk.read_segment(read.segment, read.offset, part).ok()?;
+            }
+            let range = plan.finish(&mut buffer).ok()?;
+            bytes.extend_from_slice(&buffer[range]);
+        }
+        Some(bytes)
     }
 
     /// Number of objects.

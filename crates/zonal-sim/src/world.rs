@@ -43,6 +43,8 @@ pub struct CellSize {
     pub target: TargetConfig,
     /// Replicas of each zone's shard; 1: it has a log of its own.
     pub replicas: u32,
+    /// Copies of the files' columns.
+    pub copies: u16,
 }
 
 impl CellSize {
@@ -56,6 +58,7 @@ impl CellSize {
             clients,
             target: storage_node::LARGE,
             replicas: 1,
+            copies: 1,
         }
     }
 }

@@ -211,6 +211,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::DeletionsAreLost => ("invariant 9", Scenario::Kill),
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
+        Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

@@ -122,6 +122,8 @@ marks! {
     MapReplaced,
     /// A client sent a write again.
     WriteRepeated,
+    /// A read went on to another copy.
+    OtherCopyAsked,
     /// A caller with a short limit called a server that had been silent.
     SilentServerMet,
     /// An operation ended before the deadline of its request, because a server it needs did not

@@ -1,7 +1,7 @@
 //! Data types of a layout; `zonal-layout` has the arithmetic.
 
 use crate::ids::{Column, DataId, LayoutGen, StripeSetId, ZoneId};
-use crate::limits::{STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
+use crate::limits::{COPIES_MAX, STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 use crate::{codec_enum, codec_struct};
 
 codec_struct! {
@@ -64,20 +64,50 @@ impl Default for StripePolicy {
 }
 
 impl StripePolicy {
-    /// True where the unit is a power of two within its bounds.
+    /// True where the unit is a power of two, and it and the number of copies are within their
+    /// bounds.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.unit.is_power_of_two() && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&self.unit)
+        self.unit.is_power_of_two()
+            && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&self.unit)
+            && (1..=COPIES_MAX).contains(&self.redundancy.copies())
     }
 }
 
 codec_enum! {
-    /// How a file survives the loss of targets. Only `None` is implemented; the other tags are
-    /// reserved.
+    /// How a file survives the loss of targets.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Redundancy {
         /// A lost target loses its columns.
         None = 0,
+        /// Each column has several objects on different nodes.
+        Copies = 1 {
+            /// Objects of a column, 2 to `COPIES_MAX`.
+            copies: u16,
+            /// Slots from one copy of a column to the next; 0 in a policy, where no set is chosen.
+            step: u16,
+        },
+    }
+}
+
+impl Redundancy {
+    /// Objects of a column.
+    #[must_use]
+    pub fn copies(self) -> u16 {
+        match self {
+            Self::None => 1,
+            Self::Copies { copies, .. } => copies,
+        }
+    }
+
+    /// The redundancy of a policy with this number of objects of a column, where that is allowed.
+    #[must_use]
+    pub fn of_copies(copies: u16) -> Option<Self> {
+        match copies {
+            1 => Some(Self::None),
+            2..=COPIES_MAX => Some(Self::Copies { copies, step: 0 }),
+            _ => None,
+        }
     }
 }
 

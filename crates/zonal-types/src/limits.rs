@@ -44,6 +44,8 @@ limits! {
     SLOTS_MAX: usize = 256, "slots";
     /// Slots of a new stripe set by default.
     SET_WIDTH_DEFAULT: u16 = 64, "slots";
+    /// Copies of a file's columns.
+    COPIES_MAX: u16 = 3, "copies";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.

@@ -10,6 +10,7 @@
 //! 6. Each serving target of a zone is in exactly one of the zone's default sets.
 
 mod check;
+mod copies;
 mod placement;
 
 use std::collections::BTreeMap;

@@ -165,6 +165,28 @@ impl<C: SessionOwner> Call<'_, C> {
         self.cell().pieces(data, offset, length)
     }
 
+    /// [`Self::known_pieces`] of all copies.
+    ///
+    /// # Errors
+    /// As [`Self::known_pieces`].
+    pub(crate) async fn pieces_to_write(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        let mut pieces = self.known_pieces(data, offset, length).await?;
+        for index in 0..pieces.len() {
+            let piece = pieces[index];
+            let component = &data.layout.components[piece.component];
+            let width = self.cell().set_width(component);
+            for copy in zonal_layout::other_copies(component, piece, width) {
+                pieces.push(copy.map_err(zonal_layout::LayoutError::code)?);
+            }
+        }
+        Ok(pieces)
+    }
+
     /// The object of a column, with the last truncation for its target.
     pub(crate) fn object(
         data: &FileData,

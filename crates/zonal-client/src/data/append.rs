@@ -197,7 +197,8 @@ impl<N: Net> ClientCall<'_, N> {
         let place = append.1;
         let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
         let mut end = offset + bytes.len() as u64;
-        for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
+        let length = bytes.len() as u64;
+        for piece in self.pieces_to_write(&data, offset, length).await? {
             let from = to_usize(piece.file_offset - offset);
             let at = (piece.component, piece.column);
             let wrote = loop {

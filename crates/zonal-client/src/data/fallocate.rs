@@ -77,7 +77,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut delta = 0;
         let mut reserved = Ok(());
         for (index, component) in data.layout.components.iter().enumerate() {
-            for column in (0..component.count).map(Column) {
+            for column in zonal_layout::objects(component) {
                 let from = zonal_layout::object_bytes(component, offset, column);
                 let to = zonal_layout::object_bytes(component, end, column);
                 if from >= to || reserved.is_err() {

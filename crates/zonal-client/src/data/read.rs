@@ -134,7 +134,7 @@ impl<N: Net> ClientCall<'_, N> {
         length: usize,
         sink: &mut N::Sink,
     ) -> Result<bool, ErrorCode> {
-        let pieces = self.known_pieces(data, offset, length as u64).await?;
+        let pieces = self.pieces_to_read(data, offset, length as u64).await?;
         let [piece] = pieces.as_slice() else {
             return Ok(false);
         };
@@ -147,8 +147,10 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(false);
         }
         let object = Self::object(data, component, piece.column, &place);
-        let pending = self.start_sunk(ino, &place, &read_request(object, piece), length);
-        match self
+        let brief = self.until_other_copy(data);
+        let call = brief.as_ref().unwrap_or(self);
+        let pending = call.start_sunk(ino, &place, &read_request(object, piece), length);
+        match call
             .finish_into(&place.address, pending, sink, length)
             .await
         {
@@ -161,7 +163,7 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok(is_whole)
             }
             // The deadline has passed.
-            Err(NetFailure::TimedOut) => Err(ErrorCode::TimedOut),
+            Err(NetFailure::TimedOut) if brief.is_none() => Err(ErrorCode::TimedOut),
             Err(_failure) => Ok(false),
         }
     }
@@ -180,14 +182,16 @@ impl<N: Net> ClientCall<'_, N> {
         let own = usize::try_from(own).unwrap_or(usize::MAX).min(out.len());
         let (first, out) = out.split_at_mut(own);
         let pieces = self
-            .known_pieces(data, offset + own as u64, out.len() as u64)
+            .pieces_to_read(data, offset + own as u64, out.len() as u64)
             .await?;
         let mut started = Vec::with_capacity(pieces.len());
+        let brief = self.until_other_copy(data);
+        let call = brief.as_ref().unwrap_or(self);
         for piece in &pieces {
             let component = &data.layout.components[piece.component];
             let first = self.place(component, piece.column).map(|place| {
                 let object = Self::object(data, component, piece.column, &place);
-                let pending = self.start_read(file.ino, &place, &read_request(object, piece));
+                let pending = call.start_read(file.ino, &place, &read_request(object, piece));
                 (place, pending)
             });
             started.push(first);
@@ -213,7 +217,7 @@ impl<N: Net> ClientCall<'_, N> {
             let (part, behind) = rest.split_at_mut(to_usize(piece.length));
             rest = behind;
             let outcome = match first {
-                Ok((place, pending)) => self
+                Ok((place, pending)) => call
                     .storage_reply(&place, pending, Some(part))
                     .await
                     .map(|(_, bytes)| bytes),

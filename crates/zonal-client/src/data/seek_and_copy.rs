@@ -169,7 +169,7 @@ impl<N: Net> Client<N> {
         let mut by_target = BTreeMap::new();
         let inline = end_of_inline(data);
         for component in &data.layout.components {
-            for column in (0..component.count).map(Column) {
+            for column in zonal_layout::objects(component) {
                 if let Ok(place) = self.place(component, column) {
                     let bytes = zonal_layout::object_bytes(component, size, column);
                     let own = zonal_layout::object_bytes(component, inline, column);

@@ -13,7 +13,7 @@
 //!
 //! *Invariants*
 //!
-//! 1. Two messages in flight have no byte of the file in common.
+//! 1. Two messages in flight have no byte of an object in common.
 //! 2. The caller of every function here holds the file's gate.
 
 use crate::cell::placement::TargetPlace;
@@ -77,7 +77,7 @@ impl<N: Net> ClientCall<'_, N> {
         let data = file.state().data.clone();
         let mut pieces = Vec::with_capacity(batch.runs().len());
         for (at, run) in batch.runs() {
-            pieces.extend(self.known_pieces(&data, *at, run.len() as u64).await?);
+            pieces.extend(self.pieces_to_write(&data, *at, run.len() as u64).await?);
         }
         Ok(pieces)
     }

@@ -3,6 +3,7 @@
 use crate::cell::call::SentRequest;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
+use crate::data::copies::CopyChoice;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
@@ -61,6 +62,7 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = BackOff::new(RETRY_MS);
         let mut failed = first;
+        let mut choice = CopyChoice::new(&file.state().data, component, out.is_some());
         // For earlier attempts: only reads have an output buffer.
         let mut is_change = out.is_none();
         // Incarnation of the last attempt, where this call made it.
@@ -71,7 +73,9 @@ impl<N: Net> ClientCall<'_, N> {
             return Err(ErrorCode::Io);
         }
         loop {
-            if let Some(code) = failed {
+            if let Some(code) = failed
+                && !choice.has_another(code)
+            {
                 if is_change && may_come_late(code) {
                     self.number_anew(file);
                 }
@@ -96,6 +100,7 @@ impl<N: Net> ClientCall<'_, N> {
                 .components
                 .get(component)
                 .ok_or(ErrorCode::Stale)?;
+            let column = choice.object(component, column);
             let place = match self.place(component, column) {
                 Ok(place) => place,
                 Err(code) => {
@@ -111,6 +116,7 @@ impl<N: Net> ClientCall<'_, N> {
                 &pieces[..]
             };
             is_change = request.changes_range();
+            choice.answers(&request);
             incarnation = Some(self.identity_for(file.ino).incarnation);
             let pending = self.start_change(file, &place, &request, pieces);
             match self
@@ -199,7 +205,7 @@ impl<N: Net> ClientCall<'_, N> {
         let data = file.state().data.clone();
         let mut started = Vec::new();
         for (index, component) in data.layout.components.iter().enumerate() {
-            for column in (0..component.count).map(Column) {
+            for column in zonal_layout::objects(component) {
                 let first = self.place(component, column).map(|place| {
                     let request = make(Self::object(&data, component, column, &place));
                     let pending = self.start_change(file, &place, &request, &[]);

@@ -179,7 +179,7 @@ fn objects_of(
     for component in &deletion.layout.components {
         let slots = &map.set(component.set)?.slots;
         let width = u16::try_from(slots.len()).ok()?;
-        for column in (0..component.count).map(Column) {
+        for column in zonal_layout::objects(component) {
             let slot = slot_of(component, column, width).ok()?;
             let target = slots.get(usize::from(slot))?.target;
             targets.insert(target);

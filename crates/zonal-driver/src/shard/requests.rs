@@ -89,6 +89,20 @@ impl<H: ShardHost> ShardDriver<H> {
         self.serve(&header, None, request).await
     }
 
+    /// Refuses to hear what a client holds, or that it holds nothing, by a map from before a move.
+    fn check_telling(&self, header: &Header, request: &MetaRequest) -> Result<(), ErrorCode> {
+        let tells = matches!(
+            request,
+            MetaRequest::Reclaim { .. }
+                | MetaRequest::ReclaimAppends { .. }
+                | MetaRequest::CloseSession
+        );
+        match tells && header.map_version < self.map_to_tell_by() {
+            true => Err(ErrorCode::StaleEpoch),
+            false => Ok(()),
+        }
+    }
+
     async fn answer(
         &self,
         header: &Header,
@@ -114,15 +128,7 @@ impl<H: ShardHost> ShardDriver<H> {
         if header.map_version > known {
             self.host.seek_map(known).await;
         }
-        if matches!(
-            request,
-            MetaRequest::Reclaim { .. }
-                | MetaRequest::ReclaimAppends { .. }
-                | MetaRequest::CloseSession
-        ) && header.map_version < self.map_to_tell_by()
-        {
-            return Err(ErrorCode::StaleEpoch);
-        }
+        self.check_telling(header, request)?;
         let has_room = match self.host.check_room(request) {
             Ok(()) => true,
             Err(ErrorCode::NoSpace) => false,

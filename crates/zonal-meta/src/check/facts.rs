@@ -18,7 +18,8 @@ use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{
-    Codec, DataId, FileKind, Ino, Layout, PartitionId, StripeSetId, codec_enum, codec_struct,
+    Codec, DataId, FileKind, Ino, Layout, PartitionId, Redundancy, StripeSetId, codec_enum,
+    codec_struct,
 };
 
 codec_struct! {
@@ -35,6 +36,8 @@ codec_struct! {
         count: u16,
         /// Bytes per object in a row.
         unit: u32,
+        /// Redundancy.
+        redundancy: Redundancy,
         /// The file's size.
         size: u64,
         /// Allocated bytes, as reported.
@@ -337,6 +340,7 @@ impl<'a> Scan<'a> {
                 start_column: component.start_column.0,
                 count: component.count,
                 unit: component.unit,
+                redundancy: component.redundancy,
                 size: inode.size,
                 allocated: inode.allocated_bytes(),
                 truncate_seq: inode.truncate_seq,

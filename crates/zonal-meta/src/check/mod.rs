@@ -340,7 +340,7 @@ impl MetaShard {
 mod tests {
     use super::fact_bytes::FACT_BYTES;
     use super::*;
-    use zonal_types::{FileKind, StripeSetId};
+    use zonal_types::{FileKind, Redundancy, StripeSetId};
 
     #[test]
     fn every_fact_fits_its_bytes_and_comes_back() {
@@ -350,6 +350,10 @@ mod tests {
             start_column: 1,
             count: 2,
             unit: 1 << 20,
+            redundancy: Redundancy::Copies {
+                copies: 3,
+                step: 256,
+            },
             size: u64::MAX,
             allocated: 5,
             truncate_seq: 6,

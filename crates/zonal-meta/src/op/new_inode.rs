@@ -203,13 +203,14 @@ pub(crate) fn layout(
         tx.put(keys::remote_data(), 1_u8.to_bytes());
         tx.volatile.push(MemoryChange::RemoteData);
     }
-    layout_over(&choice, &policy, data_id, tx.env.inline_bytes)
+    layout_over(tx.env.map, &choice, &policy, data_id, tx.env.inline_bytes)
 }
 
 /// The layout for a repair, which can ask nobody: over a set that is open already.
 pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
     match choose_open(tx.env.map, home, data_id) {
         Some(choice) => layout_over(
+            tx.env.map,
             &choice,
             &StripePolicy::default(),
             data_id,

@@ -5,7 +5,7 @@ use crate::inode::{FLAG_OWN_POLICY, Inode};
 use crate::permission::is_owner;
 use crate::tx::Tx;
 use zonal_types::limits::{SLOTS_MAX, xattr_flags};
-use zonal_types::{Credentials, ErrorCode, Ino, Placement, StripePolicy};
+use zonal_types::{Credentials, ErrorCode, Ino, Placement, StripePolicy, ZoneId};
 use zonal_wire::MetaReply;
 use zonal_zonemap::{Target, TargetState};
 
@@ -46,6 +46,20 @@ pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) ->
     let zones = zones.filter(|zone| dir.ino == Ino::ROOT || zone.id == dir.home);
     let sets = zones.flat_map(|zone| map.default_sets(zone.id));
     sets.map(|set| set.slots.len()).max().unwrap_or(0)
+}
+
+/// Nodes over which copies of a column may lie, in the widest zone that the policy may be for.
+pub(crate) fn nodes(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) -> usize {
+    let map = tx.env.map;
+    if policy.unwrap_or_default().placement == Placement::Cell {
+        return map.storing_nodes(ZoneId::CELL);
+    }
+    let zones = map.zones.iter();
+    let zones = zones.filter(|zone| dir.ino == Ino::ROOT || zone.id == dir.home);
+    zones
+        .map(|zone| map.storing_nodes(zone.id))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Sets or removes the policy of a directory that the caller may change.

@@ -87,7 +87,8 @@ pub(crate) fn get(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> 
     class.check(tx, who, &inode, false)?;
     if class == Class::Layout {
         let targets = policy::targets(tx, &inode, inode.policy);
-        let text = layout_text(&inode, targets).ok_or(ErrorCode::NoData)?;
+        let nodes = policy::nodes(tx, &inode, inode.policy);
+        let text = layout_text(&inode, (targets, nodes)).ok_or(ErrorCode::NoData)?;
         return Ok(MetaReply::Text {
             text: Blob(text.into_bytes()),
         });
@@ -151,6 +152,11 @@ pub(crate) fn set(
         let before = inode.policy.map_or(0, |policy| policy.count);
         let count = policy.map_or(0, |policy| policy.count);
         if count != before && usize::from(count) > policy::targets(tx, &inode, policy) {
+            return Err(ErrorCode::Range);
+        }
+        let copies = |policy: StripePolicy| policy.redundancy.copies();
+        let (before, now) = (inode.policy.map_or(1, copies), policy.map_or(1, copies));
+        if now > before && usize::from(now) > policy::nodes(tx, &inode, policy) {
             return Err(ErrorCode::Range);
         }
         policy::apply(tx, &mut inode, policy)?;
@@ -265,7 +271,25 @@ pub fn flag_of(name: &[u8]) -> u8 {
     }
 }
 
-fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
+fn redundancy_word(redundancy: Redundancy) -> String {
+    match redundancy {
+        Redundancy::None => "redundancy=none".to_owned(),
+        Redundancy::Copies { copies, .. } => format!("redundancy=copies:{copies}"),
+    }
+}
+
+fn parse_redundancy(word: &str) -> Result<Redundancy> {
+    if word == "none" {
+        return Ok(Redundancy::None);
+    }
+    let copies = word.strip_prefix("copies:").and_then(|of| of.parse().ok());
+    copies
+        .and_then(Redundancy::of_copies)
+        .ok_or(ErrorCode::Invalid)
+}
+
+/// `targets`, `nodes`: over how many a file of the directory may lie.
+fn layout_text(inode: &Inode, (targets, nodes): (usize, usize)) -> Option<String> {
     if inode.is_dir() {
         let policy = inode.policy.unwrap_or_default();
         let origin = match (inode.policy, inode.has(FLAG_OWN_POLICY)) {
@@ -275,9 +299,10 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
         };
         let StripePolicy { unit, count, .. } = policy;
         let (home, placement) = (inode.home, policy.placement.word());
-        let own = format!("unit={unit} count={count} redundancy=none placement={placement}");
+        let redundancy = redundancy_word(policy.redundancy);
+        let own = format!("unit={unit} count={count} {redundancy} placement={placement}");
         return Some(format!(
-            "{own} origin={origin} zone={home} targets={targets}"
+            "{own} origin={origin} zone={home} targets={targets} nodes={nodes}"
         ));
     }
     let mut text = String::new();
@@ -286,9 +311,10 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
         // Writing into a string cannot fail.
         let _ = write!(
             text,
-            "{gap}unit={} count={} redundancy=none zone={} set={} start={} data={}",
+            "{gap}unit={} count={} {} zone={} set={} start={} data={}",
             component.unit,
             component.count,
+            redundancy_word(component.redundancy),
             component.zone,
             component.set,
             component.start_column,
@@ -298,8 +324,8 @@ fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Parses `unit=65536 count=2 placement=zone` (each may be missing; `count=0` or `all`: all
-/// targets). Empty: no policy.
+/// Parses `unit=65536 count=2 redundancy=copies:2 placement=zone` (each may be missing; `count=0`
+/// or `all`: all targets). Empty: no policy.
 fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
     let text = std::str::from_utf8(text).map_err(|_error| ErrorCode::Invalid)?;
     let mut policy = StripePolicy::default();
@@ -317,10 +343,10 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
             ("placement", word) => {
                 policy.placement = Placement::of_word(word).ok_or(ErrorCode::Invalid)?;
             }
-            ("redundancy", "none") => policy.redundancy = Redundancy::None,
+            ("redundancy", word) => policy.redundancy = parse_redundancy(word)?,
             // Fields that a listing shows besides. They are ignored here, so that a copied value
             // can be set as it is.
-            ("origin" | "zone" | "targets", _) => {}
+            ("origin" | "zone" | "targets" | "nodes", _) => {}
             _ => return Err(ErrorCode::Invalid),
         }
     }

@@ -241,7 +241,7 @@ impl Pass<'_, '_> {
         let Some(set) = map.set(component.set) else {
             return;
         };
-        for column in 0..component.count {
+        for Column(column) in stripe::objects(&component) {
             let target = objects::target_of(set, &component, column);
             let Some((target, lost)) = target.and_then(|id| Some((id, lost_keys.get(&id)?))) else {
                 continue;
@@ -269,7 +269,7 @@ impl Pass<'_, '_> {
                 owner.inline..owner.size,
                 unit,
                 u64::from(component.count),
-                u64::from(column.0),
+                u64::from(column.0 % component.count.max(1)),
             );
             let ino = owner.ino;
             let path = owner.name.and_then(|(dir, cookie)| paths.path(dir, cookie));

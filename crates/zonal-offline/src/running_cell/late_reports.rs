@@ -147,7 +147,7 @@ fn look<'a>(
             continue;
         };
         let component = objects::component_of(seen.data.data_id, &owner);
-        for column in 0..component.count {
+        for Column(column) in zonal_layout::objects(&component) {
             if let Some(target) = objects::target_of(set, &component, column) {
                 let object = ObjectId {
                     data_id: component.data_id,

@@ -146,7 +146,8 @@ impl TestCell {
                 _ => rng.below(9000),
             };
             let data = DataId::new(partition, DATA_FIRST + number);
-            let layout = zonal_layout::new_layout(&policy, set, width, ZoneId(1), data).unwrap();
+            let layout =
+                zonal_layout::new_layout(&policy, set, (width, 1), ZoneId(1), data).unwrap();
             let mut inode = Inode::new(id, FileKind::File, above, ZoneId(1), wall);
             inode.mode = 0o644;
             inode.size = size;

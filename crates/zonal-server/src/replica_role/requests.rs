@@ -102,11 +102,7 @@ impl ReplicaRole {
             ReplicaRequest::SnapshotRead {
                 snapshot, after, ..
             } => {
-                let view = self.snapshots.view(*snapshot)?;
-                let (entries, end) = crate::control::read(&view, &after.0)?;
-                if end {
-                    self.snapshots.give_back(*snapshot);
-                }
+                let (entries, end) = self.snapshots.read(*snapshot, &after.0)?;
                 ReplicaReply::Entries { entries, end }
             }
             ReplicaRequest::Status { .. } => report(&life.driver.status(), self.parts.node),

@@ -18,6 +18,9 @@ const TERM: Duration = Duration::from_secs(30);
 /// Bytes put into the store in one step.
 const STEP_BYTES: usize = 4 << 20;
 
+/// Entries of a view, and whether they are the last.
+type ViewPage = (Vec<(Blob, Blob)>, bool);
+
 struct LentView {
     id: u64,
     view: Arc<View>,
@@ -51,18 +54,21 @@ impl Snapshots {
         Ok(id)
     }
 
-    /// A lent view.
-    pub(super) fn view(&self, id: u64) -> Result<Arc<View>, ErrorCode> {
-        let mut lent = self.lent();
-        let found = lent.iter_mut().find(|one| one.id == id);
-        let found = found.ok_or(ErrorCode::NotFound)?;
-        found.used = Instant::now();
-        Ok(Arc::clone(&found.view))
-    }
-
-    /// Drops a view that was read to its end. A replica that did not get the end begins anew.
-    pub(super) fn give_back(&self, id: u64) {
-        self.lent().retain(|one| one.id != id);
+    /// Entries of a lent view behind a key, and whether they are the last. A view that was read to
+    /// its end is given back; a replica that did not get the end begins anew.
+    pub(super) fn read(&self, id: u64, after: &[u8]) -> Result<ViewPage, ErrorCode> {
+        let view = {
+            let mut lent = self.lent();
+            let found = lent.iter_mut().find(|one| one.id == id);
+            let found = found.ok_or(ErrorCode::NotFound)?;
+            found.used = Instant::now();
+            Arc::clone(&found.view)
+        };
+        let (entries, end) = crate::control::read(&view, after)?;
+        if end {
+            self.lent().retain(|one| one.id != id);
+        }
+        Ok((entries, end))
     }
 
     /// Drops views that nobody reads.

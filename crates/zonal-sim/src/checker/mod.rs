@@ -23,6 +23,7 @@ pub mod append_log;
 pub mod bounds;
 pub mod cache_coherence;
 pub mod close_to_open;
+pub mod copies;
 pub mod durability;
 pub mod group_history;
 pub mod healing;

@@ -17,8 +17,8 @@ use zonal_zonemap::junctions::JunctionListing;
 
 /// Contents of the shards.
 #[derive(Default)]
-struct Found {
-    owners: BTreeMap<DataId, (Inode, Component)>,
+pub(super) struct Found {
+    pub(super) owners: BTreeMap<DataId, (Inode, Component)>,
     /// Data ids with a deletion that is not done.
     going: BTreeSet<DataId>,
     directories: BTreeSet<Ino>,
@@ -27,6 +27,22 @@ struct Found {
 }
 
 impl Found {
+    /// Reads the stores of all shards.
+    pub(super) fn of(world: &World) -> Self {
+        let mut found = Self::default();
+        for (number, node) in world.meta_nodes().iter().enumerate() {
+            let scanned = node.disk().scan(&[], &[0xff; 8], &mut |key, value| {
+                // The first process is the root shard's.
+                found.take(number == 0, key, value);
+                true
+            });
+            if let Err(code) = scanned {
+                world.report(format!("invariant 10: a shard's store: {code}"));
+            }
+        }
+        found
+    }
+
     fn take(&mut self, is_root: bool, key: &[u8], value: &[u8]) -> Option<()> {
         let ino = keys::ino_of(key)?;
         match *key.get(4)? {
@@ -62,7 +78,7 @@ fn in_its_place(map: &ZoneMap, component: &Component, object: ObjectId, at: Targ
     let Some(set) = map.set(component.set) else {
         return false;
     };
-    object.column.0 < component.count
+    object.column.0 < zonal_layout::object_count(component)
         && slot_of(component, object.column, set.slots.len() as u16)
             .ok()
             .and_then(|slot| set.slots.get(usize::from(slot)))
@@ -84,17 +100,7 @@ fn behind_its_end(
 /// or a loss of power took its reports.
 pub fn check(world: &World, may_lack_owner: bool, may_be_longer: bool) {
     let map = world.map.borrow().clone();
-    let mut found = Found::default();
-    for (number, node) in world.meta_nodes().iter().enumerate() {
-        let scanned = node.disk().scan(&[], &[0xff; 8], &mut |key, value| {
-            // The first process is the root shard's.
-            found.take(number == 0, key, value);
-            true
-        });
-        if let Err(code) = scanned {
-            world.report(format!("invariant 10: a shard's store: {code}"));
-        }
-    }
+    let found = Found::of(world);
     for node in world.storage_nodes() {
         for (object, stat) in node.objects() {
             match found.owners.get(&object.data_id) {

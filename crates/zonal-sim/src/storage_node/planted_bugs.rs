@@ -21,6 +21,16 @@ impl StorageNode {
                     object.column.0 = 200;
                 }
             }),
+            Plant::CopiesAreShifted => {
+                if let StorageRequest::Write { object, offset, .. } = request {
+                    let known = self.driver.host().known.borrow();
+                    // No component has more columns than its set has slots.
+                    let set = known.set(object.set);
+                    if set.is_some_and(|set| object.column.0 >= set.width()) {
+                        *offset += BLOCK_BYTES as u64;
+                    }
+                }
+            }
             _ => {}
         }
     }

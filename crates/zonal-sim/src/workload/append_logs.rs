@@ -69,12 +69,17 @@ impl AppendLogs {
     ///
     /// # Errors
     /// An error of the cell.
-    pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
-        let layout = b"unit=65536";
+    pub async fn make(
+        &self,
+        client: &SimClient,
+        dir: Ino,
+        redundancy: &str,
+    ) -> Result<(), ErrorCode> {
+        let layout = format!("unit=65536 {redundancy}");
         let who = super::who();
         client
             .begin()
-            .setxattr(&who, dir, b"zonal.layout", layout, 0)
+            .setxattr(&who, dir, b"zonal.layout", layout.as_bytes(), 0)
             .await?;
         let file = create(client, dir, "records", true).await?.file;
         client.begin().release(file.ino).await?;

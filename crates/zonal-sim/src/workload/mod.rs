@@ -86,7 +86,7 @@ pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, E
     }
 }
 
-/// Sets the servers of new files of a directory.
+/// Sets the servers of new files of a directory, and their redundancy.
 ///
 /// # Errors
 /// An error of the cell.
@@ -94,8 +94,9 @@ pub async fn set_placement(
     client: &SimClient,
     dir: Ino,
     placement: Placement,
+    redundancy: &str,
 ) -> Result<(), ErrorCode> {
-    let value = format!("placement={}", placement.word());
+    let value = format!("placement={} {redundancy}", placement.word());
     client
         .begin()
         .setxattr(&who(), dir, b"zonal.layout", value.as_bytes(), 0)

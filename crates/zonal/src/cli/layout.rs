@@ -33,8 +33,15 @@ pub enum LayoutCommand {
         /// the node that creates the file
         #[arg(long, value_name = "SERVERS", value_parser = ["zone", "cell", "node"])]
         placement: Option<String>,
+        /// Copies of a file's bytes, each on another node of the zone; reads go on where one is
+        /// lost
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=3))]
+        copies: Option<u16>,
         /// Inherit the layout of the parent directory again
-        #[arg(long, conflicts_with_all = ["stripe_unit", "stripe_count", "placement"])]
+        #[arg(
+            long,
+            conflicts_with_all = ["stripe_unit", "stripe_count", "placement", "copies"]
+        )]
         inherit: bool,
         /// Directories of a mounted cell
         #[arg(required = true)]
@@ -50,13 +57,19 @@ impl LayoutCommand {
                 stripe_unit,
                 stripe_count,
                 placement,
+                copies,
                 inherit,
                 paths,
             } => {
-                let is_empty =
-                    stripe_unit.is_none() && stripe_count.is_none() && placement.is_none();
-                if is_empty && !inherit {
-                    let text = "nothing to set: give --stripe-unit, --stripe-count, --placement or --inherit";
+                let change = LayoutChange {
+                    unit: stripe_unit,
+                    count: stripe_count,
+                    placement,
+                    copies,
+                };
+                if change.is_empty() && !inherit {
+                    let text = "nothing to set: give --stripe-unit, --stripe-count, --placement, \
+                                --copies or --inherit";
                     return Err(Failure::new(2, text).into());
                 }
                 if let Some(unit) = stripe_unit.filter(|unit| !is_unit(unit.0)) {
@@ -66,15 +79,15 @@ impl LayoutCommand {
                     return Err(Failure::new(2, text).into());
                 }
                 // Checks all paths before the first change, so that a refusal changes nothing. The
-                // shard judges a count for other servers than the present ones.
-                if let (Some(count), None) = (stripe_count, &placement) {
-                    paths.iter().try_for_each(|path| fits(path, count))?;
+                // shard judges numbers for other servers than the present ones.
+                if change.placement.is_none() {
+                    paths.iter().try_for_each(|path| change.check(path))?;
                 }
                 for path in &paths {
                     let result = if inherit {
                         attributes::remove(path, attributes::LAYOUT)
                     } else {
-                        change(path, stripe_unit, stripe_count, placement.clone())
+                        change.apply(path)
                     };
                     result.with_context(|| format!("layout of {}", console::path(path)))?;
                 }
@@ -139,41 +152,74 @@ fn word(layout: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Refuses a stripe count above the number of targets in the zone.
-fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
-    let now = attributes::get(path, attributes::LAYOUT)
-        .with_context(|| format!("layout of {}", console::path(path)))?;
-    let targets = word(&now, "targets").and_then(|targets| targets.parse::<u16>().ok());
-    match targets {
-        Some(targets) if count > targets => {
-            let text = format!(
-                "a stripe count of {count} for {}: its zone has {targets} targets; nothing was changed",
-                console::path(path)
-            );
-            let hint = format!(
-                "take 1 to {targets}, or `all`, which follows the number of targets in the zone"
-            );
-            Err(Failure::new(2, text).hint(hint).into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Sets the given values and keeps the directory's other ones.
-fn change(
-    path: &Path,
+/// New values of a directory's layout.
+struct LayoutChange {
     unit: Option<ByteSize>,
     count: Option<u16>,
     placement: Option<String>,
-) -> anyhow::Result<()> {
-    let now = attributes::get(path, attributes::LAYOUT)?;
-    let unit = unit.map(|unit| unit.0.to_string());
-    let unit = unit.or_else(|| word(&now, "unit"));
-    let count = count.map(|count| count.to_string());
-    let count = count.or_else(|| word(&now, "count"));
-    let placement = placement.or_else(|| word(&now, "placement"));
-    let words = [("unit", unit), ("count", count), ("placement", placement)].into_iter();
-    let words = words.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
-    let value = words.collect::<Vec<_>>().join(" ");
-    attributes::set(path, attributes::LAYOUT, value.as_bytes())
+    copies: Option<u16>,
+}
+
+impl LayoutChange {
+    fn is_empty(&self) -> bool {
+        self.unit.is_none()
+            && self.count.is_none()
+            && self.placement.is_none()
+            && self.copies.is_none()
+    }
+
+    /// Refuses a stripe count above the number of targets in the zone, and more copies than nodes
+    /// with targets.
+    fn check(&self, path: &Path) -> anyhow::Result<()> {
+        let now = attributes::get(path, attributes::LAYOUT)
+            .with_context(|| format!("layout of {}", console::path(path)))?;
+        let limit = |name: &str| word(&now, name).and_then(|number| number.parse::<u16>().ok());
+        let refuse = |asked: String, there: String, hint: String| {
+            let path = console::path(path);
+            let text = format!("{asked} for {path}: its zone has {there}; nothing was changed");
+            Err(Failure::new(2, text).hint(hint).into())
+        };
+        match (self.count, limit("targets")) {
+            (Some(count), Some(targets)) if count > targets => {
+                return refuse(
+                    format!("a stripe count of {count}"),
+                    format!("{targets} targets"),
+                    format!(
+                        "take 1 to {targets}, or `all`, which follows the number of targets in \
+                         the zone"
+                    ),
+                );
+            }
+            _ => {}
+        }
+        match (self.copies, limit("nodes")) {
+            (Some(copies), Some(nodes)) if copies > nodes => refuse(
+                format!("{copies} copies"),
+                format!("{nodes} nodes that store"),
+                format!("take 1 to {nodes}, or let more nodes join: `zonal node join`"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the given values and keeps the directory's other ones.
+    fn apply(&self, path: &Path) -> anyhow::Result<()> {
+        let now = attributes::get(path, attributes::LAYOUT)?;
+        let redundancy = self.copies.map(|copies| match copies {
+            1 => "none".to_owned(),
+            copies => format!("copies:{copies}"),
+        });
+        let asked = [
+            ("unit", self.unit.map(|unit| unit.0.to_string())),
+            ("count", self.count.map(|count| count.to_string())),
+            ("redundancy", redundancy),
+            ("placement", self.placement.clone()),
+        ];
+        let words = asked.into_iter().filter_map(|(name, value)| {
+            let value = value.or_else(|| word(&now, name))?;
+            Some(format!("{name}={value}"))
+        });
+        let value = words.collect::<Vec<_>>().join(" ");
+        attributes::set(path, attributes::LAYOUT, value.as_bytes())
+    }
 }

@@ -1,0 +1,124 @@
+//! The copy of a column that a read asks.
+//!
+//! The first attempt asks a copy on the client's own node, else one by the client's number, so that
+//! clients spread over the copies. It waits only briefly. Where its target does not answer or has
+//! a damaged block, the next attempt asks the next copy at once. After a round of all copies the
+//! usual pause and the newer map come first.
+
+use crate::cell::Cell;
+use crate::client::ClientCall;
+use crate::transport::net::Net;
+use zonal_basics::to_usize;
+use zonal_layout::{Piece, object_count, other_copies};
+use zonal_types::{Column, Component, ErrorCode, FileData};
+use zonal_wire::StorageRequest;
+
+/// Time after which a read that has another copy to ask goes on to it, ms.
+const COPY_WAIT_MS: u64 = 500;
+
+/// The objects of a column that the attempts of a read ask in turn.
+pub(crate) struct CopyChoice {
+    copies: u16,
+    /// Attempts that went on to another copy.
+    turn: u16,
+    /// Any copy has the answer.
+    is_free: bool,
+}
+
+impl CopyChoice {
+    /// For a request about a component of this file. `reads`: any copy has the answer.
+    pub(crate) fn new(data: &FileData, component: usize, reads: bool) -> Self {
+        let component = data.layout.components.get(component);
+        Self {
+            copies: component.map_or(1, |component| component.redundancy.copies()),
+            turn: 0,
+            is_free: reads,
+        }
+    }
+
+    /// Notes the request of an attempt: a change is for its own object only.
+    pub(crate) fn answers(&mut self, request: &StorageRequest) {
+        self.is_free = matches!(
+            request,
+            StorageRequest::Read { .. } | StorageRequest::Map { .. }
+        );
+    }
+
+    /// Goes on to the next copy after a failed attempt. False where another one cannot help, or
+    /// where all have been asked in this round.
+    pub(crate) fn has_another(&mut self, failed: ErrorCode) -> bool {
+        let is_of_server = matches!(
+            failed,
+            ErrorCode::Corrupt
+                | ErrorCode::Io
+                | ErrorCode::Unreachable
+                | ErrorCode::TimedOut
+                | ErrorCode::NotReady
+                | ErrorCode::Overloaded
+        );
+        if !self.is_free || !is_of_server || self.copies < 2 {
+            return false;
+        }
+        self.turn = (self.turn + 1) % self.copies;
+        zonal_types::mark!(OtherCopyAsked);
+        self.turn != 0
+    }
+
+    /// The object for the next attempt, where the first asked `first`.
+    pub(crate) fn object(&self, component: &Component, first: Column) -> Column {
+        let behind = self.turn.saturating_mul(component.count);
+        let all = object_count(component).max(1);
+        Column(first.0.saturating_add(behind) % all)
+    }
+}
+
+impl<N: Net> Cell<N> {
+    /// The copy of a piece that this client reads.
+    fn nearest_copy(&self, component: &Component, piece: Piece) -> Piece {
+        let copies = component.redundancy.copies();
+        if copies < 2 {
+            return piece;
+        }
+        let others = other_copies(component, piece, self.set_width(component));
+        let all: Vec<Piece> = std::iter::once(piece).chain(others.flatten()).collect();
+        let now = self.net.now();
+        let place = |piece: &Piece| self.place(component, piece.column).ok();
+        let answers = |piece: &&Piece| {
+            let place = place(piece);
+            place.is_some_and(|place| !self.silent_servers.is_silent(&place.address, now))
+        };
+        let known: Vec<Piece> = all.iter().filter(answers).copied().collect();
+        let is_own =
+            |piece: &&Piece| place(piece).is_some_and(|place| place.node == self.options.node);
+        let spread = to_usize(self.options.client.0 % known.len().max(1) as u64);
+        let own = known.iter().find(is_own);
+        *own.or_else(|| known.get(spread)).unwrap_or(&piece)
+    }
+}
+
+impl<N: Net> ClientCall<'_, N> {
+    /// The pieces of a range, each of the copy that this client reads.
+    ///
+    /// # Errors
+    /// As [`Self::known_pieces`].
+    pub(crate) async fn pieces_to_read(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        let mut pieces = self.known_pieces(data, offset, length).await?;
+        for piece in &mut pieces {
+            let component = &data.layout.components[piece.component];
+            *piece = self.nearest_copy(component, *piece);
+        }
+        Ok(pieces)
+    }
+
+    /// A call whose attempts wait only briefly, where the file has copies to go on to.
+    pub(crate) fn until_other_copy(&self, data: &FileData) -> Option<Self> {
+        let mut components = data.layout.components.iter();
+        let has_copies = components.any(|component| component.redundancy.copies() > 1);
+        has_copies.then(|| self.briefly(COPY_WAIT_MS))
+    }
+}
