@@ -28,8 +28,8 @@ codec_enum! {
             count: u16,
             /// Stripe unit: bytes per object in a row.
             unit: u32,
-            /// Redundancy.
-            redundancy: Redundancy,
+            /// Copies of a column, and slots from one to the next; one copy: 1 and 0.
+            copies: (u8, u8),
             /// The file's size.
             size: u64,
             /// Allocated bytes, as the inode counts them.
@@ -97,7 +97,7 @@ impl DataFact {
                 start_column: data.start_column,
                 count: data.count,
                 unit: data.unit,
-                redundancy: data.redundancy,
+                copies: packed(data.redundancy),
                 size: data.size,
                 allocated: data.allocated,
                 truncate_seq: data.truncate_seq,
@@ -117,7 +117,7 @@ impl DataFact {
             start_column,
             count,
             unit,
-            redundancy,
+            copies,
             size,
             inline,
             ..
@@ -128,7 +128,7 @@ impl DataFact {
         Some(DataOwner {
             ino,
             name: (dir != Ino(0)).then_some((dir, cookie)),
-            component: (set, start_column, count, unit, redundancy),
+            component: (set, start_column, count, unit, unpacked(copies)),
             size,
             inline: u64::from(inline) * u64::from(BLOCK),
         })
@@ -151,6 +151,25 @@ impl DataFact {
     }
 }
 
+/// Redundancy in two bytes; a step is less than the slots of a set.
+fn packed(redundancy: Redundancy) -> (u8, u8) {
+    let byte = |number| u8::try_from(number).unwrap_or(u8::MAX);
+    match redundancy {
+        Redundancy::None => (1, 0),
+        Redundancy::Copies { copies, step } => (byte(copies), byte(step)),
+    }
+}
+
+fn unpacked((copies, step): (u8, u8)) -> Redundancy {
+    match copies {
+        0 | 1 => Redundancy::None,
+        copies => Redundancy::Copies {
+            copies: copies.into(),
+            step: step.into(),
+        },
+    }
+}
+
 /// The file that owns a data id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataOwner {
@@ -164,4 +183,35 @@ pub struct DataOwner {
     pub size: u64,
     /// Length of the file's beginning that is in the shard's store, in bytes.
     pub inline: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inodes_fact_fits_its_bytes_with_and_without_copies() {
+        let copies = Redundancy::Copies {
+            copies: 3,
+            step: 255,
+        };
+        for redundancy in [Redundancy::None, copies] {
+            let data = FileDataFact {
+                data_id: DataId(u64::MAX),
+                set: StripeSetId(u32::MAX),
+                start_column: u16::MAX,
+                count: u16::MAX,
+                unit: u32::MAX,
+                redundancy,
+                size: u64::MAX,
+                allocated: u64::MAX,
+                truncate_seq: u64::MAX,
+                inline: u32::MAX,
+            };
+            let fact = DataFact::expected(Ino(u64::MAX), Some((Ino(7), u64::MAX)), &data);
+            let bytes = fact.encode(&mut Vec::new());
+            let owner = DataFact::decode(&bytes).and_then(|fact| fact.owner());
+            assert_eq!(owner.map(|owner| owner.component.4), Some(redundancy));
+        }
+    }
 }

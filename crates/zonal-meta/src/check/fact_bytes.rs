@@ -16,8 +16,9 @@ pub fn encode(about: u64, said: &impl Codec, scratch: &mut Vec<u8>) -> [u8; FACT
     scratch.extend_from_slice(&about.to_be_bytes());
     said.put(scratch);
     let mut out = [0; FACT_BYTES];
-    let used = scratch.len().min(FACT_BYTES);
-    out[..used].copy_from_slice(&scratch[..used]);
+    let used = scratch.len();
+    assert!(used <= FACT_BYTES, "a fact of {used} bytes");
+    out[..used].copy_from_slice(scratch);
     out
 }
 
