@@ -212,7 +212,7 @@ fn layouts_are_set_by_directory_and_inherited() {
     let text = root.getxattr(cell, sub, "zonal.layout").unwrap();
     assert_eq!(
         String::from_utf8(text.clone()).unwrap(),
-        "unit=65536 count=2 redundancy=none placement=zone origin=inherited zone=1 targets=3 nodes=3"
+        "unit=65536 count=2 redundancy=none placement=zone origin=inherited zone=1 targets=3 nodes=1"
     );
     root.setxattr(cell, sub, "zonal.layout", &text, 0).unwrap();
     let text = String::from_utf8(root.getxattr(cell, f, "zonal.layout").unwrap()).unwrap();
@@ -248,7 +248,7 @@ fn a_layout_over_more_targets_than_the_zone_has_is_refused() {
     let two = root.mkdir(cell, Ino::ROOT, "two").unwrap();
     let text = root.getxattr(cell, two, "zonal.layout").unwrap();
     assert!(
-        text.starts_with(b"unit=1048576 count=3 ") && text.ends_with(b" zone=2 targets=2 nodes=2")
+        text.starts_with(b"unit=1048576 count=3 ") && text.ends_with(b" zone=2 targets=2 nodes=1")
     );
     let mut set =
         |cell: &mut Cell, text: &str| root.setxattr(cell, two, "zonal.layout", text.as_bytes(), 0);

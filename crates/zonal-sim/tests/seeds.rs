@@ -75,6 +75,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "PartitionArrived",
         "PartitionDeparted",
         "OwnerFollowed",
+        // Of the scenario `copies` (tests/copies.rs).
+        "OtherCopyAsked",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
