@@ -1,22 +1,12 @@
 //! Shards with three replicas, under kills, losses of power, partitions and slow clocks.
-//!
-//! `ZONAL_SEEDS` sets the number of seeds, `ZONAL_SEED` the first one.
+
+#[path = "common/seed_batch.rs"]
+mod seed_batch;
 
 use zonal_sim::coverage::FaultKind;
-use zonal_sim::{Plant, RunOptions, Scenario, run, run_batch};
+use zonal_sim::{RunOptions, Scenario, run};
 
-const REPLICAS: RunOptions = RunOptions {
-    scenario: Scenario::Replicas,
-    steps: 60,
-    faults: true,
-    plant: Plant::None,
-    log: false,
-};
-
-fn number(name: &str, default: u64) -> u64 {
-    let asked = std::env::var(name).ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(default)
-}
+const REPLICAS: RunOptions = seed_batch::beside_faults(Scenario::Replicas);
 
 #[test]
 fn seeds_without_faults_are_good() {
@@ -32,15 +22,7 @@ fn seeds_without_faults_are_good() {
 
 #[test]
 fn seeds_are_good() {
-    let (first, count) = (number("ZONAL_SEED", 1), number("ZONAL_SEEDS", 30));
-    let mut bad = Vec::new();
-    let summary = run_batch(first, count, REPLICAS, 2, |report| {
-        if !report.is_good() {
-            bad.push(report.to_string());
-        }
-        bad.len() < 5
-    });
-    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    let summary = seed_batch::good_seeds(Scenario::Replicas, 30);
     for fault in [FaultKind::Kill, FaultKind::PowerLoss, FaultKind::CutOneWay] {
         assert!(summary.coverage.of(fault) > 0, "{}", fault.name());
     }
