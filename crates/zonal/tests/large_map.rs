@@ -90,12 +90,6 @@ fn timed(what: &str, command: &mut Command) -> String {
     said(&output)
 }
 
-fn of_cell(cell: &Cell, words: &[&str]) -> Command {
-    let mut command = zonal();
-    command.args(words).arg("--cell").arg(cell.dir());
-    command
-}
-
 #[test]
 fn a_cell_with_the_map_of_a_data_centre_comes_up_and_is_mounted() {
     let cell = Cell::up("grown-cell");
@@ -129,20 +123,17 @@ fn a_cell_with_the_map_of_a_data_centre_comes_up_and_is_mounted() {
         "--dir",
     ]);
     timed("up", up.arg(cell.dir()));
-    let mkdir = timed("mkdir", &mut of_cell(&cell, &["fs", "mkdir", "/d"]));
+    let mkdir = timed("mkdir", &mut cell.command(&["fs", "mkdir", "/d"]));
     assert_eq!(mkdir, "");
     let bytes = cell.dir().join("bytes");
     std::fs::write(&bytes, [7; 100_000]).unwrap();
-    timed(
-        "put",
-        of_cell(&cell, &["fs", "put"]).arg(&bytes).arg("/d/f"),
-    );
+    timed("put", cell.command(&["fs", "put"]).arg(&bytes).arg("/d/f"));
     if !std::path::Path::new("/dev/fuse").exists() {
         println!("no FUSE here: not mounted");
         return;
     }
     std::fs::create_dir(&mount).unwrap();
-    timed("mount", of_cell(&cell, &["mount"]).arg(&mount));
+    timed("mount", cell.command(&["mount"]).arg(&mount));
     let mut locate = zonal();
     let located = timed("locate", locate.arg("locate").arg(mount.join("d/f")));
     assert!(located.contains("zone 1"), "{located}");

@@ -10,19 +10,13 @@ mod cell;
 use cell::{Cell, code, kill, said, zonal};
 use serde_json::{Value, json};
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 const REFUSED: i32 = 5;
 const NOT_FOUND: i32 = 7;
 
-fn of_cell(cell: &Cell, words: &[&str]) -> Command {
-    let mut command = zonal();
-    command.args(words).arg("--cell").arg(cell.dir());
-    command
-}
-
 fn run(cell: &Cell, words: &[&str]) -> Output {
-    of_cell(cell, words).output().unwrap()
+    cell.command(words).output().unwrap()
 }
 
 fn done(cell: &Cell, words: &[&str]) -> String {
@@ -38,7 +32,7 @@ fn refused(cell: &Cell, words: &[&str], with: i32) -> String {
 }
 
 fn document(cell: &Cell, words: &[&str]) -> Value {
-    let output = of_cell(cell, words).arg("--json").output().unwrap();
+    let output = cell.command(words).arg("--json").output().unwrap();
     assert_eq!(code(&output), 0, "{words:?}: {}", said(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -54,7 +48,7 @@ fn number(cell: &Cell, node: &str) -> String {
 fn put(cell: &Cell, path: &str) {
     let from = cell.dir().join("bytes");
     fs::write(&from, vec![7; 9_000_000]).unwrap();
-    let mut put = of_cell(cell, &["fs", "put"]);
+    let mut put = cell.command(&["fs", "put"]);
     let output = put.arg(&from).arg(path).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
 }
@@ -152,7 +146,7 @@ fn a_target_is_taken_out_of_use_and_put_back() {
     );
     // Its files are read all the same.
     let got = cell.dir().join("got");
-    let mut get = of_cell(&cell, &["fs", "get"]);
+    let mut get = cell.command(&["fs", "get"]);
     let got = get.arg("/old").arg(&got).output().unwrap();
     assert_eq!(code(&got), 0, "{}", said(&got));
     done(&cell, &["target", "use", "--target", "1"]);

@@ -27,21 +27,9 @@ const BETWEEN: Duration = Duration::from_millis(1_500);
 const FOLDER: &str = "ZONAL_MOVE_FOLDER";
 const STOP: &str = "ZONAL_MOVE_STOP";
 
-fn of_cell(cell: &Cell, words: &[&str]) -> Command {
-    let mut command = zonal();
-    command.args(words).arg("--cell").arg(cell.dir());
-    command
-}
-
-fn ran(cell: &Cell, words: &[&str]) -> String {
-    let output = of_cell(cell, words).output().unwrap();
-    assert_eq!(code(&output), 0, "{words:?}: {}", said(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// Shards of zone 1, with the number of their first-level directories.
 fn shards(cell: &Cell) -> Vec<(u64, u64)> {
-    let shown: Value = serde_json::from_str(&ran(cell, &["shard", "ls", "--json"])).unwrap();
+    let shown: Value = serde_json::from_str(&cell.runs(&["shard", "ls", "--json"])).unwrap();
     let all = shown["shards"].as_array().unwrap().iter();
     let of_zone = all.filter(|shard| shard["zone"] == 1 && shard["shard"] != 0);
     let numbers = of_zone.map(|shard| {
@@ -53,7 +41,7 @@ fn shards(cell: &Cell) -> Vec<(u64, u64)> {
 
 fn order(cell: &Cell, path: &str, to: u64, more: &[&str]) -> Output {
     let to = to.to_string();
-    let mut command = of_cell(cell, &["shard", "move", path, "--to", &to]);
+    let mut command = cell.command(&["shard", "move", path, "--to", &to]);
     command.args(more).output().unwrap()
 }
 
@@ -61,7 +49,7 @@ fn order(cell: &Cell, path: &str, to: u64, more: &[&str]) -> Output {
 fn what_cannot_move_is_refused() {
     let cell = Cell::with_shape("move-no", (2, 1), &["--shards", "2", "--no-key"]);
     for dir in ["/a", "/b", "/c", "/d"] {
-        ran(&cell, &["fs", "mkdir", "--zone", "1", dir]);
+        cell.runs(&["fs", "mkdir", "--zone", "1", dir]);
     }
     let all: Vec<u64> = shards(&cell).into_iter().map(|(shard, _)| shard).collect();
     let outcome = |path: &str, to: u64| code(&order(&cell, path, to, &[]));
@@ -74,7 +62,7 @@ fn what_cannot_move_is_refused() {
     // One of the two is where it is.
     let there: Vec<i32> = all.iter().map(|shard| outcome("/a", *shard)).collect();
     assert!(there.contains(&0) && there.contains(&5), "{there:?}");
-    let idle = of_cell(&cell, &["shard", "move", "/a", "--cancel"]).output();
+    let idle = cell.command(&["shard", "move", "/a", "--cancel"]).output();
     assert_eq!(code(&idle.unwrap()), NOT_FOUND, "nothing to cancel");
     assert_eq!(code(&cell.down()), 0);
 }
@@ -174,7 +162,7 @@ fn a_directory_moves_while_it_is_used_and_servers_are_killed() {
     for mount in &mounts {
         fs::create_dir(mount).unwrap();
         let path = mount.to_str().unwrap();
-        ran(&cell, &["mount", path]);
+        cell.runs(&["mount", path]);
     }
     let used = mounts[0].join("used");
     fs::create_dir(&used).unwrap();
@@ -210,7 +198,7 @@ fn a_directory_moves_while_it_is_used_and_servers_are_killed() {
             assert_eq!(line.trim_matches('\0'), format!("{number:015}"));
         }
     }
-    let check = of_cell(&cell, &["fsck"]).output().unwrap();
+    let check = cell.command(&["fsck"]).output().unwrap();
     assert_eq!(code(&check), 0, "{}", said(&check));
     for mount in &mounts {
         let output = zonal().arg("umount").arg(mount).output().unwrap();

@@ -15,21 +15,9 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn of_cell(cell: &Cell, words: &[&str]) -> Command {
-    let mut command = zonal();
-    command.args(words).arg("--cell").arg(cell.dir());
-    command
-}
-
-fn ran(cell: &Cell, words: &[&str]) -> String {
-    let output = of_cell(cell, words).output().unwrap();
-    assert_eq!(code(&output), 0, "{words:?}: {}", said(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// Of each shard of a zone: its id, its first-level directories, its inodes.
 fn loads(cell: &Cell, zone: u64) -> Vec<(u64, u64, Option<u64>)> {
-    let text = ran(cell, &["shard", "ls", "--json"]);
+    let text = cell.runs(&["shard", "ls", "--json"]);
     let shown: Value = serde_json::from_str(&text).unwrap();
     let shards = shown["shards"].as_array().unwrap().iter();
     let of_zone = shards.filter(|shard| shard["zone"] == zone && shard["shard"] != 0);
@@ -118,8 +106,8 @@ fn directories_are_spread_over_a_zones_shards_and_commands_see_all_of_them() {
     fs::write(&bytes, vec![7; 300_000]).unwrap();
     for number in 0..8 {
         let dir = format!("/d{number}");
-        ran(&cell, &["fs", "mkdir", "--zone", "1", &dir]);
-        let mut put = of_cell(&cell, &["fs", "put"]);
+        cell.runs(&["fs", "mkdir", "--zone", "1", &dir]);
+        let mut put = cell.command(&["fs", "put"]);
         let output = put.arg(&bytes).arg(format!("{dir}/f")).output().unwrap();
         assert_eq!(code(&output), 0, "{}", said(&output));
     }
@@ -136,61 +124,61 @@ fn directories_are_spread_over_a_zones_shards_and_commands_see_all_of_them() {
     assert!(loads(&cell, 2).iter().all(|(_, dirs, _)| *dirs == 0));
     // More than a shard has partitions for at first: each has one of its own all the same.
     let many: Vec<String> = (0..60).map(|number| format!("/many{number}")).collect();
-    let mut mkdir = of_cell(&cell, &["fs", "mkdir", "--zone", "2"]);
+    let mut mkdir = cell.command(&["fs", "mkdir", "--zone", "2"]);
     let output = mkdir.args(&many).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert!(loads(&cell, 2).iter().all(|(_, dirs, _)| *dirs == 30));
     // Renames inside of the root change no shard.
-    ran(&cell, &["fs", "mv", "/d0", "/moved"]);
-    assert_eq!(ran(&cell, &["fs", "cat", "/moved/f"]).len(), 300_000);
-    let listed = ran(&cell, &["fs", "find", "/"]);
+    cell.runs(&["fs", "mv", "/d0", "/moved"]);
+    assert_eq!(cell.runs(&["fs", "cat", "/moved/f"]).len(), 300_000);
+    let listed = cell.runs(&["fs", "find", "/"]);
     assert_eq!(
         listed.lines().filter(|line| line.ends_with("/f")).count(),
         8,
         "{listed}"
     );
-    let status: Value = serde_json::from_str(&ran(&cell, &["status", "--json"])).unwrap();
+    let status: Value = serde_json::from_str(&cell.runs(&["status", "--json"])).unwrap();
     assert!(status["ok"].as_bool().unwrap_or(true), "{status}");
-    ran(&cell, &["fsck"]);
+    cell.runs(&["fsck"]);
     let backup = cell.dir().join("backup");
-    let mut saved = of_cell(&cell, &["meta", "backup"]);
+    let mut saved = cell.command(&["meta", "backup"]);
     let output = saved.arg("--to").arg(&backup).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    ran(&cell, &["fs", "rm", "-r", "/moved"]);
+    cell.runs(&["fs", "rm", "-r", "/moved"]);
     wait_for(&cell, |found| {
         found.iter().map(|(_, dirs, _)| dirs).sum::<u64>() == 7
     });
     assert_eq!(code(&cell.down()), 0);
-    ran(&cell, &["fsck"]);
-    let mut restored = of_cell(&cell, &["meta", "restore", "--force"]);
+    cell.runs(&["fsck"]);
+    let mut restored = cell.command(&["meta", "restore", "--force"]);
     let output = restored.arg("--from").arg(&backup).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
     let mut up = zonal();
     let output = up.arg("up").arg("--dir").arg(cell.dir()).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert_eq!(ran(&cell, &["fs", "cat", "/d1/f"]).len(), 300_000);
-    let listed = ran(&cell, &["fs", "ls", "/"]);
+    assert_eq!(cell.runs(&["fs", "cat", "/d1/f"]).len(), 300_000);
+    let listed = cell.runs(&["fs", "ls", "/"]);
     assert!(listed.contains("moved"), "{listed}");
 }
 
 #[test]
 fn a_zone_takes_one_shard_more_once_it_is_told_to() {
     let cell = Cell::up("shard-add");
-    ran(&cell, &["fs", "mkdir", "/old"]);
+    cell.runs(&["fs", "mkdir", "/old"]);
     let refused = another_node(&cell).output().unwrap();
     let text = text_of(&refused);
     assert!(text.contains("Hint: `zonal shard add 1`"), "{text}");
-    ran(&cell, &["shard", "add", "1"]);
-    let again = of_cell(&cell, &["shard", "add", "1"]).output().unwrap();
+    cell.runs(&["shard", "add", "1"]);
+    let again = cell.command(&["shard", "add", "1"]).output().unwrap();
     assert_eq!(code(&again), 5, "{}", text_of(&again));
-    let unknown = of_cell(&cell, &["shard", "add", "7"]).output().unwrap();
+    let unknown = cell.command(&["shard", "add", "7"]).output().unwrap();
     assert_eq!(code(&unknown), 7, "{}", text_of(&unknown));
     let server = another_node(&cell).spawn().unwrap();
     let _server = Server(server);
     wait_for(&cell, |found| {
         found.len() == 2 && found.iter().all(|(_, _, inodes)| inodes.is_some())
     });
-    ran(&cell, &["fs", "mkdir", "/new"]);
+    cell.runs(&["fs", "mkdir", "/new"]);
     let dirs: Vec<u64> = loads(&cell, 1)
         .into_iter()
         .map(|(_, dirs, _)| dirs)

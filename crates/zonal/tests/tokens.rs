@@ -9,20 +9,14 @@ mod cell;
 use cell::{Cell, code, said, zonal};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const REFUSED: i32 = 5;
 const UNREACHABLE: i32 = 4;
 
-fn of_cell(cell: &Cell, words: &[&str]) -> Command {
-    let mut command = zonal();
-    command.args(words).arg("--cell").arg(cell.dir());
-    command
-}
-
 fn done(cell: &Cell, words: &[&str]) -> String {
-    let output = of_cell(cell, words).output().unwrap();
+    let output = cell.command(words).output().unwrap();
     assert_eq!(code(&output), 0, "{words:?}: {}", said(&output));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
@@ -147,7 +141,7 @@ fn tokens_are_revoked_and_name_no_number_twice() {
     assert_eq!(numbers, [4, 5]);
     // A number of a node, and one that a token promises.
     for number in ["1", "4"] {
-        let mut twice = of_cell(&cell, &["token", "create", "--node", number]);
+        let mut twice = cell.command(&["token", "create", "--node", number]);
         let twice = twice.output().unwrap();
         assert_eq!(code(&twice), REFUSED, "{}", said(&twice));
     }

@@ -106,6 +106,20 @@ impl Cell {
         &self.scratch
     }
 
+    /// A command about this cell.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = zonal();
+        command.args(words).arg("--cell").arg(self.dir());
+        command
+    }
+
+    /// Runs a command about this cell, which must succeed; returns its output.
+    pub fn runs(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().unwrap();
+        assert_eq!(code(&output), 0, "{words:?}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     pub fn up_again(&self) -> Output {
         // Tests talk to its servers directly, without a key.
         self.brought_up(&["--no-key"])
