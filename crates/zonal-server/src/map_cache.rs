@@ -3,18 +3,27 @@
 //! In a manager's process the manager publishes each durable map here. Elsewhere the map is
 //! fetched at start, and when a request's header names a newer version. A header with a false
 //! version costs one fetch in [`REFETCH_MS`].
+//!
+//! A request waits [`REQUEST_WAIT_MS`] for its fetch. After one without an answer, managers are
+//! silent: requests go on with the known map, so that a zone that is cut off serves on. A thread
+//! asks every [`SILENCE_MS`] until there is an answer.
 
 use crate::clock;
 use crate::join::chain;
 use crate::peers::{PeerError, Peers};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
+use zonal_types::limits::REQUEST_DEADLINE_MS;
 use zonal_types::{CellId, Instant, MapVersion};
 use zonal_wire::ManagerRequest;
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 /// Least time between two fetches.
 const REFETCH_MS: u64 = 50;
+/// How long a request waits for a newer map, ms.
+const REQUEST_WAIT_MS: u64 = 500;
+/// Time between two fetches for requests while managers are silent, ms.
+const SILENCE_MS: u64 = 2_000;
 
 /// Source of newer maps.
 enum Origin {
@@ -49,7 +58,7 @@ enum MapFetchError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FetchOutcome {
     Answered,
-    /// The manager did not answer, or the answer was of no use.
+    /// The manager did not answer in time, or the answer was of no use.
     Silent,
     /// No fetch was made, because one had just ended.
     JustBefore,
@@ -61,15 +70,20 @@ struct FetchState {
     is_under_way: bool,
     /// End of the last fetch.
     ended: Option<Instant>,
+    /// Managers are silent; when they were asked last.
+    silent: Option<Instant>,
 }
+
+/// A fetch of another thread takes longer than the caller waits.
+#[derive(Debug)]
+struct FetchIsSlow;
 
 /// The right to fetch; one thread has it at a time.
 struct FetchTurn<'a>(&'a MapCache);
 
 impl Drop for FetchTurn<'_> {
     fn drop(&mut self) {
-        let fetching = self.0.fetching.lock();
-        let mut fetching = fetching.unwrap_or_else(PoisonError::into_inner);
+        let mut fetching = self.0.fetching();
         fetching.is_under_way = false;
         fetching.ended = Some(clock::instant());
         drop(fetching);
@@ -124,19 +138,25 @@ impl MapCache {
         }
     }
 
-    /// The newest map; fetches first where the sender's version `hint` is newer.
-    pub fn at_least(&self, hint: MapVersion) -> Arc<ZoneMap> {
-        let known = self.current();
-        if hint <= known.version {
-            return known;
-        }
-        if self.ask() == FetchOutcome::JustBefore && self.current().version < hint {
+    /// The newest map; fetches first where the version `hint` in a request's header is newer.
+    pub fn at_least(self: &Arc<Self>, hint: MapVersion) -> Arc<ZoneMap> {
+        if self.current().version < hint
+            && self.ask_briefly() == FetchOutcome::JustBefore
+            && self.current().version < hint
+        {
             // A fetch has just ended with a map older than the sender's. So a header with a false
             // version delays only its own request.
             std::thread::sleep(Duration::from_millis(REFETCH_MS));
-            self.ask();
+            self.ask_briefly();
         }
         self.current()
+    }
+
+    /// Fetches the map for a request, if none newer than `known` is here.
+    pub fn seek(self: &Arc<Self>, known: MapVersion) {
+        if self.current().version <= known {
+            self.ask_briefly();
+        }
     }
 
     /// The map as the manager has it now; `None` where it does not answer. A fetch that has just
@@ -157,16 +177,56 @@ impl MapCache {
     }
 
     fn ask(&self) -> FetchOutcome {
+        self.ask_within(REQUEST_DEADLINE_MS)
+    }
+
+    /// Asks for a request, which waits only briefly, and not while managers are silent.
+    fn ask_briefly(self: &Arc<Self>) -> FetchOutcome {
+        if self.fetching().silent.is_none() {
+            let outcome = self.ask_within(REQUEST_WAIT_MS);
+            if outcome == FetchOutcome::Silent {
+                self.fetching().silent = Some(clock::instant());
+            }
+            return outcome;
+        }
+        let is_due = {
+            let (mut fetching, now) = (self.fetching(), clock::instant());
+            let since = fetching.silent.map_or(0, |asked| now.ms_since(asked));
+            let is_due = since >= SILENCE_MS && !fetching.is_under_way;
+            if is_due {
+                fetching.silent = Some(now);
+            }
+            is_due
+        };
+        if is_due {
+            let cache = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("map-fetch".into());
+            if let Err(error) = thread.spawn(move || cache.refresh()) {
+                tracing::warn!(%error, "no thread to fetch the zone map");
+            }
+        }
+        FetchOutcome::Silent
+    }
+
+    fn fetching(&self) -> MutexGuard<'_, FetchState> {
+        self.fetching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each manager is waited for at most `ms`.
+    fn ask_within(&self, ms: u64) -> FetchOutcome {
         let Origin::Managers(peers) = &self.origin else {
             return FetchOutcome::Answered;
         };
         let before = self.current().version;
-        let Some(_turn) = self.take_turn(before) else {
-            return FetchOutcome::JustBefore;
+        let _turn = match self.take_turn(before, ms) {
+            Ok(Some(turn)) => turn,
+            Ok(None) => return FetchOutcome::JustBefore,
+            Err(FetchIsSlow) => return FetchOutcome::Silent,
         };
         let ask = |request: &ManagerRequest| {
             let known = self.current();
-            peers.manager(&known, request).map_err(MapFetchError::Peer)
+            let reply = peers.manager_within(&known, request, ms);
+            reply.map_err(MapFetchError::Peer)
         };
         match Fetch::newer(self.current()).run(ask) {
             Ok(map) if map.cell == self.current().cell => self.publish(map),
@@ -176,26 +236,28 @@ impl MapCache {
                 return FetchOutcome::Silent;
             }
         }
+        self.fetching().silent = None;
         FetchOutcome::Answered
     }
 
-    /// Waits for a fetch in progress. `None` where one has just ended, or has brought a newer map
-    /// than `before`.
-    fn take_turn(&self, before: MapVersion) -> Option<FetchTurn<'_>> {
-        let fetching = self.fetching.lock();
-        let fetching = fetching.unwrap_or_else(PoisonError::into_inner);
-        let free = self
-            .fetched
-            .wait_while(fetching, |fetching| fetching.is_under_way);
-        let mut fetching = free.unwrap_or_else(PoisonError::into_inner);
+    /// Waits at most `ms` for a fetch in progress. `None` where one has just ended, or has brought
+    /// a newer map than `before`.
+    fn take_turn(&self, before: MapVersion, ms: u64) -> Result<Option<FetchTurn<'_>>, FetchIsSlow> {
+        let (fetching, limit) = (self.fetching(), Duration::from_millis(ms));
+        let is_busy = |fetching: &mut FetchState| fetching.is_under_way;
+        let free = self.fetched.wait_timeout_while(fetching, limit, is_busy);
+        let (mut fetching, waited) = free.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(FetchIsSlow);
+        }
         let is_recent = fetching
             .ended
             .is_some_and(|when| clock::instant().ms_since(when) < REFETCH_MS);
         if is_recent || self.current().version > before {
-            return None;
+            return Ok(None);
         }
         fetching.is_under_way = true;
-        Some(FetchTurn(self))
+        Ok(Some(FetchTurn(self)))
     }
 }
 
@@ -203,11 +265,13 @@ impl MapCache {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use zonal_net::{Identity, Pool, PoolConfig, Role};
+    use zonal_types::NodeId;
 
     #[test]
     fn only_newer_maps_are_published() {
         let cell = CellId([3; 16]);
-        let cache = MapCache::here(cell);
+        let cache = Arc::new(MapCache::here(cell));
         let mut map = ZoneMap::new(cell);
         map.version = MapVersion(5);
         cache.publish(Arc::new(map.clone()));
@@ -222,12 +286,12 @@ mod tests {
         let cache = MapCache::here(CellId([3; 16]));
         let none = MapVersion(0);
         let has_ended = AtomicBool::new(false);
-        let turn = cache.take_turn(none).expect("nobody asks");
+        let turn = cache.take_turn(none, 60_000).unwrap().expect("nobody asks");
         assert!(cache.fetching.try_lock().is_ok(), "held over the network");
         std::thread::scope(|scope| {
             for _other in 0..4 {
                 scope.spawn(|| {
-                    let _turn = cache.take_turn(none);
+                    let _turn = cache.take_turn(none, 60_000);
                     assert!(has_ended.load(Ordering::SeqCst), "two ask at once");
                 });
             }
@@ -237,8 +301,32 @@ mod tests {
             has_ended.store(true, Ordering::SeqCst);
             drop(turn);
         });
-        while cache.take_turn(none).is_none() {
+        while cache.take_turn(none, 60_000).unwrap().is_none() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn requests_go_on_beside_a_silent_manager() {
+        // It accepts connections and says nothing.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = silent.local_addr().expect("an address");
+        let cell = CellId([3; 16]);
+        let me = Identity::new(cell, Role::Server, NodeId(9), None);
+        let pool = Arc::new(Pool::new(me, PoolConfig::default()));
+        let peers = Peers::new(pool, cell).with_managers(&[address]);
+        let cache = Arc::new(MapCache::of_managers(cell, Arc::new(peers)));
+        cache.seek(MapVersion(0));
+        assert_eq!(cache.at_least(MapVersion(9)).version, MapVersion(0));
+        cache.seek(MapVersion(0));
+        silent.set_nonblocking(true).expect("no wait");
+        let asked = silent.incoming().take_while(Result::is_ok).count();
+        assert_eq!(asked, 1, "each waits for the manager");
+        // A fetch under way, which may take long, holds up no other request either.
+        let turns = std::iter::repeat_with(|| cache.take_turn(MapVersion(0), 1).unwrap());
+        let _turn = turns.flatten().next();
+        cache.fetching().silent = None;
+        assert_eq!(cache.ask_briefly(), FetchOutcome::Silent);
+        assert!(cache.fetching().silent.is_some());
     }
 }

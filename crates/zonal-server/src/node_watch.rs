@@ -189,7 +189,7 @@ impl NodeWatch {
         }
         state.is_fetching = self.apart(move |watch| {
             // A false version costs one fetch.
-            watch.map.at_least(heard);
+            watch.map.refresh();
             watch.heard_version.store(0, Ordering::Relaxed);
             watch.state().is_fetching = false;
         });

@@ -156,21 +156,28 @@ fn wait_for_mirror(bed: &Testbed) {
 
 /// Nodes of the rack use their own directory by its absolute path, for longer than any lease lasts.
 fn a_cut_rack_goes_on_by_absolute_paths(bed: &Testbed) {
-    let script = "test \"$(cat $ZONAL_MOUNT/own/kept)\" = kept && ls $ZONAL_MOUNT/own && \
+    // Standard error has each step with its time, to see which one took long.
+    let script = "PS4='+ $EPOCHREALTIME '; set -x; \
+                  test \"$(cat $ZONAL_MOUNT/own/kept)\" = kept && ls $ZONAL_MOUNT/own && \
                   date >$ZONAL_MOUNT/own/new && sync $ZONAL_MOUNT/own/new && \
                   ls $ZONAL_MOUNT && rm $ZONAL_MOUNT/own/new";
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(7) {
         for node in ["r2n1", "r2n2"] {
             let since = Instant::now();
-            let listed = bed.shells(node, script);
+            let output = bed.run("exec", &[node, "--", "bash", "-c", script]);
+            let took = since.elapsed();
+            let listed = String::from_utf8_lossy(&output.stdout);
             assert!(
-                listed.contains("kept") && listed.contains("own"),
-                "{listed}"
+                code(&output) == 0 && listed.contains("kept") && listed.contains("own"),
+                "{node}: {}{}",
+                said(&output),
+                bed.mount_log(node)
             );
             // The first waits five seconds for the root's shard.
-            let took = since.elapsed();
-            assert!(took < Duration::from_secs(9), "{node}: {took:?}");
+            let is_soon = took < Duration::from_secs(9);
+            let log = bed.mount_log(node);
+            assert!(is_soon, "{node}: {took:?}, {}{log}", said(&output));
         }
     }
 }

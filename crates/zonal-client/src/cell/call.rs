@@ -9,6 +9,9 @@ use std::ops::Deref;
 use std::task::Poll;
 use zonal_types::{DataId, ErrorCode, Instant};
 
+/// How often a brief operation looks whether a lock is free, ms.
+const LOCK_STEP_MS: u64 = 10;
+
 /// The client `C` at work for one operation.
 pub struct Call<'a, C> {
     client: &'a C,
@@ -203,16 +206,20 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         self.client.cell().net.sleep(&self.context, ms).await;
     }
 
-    /// Waits for an async lock until it is free or this operation is cancelled.
+    /// Waits for an async lock until it is free or this operation is cancelled; a brief operation
+    /// at most until its end.
     ///
     /// # Errors
-    /// `Interrupted` where this operation is cancelled.
+    /// `Interrupted` where this operation is cancelled; `TimedOut` where a brief one ends.
     pub(crate) async fn wait_for<'m, T>(
         &self,
         mutex: &'m async_lock::Mutex<T>,
     ) -> Result<async_lock::MutexGuard<'m, T>, ErrorCode> {
         if let Some(guard) = mutex.try_lock() {
             return Ok(guard);
+        }
+        if self.context.is_brief() {
+            return self.wait_briefly_for(mutex).await;
         }
         let mut locking = std::pin::pin!(mutex.lock());
         let locked = std::future::poll_fn(|context| match locking.as_mut().poll(context) {
@@ -225,5 +232,21 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         let locked = locked.await;
         self.context.waits_no_more();
         locked
+    }
+
+    async fn wait_briefly_for<'m, T>(
+        &self,
+        mutex: &'m async_lock::Mutex<T>,
+    ) -> Result<async_lock::MutexGuard<'m, T>, ErrorCode> {
+        while !self.has_ended() {
+            self.sleep(LOCK_STEP_MS).await;
+            if self.context.cancellation().is_set() {
+                return Err(ErrorCode::Interrupted);
+            }
+            if let Some(guard) = mutex.try_lock() {
+                return Ok(guard);
+            }
+        }
+        Err(ErrorCode::TimedOut)
     }
 }

@@ -63,7 +63,7 @@ impl<C: SessionOwner> Call<'_, C> {
         if link.is_open() {
             return Ok(());
         }
-        let _guard = self.wait_to_open(link).await?;
+        let _guard = self.wait_for(&link.opening).await?;
         let mut pause = BackOff::new(RETRY_MS);
         let mut is_old = false;
         // For a shard that has no owner in any map.

@@ -126,9 +126,7 @@ impl ShardHost for MetaHost {
 
     async fn seek_map(&self, known: MapVersion) {
         let _permit = self.permits.fetch().await;
-        if self.map.current().version <= known {
-            self.map.refresh();
-        }
+        self.map.seek(known);
     }
 
     fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {

@@ -67,6 +67,12 @@ impl Testbed {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// The log of a node's mount.
+    pub fn mount_log(&self, node: &str) -> String {
+        let log = self.dir().join("cell").join(format!("{node}.mount.log"));
+        fs::read_to_string(log).unwrap()
+    }
+
     pub fn status(&self) -> Value {
         let output = self.run("status", &["--json"]);
         serde_json::from_slice(&output.stdout).unwrap()

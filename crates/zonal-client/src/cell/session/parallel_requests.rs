@@ -7,13 +7,9 @@ use crate::cell::owner::SessionOwner;
 use crate::transport::listing_silences::ListingSilence;
 use crate::transport::mutex::lock;
 use crate::transport::net::Net;
-use async_lock::MutexGuard;
 use std::sync::Arc;
 use zonal_types::{Codec, ErrorCode, Ino};
 use zonal_wire::{MetaReply, MetaRequest, NO_SLOT, Service};
-
-/// How often a brief operation looks whether another one has opened the session, ms.
-const OPENING_STEP_MS: u64 = 10;
 
 /// True where the server has given no answer.
 pub(crate) fn is_no_answer(code: ErrorCode) -> bool {
@@ -107,24 +103,5 @@ impl<C: SessionOwner> Call<'_, C> {
     pub(crate) fn has_ended(&self) -> bool {
         let ends = self.context().ends();
         ends.is_some_and(|ends| self.cell().net.now() >= ends.all)
-    }
-
-    /// Waits until no other operation opens the session; a brief operation at most until its end.
-    pub(super) async fn wait_to_open<'m>(
-        &self,
-        link: &'m Link,
-    ) -> Result<MutexGuard<'m, ()>, ErrorCode> {
-        if !self.context().is_brief() {
-            return self.wait_for(&link.opening).await;
-        }
-        loop {
-            if let Some(guard) = link.opening.try_lock() {
-                return Ok(guard);
-            }
-            if self.has_ended() || self.context().cancellation().is_set() {
-                return Err(ErrorCode::TimedOut);
-            }
-            self.sleep(OPENING_STEP_MS).await;
-        }
     }
 }

@@ -450,3 +450,17 @@ fn a_session_opens_soon_beside_a_silent_manager_with_a_newer_map() {
     assert_eq!(group.statfs(), (Ok(()), vec![1, 1]));
     assert!(group.now_ms() < 500, "{} ms", group.now_ms());
 }
+
+#[test]
+fn a_brief_operation_waits_for_a_lock_at_most_until_its_end() {
+    let group = Group::new(&[Leads]);
+    let lock = async_lock::Mutex::new(());
+    let _held = lock.try_lock().unwrap();
+    let whole = group.client.begin();
+    let brief = whole.briefly(300);
+    assert_eq!(
+        ready(brief.wait_for(&lock)).err(),
+        Some(ErrorCode::TimedOut)
+    );
+    assert_eq!(group.now_ms(), 300);
+}
