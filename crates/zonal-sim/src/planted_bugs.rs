@@ -74,10 +74,12 @@ pub enum Plant {
     LossesAreUntold,
     /// Replicas report a flush that they did not make.
     FlushesAreForgotten,
+    /// Managers of a group answer with a version of the map before its commit.
+    MapsBeforeCommit,
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 31] = [
+pub const PLANTS: [(&str, Plant); 32] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -109,6 +111,7 @@ pub const PLANTS: [(&str, Plant); 31] = [
     ("leases-ignored", Plant::LeasesAreIgnored),
     ("losses-untold", Plant::LossesAreUntold),
     ("flushes-forgotten", Plant::FlushesAreForgotten),
+    ("maps-before-commit", Plant::MapsBeforeCommit),
 ];
 
 impl Plant {

@@ -14,6 +14,7 @@ use crate::workload::kernel_cache::{
 };
 use crate::workload::killed_client::KilledClient;
 use crate::workload::lock_turns::{Kernel, LockTurns, PROCESSES};
+use crate::workload::map_edits::MapEditor;
 use crate::workload::private_tree::TreeProgram;
 use crate::workload::shared_files::{SharedFiles, append_some, check_log, read_baton, write_baton};
 use crate::workload::synced_versions::DurableProgram;
@@ -235,6 +236,10 @@ impl ProgramSet {
                     );
                     world.clock.spawn(NETWORK, lives);
                 }
+                Scenario::Maps => {
+                    let editor = MapEditor::new(world.clone(), index, rng.fork(61));
+                    spawn(world, index, editor.run(steps));
+                }
                 Scenario::Locks => self.start_turns(world, index, client, steps, rng),
                 Scenario::Fences => {
                     let (own, all) = (rng.fork(51), self.fences.clone());
@@ -356,6 +361,11 @@ impl ProgramSet {
         let client = world.connect(90, rng.fork(1)).await.map_err(text)?;
         if self.scenario == Scenario::Kill {
             check_log(&client, self.shared_at.get().0, &self.shared, self.faults).await?;
+        }
+        if self.scenario == Scenario::Maps {
+            MapEditor::new(world.clone(), 90, rng.fork(2))
+                .read()
+                .await?;
         }
         if self.scenario == Scenario::Locks {
             self.turns.check(&client).await?;

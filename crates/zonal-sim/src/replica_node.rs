@@ -4,6 +4,7 @@
 //! The supervisor opens the disk, and opens it anew when the replica has ended. Beside it are tasks
 //! for ticks, flushes, checkpoints, and the calls to each other replica.
 
+mod map_reign;
 mod member_host;
 mod peer_queues;
 mod planted_bugs;
@@ -19,6 +20,7 @@ use crate::meta_node::{MapCell, MetaNode, MetaParts};
 use crate::net::Network;
 use crate::planted_bugs::Plant;
 use crate::rng::SimRng;
+use map_reign::MapReign;
 use member_host::MemberHost;
 use peer_queues::PeerQueues;
 use reign_log::ReplicaLife;
@@ -31,6 +33,7 @@ use zonal_driver::{ReplicaDriver, ReplicaEnd};
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, Instant, NodeId, ShardId, ZoneId, boot_of};
 
+pub use map_reign::GROUP_MAP;
 pub use reign_log::ReignLog;
 
 /// Length of a tick, ms.
@@ -86,6 +89,8 @@ pub struct ReplicaNode {
     rng: RefCell<SimRng>,
     life: RefCell<Option<Rc<ReplicaLife>>>,
     serving: RefCell<Option<(Term, Rc<MetaNode>)>>,
+    /// The manager of the group's map, while this replica leads.
+    manager: RefCell<Option<Rc<MapReign>>>,
     lent: RefCell<Option<LentSnapshot>>,
     snapshots: Cell<u64>,
 }
@@ -109,6 +114,7 @@ impl ReplicaNode {
             rng: RefCell::new(rng),
             life: RefCell::default(),
             serving: RefCell::default(),
+            manager: RefCell::default(),
             lent: RefCell::default(),
             snapshots: Cell::new(0),
         });
@@ -321,6 +327,15 @@ impl ReplicaNode {
         let (shard, zone) = parts.shard;
         let mut config = ShardConfig::new(shard, zone, boot_of(GROUP_KEPT, term.0 as u32));
         config.inline_bytes = parts.inline_bytes[term.0 as usize % parts.inline_bytes.len()];
+        let log = ReignLog::new(life.clone(), term);
+        let state = parts.disk.state().clone();
+        match MapReign::open(state, log.clone(), parts.plant) {
+            Ok(manager) => *self.manager.borrow_mut() = Some(Rc::new(manager)),
+            Err(code) => {
+                let what = format!("has no map: {code}");
+                parts.history.complain(self.own(), &what);
+            }
+        }
         let of_reign = MetaParts {
             address: parts.address.clone(),
             group: parts.group,
@@ -329,7 +344,7 @@ impl ReplicaNode {
             map: parts.map.clone(),
             reply_deadlines: parts.reply_deadlines.clone(),
             plant: parts.plant,
-            log: Some(ReignLog::new(life.clone(), term)),
+            log: Some(log),
         };
         match MetaNode::start(of_reign, config) {
             Ok(node) => *self.serving.borrow_mut() = Some((term, node)),
@@ -342,6 +357,7 @@ impl ReplicaNode {
 
     /// Ends the shard, and waits until nothing uses it.
     async fn end_reign(&self) {
+        *self.manager.borrow_mut() = None;
         let ended = self.serving.borrow_mut().take();
         let Some((_term, node)) = ended else {
             return;

@@ -60,6 +60,8 @@ pub enum Scenario {
     Fences,
     /// The programs of `Kill` or of `Power` on a zone whose shard has three replicas.
     Replicas,
+    /// A map that three replicas keep, read and edited by all clients.
+    Maps,
     /// The programs of `Kill`, `Locks`, `Appends`, `Together` or `Power`, while partitions move
     /// between the two shards of a zone.
     Moves,
@@ -68,7 +70,7 @@ pub enum Scenario {
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 13] = [
+pub const SCENARIOS: [(&str, Scenario); 14] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -80,6 +82,7 @@ pub const SCENARIOS: [(&str, Scenario); 13] = [
     ("appends", Scenario::Appends),
     ("fences", Scenario::Fences),
     ("replicas", Scenario::Replicas),
+    ("maps", Scenario::Maps),
     ("moves", Scenario::Moves),
     ("copies", Scenario::Copies),
 ];
@@ -168,12 +171,17 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         copies: 1,
     };
     let (size, scenario) = match scenario {
-        Scenario::Replicas => replicated(size, &mut rng),
+        Scenario::Replicas => (replicated(size), kill_or_power(&mut rng)),
+        Scenario::Maps => (replicated(size), Scenario::Maps),
         Scenario::Moves => moved(size, &mut rng),
         Scenario::Copies => copied(size, &mut rng),
         scenario => (size, scenario),
     };
-    let (power, media) = (scenario == Scenario::Power, scenario == Scenario::Media);
+    let has_power = |rng: &mut SimRng| match scenario {
+        Scenario::Maps => rng.chance(500),
+        scenario => scenario == Scenario::Power,
+    };
+    let (power, media) = (has_power(&mut rng), scenario == Scenario::Media);
     let mut plan = if options.faults {
         FaultPlan::random(&mut rng, power, media)
     } else {
@@ -218,19 +226,22 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     report
 }
 
-/// The cell of a run with replicas, and the scenario whose programs it has.
-fn replicated(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
-    let size = CellSize {
+/// The scenario whose programs a run with replicas has.
+fn kill_or_power(rng: &mut SimRng) -> Scenario {
+    match rng.below(100) {
+        0..60 => Scenario::Kill,
+        _ => Scenario::Power,
+    }
+}
+
+/// The cell of a run with replicas.
+fn replicated(size: CellSize) -> CellSize {
+    CellSize {
         zones: 1,
         shards: 1,
         replicas: 3,
         ..size
-    };
-    let scenario = match rng.below(100) {
-        0..60 => Scenario::Kill,
-        _ => Scenario::Power,
-    };
-    (size, scenario)
+    }
 }
 
 /// The cell of a run with moves, and the scenario whose programs it has.
@@ -341,7 +352,7 @@ impl Run {
             world.report(what);
         }
         if self.scenario != Scenario::Hostile {
-            let power = self.scenario == Scenario::Power;
+            let power = matches!(self.scenario, Scenario::Power | Scenario::Maps);
             let media = self.scenario == Scenario::Media;
             // Bytes that an append left when it was given up.
             let is_shared = self.scenario.is_shared();
@@ -369,7 +380,7 @@ impl Run {
         }
         healing::settle(world);
         names::check(world);
-        if self.scenario != Scenario::Power {
+        if !matches!(self.scenario, Scenario::Power | Scenario::Maps) {
             healing::check_empty(world, free);
         }
     }

@@ -7,6 +7,7 @@ mod servers;
 pub use clients::{DEADLINE_MS, RunningProgram};
 
 use crate::checker::group_history::GroupHistory;
+use crate::checker::map_history::MapHistory;
 use crate::checker::reply_deadlines::ReplyDeadlines;
 use crate::checker::slot_epochs::ExecutedRequests;
 use crate::clock::{Group, VirtualClock};
@@ -77,6 +78,8 @@ pub struct World {
     pub reply_deadlines: Rc<ReplyDeadlines>,
     /// Checks the log of the replicated shard.
     pub history: Rc<GroupHistory>,
+    /// Checks the map of the group.
+    pub map_history: Rc<MapHistory>,
     servers: Vec<Server>,
     size: CellSize,
     plant: Plant,
@@ -95,6 +98,7 @@ impl World {
         let mut all = self.executed_requests.take();
         all.extend(self.reply_deadlines.take());
         all.extend(self.history.take());
+        all.extend(self.map_history.take());
         all
     }
 
@@ -163,6 +167,7 @@ impl World {
             executed_requests: Rc::default(),
             reply_deadlines: Rc::default(),
             history: Rc::default(),
+            map_history: Rc::default(),
             servers,
             size,
             plant,

@@ -29,6 +29,14 @@ fn seeds_are_good() {
 }
 
 #[test]
+fn a_version_of_a_replicated_map_has_one_answer() {
+    let summary = seed_batch::good_seeds(Scenario::Maps, 60);
+    for fault in [FaultKind::Kill, FaultKind::PowerLoss, FaultKind::CutOneWay] {
+        assert!(summary.coverage.of(fault) > 0, "{}", fault.name());
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in [3, 7] {
         assert_eq!(run(seed, REPLICAS), run(seed, REPLICAS));

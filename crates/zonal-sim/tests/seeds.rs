@@ -230,6 +230,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::RepliesBeforeCommit => ("is committed", Scenario::Replicas),
         Plant::LeasesAreIgnored => ("answers as leader", Scenario::Replicas),
         Plant::LossesAreUntold => ("may have lost entries", Scenario::Replicas),
+        Plant::MapsBeforeCommit => ("map: version", Scenario::Maps),
         Plant::FlushesAreForgotten => ("has not flushed", Scenario::Replicas),
         Plant::ClosesNameOwners | Plant::TakeBacksNameOwners => ("locks:", Scenario::Locks),
     }

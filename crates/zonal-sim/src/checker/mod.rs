@@ -13,6 +13,7 @@
 //! | 9 nothing leaks (without faults) | `allocated_bytes.rs` |
 //! | 9 replies come in time | `reply_deadlines.rs` |
 //! | the log of a group | `group_history.rs` |
+//! | the map of a group | `map_history.rs` |
 //! | 10 everything is in its place | `placement.rs` |
 //!
 //! `names.rs` checks invariant 1 with each map. A breach of invariant 7 shows in `tree_model.rs`
@@ -27,6 +28,7 @@ pub mod copies;
 pub mod durability;
 pub mod group_history;
 pub mod healing;
+pub mod map_history;
 pub mod names;
 pub mod oracle;
 pub mod placement;

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use zonal_consensus::PeerMessage;
 use zonal_types::{Codec, ErrorCode, NodeId};
 use zonal_wire::{
-    ErrorNumber, Header, MetaReply, MetaRequest, ReplicaReply, ReplicaRequest, Service,
+    ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, ReplicaReply,
+    ReplicaRequest, Service,
 };
 
 impl ReplicaNode {
@@ -101,6 +102,26 @@ impl ReplicaNode {
         }
     }
 
+    async fn answer_as_manager(&self, body: &[u8]) -> SimReply {
+        let manager = self.manager.borrow().clone();
+        let reply = match (manager, ManagerRequest::from_bytes(body)) {
+            (Some(manager), Ok(request)) => manager.answer(request).await,
+            (manager, _) => {
+                let is_garbled = manager.is_some();
+                let code = ErrorNumber(match is_garbled {
+                    true => ErrorCode::Protocol,
+                    false => ErrorCode::NotOwner,
+                });
+                let detail = String::new();
+                ManagerReply::Failed { code, detail }
+            }
+        };
+        SimReply {
+            body: reply.to_bytes(),
+            payload: Vec::new(),
+        }
+    }
+
     fn exchange(&self, from: &[PeerMessage]) -> Result<(ReplicaReply, Vec<u8>), ErrorCode> {
         let life = self.life().ok_or(ErrorCode::NotReady)?;
         let Some(sender) = from.first().map(|message| message.from) else {
@@ -149,6 +170,7 @@ impl SimServer for ReplicaNode {
         Box::pin(async move {
             match header.service {
                 Service::Replica => self.answer_as_replica(&body, &payload).await,
+                Service::Manager => self.answer_as_manager(&body).await,
                 Service::Meta if MetaRequest::from_bytes(&body).is_ok() => {
                     self.answer_as_shard(header, body, payload).await
                 }

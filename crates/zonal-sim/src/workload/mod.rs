@@ -8,6 +8,7 @@ pub mod hostile_messages;
 pub mod kernel_cache;
 pub mod killed_client;
 pub mod lock_turns;
+pub mod map_edits;
 pub mod private_tree;
 pub mod shared_files;
 pub mod synced_versions;
