@@ -7,7 +7,7 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, said, zonal};
+use cell::{Cell, code, kill, said, signal, zonal};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -19,13 +19,6 @@ const KNOWN: Duration = Duration::from_secs(30);
 
 /// The node of the first zone's metadata server.
 const META_1: u64 = 2;
-
-/// Sends a signal that ends nothing.
-fn signal(pid: u32, name: &str) {
-    let mut kill = Command::new("kill");
-    let sent = kill.arg(format!("-{name}")).arg(pid.to_string()).status();
-    assert!(sent.unwrap().success());
-}
 
 struct Watched {
     cell: Cell,

@@ -14,12 +14,14 @@
 mod cell;
 mod fixture;
 
-use cell::{Cell, code, said};
+use cell::{Cell, code, said, signal};
 use fixture::{User, name, who};
 use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Address, DetachedCall, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_net::{
+    Address, DetachedCall, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role,
+};
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Codec, ErrorCode, Incarnation, Ino, NodeId, ZoneId,
 };
@@ -269,12 +271,18 @@ fn a_wait_ends_with_its_deadline_or_its_caller() {
     let (reader, writer) = (shard.guest(1), shard.guest(2));
     shard.caches(&reader, dir);
     let begun = Instant::now();
-    let late = shard.ask(change(&writer, 1, 700), &create(dir, 1));
-    let timed_out = MetaReply::Failed {
-        code: ErrorNumber(ErrorCode::TimedOut),
-    };
-    // Its own connection times out at the same time.
-    assert_eq!(late, timed_out);
+    let flight = shard.start(change(&writer, 1, 700), &create(dir, 1));
+    // The connection times out at the same time as the shard.
+    match flight.finish(PayloadInto::Owned) {
+        Err(NetError::TimedOut { .. }) => {}
+        late => {
+            let timed_out = MetaReply::Failed {
+                code: ErrorNumber(ErrorCode::TimedOut),
+            };
+            let late = MetaReply::from_bytes(&late.unwrap().body);
+            assert_eq!(late.unwrap(), timed_out);
+        }
+    }
     assert!(begun.elapsed() < Duration::from_secs(3));
     // Nothing was done, so the same request is carried out once.
     let made = shard.ask(change(&writer, 1, 20_000), &create(dir, 1));
@@ -325,13 +333,6 @@ fn calls_to_a_silent_shard_take_few_threads() {
         assert!(matches!(made, MetaReply::Entry { .. }), "{made:?}");
     }
     assert_eq!(root.inodes(&guests[0], Ino::ROOT), CALLS);
-}
-
-fn signal(pid: u32, name: &str) {
-    let status = std::process::Command::new("kill")
-        .args([format!("-{name}"), pid.to_string()])
-        .status();
-    assert!(status.unwrap().success());
 }
 
 /// Requests that wait at the shard.

@@ -8,7 +8,7 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, said, zonal};
+use cell::{Cell, code, kill, said, signal, zonal};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -33,11 +33,6 @@ struct TwoMounts {
 fn done(command: &mut Command) {
     let output = command.output().unwrap();
     assert_eq!(code(&output), 0, "{command:?}: {}", said(&output));
-}
-
-fn signal(pid: u32, name: &str) {
-    let mut kill = Command::new("kill");
-    done(kill.arg(format!("-{name}")).arg(pid.to_string()));
 }
 
 /// Runs a shell's script in a process of its own, with `$1` as a path.

@@ -8,7 +8,7 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, lives, said, zonal};
+use cell::{Cell, code, kill, lives, said, signal, zonal};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -39,14 +39,6 @@ fn timed(command: &mut Command) -> (Output, Duration) {
 fn done(command: &mut Command) {
     let output = command.output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
-}
-
-fn signal(pid: u32, name: &str) {
-    done(
-        Command::new("kill")
-            .arg(format!("-{name}"))
-            .arg(pid.to_string()),
-    );
 }
 
 impl MountedCell {

@@ -86,20 +86,25 @@ impl Cell {
     }
 
     /// The same, by a command that runs the program.
-    pub fn made_by(
-        mut up: Command,
-        name: &str,
-        (zones, storage_nodes): (u16, u16),
-        options: &[&str],
-    ) -> Self {
+    pub fn made_by(up: Command, name: &str, shape: (u16, u16), options: &[&str]) -> Self {
         let scratch = Scratch::new(name);
         let cell = Self { scratch };
+        let output = cell.up_as(up, shape, options);
+        assert_eq!(code(&output), 0, "{}", said(&output));
+        cell
+    }
+
+    /// Brings up what is not running of a cell of this shape.
+    pub fn up_as(
+        &self,
+        mut up: Command,
+        (zones, storage_nodes): (u16, u16),
+        options: &[&str],
+    ) -> Output {
         up.args(["up", "--zones", &zones.to_string()]);
         up.args(["--storage-nodes", &storage_nodes.to_string()]);
         up.args(["--capacity", "1 GiB"]).args(options);
-        let output = up.arg("--dir").arg(cell.dir()).output().unwrap();
-        assert_eq!(code(&output), 0, "{}", said(&output));
-        cell
+        up.arg("--dir").arg(self.dir()).output().unwrap()
     }
 
     pub fn dir(&self) -> &Path {
@@ -126,22 +131,7 @@ impl Cell {
     }
 
     fn brought_up(&self, more: &[&str]) -> Output {
-        let shape = [
-            "--zones",
-            "1",
-            "--storage-nodes",
-            "1",
-            "--capacity",
-            "1 GiB",
-        ];
-        zonal()
-            .arg("up")
-            .arg("--dir")
-            .arg(self.dir())
-            .args(shape)
-            .args(more)
-            .output()
-            .unwrap()
+        self.up_as(zonal(), (1, 1), more)
     }
 
     pub fn down(&self) -> Output {
@@ -211,15 +201,19 @@ pub fn lives(pid: u32) -> bool {
     state != Some('Z') || threads > 1
 }
 
-pub fn kill(pid: u32, signal: &str) {
-    let status = Command::new("kill")
-        .arg(format!("-{signal}"))
-        .arg(pid.to_string())
-        .status();
-    assert!(status.unwrap().success());
+/// Sends a signal, and does not wait for the process's end.
+pub fn signal(pid: u32, name: &str) {
+    let mut kill = Command::new("kill");
+    let sent = kill.arg(format!("-{name}")).arg(pid.to_string()).status();
+    assert!(sent.unwrap().success());
+}
+
+/// Sends a signal that ends the process, and waits until it has gone.
+pub fn kill(pid: u32, name: &str) {
+    signal(pid, name);
     let deadline = Instant::now() + Duration::from_secs(20);
     while lives(pid) {
-        assert!(Instant::now() < deadline, "process {pid} outlives {signal}");
+        assert!(Instant::now() < deadline, "process {pid} outlives {name}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
