@@ -13,6 +13,7 @@ use std::fs;
 use std::process::Output;
 
 const REFUSED: i32 = 5;
+const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 7;
 
 fn run(cell: &Cell, words: &[&str]) -> Output {
@@ -65,6 +66,9 @@ fn zones_are_added_renamed_and_listed_under_the_version_that_is_expected() {
     assert_eq!(before["zones"][0]["targets"].as_array().unwrap().len(), 1);
     assert!(refused(&cell, &["zone", "add", "row b"], REFUSED).contains("already"));
     refused(&cell, &["zone", "rename", "row x", "y"], NOT_FOUND);
+    refused(&cell, &["zone", "add", ""], USAGE);
+    let two = ["zone", "add", "5", "--id", "6"];
+    assert!(refused(&cell, &two, USAGE).contains("5 or 6"));
 
     let version = before["map_version"].to_string();
     let rename = ["zone", "rename", "row b", "row c"];

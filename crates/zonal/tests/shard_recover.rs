@@ -7,11 +7,11 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, said, zonal};
+use cell::{Cell, code, kill, said, signal, zonal};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn run(words: &[&str]) -> Output {
@@ -56,13 +56,6 @@ fn replicas(cell: &str, shard: u32) -> Vec<Value> {
         .unwrap_or_default()
 }
 
-/// Sends a signal, and does not wait for the process's end.
-fn signal(pid: u32, signal: &str) {
-    let mut kill = Command::new("kill");
-    let sent = kill.arg(format!("-{signal}")).arg(pid.to_string()).status();
-    assert!(sent.unwrap().success());
-}
-
 /// The config of a node, with other ports.
 fn at_free_ports(config: &str) -> String {
     let line = |line: &str| match line.strip_prefix("listen = \"127.0.0.1:") {
@@ -97,6 +90,13 @@ fn recover(config: &str) {
     let shown = run(&["shard", "recover", "--config", config]);
     assert_eq!(code(&shown), 5, "{}", said(&shown));
     assert!(said(&shown).contains("lost may be"), "{}", said(&shown));
+    let asked = run(&["shard", "recover", "--config", config, "--json"]);
+    assert_eq!(code(&asked), 5, "{}", said(&asked));
+    let asked: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert!(
+        asked["record"].is_null() && asked["lost"][1].is_u64(),
+        "{asked}"
+    );
     let done = run(&[
         "shard",
         "recover",

@@ -35,6 +35,7 @@ fn refused(token: &str, dir: &Path, with: i32, why: &str) {
     let output = join(token, dir);
     assert_eq!(code(&output), with, "{}", said(&output));
     assert!(said(&output).contains(why), "{}", said(&output));
+    assert!(std::fs::read_dir(dir).is_err(), "a folder without a node");
 }
 
 /// A server that ends with the test.

@@ -63,16 +63,37 @@ impl JoinArgs {
     pub fn run(self) -> anyhow::Result<()> {
         let token = self.token()?;
         let dir = self.dir.clone().unwrap_or_else(default_dir);
-        let folder = trusted_paths::make(&dir)?;
-        let mut entries = std::fs::read_dir(&dir).with_context(|| dir.display().to_string())?;
+        let is_new = !dir.exists();
+        let joined = self.join(&token, &dir);
+        if joined.is_err() && is_new {
+            // Only where it is empty: nothing is known of this node.
+            std::fs::remove_dir(&dir).ok();
+        }
+        let (configs, told) = joined?;
+        console::line(format_args!("{told}"));
+        if self.start {
+            return Ok(zonal_server::server::run(&configs, MissingStores::Refuse)?);
+        }
+        console::line(format_args!(
+            "next: zonal server --config {}",
+            console::path(&dir.join("node.toml"))
+        ));
+        Ok(())
+    }
+
+    /// Joins with the token, and makes the node in `dir`. Returns its configs, and a line for the
+    /// terminal.
+    fn join(&self, token: &JoinToken, dir: &Path) -> anyhow::Result<(Vec<NodeConfig>, String)> {
+        let folder = trusted_paths::make(dir)?;
+        let mut entries = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?;
         if entries.next().is_some() {
             let text = format!("{} is not empty", dir.display());
             let failure = Failure::new(IN_USE, text);
             return Err(failure.hint("choose another folder with --dir").into());
         }
-        let capacity = self.capacity(&dir)?;
-        let listen = self.address(&token)?;
-        let grant = claim(&token)?;
+        let capacity = self.capacity(dir)?;
+        let listen = self.address(token)?;
+        let grant = claim(token)?;
         let config = self.config(&grant, listen, capacity);
         let path = write(&folder, &grant, &config)
             .with_context(|| format!("the token is used up; {} is not complete", dir.display()))?;
@@ -80,20 +101,13 @@ impl JoinArgs {
         for config in &configs {
             zonal_server::server::format(config)?;
         }
-        console::line(format_args!(
+        let told = format!(
             "node {} of cell {} at {listen}: {}",
             grant.node,
             grant.cell,
             console::path(&path)
-        ));
-        if self.start {
-            return Ok(zonal_server::server::run(&configs, MissingStores::Refuse)?);
-        }
-        console::line(format_args!(
-            "next: zonal server --config {}",
-            console::path(&path)
-        ));
-        Ok(())
+        );
+        Ok((configs, told))
     }
 
     fn token(&self) -> anyhow::Result<JoinToken> {

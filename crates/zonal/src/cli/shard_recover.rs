@@ -4,7 +4,7 @@ use crate::console;
 use crate::exit::{Failure, NOT_FOUND, REFUSED};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use zonal_server::NodeConfig;
 use zonal_server::replica_recovery::ReplicaRecovery;
@@ -65,7 +65,20 @@ impl ShardRecovery {
                 numbers(&lost)
             ));
         }
-        self.ask(node)?;
+        let answer = |record: Option<&Path>| {
+            let ids = |nodes: &[NodeId]| nodes.iter().map(|one| one.0).collect::<Vec<_>>();
+            json!({
+                "node": node.0,
+                "voters": ids(&voters),
+                "learners": ids(&learners),
+                "lost": ids(&lost),
+                "last_entry": last,
+                "committed_entry": committed,
+                "record": record.map(|record| record.display().to_string()),
+            })
+        };
+        self.ask(node)
+            .inspect_err(|_refused| self.show(|| answer(None)))?;
         let line = format!(
             "{}: node {node} goes on alone behind entry {last} (committed {committed}); lost: {}",
             seconds(SystemTime::now()),
@@ -73,15 +86,8 @@ impl ShardRecovery {
         );
         replica.make_only_member(&line)?;
         let record = replica.record();
+        self.show(|| answer(Some(&record)));
         if self.json {
-            let value = json!({
-                "node": node.0,
-                "lost": lost.iter().map(|one| one.0).collect::<Vec<_>>(),
-                "last_entry": last,
-                "committed_entry": committed,
-                "record": record.display().to_string(),
-            });
-            console::json(&value);
             return Ok(());
         }
         console::line(format_args!(
@@ -93,6 +99,13 @@ impl ShardRecovery {
             numbers(&lost)
         ));
         Ok(())
+    }
+
+    /// Prints the answer where JSON is asked for. `record` is null where nothing was changed.
+    fn show(&self, answer: impl FnOnce() -> serde_json::Value) {
+        if self.json {
+            console::json(&answer());
+        }
     }
 
     /// Refuses without consent.

@@ -5,7 +5,7 @@ use super::key;
 use super::target_remove::edit_map;
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::console;
-use crate::exit::{FAILED, Failure, NOT_FOUND};
+use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use zonal_types::ZoneId;
@@ -75,8 +75,20 @@ pub fn zone_of<'m>(map: &'m ZoneMap, text: &str) -> anyhow::Result<&'m Zone> {
 }
 
 fn add(args: &EditArgs, text: &str, id: Option<ZoneId>) -> anyhow::Result<()> {
-    let (cell, map) = args.open()?;
     let number = text.parse().ok().map(ZoneId);
+    if text.is_empty() {
+        let failure = Failure::new(USAGE, "a zone's name is not empty");
+        return Err(failure
+            .hint("`zonal zone add NUMBER` names it zoneNUMBER")
+            .into());
+    }
+    if let (Some(number), Some(id)) = (number, id)
+        && number != id
+    {
+        let failure = Failure::new(USAGE, format!("the zone's number is {number} or {id}"));
+        return Err(failure.hint("give a name with --id").into());
+    }
+    let (cell, map) = args.open()?;
     let name = match number {
         Some(_) => String::new(),
         None => text.to_owned(),
