@@ -14,7 +14,7 @@ use crate::workload::kernel_cache::{
 };
 use crate::workload::killed_client::KilledClient;
 use crate::workload::lock_turns::{Kernel, LockTurns, PROCESSES};
-use crate::workload::map_edits::MapEditor;
+use crate::workload::map_edits::MapProgram;
 use crate::workload::private_tree::TreeProgram;
 use crate::workload::shared_files::{SharedFiles, append_some, check_log, read_baton, write_baton};
 use crate::workload::synced_versions::DurableProgram;
@@ -237,8 +237,7 @@ impl ProgramSet {
                     world.clock.spawn(NETWORK, lives);
                 }
                 Scenario::Maps => {
-                    let editor = MapEditor::new(world.clone(), index, rng.fork(61));
-                    spawn(world, index, editor.run(steps));
+                    spawn(world, index, map_program(world, index, rng).run(steps));
                 }
                 Scenario::Locks => self.start_turns(world, index, client, steps, rng),
                 Scenario::Fences => {
@@ -363,9 +362,7 @@ impl ProgramSet {
             check_log(&client, self.shared_at.get().0, &self.shared, self.faults).await?;
         }
         if self.scenario == Scenario::Maps {
-            MapEditor::new(world.clone(), 90, rng.fork(2))
-                .read()
-                .await?;
+            map_program(&world, 90, &mut rng).read().await?;
         }
         if self.scenario == Scenario::Locks {
             self.turns.check(&client).await?;
@@ -410,6 +407,10 @@ impl ProgramSet {
         }
         client.begin().close().await.map_err(text)
     }
+}
+
+fn map_program(world: &Rc<World>, index: usize, rng: &mut SimRng) -> MapProgram {
+    MapProgram::new(world.clone(), index, rng.fork(61))
 }
 
 fn spawn(world: &Rc<World>, index: usize, program: impl Future<Output = Outcome> + 'static) {

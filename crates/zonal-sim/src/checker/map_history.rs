@@ -1,6 +1,6 @@
 //! The versions of a group's map, as its readers and writers see them.
 //!
-//! * A version has one content, whoever answers it.
+//! * A version has one content, at each replica and in each term.
 //! * An acknowledged edit is in the version that it made.
 //! * A reader sees the newest version that anybody knew when it began.
 
@@ -64,11 +64,8 @@ impl MapHistory {
     /// An edit was acknowledged, which made this version.
     pub fn acknowledged(&self, version: MapVersion, edit: (ZoneId, String)) {
         let mut state = self.0.borrow_mut();
-        if let Some((_, other)) = state.edits.insert(version, edit.clone()) {
-            let what = format!(
-                "version {version} was made twice: by {other} and {}",
-                edit.1
-            );
+        let what = format!("version {version} was made twice, then by {}", edit.1);
+        if state.edits.insert(version, edit).is_some() {
             state.told.push(what);
         }
         state.check_edit(version);

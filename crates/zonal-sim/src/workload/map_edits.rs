@@ -18,7 +18,7 @@ const REQUEST_MS: u32 = 3_000;
 type Outcome = Result<(), String>;
 
 /// One reader and writer of the map.
-pub struct MapEditor {
+pub struct MapProgram {
     world: Rc<World>,
     /// Network address of its process.
     address: String,
@@ -27,8 +27,8 @@ pub struct MapEditor {
     known: Arc<ZoneMap>,
 }
 
-impl MapEditor {
-    /// An editor that knows no map.
+impl MapProgram {
+    /// A program that knows no map.
     #[must_use]
     pub fn new(world: Rc<World>, index: usize, rng: SimRng) -> Self {
         Self {

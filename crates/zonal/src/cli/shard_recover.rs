@@ -104,7 +104,7 @@ impl ShardRecovery {
     /// Prints the answer where JSON is asked for. `record` is null where nothing was changed.
     fn show(&self, answer: impl FnOnce() -> serde_json::Value) {
         if self.json {
-            console::json(&answer());
+            console::json(answer());
         }
     }
 
