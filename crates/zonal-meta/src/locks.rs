@@ -511,11 +511,15 @@ impl LockTable {
         }
         let ranges = space.entry(owner).or_default();
         let before = ranges.len();
+        let free = self
+            .ranges_max
+            .saturating_sub(self.ranges + 2 * self.waiters.len());
+        let room = before + free;
         let (start, end) = (range.start, range.end);
         match *how {
             Change::Take(settled) => {
                 ranges.settle(settled);
-                ranges.replace(start, end, Some(range.into()));
+                ranges.take(range, room);
             }
             Change::Reclaim => ranges.reclaim(range),
             Change::GiveUp(number) => ranges.give_up(start, end, |held| held.number < number),

@@ -165,6 +165,22 @@ impl LockRanges {
         }
     }
 
+    /// Takes `new`, except parts that a later request holds, at least as strongly: an older request
+    /// that is withdrawn late must not end them. Where there would be more than `room` pieces, it
+    /// takes all of it.
+    pub fn take(&mut self, new: &LockRange, room: usize) {
+        let later: Vec<LockRange> = self
+            .within(new.start, new.end)
+            .filter(|held| held.number > new.number && held.kind >= new.kind)
+            .collect();
+        self.replace(new.start, new.end, Some(new.into()));
+        for held in later {
+            if self.len() + 2 <= room {
+                self.replace(held.start, held.end, Some((&held).into()));
+            }
+        }
+    }
+
     /// Releases the pieces of `start..=end` for which `is_meant` holds.
     pub fn give_up(&mut self, start: u64, end: u64, is_meant: impl Fn(&LockRange) -> bool) {
         if self.within(start, end).all(|held| is_meant(&held)) {

@@ -183,7 +183,13 @@ impl Model {
             number,
         };
         for at in bytes_of(range) {
-            self.bytes.insert((range.whole_file, owner, at), lock);
+            let held = self
+                .bytes
+                .entry((range.whole_file, owner, at))
+                .or_insert(lock);
+            if held.number <= number || held.kind < kind {
+                *held = lock;
+            }
         }
     }
 

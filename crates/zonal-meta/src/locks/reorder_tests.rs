@@ -100,6 +100,38 @@ fn a_late_grant_takes_nothing_from_a_later_request() {
     assert_eq!(held(&table), [(0, 9, Exclusive)]);
 }
 
+/// A part of the range is a later request's (`zonal sim --scenario replicas --seed 523235`).
+#[test]
+fn a_repeated_request_takes_no_part_from_a_later_one() {
+    let mut table = LockTable::new();
+    let mut lock = |range: LockRange, waiter| {
+        let asked = table.lock(A, INO, range, Some(waiter), 0);
+        assert_eq!(asked.unwrap().0, LockAnswer::Granted);
+    };
+    let older = range(10, 5, Exclusive, 0, 9);
+    lock(range(10, 6, Exclusive, 4, 6), 2);
+    lock(older, 1);
+    table.cancel(A, INO, older, Some(1), &[]).unwrap();
+    assert_eq!(held(&table), [(4, 6, Exclusive)]);
+}
+
+/// Where the older request needs more than the later one has, it takes it.
+#[test]
+fn a_late_request_makes_the_lock_of_a_later_one_stronger() {
+    let mut table = LockTable::new();
+    for (asked, waiter) in [
+        (range(10, 8, Shared, 0, 9), 2),
+        (range(10, 7, Exclusive, 4, 6), 1),
+    ] {
+        let answer = table.lock(A, INO, asked, Some(waiter), 0);
+        assert_eq!(answer.unwrap().0, LockAnswer::Granted);
+    }
+    assert_eq!(
+        held(&table),
+        [(0, 3, Shared), (4, 6, Exclusive), (7, 9, Shared)]
+    );
+}
+
 #[test]
 fn a_late_close_of_a_process_leaves_locks_of_the_next_process() {
     let mut table = LockTable::new();
