@@ -6,12 +6,12 @@
 )]
 
 mod cell;
+mod native_files;
 
 use cell::{Cell, code, kill, said, signal, zonal};
+use native_files::{read, write};
 use std::time::{Duration, Instant};
-use zonal_native::{
-    CellId, ConnectOptions, Error, Identity, Native, NodeId, OpenOptions, Role, User, ZoneId,
-};
+use zonal_native::{CellId, ConnectOptions, Identity, Native, NodeId, Role, User, ZoneId};
 
 const MIB: usize = 1 << 20;
 /// Zones, and storage nodes of each.
@@ -38,28 +38,6 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..2 * MIB + 777)
         .map(|at| u8::try_from(((at >> 12) * 7 + seed) % 251).unwrap())
         .collect()
-}
-
-fn write(native: &Native, path: &str, bytes: &[u8]) {
-    let options = OpenOptions::new().write(true).create(0o644);
-    let file = native.open(&User::root(), path, options).unwrap();
-    file.write(bytes).unwrap();
-    file.fsync().unwrap();
-    file.close().unwrap();
-}
-
-fn read(native: &Native, path: &str) -> Result<Vec<u8>, Error> {
-    let file = native.open(&User::root(), path, OpenOptions::new())?;
-    let mut all = vec![0; 3 * MIB];
-    let mut length = 0;
-    loop {
-        match file.read(&mut all[length..])? {
-            0 => break,
-            got => length += got,
-        }
-    }
-    all.truncate(length);
-    Ok(all)
 }
 
 #[test]

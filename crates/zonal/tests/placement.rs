@@ -6,12 +6,14 @@
 )]
 
 mod cell;
+mod native_files;
 
 use cell::{Cell, code, said, zonal};
+use native_files::{read, write};
 use std::collections::BTreeSet;
 use std::process::Output;
 use zonal_native::{
-    CellId, ConnectOptions, ErrorCode, Identity, Native, NodeId, OpenOptions, Role, User, ZoneId,
+    CellId, ConnectOptions, ErrorCode, Identity, Native, NodeId, Role, User, ZoneId,
 };
 use zonal_testkit::Scratch;
 
@@ -65,30 +67,6 @@ fn pattern(seed: usize) -> Vec<u8> {
         .collect()
 }
 
-fn write(native: &Native, path: &str, bytes: &[u8]) {
-    let options = OpenOptions::new().write(true).create(0o644);
-    let file = native.open(&User::root(), path, options).unwrap();
-    file.write(bytes).unwrap();
-    file.fsync().unwrap();
-    file.close().unwrap();
-}
-
-fn read(native: &Native, path: &str) -> Vec<u8> {
-    let file = native
-        .open(&User::root(), path, OpenOptions::new())
-        .unwrap();
-    let mut all = vec![0; 3 * MIB];
-    let mut length = 0;
-    loop {
-        match file.read(&mut all[length..]).unwrap() {
-            0 => break,
-            got => length += got,
-        }
-    }
-    all.truncate(length);
-    all
-}
-
 /// Targets of a file, and bytes by zone.
 fn located(native: &Native, path: &str) -> (BTreeSet<u32>, Vec<(u16, u64)>) {
     let found = native.locate(&User::root(), path).unwrap();
@@ -111,7 +89,10 @@ fn files_lie_where_their_directory_says_and_everybody_reads_them() {
     for placement in ["zone", "cell", "node"] {
         make_dir(&here, &format!("/top/{placement}"), placement);
         write(&there, &format!("/top/{placement}/f"), &pattern(1));
-        assert_eq!(read(&here, &format!("/top/{placement}/f")), pattern(1));
+        assert_eq!(
+            read(&here, &format!("/top/{placement}/f")).unwrap(),
+            pattern(1)
+        );
     }
     let all = 2 * MIB as u64;
     let (targets, zones) = located(&here, "/top/zone/f");
@@ -153,6 +134,9 @@ fn files_lie_where_their_directory_says_and_everybody_reads_them() {
     bring_up(&cell);
     let again = connect(&cell, 1, 0);
     for placement in ["zone", "cell", "node"] {
-        assert_eq!(read(&again, &format!("/top/{placement}/f")), pattern(1));
+        assert_eq!(
+            read(&again, &format!("/top/{placement}/f")).unwrap(),
+            pattern(1)
+        );
     }
 }
