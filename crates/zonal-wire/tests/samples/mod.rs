@@ -453,6 +453,8 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::RemoveJoinToken { id: *b"token-01" },
         M::WantShards { zone: ZoneId(2), shards: 3 },
         M::CheckClock { node: NodeId(3), clock_ms: 1_800_000_000_123 },
+        M::TakeOut { target: TargetId(9) },
+        M::PutBack { target: TargetId(9) },
     ]
 }
 
