@@ -139,12 +139,15 @@ class ChangingCell(Cell):
             if server is not self.dead and not server.lives():
                 raise SystemExit(f"node {server.node} ended by itself:\n{server.last_lines()}")
 
-    def insisted(self, *arguments, limit=150):
-        """Runs a command again until it succeeds, within the patience of an operator."""
+    def insisted(self, *arguments, limit=150, done_if=None):
+        """Runs a command again until it succeeds, within the patience of an operator.
+
+        An order whose answer was lost is done where a later one fails with the text `done_if`.
+        """
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
             done = self.tried(*arguments, limit=limit)
-            if done.returncode == 0:
+            if done.returncode == 0 or done_if and done_if in done.stderr:
                 return done.stdout
             said = f"zonal {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}"
             print(f"    again: {said}", flush=True)
@@ -271,10 +274,11 @@ class ChangingCell(Cell):
         for to in shards:
             words = ["shard", "move", path, "--to", str(to)]
             done = self.tried(*words, "--no-wait")
-            if done.returncode == 5 and f"is in shard {to} already" in done.stderr:
+            there = f"is in shard {to} already"
+            if done.returncode == 5 and there in done.stderr:
                 continue
             if done.returncode:
-                self.insisted(*words, "--no-wait")
+                self.insisted(*words, "--no-wait", done_if=there)
             self.moving = Move(path, lambda: self.tried(*words, "--wait", "120", limit=150))
             self.moving.start()
             return f"{path} moves to shard {to}"
