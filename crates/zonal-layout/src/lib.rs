@@ -23,5 +23,5 @@ pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_
 pub use new_layout::{new_layout, on_slot, with_inline};
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,
-    is_inline_size, object_bytes, object_count, objects, other_copies, pieces, slot_of,
+    copies_of_column, is_inline_size, object_bytes, object_count, objects, other_copies, pieces, slot_of,
 };

@@ -77,6 +77,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "OwnerFollowed",
         // Of the scenario `copies` (tests/copies.rs).
         "OtherCopyAsked",
+        "TargetTakenOut",
+        "CopyMarkedStale",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",

@@ -46,6 +46,8 @@ limits! {
     SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Copies of a file's columns.
     COPIES_MAX: u16 = 3, "copies";
+    /// Targets on which the copies of one file are stale.
+    STALE_TARGETS_MAX: usize = 64, "targets";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.
