@@ -116,13 +116,16 @@ impl MetaNode {
         let known = manager
             .as_ref()
             .map(|manager| Arc::clone(manager.durable()));
+        let peers = PeerCalls {
+            address,
+            network,
+            map,
+            leaders: Rc::default(),
+        };
         let host = SimulatedHost {
-            peers: PeerCalls {
-                address,
-                network,
-                map,
-                leaders: Rc::default(),
-            },
+            leases: RefCell::default(),
+            began: peers.now().instant,
+            peers,
             group,
             disk,
             plant,
@@ -278,6 +281,7 @@ impl MetaNode {
             return reply;
         }
         planted_bugs::change(self.plant, &mut header, &mut request);
+        let unmarked = planted_bugs::forget_mark(self.plant, &mut header, &mut request);
         let _running = RunningRequest::begin(&self.running);
         if self.disk().is_full() && request.adds() {
             self.host().peers.network.count(FaultKind::FullShard);
@@ -301,6 +305,7 @@ impl MetaNode {
         } else {
             Some(watched.await)
         };
+        let reply = reply.map(|reply| planted_bugs::pretend_mark(reply, unmarked));
         let Some(reply) = reply else {
             self.kept.borrow_mut().push(task);
             return failed(ErrorCode::TimedOut);
@@ -329,7 +334,7 @@ impl SimServer for MetaNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {
-                self.host().manage(&body).to_bytes()
+                self.host().manage(&header, &body).to_bytes()
             } else {
                 match MetaRequest::from_bytes(&body) {
                     Ok(request) if self.plant == Plant::EndsOutliveSessions => {

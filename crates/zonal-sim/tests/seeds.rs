@@ -216,6 +216,10 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
         Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
+        // A copy that misses changes is read.
+        Plant::MarksAreForgotten | Plant::LeasesNeverEnd | Plant::LeasesAreNotAwaited => {
+            ("the model", Scenario::Copies)
+        }
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

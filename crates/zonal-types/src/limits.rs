@@ -46,6 +46,10 @@ limits! {
     SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Copies of a file's columns.
     COPIES_MAX: u16 = 3, "copies";
+    /// How long a target serves files with copies after it asked a manager that answered.
+    TARGET_LEASE_MS: u64 = 3_000, "ms";
+    /// How long a manager waits after its last answer before it takes a target out.
+    TARGET_LEASE_WAIT_MS: u64 = 3_500, "ms";
     /// Targets on which the copies of one file are stale.
     STALE_TARGETS_MAX: usize = 64, "targets";
     /// Components of a layout.

@@ -289,8 +289,8 @@ codec_enum! {
         TakePrivileges = 50 { who: Credentials, ino: Ino },
         /// Marks the copies of a file on these targets as stale, before a change that leaves them
         /// out. Each must be out of service in the map. Reply `Attr` with `data`, once the mark is
-        /// durable. Targets without a copy are skipped. `NotReady`: the shard's map does not have
-        /// one as out. `Io`: a column would have no copy without a mark.
+        /// durable. Targets without a copy are skipped. `WrongTarget`: the shard's map does not
+        /// have one as out. `Io`: a column would have no copy without a mark.
         MarkStale = 51 { ino: Ino, targets: Vec<TargetId> },
 
         /// `wait`: queues the request under `waiter` (chosen by the client, unique in the session)

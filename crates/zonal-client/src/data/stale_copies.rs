@@ -9,7 +9,7 @@ use crate::client::ClientCall;
 use crate::file::File;
 use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::transport::net::Net;
-use crate::transport::retry::{RETRY_MS, is_passing, late};
+use crate::transport::retry::{RETRY_MS, late};
 use zonal_basics::BackOff;
 use zonal_layout::Piece;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, MapVersion, TargetId};
@@ -71,7 +71,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// The file after the mark, with the version of the map that it is known as of. `None`: the
-    /// copies were not marked, as no other one is left.
+    /// copies were not marked, as no other one is left, or a target is back.
     async fn mark_stale_of(
         &self,
         ino: Ino,
@@ -79,7 +79,10 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<Option<(Attr, FileData, MapVersion)>, ErrorCode> {
         let deadline = self.deadline();
         let mut pause = BackOff::new(RETRY_MS);
-        let request = MetaRequest::MarkStale { ino, targets };
+        let request = MetaRequest::MarkStale {
+            ino,
+            targets: targets.clone(),
+        };
         loop {
             let link = self.reach(ino).await?;
             let known_at = self.map().version;
@@ -94,8 +97,14 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Ok(_other) => return Err(ErrorCode::Protocol),
                 Err(ErrorCode::Io) => return Ok(None),
-                Err(code) if is_passing(code) && !self.is_over(deadline) => {
+                Err(ErrorCode::WrongTarget) if !self.is_over(deadline) => {
                     self.sleep(pause.next_ms()).await;
+                    // Its map or ours is behind: a target may be back.
+                    self.try_refresh_map().await?;
+                    let map = self.map();
+                    if targets.iter().any(|target| !map.is_out(*target)) {
+                        return Ok(None);
+                    }
                 }
                 Err(code) => return Err(late(code)),
             }

@@ -37,7 +37,17 @@ impl<H: TargetHost> TargetDriver<H> {
             return Err(Refused::new(ErrorCode::Io, detail).into());
         }
         self.check_slot(header, request).await?;
+        self.check_lease(header)?;
         refuse_conditions(request).map_err(Refused::from)?;
+        Ok(())
+    }
+
+    /// Refuses a guarded request without a lease.
+    pub(super) fn check_lease(&self, header: &Header) -> Result<(), Refused> {
+        if header.is_guarded && !self.host.has_lease() {
+            let detail = format!("target {} has no lease of a manager", self.id);
+            return Err(Refused::new(ErrorCode::NotReady, detail));
+        }
         Ok(())
     }
 

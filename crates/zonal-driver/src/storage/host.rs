@@ -139,6 +139,10 @@ pub trait TargetHost {
     /// The reason why the host takes no changes any more, where it does not.
     fn failure(&self) -> Option<String>;
 
+    /// Whether the target may serve files with copies: a manager has answered it lately, and takes
+    /// it out only later (docs/rfcs/2026-11-27-outages.md).
+    fn has_lease(&self) -> bool;
+
     /// The newest map known here.
     fn map(&self) -> Arc<ZoneMap>;
 

@@ -59,6 +59,8 @@ impl<H: TargetHost> TargetDriver<H> {
         reply: &mut impl ReplyRoom,
     ) -> Result<StorageReply, Refused> {
         let answer = self.carry_out(from, request, payload, reply).await;
+        // The process may have stood still meanwhile: others may have written past this target.
+        let answer = answer.and_then(|answer| self.check_lease(from.0).map(|()| answer));
         answer.inspect_err(|_refused| reply.cut(0))
     }
 

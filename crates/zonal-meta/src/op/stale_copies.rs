@@ -20,7 +20,7 @@ pub(crate) fn mark(tx: &mut Tx<'_>, ino: Ino, targets: &[TargetId]) -> Result {
     }
     let map = tx.env.map;
     if targets.iter().any(|target| !map.is_out(*target)) {
-        return Err(ErrorCode::NotReady);
+        return Err(ErrorCode::WrongTarget);
     }
     if mark_in(&mut inode, map, targets)? {
         tx.save(inode.clone());
