@@ -138,6 +138,10 @@ impl TargetHost for SimDisk {
         None
     }
 
+    fn has_lease(&self) -> bool {
+        true
+    }
+
     fn map(&self) -> Arc<ZoneMap> {
         self.known.borrow().clone()
     }
