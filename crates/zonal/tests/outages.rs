@@ -13,11 +13,12 @@ use cell_file::pool;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Address, PayloadInto, Pool, Request};
-use zonal_types::{CellId, Codec, ErrorCode, NodeId, TargetId};
+use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, TargetId};
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, ObjectRef, Service, StorageReply, StorageRequest,
 };
+use zonal_zonemap::known_manager::is_of_follower;
 use zonal_zonemap::map::SlotState;
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
@@ -31,27 +32,58 @@ const SOON: Duration = Duration::from_secs(30);
 struct Asking {
     cell: Cell,
     pool: Pool,
-    manager: String,
+    managers: Vec<String>,
+}
+
+fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Option<Vec<u8>> {
+    let request = Request {
+        operation: "a test's request",
+        header,
+        body,
+        payload: &[],
+        room: 0,
+    };
+    let to = Address::any_node(address.parse().unwrap());
+    let reply = pool.call(to, request, PayloadInto::Owned).ok()?;
+    Some(reply.body)
 }
 
 impl Asking {
-    fn call(&self, address: &str, header: Header, body: &[u8]) -> Option<Vec<u8>> {
-        let request = Request {
-            operation: "a test's request",
-            header,
-            body,
-            payload: &[],
-            room: 0,
-        };
-        let to = Address::any_node(address.parse().unwrap());
-        let reply = self.pool.call(to, request, PayloadInto::Owned).ok()?;
-        Some(reply.body)
+    /// A cell with so many managers.
+    fn up(name: &str, managers: &[&str]) -> Self {
+        let count = managers.len().to_string();
+        let cell = Cell::with_shape(name, SHAPE, &["--no-key", "--replicas", &count]);
+        let managers = managers.iter();
+        let managers = managers.map(|name| cell.address(name, false).to_string());
+        Self {
+            managers: managers.collect(),
+            pool: pool(),
+            cell,
+        }
     }
 
-    fn ask(&self, request: &ManagerRequest) -> ManagerReply {
+    /// The answer of a manager that lives.
+    fn ask_one(&self, manager: &str, request: &ManagerRequest) -> Option<ManagerReply> {
         let header = Header::request(Service::Manager, CellId::default());
-        let reply = self.call(&self.manager, header, &request.to_bytes());
-        ManagerReply::from_bytes(&reply.unwrap()).unwrap()
+        let reply = call(&self.pool, manager, header, &request.to_bytes())?;
+        Some(ManagerReply::from_bytes(&reply).unwrap())
+    }
+
+    /// Waits for the answer of the manager that leads.
+    fn ask(&self, request: &ManagerRequest) -> ManagerReply {
+        let end = Instant::now() + SOON;
+        loop {
+            let mut managers = self.managers.iter();
+            let answer = managers.find_map(|manager| {
+                let answer = self.ask_one(manager, request)?;
+                (!is_of_follower(&answer)).then_some(answer)
+            });
+            if let Some(answer) = answer {
+                return answer;
+            }
+            assert!(Instant::now() < end, "no manager leads");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn map(&self) -> ZoneMap {
@@ -83,6 +115,24 @@ impl Asking {
             Some((node["state"]["name"] == "down", is_out))
         });
         shown.unwrap()
+    }
+
+    /// Waits until the root's shard goes on without any one manager.
+    fn until_all_vote(&self) {
+        let end = Instant::now() + SOON;
+        loop {
+            let listed = self.cell.runs(&["shard", "ls", "--json"]);
+            let listed: Value = serde_json::from_str(&listed).unwrap();
+            let mut shards = listed["shards"].as_array().unwrap().iter();
+            let root = shards.find(|shard| shard["shard"] == 0).unwrap();
+            let replicas = root["replicas"].as_array().unwrap().iter();
+            let follow = replicas.filter(|one| one["part"] == "follows" && one["votes"] == true);
+            if root["leader"].is_u64() && follow.count() + 1 == self.managers.len() {
+                return;
+            }
+            assert!(Instant::now() < end, "{root}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Asks to take a target out until the manager does. Each refusal before has a good reason.
@@ -148,7 +198,7 @@ impl Asking {
             },
         };
         let address = self.cell.address(STORAGE, false).to_string();
-        let reply = self.call(&address, header, &request.to_bytes())?;
+        let reply = call(&self.pool, &address, header, &request.to_bytes())?;
         Some(StorageReply::from_bytes(&reply).unwrap())
     }
 
@@ -187,12 +237,7 @@ fn assert_renewed(before: &ZoneMap, after: &ZoneMap, target: TargetId) {
 
 #[test]
 fn a_target_goes_out_after_its_lease_and_comes_back_by_itself() {
-    let cell = Cell::with_shape("outages", SHAPE, &["--no-key"]);
-    let asking = Asking {
-        manager: cell.address("manager", false).to_string(),
-        pool: pool(),
-        cell,
-    };
+    let asking = Asking::up("outages", &["manager"]);
     let (target, node) = asking.target();
     asking.until_it_serves(target);
 
@@ -219,4 +264,40 @@ fn a_target_goes_out_after_its_lease_and_comes_back_by_itself() {
     let back = asking.until_back(target);
     assert_renewed(&out, &back, target);
     asking.until_it_serves(target);
+}
+
+#[test]
+fn only_the_leading_manager_gives_leases_and_the_next_one_waits_for_them() {
+    let managers = ["manager", "manager2", "manager3"];
+    let asking = Asking::up("outages-led", &managers);
+    let (target, node) = asking.target();
+    asking.until_it_serves(target);
+    asking.until_all_vote();
+    let own = Identity::new(CellId::default(), Role::Server, node, None);
+    let as_server = Pool::new(own, PoolConfig::default());
+    let renewal = ManagerRequest::RenewLease { node };
+    let leads = |manager: &&str| {
+        let address = asking.cell.address(manager, false).to_string();
+        let header = Header::request(Service::Manager, CellId::default());
+        let reply = call(&as_server, &address, header, &renewal.to_bytes()).unwrap();
+        let reply = ManagerReply::from_bytes(&reply).unwrap();
+        let get = ManagerRequest::GetMap {
+            have: MapVersion(0),
+        };
+        let map = asking.ask_one(&address, &get);
+        assert!(map.is_some_and(|map| !is_of_follower(&map)), "all relay it");
+        !is_of_follower(&reply)
+    };
+    let leaders: Vec<&str> = managers.into_iter().filter(leads).collect();
+    assert_eq!(leaders.len(), 1, "{leaders:?}");
+
+    kill(asking.cell.pid(leaders[0]), "KILL");
+    let lost = ManagerRequest::TakeOut {
+        target: TargetId(u32::MAX),
+    };
+    assert!(matches!(asking.ask(&lost), ManagerReply::Failed { .. }));
+    asking.until_it_serves(target);
+    kill(asking.cell.pid(STORAGE), "KILL");
+    let out = asking.take_out((target, node));
+    assert!(out.is_out(target));
 }
