@@ -1,5 +1,5 @@
 //! Target lease: a thread beside a target. Every [`PERIOD`] it asks the leading manager for the
-//! node's lease. Where the map has the target out, it asks to put it back.
+//! node's lease, while the target serves. Where the map has the target out, it asks to put it back.
 
 use crate::manager_link::ManagerLink;
 use crate::periodic_thread::{Pauses, PeriodicThread};
@@ -30,11 +30,22 @@ pub(crate) fn start(
 }
 
 fn keep(node: NodeId, storage: &StorageRole, manager: &ManagerLink, pauses: &Pauses) {
-    let mut pause = Duration::ZERO;
+    let target_id = storage.id().0;
+    let (mut pause, mut was_leased) = (Duration::ZERO, false);
     while pauses.pause(pause) {
-        let is_renewed = manager.map.renew_lease(node);
+        // A target that has stopped to serve needs none, and may be taken out.
+        let is_renewed = storage.is_healthy() && manager.map.renew_lease(node);
         pause = if is_renewed { PERIOD } else { RETRY };
-        if is_renewed && storage.is_healthy() && manager.map.current().is_out(storage.id()) {
+        let is_leased = manager.map.has_lease();
+        match (was_leased, is_leased) {
+            (false, true) => tracing::info!(target_id, "the target has its lease"),
+            (true, false) => {
+                tracing::warn!(target_id, "no lease: files with copies are not served here");
+            }
+            _ => {}
+        }
+        was_leased = is_leased;
+        if is_renewed && manager.map.current().is_out(storage.id()) {
             put_back(storage, manager);
         }
     }
