@@ -46,10 +46,6 @@ limits! {
     SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Copies of a file's columns.
     COPIES_MAX: u16 = 3, "copies";
-    /// How long a target serves files with copies after it asked a manager that answered.
-    TARGET_LEASE_MS: u64 = 3_000, "ms";
-    /// How long a manager waits after its last answer before it takes a target out.
-    TARGET_LEASE_WAIT_MS: u64 = 3_500, "ms";
     /// Targets on which the copies of one file are stale.
     STALE_TARGETS_MAX: usize = 64, "targets";
     /// Components of a layout.
@@ -258,6 +254,10 @@ limits! {
     HEARTBEAT_SUSPECT_MS: u64 = 2_000, "ms";
     /// Age of an unanswered heartbeat at which its node counts as silent; also its deadline.
     HEARTBEAT_SILENT_MS: u64 = 3_000, "ms";
+    /// How long a target may carry out guarded requests, from its question for the lease on.
+    TARGET_LEASE_MS: u64 = 3_000, "ms";
+    /// How long a manager waits from its last answer for the lease until it takes a target out.
+    TARGET_LEASE_WAIT_MS: u64 = 3_500, "ms";
     /// Heartbeats of one node that wait for an answer at a time.
     HEARTBEATS_IN_FLIGHT_MAX: usize = 32, "heartbeats";
     /// Period of a node's sightings for the reporter of its zone, where nothing changes.

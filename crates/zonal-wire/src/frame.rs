@@ -298,6 +298,11 @@ impl Header {
         })
     }
 
+    fn flags_fit(&self, flags: u32) -> bool {
+        let is_known = flags & !(HAS_CRC | HAS_ROOM | IS_GUARDED) == 0;
+        is_known && (self.is_request || !self.is_guarded)
+    }
+
     fn decode_fields(from: &mut Reader<'_>) -> Result<Self, Refused> {
         if u16::get(from)? != VERSION {
             return Err(Refused::Version);
@@ -366,11 +371,8 @@ impl Header {
             Some(room) => is_request && payload_bytes == 0 && room.length > 0,
             None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
         };
-        let flags_fit = flags & !(HAS_CRC | HAS_ROOM | IS_GUARDED) == 0;
-        let guard_fits = is_request || !header.is_guarded;
-        let fits = header.sizes_fit() && reserved_clear && kind_fits && room_fits && flags_fit;
-        let fits = fits && guard_fits;
-        match fits && identity.is_valid() {
+        let fits = header.sizes_fit() && reserved_clear && kind_fits && room_fits;
+        match fits && header.flags_fit(flags) && identity.is_valid() {
             true => Ok(header),
             false => Err(Refused::Field),
         }

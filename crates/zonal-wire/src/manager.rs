@@ -164,6 +164,10 @@ codec_enum! {
         TakeOut = 32 { target: TargetId },
         /// Puts a target back into service. Only its own server may. Reply `At`.
         PutBack = 33 { target: TargetId },
+        /// The server of a node with targets asks for its lease, from the sending of this request
+        /// on. Only the leading manager answers. Reply `At`: the lease begins once the server has
+        /// this version of the map.
+        RenewLease = 34 { node: NodeId },
     }
 }
 

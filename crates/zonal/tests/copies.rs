@@ -29,9 +29,13 @@ fn connect(cell: &Cell) -> Native {
 fn make_dir(native: &Native, path: &str, redundancy: &str) {
     native.mkdir(&User::root(), path, 0o755).unwrap();
     let value = format!("unit=65536 redundancy={redundancy}");
-    native
-        .set_xattr(&User::root(), path, b"zonal.layout", value.as_bytes())
-        .unwrap();
+    let set = || native.set_xattr(&User::root(), path, b"zonal.layout", value.as_bytes());
+    // The shard may not know of all nodes yet, which have just joined.
+    let known_by = Instant::now() + SOON;
+    while set().is_err() && Instant::now() < known_by {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    set().unwrap();
 }
 
 fn pattern(seed: usize) -> Vec<u8> {

@@ -139,8 +139,8 @@ pub trait TargetHost {
     /// The reason why the host takes no changes any more, where it does not.
     fn failure(&self) -> Option<String>;
 
-    /// Whether the target may serve files with copies: a manager has answered it lately, and takes
-    /// it out only later (docs/rfcs/2026-11-27-outages.md).
+    /// True while the target may serve files with copies: it is taken out only after the lease. The
+    /// map known here is as new as the manager's answer that gave the lease.
     fn has_lease(&self) -> bool;
 
     /// The newest map known here.

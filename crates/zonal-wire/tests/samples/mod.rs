@@ -457,6 +457,7 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::CheckClock { node: NodeId(3), clock_ms: 1_800_000_000_123 },
         M::TakeOut { target: TargetId(9) },
         M::PutBack { target: TargetId(9) },
+        M::RenewLease { node: NodeId(3) },
     ]
 }
 

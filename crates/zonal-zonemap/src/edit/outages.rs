@@ -87,7 +87,7 @@ mod tests {
         let edit = MapEdit::TakeOut {
             target: TargetId(2),
         };
-        let out = before.edited(&[edit.clone()]).unwrap().unwrap();
+        let out = before.edited(std::slice::from_ref(&edit)).unwrap().unwrap();
         let serving = (SlotState::Serving, born);
         assert_eq!(slots(&out), [serving, (SlotState::Out, born + 1), serving]);
         assert!(out.is_out(TargetId(2)) && !out.is_out(TargetId(1)));
@@ -95,7 +95,7 @@ mod tests {
         let edit = MapEdit::PutBack {
             target: TargetId(2),
         };
-        let back = out.edited(&[edit.clone()]).unwrap().unwrap();
+        let back = out.edited(std::slice::from_ref(&edit)).unwrap().unwrap();
         assert_eq!(slots(&back), [(SlotState::Serving, born + 2); 3]);
         assert_eq!(back.edited(&[edit]), Ok(None), "twice");
         assert_eq!(back.check(), Vec::<String>::new());
