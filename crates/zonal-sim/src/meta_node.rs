@@ -29,7 +29,7 @@ use zonal_meta::{RootMirror, ShardConfig};
 use zonal_types::{Codec, ErrorCode, Ino, KvRead, MapVersion, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::map_records::MAP_KEY;
-use zonal_zonemap::{EditError, MapEdit, Shard, ZoneMap};
+use zonal_zonemap::{EditError, Manager, MapEdit, Shard, ZoneMap};
 
 /// The newest map that the manager has made durable. All processes read it here.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
@@ -111,17 +111,12 @@ impl MetaNode {
         })?;
         let clock = network.clock.clone();
         let cell = map.borrow().cell;
-        let manager = (config.shard == ShardId(0)).then(|| manager::load(&disk, cell));
-        let manager = manager.transpose()?;
+        let is_root = config.shard == ShardId(0);
+        let manager = is_root.then(|| manager::load(&disk, cell)).transpose()?;
         let known = manager
             .as_ref()
-            .map(|manager| Arc::clone(manager.durable()));
-        let peers = PeerCalls {
-            address,
-            network,
-            map,
-            leaders: Rc::default(),
-        };
+            .map(|known: &Manager| Arc::clone(known.durable()));
+        let peers = PeerCalls::new(address, network, map);
         let host = SimulatedHost {
             leases: RefCell::default(),
             began: peers.now().instant,
@@ -144,7 +139,7 @@ impl MetaNode {
                 is_new,
                 pace: ShardPace::SERVER,
             })?,
-            running: Cell::new(0),
+            running: Cell::default(),
             reply_deadlines,
             plant,
             lent: RefCell::default(),

@@ -101,12 +101,8 @@ impl StorageNode {
         let target = StorageTarget::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
         let known = map.borrow().clone();
         let own = known.target(id).and_then(|own| known.node(own.node));
-        let line = PeerCalls {
-            address: own.map(|node| node.address.clone()).unwrap_or_default(),
-            network: network.clone(),
-            map,
-            leaders: Rc::default(),
-        };
+        let address = own.map(|node| node.address.clone()).unwrap_or_default();
+        let line = PeerCalls::new(address, network.clone(), map);
         let host = SimDisk {
             clock: network.clock.clone(),
             known: Rc::new(RefCell::new(known)),

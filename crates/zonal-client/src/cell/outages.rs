@@ -49,7 +49,7 @@ impl ReportedOutages {
     }
 }
 
-/// What a client does with one copy of a column.
+/// The service of one copy of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyState {
     /// It is read, and gets each change. The only copy always is.

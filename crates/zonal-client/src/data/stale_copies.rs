@@ -1,8 +1,8 @@
 //! Changes beside an outage: before a change leaves a copy out, the shard marks it as stale
 //! (docs/rfcs/2026-11-27-outages.md).
 //!
-//! Costs nothing while all targets of a file's set are in service: no message, and for a file with
-//! one copy no look at the map.
+//! While all targets of a file's set are in service it costs no message. For a file with one copy
+//! it costs no look at the map either.
 
 use crate::cell::outages::CopyState;
 use crate::client::ClientCall;

@@ -120,27 +120,34 @@ impl<N: Net> ClientCall<'_, N> {
                     continue;
                 }
             };
-            let pieces = [payload];
-            let pieces = if payload.is_empty() {
-                &[][..]
-            } else {
-                &pieces[..]
-            };
             is_change = request.changes_range();
             incarnation = Some(self.identity_for(file.ino).incarnation);
             asked = Some(place.target);
             let brief = self.until_outage(&data, attempts);
             attempts += 1;
             let call = brief.as_ref().unwrap_or(self);
-            let pending = call.start_change(file, &place, &request, pieces);
-            match call
-                .storage_reply(&place, pending, out.as_deref_mut())
-                .await
-            {
+            let made = (&place, &request);
+            match call.attempt(file, made, payload, out.as_deref_mut()).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
         }
+    }
+
+    /// Sends one attempt and takes its reply.
+    async fn attempt(
+        &self,
+        file: &File<N>,
+        (place, request): (&TargetPlace, &StorageRequest),
+        payload: &[u8],
+        out: Option<&mut [u8]>,
+    ) -> Result<(StorageReply, usize), ErrorCode> {
+        let payload = match payload {
+            [] => &[][..],
+            payload => &[payload][..],
+        };
+        let pending = self.start_change(file, place, request, payload);
+        self.storage_reply(place, pending, out).await
     }
 
     /// The request of the next attempt, and its place: for its own object, or for a copy in service

@@ -271,8 +271,8 @@ impl<N: Net> ClientCall<'_, N> {
         failed.map_or(synced, Err)
     }
 
-    /// Makes the writes of several files durable. Targets that are out are left out of those with
-    /// copies; where a file's only copy is on one, it is asked again until the deadline.
+    /// Makes the writes of several files durable. A file with copies passes over a target that is
+    /// out. A target with a file's only copy is asked again until the deadline.
     async fn sync_files(
         &self,
         open: &[(Arc<File<N>>, UnsyncedWrites)],

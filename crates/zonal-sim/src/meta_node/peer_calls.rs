@@ -24,6 +24,16 @@ pub(crate) struct PeerCalls {
 }
 
 impl PeerCalls {
+    /// The calls of the process at `address`.
+    pub(crate) fn new(address: String, network: Rc<Network>, map: MapCell) -> Self {
+        Self {
+            address,
+            network,
+            map,
+            leaders: Rc::default(),
+        }
+    }
+
     pub(crate) fn now(&self) -> Now {
         Now {
             instant: self.network.instant(&self.address),
