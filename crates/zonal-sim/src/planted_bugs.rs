@@ -40,10 +40,6 @@ pub enum Plant {
     CopiesAreShifted,
     /// Shards confirm the mark of a stale copy, and do not keep it.
     MarksAreForgotten,
-    /// Targets serve files with copies without a lease of the manager.
-    LeasesNeverEnd,
-    /// The manager takes a target out whose lease may last.
-    LeasesAreNotAwaited,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -85,7 +81,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 35] = [
+pub const PLANTS: [(&str, Plant); 33] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -102,8 +98,6 @@ pub const PLANTS: [(&str, Plant); 35] = [
     ("columns-mixed", Plant::ColumnsAreMixed),
     ("copies-shifted", Plant::CopiesAreShifted),
     ("marks-forgotten", Plant::MarksAreForgotten),
-    ("target-leases-endless", Plant::LeasesNeverEnd),
-    ("target-leases-not-awaited", Plant::LeasesAreNotAwaited),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

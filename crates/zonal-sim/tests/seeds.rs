@@ -217,9 +217,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
         Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
         // A copy that misses changes is read.
-        Plant::MarksAreForgotten | Plant::LeasesNeverEnd | Plant::LeasesAreNotAwaited => {
-            ("the model", Scenario::Copies)
-        }
+        Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

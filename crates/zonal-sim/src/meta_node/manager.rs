@@ -3,7 +3,6 @@
 
 use super::host::SimulatedHost;
 use crate::disk::VirtualDisk;
-use crate::planted_bugs::Plant;
 use std::sync::Arc;
 use zonal_driver::shard::ShardHost;
 use zonal_meta::JunctionChange;
@@ -157,7 +156,7 @@ impl SimulatedHost {
         let last = leases.get(&node).copied().unwrap_or(self.began);
         drop(leases);
         let is_over = self.now().instant.ms_since(last) >= TARGET_LEASE_WAIT_MS;
-        if !is_over && self.plant != Plant::LeasesAreNotAwaited && !map.is_out(target) {
+        if !is_over && !map.is_out(target) {
             return Err(ErrorCode::NotReady);
         }
         self.change_map(&MapEdit::TakeOut { target })

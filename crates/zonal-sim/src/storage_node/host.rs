@@ -177,7 +177,7 @@ impl TargetHost for SimDisk {
         };
         let now = self.line.now().instant;
         let is_kept = |sent: Instant| now.ms_since(sent) < TARGET_LEASE_MS;
-        self.plant == Plant::LeasesNeverEnd || lease.get().is_some_and(is_kept)
+        lease.get().is_some_and(is_kept)
     }
 
     fn request_checkpoint(&self) {
