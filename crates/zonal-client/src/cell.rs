@@ -8,7 +8,6 @@ pub(crate) mod call;
 pub(crate) mod known_capacities;
 pub(crate) mod map;
 pub(crate) mod options;
-pub(crate) mod outages;
 pub(crate) mod owner;
 pub(crate) mod placement;
 pub(crate) mod session;
@@ -26,7 +25,6 @@ use crate::transport::in_flight::WritesInFlight;
 use crate::transport::net::Net;
 use crate::transport::silent_servers::SilentServers;
 use map::CachedMap;
-use outages::ReportedOutages;
 use session::Links;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -40,7 +38,6 @@ pub struct Cell<N: Net> {
     pub(crate) net: N,
     pub(crate) options: ClientOptions,
     pub(crate) map: CachedMap,
-    pub(crate) outages: ReportedOutages,
     pub(crate) links: Links,
     /// Writes in flight by target.
     pub(crate) writes_in_flight: WritesInFlight,
@@ -60,7 +57,6 @@ impl<N: Net> Cell<N> {
         Self {
             net,
             map: CachedMap::new(options.cell),
-            outages: ReportedOutages::default(),
             caches: AtomicBool::new(options.cache),
             traffic: ZoneTraffic::new(options.zone),
             options,

@@ -54,7 +54,6 @@ pub fn new_layout(
                 copies => Redundancy::Copies { copies, step },
             },
         }],
-        stale: Vec::new(),
     })
 }
 

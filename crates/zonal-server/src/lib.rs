@@ -70,7 +70,6 @@ mod storage_tests;
 mod store_starts;
 mod stores;
 mod subjects;
-mod target_lease;
 mod timers;
 pub mod units;
 

@@ -54,8 +54,6 @@ pub(crate) struct TargetPlace {
     pub(crate) slot: (StripeSetId, u16),
     /// Epoch of the slot.
     pub(crate) epoch: Epoch,
-    /// There are other copies: its target answers under a lease only.
-    pub(crate) is_guarded: bool,
 }
 
 impl<N: Net> Cell<N> {
@@ -109,7 +107,6 @@ impl<N: Net> Cell<N> {
             address: node.address.clone(),
             slot: (set.id, number),
             epoch: slot.slot_epoch,
-            is_guarded: component.redundancy.copies() > 1,
         })
     }
 
@@ -125,7 +122,6 @@ impl<N: Net> Cell<N> {
             address: node.address.clone(),
             slot: (StripeSetId(0), 0),
             epoch: Epoch(0),
-            is_guarded: false,
         })
     }
 }

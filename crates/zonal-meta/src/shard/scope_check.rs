@@ -435,7 +435,6 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::DisownBehind { ino, .. }
-            | MetaRequest::MarkStale { ino, .. }
             | MetaRequest::TakePrivileges { ino, .. }
             | MetaRequest::Lock { ino, .. }
             | MetaRequest::TakeLease { ino, .. }
