@@ -58,7 +58,9 @@ class Server:
 
     def last_lines(self):
         with open(f"{self.folder}/log", encoding="utf-8", errors="replace") as file:
-            return f"--- {self.folder}/log\n" + "".join(file.readlines()[-5:])
+            lines = file.readlines()
+        errors = [line for line in lines if " ERROR " in line]
+        return f"--- {self.folder}/log\n" + "".join([*errors[:10], *lines[-5:]])
 
 
 class Move(threading.Thread):

@@ -105,7 +105,8 @@ impl<H: ShardHost> ShardDriver<H> {
     /// Loads the shard from its store.
     ///
     /// # Errors
-    /// The store cannot be read, is damaged, or belongs to another shard.
+    /// The store cannot be read, is damaged, or belongs to another shard. `NotReady` where the host
+    /// knows an older map than one by which the shard has given or got partitions.
     pub fn open(parts: ShardParts<H>) -> Result<Self, ErrorCode> {
         let ShardParts {
             config,
@@ -122,6 +123,9 @@ impl<H: ShardHost> ShardDriver<H> {
         let map = host.map();
         let epoch = map.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let map_version = map.version;
+        if map_version < zonal_meta::ownership_version(host.store())? {
+            return Err(ErrorCode::NotReady);
+        }
         let counts = zonal_meta::missing_counts(host.store(), &map.partitions_of(id))?;
         if !counts.is_empty() {
             host.append(counts, Vec::new(), Durability::Later)?;

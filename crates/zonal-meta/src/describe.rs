@@ -44,8 +44,8 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
 /// An entry about a move between shards.
 fn of_move(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
     Ok(match tag {
-        keys::TAG_ARRIVED => {
-            Described::new("map of the last arrival").with("version", decode::<u64>(value)?)
+        keys::TAG_OWNERSHIP => {
+            Described::new("map of the last move").with("version", decode::<u64>(value)?)
         }
         keys::TAG_DEPARTURE => {
             let partition = keys::moved_partition(key).ok_or(ErrorCode::Corrupt)?;
@@ -98,7 +98,7 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("name", record.name)
                 .with("has_locked", record.has_locked)
         }
-        keys::TAG_ARRIVED | keys::TAG_DEPARTURE | keys::TAG_ARRIVAL | keys::TAG_MOVED_SESSION => {
+        keys::TAG_OWNERSHIP | keys::TAG_DEPARTURE | keys::TAG_ARRIVAL | keys::TAG_MOVED_SESSION => {
             of_move(tag, key, value)?
         }
         keys::TAG_FENCE => {

@@ -50,8 +50,8 @@ pub const TAG_DEPARTURE: u8 = 0x75;
 pub const TAG_ARRIVAL: u8 = 0x76;
 /// Session of the shard that a coming partition leaves.
 pub const TAG_MOVED_SESSION: u8 = 0x77;
-/// Version of the map that gave the shard a partition of another shard.
-pub const TAG_ARRIVED: u8 = 0x78;
+/// Version of the map that last gave the shard a partition of another shard, or took one.
+pub const TAG_OWNERSHIP: u8 = 0x78;
 /// Files of this shard may lie on targets of other zones.
 pub const TAG_REMOTE_DATA: u8 = 0x74;
 
@@ -108,9 +108,9 @@ pub fn arrival(partition: PartitionId) -> Vec<u8> {
     of_partition(SHARD_PARTITION, TAG_ARRIVAL, partition)
 }
 
-/// The version of the map that last gave the shard a partition of another shard.
-pub fn arrived() -> Vec<u8> {
-    start(SHARD_PARTITION, TAG_ARRIVED, 0)
+/// The version of the map that last gave the shard a partition of another shard, or took one.
+pub fn ownership() -> Vec<u8> {
+    start(SHARD_PARTITION, TAG_OWNERSHIP, 0)
 }
 
 fn of_partition(of: u32, tag: u8, partition: PartitionId) -> Vec<u8> {

@@ -56,7 +56,7 @@ mod tx;
 pub use config::{Caller, Now, ShardConfig};
 pub use durable_truncations::{DurableTruncations, FLUSHED_MAX};
 pub use inode_counts::{inodes_of, missing_counts};
-pub use moves::{Arrival, Departure, MoveRefusal, partitions_under_way};
+pub use moves::{Arrival, Departure, MoveRefusal, ownership_version, partitions_under_way};
 pub use outcome::{
     Attempt, Deletion, Detached, JunctionChange, LostClient, Outcome, PendingCall, Ticked, WaitOn,
 };

@@ -6,6 +6,8 @@
 //!    durably. From then on this shard answers nothing about the partition, in no life.
 //! 2. An arrival becomes part of the shard where the map says so, in one record, and then the shard
 //!    begins a new life. So clients tell it what they hold, as after a restart.
+//! 3. The map by which partitions came or went is noted in the record that adopts it. No life of
+//!    the shard serves by an older one.
 
 mod arrival;
 mod departure;
@@ -91,9 +93,8 @@ pub(crate) struct Moves {
     pub closing: Option<PartitionId>,
     /// Nothing about them is answered.
     pub frozen: BTreeSet<PartitionId>,
-    /// The map that last gave the shard a partition. A client with an older one does not know all
-    /// that it has to tell.
-    pub arrived: MapVersion,
+    /// The map that last gave the shard a partition, or took one.
+    pub ownership: MapVersion,
 }
 
 impl Moves {
@@ -107,14 +108,24 @@ impl Moves {
             departures,
             arrivals: notes(kv, keys::TAG_ARRIVAL)?,
             closing: None,
-            arrived: match kv.get(&keys::arrived())? {
-                Some(bytes) => {
-                    MapVersion::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?
-                }
-                None => MapVersion(0),
-            },
+            ownership: ownership_version(kv)?,
         })
     }
+}
+
+/// The map that last gave the shard a partition, or took one. By an older map, the shard would serve
+/// what it has not, as an empty tree, and clients would not know all that they have to tell it.
+///
+/// # Errors
+/// The store's error; `Corrupt`.
+pub fn ownership_version(kv: &dyn KvRead) -> Result<MapVersion, ErrorCode> {
+    let known = kv.get(&keys::ownership())?;
+    let known = known
+        .map(|bytes| MapVersion::from_bytes(&bytes))
+        .transpose();
+    Ok(known
+        .map_err(|_error| ErrorCode::Corrupt)?
+        .unwrap_or_default())
 }
 
 /// Partitions of which the store has keys, but not as the owner: they are coming, or have left.

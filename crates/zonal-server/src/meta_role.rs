@@ -58,12 +58,15 @@ impl MetaRole {
     /// Loads the shard; an empty store becomes this shard's.
     ///
     /// # Errors
-    /// Where the store cannot be read, is damaged, or is another shard's.
+    /// Where the store cannot be read, is damaged, or is another shard's. `NotReady` where the newest
+    /// map cannot be fetched, and the known one is from before a move from or to the shard.
     pub fn open(parts: MetaRoleParts, is_new: bool) -> Result<Self, ErrorCode> {
         Self::open_at(parts, is_new, ShardPace::SERVER)
     }
 
     fn open_at(parts: MetaRoleParts, is_new: bool, pace: ShardPace) -> Result<Self, ErrorCode> {
+        let since = zonal_meta::ownership_version(&**parts.log.engine())?;
+        parts.map.at_least(since);
         let host = MetaHost {
             id: parts.config.shard,
             hash_bits: parts.config.hash_bits,
@@ -88,7 +91,8 @@ impl MetaRole {
         Ok(Self { driver })
     }
 
-    /// Starts the threads of the shard's own work.
+    /// Starts the threads of the shard's own work. Where one panics, the shard serves no longer: a
+    /// group goes on with another replica.
     ///
     /// # Errors
     /// Where the system refuses a thread.
@@ -96,7 +100,10 @@ impl MetaRole {
         let spawn = |name: &str, run: fn(&Self)| {
             let role = Arc::clone(self);
             let thread = std::thread::Builder::new().name(name.into());
-            thread.spawn(move || run(&role))
+            thread.spawn(move || {
+                let _guard = PanicGuard(role.host());
+                run(&role);
+            })
         };
         Ok(vec![
             spawn("housekeeping", |role| {
@@ -262,6 +269,17 @@ impl MetaRole {
         self.driver.stop();
         self.host().later.stop();
         self.host().timers.stop();
+    }
+}
+
+/// Ends a shard's service where its thread panics.
+struct PanicGuard<'a>(&'a MetaHost);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail_after_panic();
+        }
     }
 }
 

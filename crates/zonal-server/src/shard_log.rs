@@ -120,6 +120,13 @@ impl ShardLog {
         }
     }
 
+    /// Ends the reign of this replica, where the log is a group's.
+    pub(crate) fn fail(&self, code: ErrorCode) {
+        if let Some(group) = &self.group {
+            group.replica().fail(code);
+        }
+    }
+
     /// Whether too much waits for its commit.
     pub(crate) fn is_congested(&self) -> bool {
         self.group

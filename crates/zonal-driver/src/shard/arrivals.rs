@@ -2,7 +2,7 @@
 //! shard when the map says so.
 
 use zonal_types::{ErrorCode, MapVersion, boot_of, kept_of};
-use zonal_wire::{MetaReply, MetaRequest, MoveStage, MoveStatus};
+use zonal_wire::{MetaReply, MetaRequest, MoveStatus};
 use zonal_zonemap::ZoneMap;
 
 use super::waits::Key;
@@ -118,9 +118,8 @@ impl<H: ShardHost> ShardDriver<H> {
             zonal_types::mark!(PartitionArrived);
         }
         for (partition, departure) in state.shard.departed(map) {
-            let stage = MoveStage::Clearing;
-            let departure = zonal_meta::Departure { stage, ..departure };
-            let effect = vec![state.shard.note_departure(partition, departure)];
+            let shard = &mut state.shard;
+            let effect = shard.adopt_departure(partition, departure, map.version);
             self.log(state, effect, Vec::new())?;
             state.needs_life = true;
             zonal_types::mark!(PartitionDeparted);

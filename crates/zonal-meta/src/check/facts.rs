@@ -423,7 +423,7 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
             FenceRecord::from_bytes(value).ok()?;
             21
         }
-        keys::TAG_ARRIVED => {
+        keys::TAG_OWNERSHIP => {
             u64::from_bytes(value).ok()?;
             5
         }

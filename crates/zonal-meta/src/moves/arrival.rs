@@ -163,7 +163,7 @@ impl MetaShard {
     /// The map that a client must know before it tells what it holds.
     #[must_use]
     pub fn map_to_tell_by(&self) -> MapVersion {
-        self.moves.arrived
+        self.moves.ownership
     }
 
     /// Partitions that are coming.
@@ -197,7 +197,7 @@ impl MetaShard {
         partition: PartitionId,
         (by, chance): (MapVersion, u64),
     ) -> Result<Vec<KvChange>, ErrorCode> {
-        let mut effect = vec![KvChange::put(keys::arrived(), by.to_bytes())];
+        let mut effect = vec![KvChange::put(keys::ownership(), by.to_bytes())];
         let mut here: BTreeMap<SessionId, SessionId> = BTreeMap::new();
         for (there, moved) in moved_sessions(kv, partition)? {
             effect.push(KvChange::remove(keys::moved_session(partition, there)));

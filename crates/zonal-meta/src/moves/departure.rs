@@ -7,7 +7,7 @@ use crate::outcome::WaitOn;
 use crate::shard::MetaShard;
 use std::sync::Arc;
 use zonal_types::{
-    Codec, ErrorCode, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId,
+    Codec, ErrorCode, Ino, Instant, KvChange, KvRead, MapVersion, PartitionId, SessionId, ShardId,
 };
 use zonal_wire::MoveStage;
 use zonal_wire::meta::Event;
@@ -125,6 +125,20 @@ impl MetaShard {
     #[must_use]
     pub fn departure(&self, partition: PartitionId) -> Option<Departure> {
         self.moves.departures.get(&partition).copied()
+    }
+
+    /// Notes that the map `by` has given a partition away; returns the changes to log as one record.
+    /// Then the shard must begin a new life.
+    #[must_use]
+    pub fn adopt_departure(
+        &mut self,
+        partition: PartitionId,
+        departure: Departure,
+        by: MapVersion,
+    ) -> Vec<KvChange> {
+        let stage = MoveStage::Clearing;
+        let noted = self.note_departure(partition, Departure { stage, ..departure });
+        vec![noted, KvChange::put(keys::ownership(), by.to_bytes())]
     }
 
     /// Partitions that the map has given away.

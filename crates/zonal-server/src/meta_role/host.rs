@@ -58,6 +58,12 @@ impl MetaHost {
         self.log.engine()
     }
 
+    /// A thread of the shard has panicked: what it had under way is not known.
+    pub(super) fn fail_after_panic(&self) {
+        self.failed.store(true, Ordering::Release);
+        self.log.fail(ErrorCode::Io);
+    }
+
     pub(super) fn is_healthy(&self) -> bool {
         !self.failed.load(Ordering::Acquire) && !self.engine().failed()
     }

@@ -24,24 +24,31 @@ fn join(node: u32) -> MapEdit {
     }
 }
 
+fn edited(map: &ZoneMap, edit: MapEdit) -> ZoneMap {
+    map.edited(&[edit]).unwrap().unwrap()
+}
+
 /// Shard 1 of node 2, after these joins.
 fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: ShardPace) -> Arc<MetaRole> {
+    let map = joins.iter().cloned();
+    let map = map.fold(ZoneMap::new(CELL), |map, join| edited(&map, join));
+    let opened = MetaRole::open_at(parts(dir, map), true, pace);
+    Arc::new(opened.unwrap())
+}
+
+/// Parts of shard 1 of node 2, which knows this map.
+fn parts(dir: &std::path::Path, known: ZoneMap) -> MetaRoleParts {
     let map = Arc::new(MapCache::here(CELL));
-    let mut edited = ZoneMap::new(CELL);
-    for join in joins {
-        edited = edited.edited(std::slice::from_ref(join)).unwrap().unwrap();
-    }
-    map.publish(Arc::new(edited));
+    map.publish(Arc::new(known));
     let own = zonal_net::Identity::new(CELL, Role::Server, NodeId(2), None);
     let pool = Arc::new(Pool::new(own, PoolConfig::default()));
-    let parts = MetaRoleParts {
+    MetaRoleParts {
         config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
         log: ShardLog::own(crate::manager_tests::engine(dir, StoreKind::Shard)),
         manager: None,
         map,
         peers: Arc::new(Peers::new(pool, CELL)),
-    };
-    Arc::new(MetaRole::open_at(parts, true, pace).unwrap())
+    }
 }
 
 fn ask(role: &Arc<MetaRole>, epoch: u64) -> MetaReply {
@@ -116,4 +123,63 @@ fn an_unreadable_deletion_is_retried_without_another_removal() {
     threads
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
+}
+
+/// A leader of a group may begin before it hears of the map by which a partition has left.
+#[test]
+fn a_shard_does_not_serve_by_a_map_from_before_a_move() {
+    let scratch = Scratch::new("ownership");
+    let other = MapEdit::Join {
+        node: NodeId(3),
+        zone: ZoneId(1),
+        zone_name: String::new(),
+        address: "127.0.0.1:3".into(),
+        shard: Some(ShardId(2)),
+        targets: Vec::new(),
+    };
+    let before = edited(&edited(&ZoneMap::new(CELL), join(2)), other);
+    let partition = before.partitions_of(ShardId(1))[0];
+    let given = MapEdit::MovePartition {
+        partition,
+        from: ShardId(1),
+        to: ShardId(2),
+    };
+    let after = edited(&before, given);
+    let open = |map: &ZoneMap, is_new| {
+        let parts = parts(&scratch, map.clone());
+        MetaRole::open_at(parts, is_new, ShardPace::SERVER)
+    };
+    let copied = zonal_meta::Departure {
+        number: 1,
+        to: ShardId(2),
+        stage: zonal_wire::MoveStage::Switching,
+        pages: 0,
+    };
+    let role = open(&before, true).unwrap();
+    let note = KvChange::put(keys::departure(partition), copied.to_bytes());
+    let engine = role.engine();
+    engine
+        .append_with(vec![note], &[], LogRoom::Normal)
+        .unwrap();
+    drop(role);
+    let role = open(&after, false).unwrap();
+    drop(role);
+    assert_eq!(open(&before, false).err(), Some(ErrorCode::NotReady));
+    assert!(open(&after, false).is_ok());
+}
+
+#[test]
+fn a_shard_whose_thread_panics_serves_no_longer() {
+    let scratch = Scratch::new("panic");
+    let role = shard(&scratch, &[join(2)], ShardPace::SERVER);
+    assert!(role.is_healthy());
+    let panicked = std::thread::scope(|scope| {
+        let run = || {
+            let _guard = PanicGuard(role.host());
+            panic!("as a thread of the shard's");
+        };
+        scope.spawn(run).join()
+    });
+    assert!(panicked.is_err() && !role.is_healthy());
+    assert_eq!(ask(&role, 1), failure(ErrorCode::Io));
 }
